@@ -143,7 +143,7 @@ def count(device: torch.device, name: str) -> results.Row:
     places = Places(device, name)
     counters = convtime.counters(
         places,
-        setup=places.move,
+        before=places.move,
         metrics=METRICS,
         repeats=REPEATS,
         cache="cold-clean",

@@ -121,7 +121,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _options_of(node: Any) -> dict[str, Any]:
     """Return the options of a test's markers; the closest marker takes precedence."""
-    from convtime.timing.options import make_options
+    from convtime.timing.signature import options_of
 
     options: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers("convtime"))):
@@ -132,7 +132,7 @@ def _options_of(node: Any) -> dict[str, Any]:
             )
         options |= marker.kwargs
     try:
-        make_options("pytest.mark.convtime", options)
+        options_of("pytest.mark.convtime", options)
     except (TypeError, ValueError) as error:
         _fail(str(error))
     return options
@@ -179,9 +179,10 @@ class Timing:
 
     def time_op(self, fn: Callable[..., object], *args: Any, **options: Any) -> Measurement:
         import convtime
+        from convtime.timing.signature import candidate_and_options
 
         marked = {name: value for name, value in self.options.items() if name != "margin"}
-        candidate = _candidate(fn, args, options)
+        candidate, _ = candidate_and_options("time_op", fn, args, options)
         with self._recorder.turn([candidate], self.options | options):
             measured = convtime.time_op(fn, *args, **marked | options)
         self._recorder.record(self.test.nodeid, options.get("name"), measured, candidate)
@@ -208,15 +209,6 @@ class Timing:
                 said = (agreement.sentence, _reproducer(candidate))
                 self._recorder.different[name] = "; again: ".join(filter(None, said))
         return comparison
-
-
-def _candidate(fn: Callable[..., object], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    import convtime
-
-    names = ("kwargs", "setup", "backward")
-    return convtime.Candidate(
-        fn, *args, **{name: options[name] for name in names if name in options}
-    )
 
 
 def _reproducer(candidate: Any) -> str:

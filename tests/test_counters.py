@@ -305,12 +305,12 @@ def test_a_file_of_counters_is_shown_with_what_was_read_beside(tmp_path, capsys)
 
 
 def test_the_command_counts_what_it_finds_on_standard_input(monkeypatch, tmp_path, capsys):
-    def count(fn, **options):
-        assert fn() == 3
-        return dataclasses.replace(made([CALL]), name=options["name"])
+    def count(candidate, **options):
+        assert candidate.fn() == 3
+        return dataclasses.replace(made([CALL]), name=candidate.name)
 
-    def watch(fn, *, name, setup, backward, device):
-        return PeakMemory(name, 8, 4, "cuda:0")
+    def watch(candidate, *, device):
+        return PeakMemory(candidate.name, 8, 4, "cuda:0")
 
     monkeypatch.setattr("convtime.cli.counters.counters", count)
     monkeypatch.setattr("convtime.cli.counters.peak_memory", watch)
@@ -325,12 +325,12 @@ def test_the_command_counts_what_it_finds_on_standard_input(monkeypatch, tmp_pat
 def test_the_command_reads_energy_and_memory_of_what_it_counts(monkeypatch, capsys):
     asked = []
 
-    def watch(fn, *, name, setup, backward, device):
-        setup()
-        asked.append((fn(), name, backward, device))
+    def watch(candidate, *, device):
+        candidate.before()
+        asked.append((candidate.fn(), candidate.name, candidate.backward, device))
 
-    def count(fn, **options):
-        watch(fn, **{what: options[what] for what in ("name", "setup", "backward", "device")})
+    def count(candidate, **options):
+        watch(candidate, device=options["device"])
         return made([CALL])
 
     monkeypatch.setattr("convtime.cli.counters.counters", count)
@@ -444,7 +444,10 @@ def test_without_a_driver_the_core_says_so():
     [
         ({"metrics": "dramm"}, "no metric or group 'dramm'"),
         ({"replay": "range"}, "replay must be one of 'call', 'kernel', got 'range'"),
-        ({"cache": "rotate"}, "cache must be one of 'cold', 'cold-clean', 'warm', got 'rotate'"),
+        (
+            {"cache": "rotate"},
+            "cache must be 'auto' or one of 'cold', 'cold-clean', 'warm' to read counters",
+        ),
         ({"repeats": 0}, "repeats must be a whole number, 1 or more, got 0"),
         ({"repeats": 1.5}, "repeats must be a whole number, 1 or more, got 1.5"),
     ],
@@ -513,7 +516,7 @@ def test_the_core_counts_the_call_as_asked(core):
         kwargs={"two": 2},
         metrics="dram,dram_read_bytes",
         name="mine",
-        setup=lambda: seen.append("set up"),
+        before=lambda: seen.append("set up"),
         repeats=2,
         replay="kernel",
         cache="warm",

@@ -61,11 +61,11 @@ def test_governors_are_named_once(tmp_path: Path) -> None:
 def test_the_flush_comes_after_what_is_set_up() -> None:
     buffer = torch.zeros(4, dtype=torch.uint8)
     seen = []
-    candidate = Candidate(int, name="x", setup=lambda: seen.append(int(buffer[0])))
+    candidate = Candidate(int, name="x", before=lambda: seen.append(int(buffer[0])))
     flushed = cpu.flushing(candidate, buffer)
     for _ in range(2):
-        assert flushed.setup is not None
-        flushed.setup()
+        assert flushed.before is not None
+        flushed.before()
     assert seen == [0, 1]
     assert buffer.tolist() == [2] * 4
 

@@ -464,7 +464,7 @@ def test_what_a_fresh_process_cannot_have_is_said():
 
     main.__module__ = "__main__"
     assert "in the main program" in process.obstacle(subject_of(main), CLEAN)
-    assert "before each call" in process.obstacle(subject_of(abs, 1, setup=list), CLEAN)
+    assert "before each call" in process.obstacle(subject_of(abs, 1, before=list), CLEAN)
     assert process.obstacle(subject_of(abs, 1), CLEAN) == ""
     with pytest.raises(ValueError, match="cannot be passed to another process"):
         process.time_in_fresh_one(subject_of(lambda: None))

@@ -200,11 +200,11 @@ def test_in_the_loop_and_alone_one_convolution_is_counted(monkeypatch):
 
     counts = []
 
-    def count(call, *, metrics, cache, setup=None, repeats=1, **options):
-        if setup is not None:
-            setup()
+    def count(call, *, metrics, cache, before=None, repeats=1, **options):
+        if before is not None:
+            before()
         assert call().shape == (2, 4, 8, 8)
-        counts.append((cache, setup is not None, repeats))
+        counts.append((cache, before is not None, repeats))
         names = ("gpu__time_duration.sum", "dram__bytes_read.sum", WRITE)
         values = {**dict.fromkeys(names, float(repeats)), "lts__t_sector_hit_rate.pct": None}
         if repeats == 1:

@@ -188,7 +188,7 @@ def test_work_on_the_cpu_waits_for_nobody(tmp_path: Path) -> None:
 _TIMES = """
 import torch, convtime
 x = torch.ones(1 << 20, device="cuda")
-convtime.time_op(torch.relu, x, setup=lambda: print("timing", flush=True), stop="budget", budget=2)
+convtime.time_op(torch.relu, x, before=lambda: print("timing", flush=True), stop="budget", budget=2)
 """
 
 

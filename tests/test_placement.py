@@ -290,7 +290,7 @@ def test_why_tensors_stay_where_they_are(kind: str) -> None:
 
 def test_a_setup_that_refers_to_the_arguments_keeps_them_where_they_are() -> None:
     x = torch.ones(4)
-    candidate = Candidate(torch.neg, x, setup=lambda: x.zero_(), name="one")
+    candidate = Candidate(torch.neg, x, before=lambda: x.zero_(), name="one")
     with pytest.raises(CannotPlaceError, match="setup refers to its arguments"):
         count_places(Original(candidate, CPU), "random", ROOM)
 
@@ -374,7 +374,7 @@ def test_a_warm_call_comes_behind_an_untimed_one_on_the_same_copy() -> None:
     candidate = Candidate(
         lambda a: seen.append(a.data_ptr()),
         torch.ones(4),
-        setup=lambda: setups.append(len(seen)),
+        before=lambda: setups.append(len(seen)),
     )
     run(placed(candidate), samples=20)
     assert len(seen) == 1 + 2 * 20
@@ -529,8 +529,8 @@ def test_backward_passes_of_copies_share_what_they_leave() -> None:
     calls_module._time_backward(calls)
     with_gradients = []
     for copy in calls.copies.candidates[:3]:
-        assert copy.setup is not None
-        copy.setup()
+        assert copy.before is not None
+        copy.before()
         copy.fn()
         with_gradients.append(sum(owner.weight.grad is not None for owner in owners))  # type: ignore[attr-defined]
     assert with_gradients == [1, 1, 1]

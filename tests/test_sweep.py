@@ -774,8 +774,8 @@ def test_counters_that_cannot_be_read_are_said_and_the_rest_goes_on(
 def test_counters_are_read_at_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def read(fn: object, *_: object, metrics: object, repeats: int = 1, **__: object) -> Counters:
-        asked.append((fn, metrics, repeats))
+    def read(candidate: Any, metrics: object, repeats: int = 1, **__: object) -> Counters:
+        asked.append((candidate.fn, metrics, repeats))
         return counters_of(written=(1.0, 3.0))
 
     monkeypatch.setattr(running, "read_counters", read)

@@ -122,8 +122,8 @@ def test_what_has_not_done_its_work_is_refused(
 
 @pytest.mark.parametrize("setup", [_sleeps, _yields, _yields_later])
 def test_a_setup_that_would_not_run_is_refused(setup: Callable[[], object]) -> None:
-    with pytest.raises(TypeError, match=rf"setup must .*'{setup.__name__}'"):
-        convtime.time_op(int, setup=setup, device="cpu")
+    with pytest.raises(TypeError, match=rf"before must .*'{setup.__name__}'"):
+        convtime.time_op(int, before=setup, device="cpu")
 
 
 def test_the_results_destruction_is_not_timed() -> None:
@@ -143,12 +143,12 @@ def test_setup_runs_before_each_call_and_is_not_timed() -> None:
         time.sleep(0.002)
 
     one = convtime.time_op(
-        lambda: log.append("call"), setup=setup, device="cpu", max_samples=10, **QUICK
+        lambda: log.append("call"), before=setup, device="cpu", max_samples=10, **QUICK
     )
     assert log == ["setup", "call"] * (len(log) // 2)
     assert one.median < 0.001
-    with pytest.raises(TypeError, match="setup must be callable, got int"):
-        convtime.time_op(time.sleep, 0, setup=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="before must be callable, got int"):
+        convtime.time_op(time.sleep, 0, before=1)  # type: ignore[arg-type]
 
 
 def test_whatever_the_callable_raises_passes_through() -> None:
@@ -286,8 +286,11 @@ def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:
     with pytest.raises(TypeError, match="must be callable, got Tensor"):
         convtime.time_op(torch.ones(1))  # type: ignore[arg-type]
     candidate = convtime.Candidate(abs, 1, name="a")
-    with pytest.raises(TypeError, match="got the Candidate 'a'; pass its function and its arg"):
-        convtime.time_op(candidate)  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match="got the Candidate 'a' and arguments, backward; pass these"
+    ):
+        convtime.time_op(candidate, 2, backward=True)
+    assert convtime.time_op(candidate, name="b", device="cpu", **QUICK).name == "b"
 
 
 def test_names_are_the_callables_own() -> None:
@@ -504,7 +507,11 @@ for _ in range(2):
     def test_what_setup_issues_is_not_timed(self, method: Method) -> None:
         x = torch.ones(4, device="cuda")
         one = convtime.time_op(
-            torch.relu, x, setup=lambda: torch.cuda._sleep(2_000_000), method=method, max_samples=20
+            torch.relu,
+            x,
+            before=lambda: torch.cuda._sleep(2_000_000),
+            method=method,
+            max_samples=20,
         )
         assert one.median < 200e-6
         assert len(one.activities) == (method == "kernel")
@@ -815,7 +822,7 @@ def test_a_thread_that_finds_cupti_taken_is_told_so_once() -> None:
     thread.start()
     try:
         convtime.time_op(
-            torch.relu, x, method="kernel", setup=started.set, stop="budget", budget=0.5
+            torch.relu, x, method="kernel", before=started.set, stop="budget", budget=0.5
         )
     finally:
         started.set()
@@ -1040,14 +1047,16 @@ def test_the_options_signature_docs_and_types_are_one_list() -> None:
         assert "{options}" not in (function.__doc__ or "")
     # What type checkers see is written out beside it, since no type follows from a dataclass.
     source = ast.parse(inspect.getsource(options_module))
-    (shared,) = (
+    shared = [
         node
         for node in ast.walk(source)
-        if isinstance(node, ast.ClassDef) and node.name == "SharedOptions"
-    )
+        if isinstance(node, ast.ClassDef)
+        and node.name in ("DeviceOptions", "ConditionOptions", "SharedOptions")
+    ]
     typed = {
         statement.target.id: ast.unparse(statement.annotation)
-        for statement in shared.body
+        for node in shared
+        for statement in node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
     (listed,) = (

@@ -88,7 +88,7 @@ def _behind_the_step(
         found.append(
             convtime.time_op(
                 call,
-                setup=call.behind(training.step),
+                before=call.behind(training.step),
                 device=device,
                 cache="warm" if device.type == "cuda" else "auto",
                 placement="as-is",

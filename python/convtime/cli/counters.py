@@ -92,26 +92,18 @@ def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]
     """Read the counters, and energy and memory if requested."""
     candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
     found = counters(
-        candidate.fn,
+        candidate,
         metrics=options.metrics,
-        name=candidate.name,
-        setup=candidate.setup,
-        backward=candidate.backward,
         repeats=options.repeats,
         replay=options.replay,
         cache=options.cache,
         device=options.device,
     )
-    same: dict[str, Any] = {
-        "name": candidate.name,
-        "setup": candidate.setup,
-        "backward": candidate.backward,
-        "device": options.device,
-    }
     if options.energy:
-        found = dataclasses.replace(found, energy=energy(candidate.fn, **same))
+        found = dataclasses.replace(found, energy=energy(candidate, device=options.device))
     if options.memory:
-        found = dataclasses.replace(found, peak_memory=peak_memory(candidate.fn, **same))
+        used = peak_memory(candidate, device=options.device)
+        found = dataclasses.replace(found, peak_memory=used)
     return found
 
 

@@ -68,10 +68,7 @@ def _run(options: argparse.Namespace) -> None:
         snippet.set_up(options, namespace, device)
         candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
         found = diagnose(
-            candidate.fn,
-            name=candidate.name,
-            setup=candidate.setup,
-            backward=candidate.backward,
+            candidate,
             against=_against(options.against),
             budget=options.budget,
             device=device,

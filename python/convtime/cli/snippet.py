@@ -153,6 +153,7 @@ def candidate_of(
     *,
     name: str | None = None,
     what: str = "the statement",
+    **of_call: Any,
 ) -> Candidate:
     """Convert a statement to a candidate for :func:`convtime.compare`.
 
@@ -162,6 +163,7 @@ def candidate_of(
         namespace: the variables after :func:`set_up`.
         name: name of the candidate; the statement by default.
         what: how error messages refer to the statement.
+        of_call: further keywords of the candidate.
 
     Raises:
         InputError: the statement is empty or not valid Python.
@@ -170,8 +172,9 @@ def candidate_of(
     return Candidate(
         function_of(statement, namespace, what=what),
         name=name,
-        setup=function_of(before, namespace, what="--before") if before else None,
+        before=function_of(before, namespace, what="--before") if before else None,
         backward=options.backward,
+        **of_call,
     )
 
 
@@ -184,16 +187,9 @@ def time_statement(
         InputError: as :func:`candidate_of`. Exceptions from the statement and from
             :func:`convtime.time_op` propagate.
     """
-    candidate = candidate_of(statement, options, namespace, name=options.name)
-    return time_op(
-        candidate.fn,
-        name=candidate.name,
-        setup=candidate.setup,
-        backward=candidate.backward,
-        flops=options.flops,
-        nbytes=options.nbytes,
-        **timing_options(options),
-    )
+    of_call = {"name": options.name, "flops": options.flops, "nbytes": options.nbytes}
+    candidate = candidate_of(statement, options, namespace, **of_call)
+    return time_op(candidate, **timing_options(options))
 
 
 def with_device(text: str, options: argparse.Namespace, device: torch.device) -> str:

@@ -438,15 +438,8 @@ def _alone(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 
 def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
-    candidate = subject.candidate
     found = counters(
-        candidate.fn,
-        *candidate.args,
-        kwargs=candidate.kwargs,
-        setup=candidate.setup,
-        backward=candidate.backward,
-        metrics=(BYTES_READ, BYTES_WRITTEN),
-        device=subject.place.device,
+        subject.candidate, metrics=(BYTES_READ, BYTES_WRITTEN), device=subject.place.device
     )
     known = {name: value for name, value in found.totals.items() if value is not None}
     return dataclasses.replace(evidence, counters=known)

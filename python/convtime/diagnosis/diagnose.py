@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,25 +23,24 @@ from convtime.diagnosis.other_tools import other_of
 from convtime.diagnosis.rules import judge
 from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
-from convtime.timing.options import Options, is_finite
+from convtime.timing.options import is_finite
 from convtime.timing.sampling.measure import Place, find_place, on
+from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:
     import os
 
     from torch.utils import benchmark
+    from typing_extensions import Unpack
 
     from convtime.timing.measurement import Measurement
+    from convtime.timing.options import CountOptions
 
 
+@takes_options(only=("metric", "device", "stream", "exclusive"), call=True)
 def diagnose(
-    fn: Callable[..., object],
+    fn: Callable[..., object] | Candidate,
     *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    setup: Callable[[], object] | None = None,
-    grad_to_none: Iterable[torch.Tensor] | None = None,
-    backward: bool = False,
     against: float
     | Callable[[], float]
     | str
@@ -50,9 +49,9 @@ def diagnose(
     | benchmark.Measurement
     | None = None,
     budget: float = 15.0,
-    device: torch.device | str | int | None = None,
     counters: bool = True,
     again: Sequence[str] = (),
+    **options: Unpack[CountOptions],
 ) -> Diagnosis:
     """Explain which causes dominate the time of ``fn(*args, **kwargs)`` or make it vary.
 
@@ -60,25 +59,21 @@ def diagnose(
     to a cause with a confidence and advice. Values, layout and addresses are varied for tensors in
     the arguments, in the module, or in variables that ``fn`` itself refers to.
 
+    ``fn`` is a callable, or a :class:`convtime.Candidate`, which has its arguments. One that has
+    not been called yet captures its first-call cost. With ``before``, fewer factors can be varied.
+
     Args:
-        fn: function to diagnose. Pass a function that has not been called yet to capture its
-            first-call cost.
-        args: positional arguments of ``fn``.
-        kwargs: keyword arguments of ``fn``.
-        name: name of the result. Default: the name of ``fn``.
-        setup: as in ``time_op``; with a setup, fewer factors can be varied.
-        grad_to_none: as in ``time_op``.
-        backward: as in ``time_op``.
+        {call}
         against: another tool's number, whose difference from ours is split into parts. Pass
             seconds; a callable that returns seconds; ``"do_bench"``, ``"do_bench_cudagraph"`` or
             ``"timer"`` to run triton's or PyTorch's tool; a file that
             :func:`convtime.read_measurements` reads, for example from nvbench; or a measurement.
         budget: seconds after which no further contrast starts. The result lists skipped contrasts.
-        device: as in ``time_op``.
         counters: whether to read hardware counters, if allowed.
         again: command that times the same operation in a fresh process and prints a
             :class:`convtime.Measurement` as JSON. Default: a picklable function is passed to a
             fresh process.
+        {options}
 
     Raises:
         TypeError: ``fn`` is not callable, or an option has the wrong type.
@@ -89,29 +84,23 @@ def diagnose(
         raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
     if not isinstance(counters, bool):
         raise TypeError(f"counters must be True or False, got {counters!r}")
-    candidate = Candidate(
-        fn,
-        *args,
-        kwargs=kwargs,
-        name=name,
-        setup=setup,
-        grad_to_none=grad_to_none,
-        backward=backward,
-    )
+    candidate, chosen = candidate_and_options("diagnose", fn, args, options)
     begin = time.perf_counter()
-    place = find_place([candidate], Options(device=device).device)
-    subject = Subject(candidate, place, tuple(again))
+    place = find_place([candidate], chosen.device)
+    if chosen.metric != "busy" and not place.on_gpu:
+        raise ValueError(f"metric {chosen.metric!r} is for work on a GPU; leave out metric")
+    subject = Subject(candidate, place, tuple(again), chosen)
     before = _allocations()
-    with on(place.device, None):
+    with on(place.device, chosen.stream if place.on_gpu else None):
         # First, to capture one-time work of first calls.
         calls = look_at_calls(subject)
-    if device is None and not place.on_gpu and _allocations() > before:
+    if chosen.device is None and not place.on_gpu and _allocations() > before:
         # The first call copied its tensors to a GPU and used it.
         place = find_place([candidate], "cuda")
         subject = dataclasses.replace(subject, place=place)
-        with on(place.device, None):
+        with on(place.device, chosen.stream if place.on_gpu else None):
             calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
-    with on(place.device, None):
+    with on(place.device, chosen.stream if place.on_gpu else None):
         other = None if against is None else other_of(against, candidate)
         measured = time_work(subject, calls)
     unused_gpu = ""
@@ -122,7 +111,7 @@ def diagnose(
         subject = dataclasses.replace(subject, place=place)
         calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
         measured = time_work(subject, calls)
-    with on(place.device, None):
+    with on(place.device, chosen.stream if place.on_gpu else None):
         work = work_of(subject, measured)
         evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
         evidence, skipped = _look(subject, evidence, begin + float(budget), counters=counters)

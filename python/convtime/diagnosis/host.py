@@ -127,10 +127,20 @@ def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
 def _read(probe: _C.HostProbe, action: Callable[[], object]) -> tuple[HostReading, float]:
     """Return the readings over an action, and this process's CPU seconds in the kernel."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
+    children = _cpu_seconds_of_children()
     probe.begin(_LOOP_SECONDS)
     action()
-    found = probe.end()
-    return HostReading(**found), resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
+    found = HostReading(**probe.end())
+    if found.others_seconds is not None:  # a process that the call starts is no other process
+        others = found.others_seconds - (_cpu_seconds_of_children() - children)
+        found = dataclasses.replace(found, others_seconds=max(0.0, others))
+    return found, resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
+
+
+def _cpu_seconds_of_children() -> float:
+    """Return the CPU time of all processes that this one started, and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _each(value: float | None, count: int) -> float | None:

@@ -29,7 +29,7 @@ def obstacle(subject: Subject, evidence: Evidence) -> str:
     if subject.again:
         return ""
     candidate = subject.candidate
-    if candidate.setup is not None or candidate.backward:
+    if candidate.before is not None or candidate.backward:
         return "the work before each call cannot be passed to another process"
     module = getattr(candidate.fn, "__module__", None)
     if module == "__main__":

@@ -75,7 +75,7 @@ class GpuBenchmark:
         options |= {"min_samples": count, "max_samples": count}
         mode = "gpu_benchmark.pedantic(...)"
         if setup or teardown:
-            self._time(mode, call, (), {}, options | {"setup": call.prepare}, iterations)
+            self._time(mode, call, (), {}, options | {"before": call.prepare}, iterations)
         else:  # unwrapped, so that its tensors can be placed
             self._time(mode, target, call.args, call.kwargs, options, iterations)
         call.prepare()

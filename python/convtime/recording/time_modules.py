@@ -35,9 +35,10 @@ from convtime.recording.watching import (
     strided_copy,
 )
 from convtime.timing.candidate import differentiable
-from convtime.timing.options import Regime, make_options
+from convtime.timing.options import Regime
 from convtime.timing.sampling.measure import Place, turn_on
 from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.signature import options_of
 from convtime.timing.time_op import time_op
 
 _WATCHED, _PLAIN = "watched step", "plain step"
@@ -121,9 +122,10 @@ def time_modules(
     chosen["regime"] = "as-is" if regime == "step" else regime
     if metrics is not None and not isinstance(metrics, str):
         metrics = tuple(metrics)
-    made = make_options(
-        "time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device")
-    )
+    for name in ("stop", "clocks"):
+        if name in options:
+            raise TypeError(f"time_modules has no option {name!r}: isolated calls determine it")
+    made = options_of("time_modules", {**chosen, "margin": margin})
     made.check_ranges()
     _refuse_compiled(model)
     named = None if modules is None else _named(model, modules)
@@ -466,10 +468,10 @@ def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTi
         return dataclasses.replace(timed, isolated_reason="it issues no GPU work")
     forward = timed.direction == "forward"
     fn = calls.forward if forward else calls.backward
-    setup = calls.before_forward if forward else calls.before_backward
+    before = calls.before_forward if forward else calls.before_backward
     name = region_name(timed.module, timed.direction)
     try:
-        alone = time_op(fn, setup=setup, name=name, device=how.device, **how.options)
+        alone = time_op(fn, before=before, name=name, device=how.device, **how.options)
     except Exception as error:  # raised by the module's own code
         return dataclasses.replace(timed, isolated_reason=first_line(error))
     timed = dataclasses.replace(timed, isolated=alone)
@@ -477,7 +479,7 @@ def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTi
         return timed
     try:
         counted = counters(
-            fn, metrics=how.metrics, setup=setup, name=name, cache="warm", device=how.device
+            fn, metrics=how.metrics, before=before, name=name, cache="warm", device=how.device
         )
     except CountersUnavailable as error:
         return dataclasses.replace(timed, counters_reason=one_line(error))

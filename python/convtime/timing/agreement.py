@@ -170,8 +170,8 @@ def _repeated(
 
 def _call(candidate: Candidate) -> _Result:
     candidate = clearing_gradients(candidate)
-    if candidate.setup is not None:
-        candidate.setup()
+    if candidate.before is not None:
+        candidate.before()
     given = list(tensors_of(candidate, Walk(_MOST_OBJECTS)))
     before = _versions(given)
     with torch.enable_grad() if candidate.backward else contextlib.nullcontext():

@@ -120,7 +120,7 @@ class PreparedCalls:
 
 
 def _call(candidate: Candidate) -> tuple[Any, ...]:
-    return candidate.fn, candidate.args, dict(candidate.kwargs), candidate.setup
+    return candidate.fn, candidate.args, dict(candidate.kwargs), candidate.before
 
 
 @contextlib.contextmanager

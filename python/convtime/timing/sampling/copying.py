@@ -153,7 +153,7 @@ class Original:
         function = self.candidate.fn
         if (
             not isinstance(function, types.FunctionType)
-            or self.candidate.setup is not None
+            or self.candidate.before is not None
             or rebinds_variables(function.__code__)
         ):
             return {}
@@ -191,7 +191,7 @@ class Original:
 
         Such a setup would reset only the original.
         """
-        setup = self.candidate.setup
+        setup = self.candidate.before
         referred = (
             (f"{name} of setup", tensor) for name, tensor in tensors_by_variable(setup, self._below)
         )

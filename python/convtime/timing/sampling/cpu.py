@@ -28,12 +28,12 @@ def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
     """Return the candidate with a setup that also writes the buffer, after its own setup."""
 
     def setup() -> None:
-        if candidate.setup is not None:
-            candidate.setup()
+        if candidate.before is not None:
+            candidate.before()
         with without_modes():
             buffer.add_(1)  # in all of torch's threads, so that each flushes its core's caches
 
-    return candidate.but(setup=setup)
+    return candidate.but(before=setup)
 
 
 @contextlib.contextmanager
