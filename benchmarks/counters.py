@@ -176,7 +176,7 @@ def time_around(device: torch.device, name: str) -> results.Row:
         "key": f"time of {name}",
         "before": before.median,
         "after": after.median,
-        "methods": [before.method, after.method],
+        "methods": [before.method.used, after.method.used],
         "passes": counters.passes,
     }
 

@@ -476,7 +476,7 @@ class _Main(Recorder):
         if self._markdown is not None:
             write_file(self._markdown, changes.to_markdown())
         if self._json is not None:
-            write_file(self._json, json.dumps(changes.to_dict(), indent=1) + "\n")
+            write_file(self._json, changes.to_json())
 
     def _compare(
         self, before: Mapping[str, Measurement], after: Mapping[str, Measurement]

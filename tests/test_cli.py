@@ -99,7 +99,7 @@ def test_conv_in_a_pipe(tmp_path, layers_csv):
     assert "line 2" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("2 distinct layers, 2 bit-identical; ")
     document = json.loads((tmp_path / "a.json").read_text())
-    assert set(document) == {"schema", "rows", "provenance"}
+    assert set(document) == {"type", "schema", "rows", "provenance"}
     assert document["provenance"]["torch"] == torch.__version__
     assert [row["layer"]["names"] for row in document["rows"]] == [["line 2"], ["line 3"]]
     assert (tmp_path / "a.csv").read_text().count("\n") == 3

@@ -32,7 +32,7 @@ def test_time_prints_a_result_and_writes_it(tmp_path, capsys):
     measured = Measurement.from_dict(json.loads(out.read_text()))
     assert measured.device == "cpu"
     assert len(measured.seconds) == 3
-    assert measured.placement_requested == "auto"
+    assert measured.placement.requested == "auto"
 
 
 def test_json_takes_the_place_of_the_text(capsys):

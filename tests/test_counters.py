@@ -27,6 +27,7 @@ from convtime.counting.nvprof import NVPROF
 from convtime.counting.refusals import REFUSALS, explain
 from convtime.counting.show import format_value
 from convtime.counting.summing import adds_up, make_counters
+from convtime.timing.condition import Condition
 from convtime.timing.sampling.measure import Place
 
 GH100 = Gh100()
@@ -300,7 +301,7 @@ def test_a_file_of_counters_is_shown_with_what_was_read_beside(tmp_path, capsys)
     assert capsys.readouterr().out == f"{told}\n"
     assert main(["show", str(file), "--json", "-"]) == 0
     assert Counters.from_dict(json.loads(capsys.readouterr().out)) == counters
-    with pytest.raises(InputError, match="must be a Measurement.*, got hardware counters"):
+    with pytest.raises(InputError, match="must be a Measurement.*, got JSON of type 'Counters'"):
         convtime.read_measurements(file)
 
 
@@ -492,7 +493,7 @@ def core(monkeypatch):
     monkeypatch.setattr(_C, "cuda_available", lambda: True)
     monkeypatch.setattr(_C, "count_kernels", core.count_kernels, raising=False)
     monkeypatch.setattr(_C, "CuptiError", type("CuptiError", (RuntimeError,), {}), raising=False)
-    turn = {"exclusive": True, "exclusive_reason": ""}
+    turn = {"exclusive": Condition(True, True)}
     for name, stand_in in {
         "find_place": lambda _candidates, _device: Place(gpu, (), "asked for"),
         "on": lambda _device, _stream: contextlib.nullcontext(),

@@ -515,7 +515,7 @@ def test_the_command_tells_a_fresh_process_what_to_time(monkeypatch, capsys):
     assert cli.main(seen["again"][3:]) == 0
     measured = convtime.Measurement.from_dict(json.loads(capsys.readouterr().out))
     assert measured.name == "torch.relu(x)"
-    assert measured.cache_requested == "warm"
+    assert measured.cache.requested == "warm"
 
 
 @pytest.mark.parametrize(

@@ -155,5 +155,5 @@ def test_on_a_gpu_the_hosts_memory_is_told_from_its_own():
     there = mapped(torch.randn(1 << 22).pin_memory(), "cuda")
     assert is_mapped(there.data_ptr())
     assert not is_mapped(torch.ones(9, device="cuda").data_ptr())
-    assert "in host memory" in convtime.time_op(torch.relu, there, budget=0.1).placement_reason
+    assert "in host memory" in convtime.time_op(torch.relu, there, budget=0.1).placement.reason
     assert convtime.diagnose(torch.relu, there, budget=5).first == "transfer"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_measurement import make
+from test_measurement import changed, make
 from texts import flat
 
 import convtime
@@ -189,7 +189,7 @@ def test_two_groups_of_samples_widen_the_interval() -> None:
     assert few.groups == ()
     assert few.median_interval[1] < 3e-3
     assert on_cpu(fast * 12).groups == ()
-    assert dataclasses.replace(both, method="event").groups == ()
+    assert changed(both, method="event").groups == ()
 
 
 def test_more_threads_than_cores_are_said() -> None:

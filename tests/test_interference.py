@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_measurement import changed
 from texts import flat
 
 import convtime
@@ -77,7 +78,7 @@ def timed(**fields: Any) -> convtime.Measurement:
         "warmup_calls": 10,
         "between_runs": 0.0,
     }
-    return dataclasses.replace(one, **{**usual, **fields})
+    return changed(one, **{**usual, **fields})
 
 
 def found_alone(

@@ -13,8 +13,28 @@ from texts import flat
 
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
+from convtime.timing.condition import Condition
 from convtime.timing.measurement import Measurement
 from convtime.timing.rates import Ceilings
+
+CONDITIONS = ("method", "metric", "queue", "cache", "placement", "pages", "regime", "exclusive")
+
+
+def changed(measured: Measurement, **fields: Any) -> Measurement:
+    """Change fields; ``cache``, ``cache_requested`` and ``cache_reason`` are parts of one."""
+    for name in CONDITIONS:
+        parts = {
+            part: fields.pop(key)
+            for part, key in (
+                ("used", name),
+                ("requested", f"{name}_requested"),
+                ("reason", f"{name}_reason"),
+            )
+            if key in fields and not isinstance(fields[key], Condition)
+        }
+        if parts:
+            fields[name] = dataclasses.replace(getattr(measured, name), **parts)
+    return dataclasses.replace(measured, **fields)
 
 
 def make(**changes: Any) -> Measurement:
@@ -24,7 +44,7 @@ def make(**changes: Any) -> Measurement:
         discarded=(9e-6,),
         overhead=0.0,
         raw_seconds=(),
-        metric="elapsed",
+        metric=Condition("elapsed", "busy"),
         busy_seconds=(4e-6, 1e-6, 3e-6, 2e-6),
         span_seconds=(5e-6, 2e-6, 4e-6, 3e-6),
         sum_seconds=(4e-6, 1e-6, 3e-6, 2e-6),
@@ -40,18 +60,13 @@ def make(**changes: Any) -> Measurement:
                 seconds=(4e-6, 1e-6, None, 2e-6),
             ),
         ),
-        method="event",
-        method_requested="auto",
-        method_reason="the work is on a GPU",
-        queue="sleep",
-        queue_requested="sleep",
-        queue_reason="",
-        cache="cold",
-        cache_requested="cold",
-        cache_reason="",
-        regime="as-is",
-        regime_requested="as-is",
-        regime_reason="",
+        method=Condition("event", "auto", "the work is on a GPU"),
+        queue=Condition("sleep", "sleep"),
+        cache=Condition("cold", "cold"),
+        placement=Condition("as-is", "as-is"),
+        pages=Condition("as-is", "as-is"),
+        regime=Condition("as-is", "as-is"),
+        exclusive=Condition(False, False),
         clocks="observe",
         conditions=(),
         conditions_reason="",
@@ -77,7 +92,7 @@ def make(**changes: Any) -> Measurement:
     )
     if "seconds" in changes:
         changes = {"busy_seconds": (), "span_seconds": (), "sum_seconds": ()} | changes
-    return dataclasses.replace(measurement, **changes)
+    return changed(measurement, **changes)
 
 
 @pytest.mark.parametrize(
@@ -118,18 +133,15 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
 
 
 def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
-    optional = {"flops", "nbytes", "ceilings", "ceilings_reason"}
-    optional |= {"metric_reason", "unrecorded", "other_launches", "faulty_batches", "fault"}
-    optional |= {"metric_requested"}
-    optional |= {"overhead_uncertainty", "overhead_reason"}
-    optional |= {"exclusive", "exclusive_requested", "exclusive_reason", "waited_seconds"}
-    optional |= {"sustained", "places", "batches", "clock_tick", "placement_variance_share"}
-    optional |= {"inputs", "placement", "placement_requested", "placement_reason", "placements"}
-    optional |= {"pages", "pages_requested", "pages_reason"}
-    older = {name: value for name, value in make().to_dict().items() if name not in optional}
-    newer = {**make().to_dict(), "schema": "5.99", "speed": 1}
-    for data in (older, newer):
-        assert Measurement.from_dict(data) == make()
+    one = make()
+    fields = dataclasses.fields(Measurement)
+    optional = {field.name for field in fields if field.default is not dataclasses.MISSING}
+    older = {name: value for name, value in one.to_dict().items() if name not in optional}
+    plain: dict[str, Any] = {
+        field.name: field.default for field in fields if field.name in optional
+    }
+    assert Measurement.from_dict(older) == dataclasses.replace(one, **plain)
+    assert Measurement.from_dict({**one.to_dict(), "schema": "6.99", "speed": 1}) == one
 
 
 def test_others_that_timed_meanwhile_are_told() -> None:
@@ -149,7 +161,9 @@ def test_is_frozen() -> None:
 
 def test_round_trips_through_json() -> None:
     one = make()
-    assert Measurement.from_dict(json.loads(one.to_json())) == one
+    again = Measurement.from_dict(json.loads(one.to_json()))
+    assert again == one
+    assert again.to_dict() == one.to_dict()  # with what was requested, and why
 
 
 def nested(depth: int) -> list[Any]:
@@ -162,8 +176,9 @@ def nested(depth: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 3}, "a Measurement of schema 3 cannot be read, only of schema 5.x"),
-        ({"schema": "6.0"}, "a Measurement of schema '6.0' cannot be read"),
+        ({"schema": 3}, "a Measurement of schema 3 cannot be read, only of schema 6.x"),
+        ({"schema": "7.0"}, "a Measurement of schema '7.0' cannot be read"),
+        ({"type": "Comparison"}, "cannot be read from JSON of type 'Comparison'"),
         ({"schema": None}, "schema None cannot be read"),
         ({"seconds": ["a"]}, r"Expected `float`, got `str` - at `\$.seconds\[0\]`"),
         ({"schema": 4}, "schema 4 cannot be read"),
@@ -227,7 +242,7 @@ def test_what_became_of_the_cache_is_told_where_it_is_as_asked_for() -> None:
 
 def test_files_from_before_inputs_were_looked_at_can_be_read() -> None:
     older = {key: value for key, value in make().to_dict().items() if key != "inputs"}
-    assert Measurement.from_dict({**older, "schema": "5.0"}).inputs == ()
+    assert Measurement.from_dict({**older, "schema": "6.0"}).inputs == ()
 
 
 def test_what_was_taken_off_is_told_with_its_uncertainty() -> None:
@@ -374,7 +389,7 @@ def test_another_measurement_can_bring_the_other_clock() -> None:
         assert scaled.seconds == pytest.approx(20e-6 + 200e3 / 1.7e9)
         assert scaled.source == "this measurement and another"
     with pytest.raises(ValueError, match="not available: cache is 'cold' here and 'warm' in the"):
-        fast.at_clock(1700, other=dataclasses.replace(slow, cache="warm"))
+        fast.at_clock(1700, other=changed(slow, cache="warm"))
 
 
 def test_noise_makes_no_part_negative() -> None:

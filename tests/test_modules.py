@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from test_measurement import changed
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -432,7 +433,7 @@ def on_a_gpu(times: ModuleTimes, kernel: str) -> ModuleTimes:
     """As if the first pass had launched a kernel in the step, and "a" by itself."""
     first = times.passes[0]
     assert first.isolated is not None
-    alone = dataclasses.replace(
+    alone = changed(
         first.isolated,
         method="kernel",
         seconds=(1e-5,) * 20,

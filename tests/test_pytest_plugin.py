@@ -157,7 +157,7 @@ def test_fixtures_give_what_convtimes_functions_do(run: Any, pytester: pytest.Py
         class TestMarked:
             def test_by_class(self, time_op):
                 found = time_op(int, warmup=1, stop="count")
-                assert (found.method_requested, len(found.seconds)) == ("cpu", 11)
+                assert (found.method.requested, len(found.seconds)) == ("cpu", 11)
 
             @pytest.mark.convtime(max_samples=12, margin=0.1)
             def test_nearer(self, time_op, compare):

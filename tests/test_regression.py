@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_measurement import changed as with_fields
 from test_traces import measurement, trace
 
 from convtime.regression.changes import Changes
@@ -37,11 +38,8 @@ BETWEEN_PROCESSES = 0.0026
 def of(seconds: Any, provenance: Mapping[str, Any] = PROVENANCE, **fields: Any) -> Measurement:
     """A measurement with these samples."""
     base = dataclasses.replace(measurement(trace("the same")), sm_clocks_hz=(), device="cuda:0")
-    return dataclasses.replace(
-        base,
-        **{"seconds": tuple(map(float, seconds)), "provenance": provenance, "cache": "cold"}
-        | fields,
-    )
+    seconds = tuple(map(float, seconds))
+    return with_fields(base, **{"seconds": seconds, "provenance": provenance, **fields})
 
 
 def noisy(rng: np.random.Generator, median: float = 1e-5, count: int = 200) -> Measurement:
@@ -52,9 +50,7 @@ def changed(after: Mapping[str, Any] = PROVENANCE, **fields: Any) -> Changes:
     """Equal times, of which the later ones have another provenance or field."""
     rng = np.random.default_rng(1)
     before, now = noisy(rng), noisy(rng)
-    return compare_runs(
-        {"one": before}, {"one": dataclasses.replace(now, provenance=after, **fields)}
-    )
+    return compare_runs({"one": before}, {"one": with_fields(now, provenance=after, **fields)})
 
 
 def test_verdicts_are_those_of_planted_changes() -> None:

@@ -27,7 +27,7 @@ PLAN = Plan(
 
 
 def side(measured: Measurement, plan: Plan | None = PLAN, no_plan: str = "") -> Side:
-    return Side(plan, no_plan, measured.activities, measured.median, measured.method)
+    return Side(plan, no_plan, measured.activities, measured.median, measured.method.used)
 
 
 def layout(*sizes: int) -> TensorLayout:

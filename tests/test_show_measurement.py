@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import activity, layers
-from test_measurement import make
+from test_measurement import changed, make
 from texts import flat
 
 from convtime.device.clock_reading import ClockReading
@@ -55,7 +55,7 @@ def test_a_measurement_is_one_line() -> None:
     assert str(as_asked()) == line
     assert repr(as_asked()) == f"<convtime.Measurement {line}>"
     on_cpu = as_asked(device="cpu", method="cpu", method_requested="auto", cache="uncontrolled")
-    on_cpu = dataclasses.replace(on_cpu, cache_requested="auto", queue="none")
+    on_cpu = changed(on_cpu, cache_requested="auto", queue="none")
     assert str(on_cpu) == "relu: 4.095 µs [4.050, 4.140], cpu, cache uncontrolled"
 
 

@@ -85,7 +85,7 @@ def test_a_statement_is_timed_as_its_options_say():
     assert measured.name == "append"
     assert len(measured.seconds) == 3
     assert measured.warmup_requested == 2
-    assert not measured.exclusive_requested
+    assert not measured.exclusive.requested
     assert len(namespace["resets"]) == len(namespace["calls"])
 
 

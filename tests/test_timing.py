@@ -36,12 +36,12 @@ QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2}
 def test_times_a_call_of_known_duration() -> None:
     one = convtime.time_op(time.sleep, 0.005, device="cpu", max_samples=20)
     assert 0.005 <= one.min <= one.median < 0.02
-    assert (one.method, one.method_requested) == ("cpu", "auto")
-    assert one.method_reason == "the work is on the CPU"
-    assert (one.queue, one.queue_requested) == ("none", "gate")
-    assert one.queue_reason == "method 'cpu' does not queue calls on a device"
-    assert (one.cache, one.cache_requested) == ("uncontrolled", "auto")
-    assert one.cache_reason == "a flush takes milliseconds on a CPU; cache='cold' requests it"
+    assert (one.method, one.method.requested) == ("cpu", "auto")
+    assert one.method.reason == "the work is on the CPU"
+    assert (one.queue, one.queue.requested) == ("none", "gate")
+    assert one.queue.reason == "method 'cpu' does not queue calls on a device"
+    assert (one.cache, one.cache.requested) == ("uncontrolled", "auto")
+    assert one.cache.reason == "a flush takes milliseconds on a CPU; cache='cold' requests it"
     assert one.device == "cpu"
     assert one.stream is None
     assert one.provenance["torch"] == torch.__version__
@@ -410,7 +410,7 @@ class TestOnGpu:
             layer(x).sum().backward()  # autograd launches from a thread of its own
 
         one = convtime.time_op(step, cache="warm")
-        assert (one.method, one.method_requested) == ("kernel", "auto")
+        assert (one.method, one.method.requested) == ("kernel", "auto")
         with torch.profiler.profile(acc_events=True) as profiler:
             for _ in range(20):
                 step()
@@ -455,7 +455,7 @@ class TestOnGpu:
             torch.cos(x)
             torch.cuda.synchronize()
         assert inside.method == "event"
-        assert "torch.profiler session is active" in inside.method_reason
+        assert "torch.profiler session is active" in inside.method.reason
         kernels = [
             profiled.name
             for profiled in profiler.events()
@@ -576,12 +576,12 @@ for _ in range(2):
 
         for method in ("kernel", "event"):
             one = convtime.time_op(many, method=method, warmup=3, max_samples=100)
-            assert (one.queue, one.queue_reason) == ("gate", "")
+            assert (one.queue, one.queue.reason) == ("gate", "")
             assert one.discarded == ()
 
     def test_calls_that_leave_the_gpu_alone_are_timed_on_the_host(self) -> None:
         one = convtime.time_op(lambda: None, device="cuda", **QUICK)
-        assert (one.method, one.method_reason) == ("cpu", "the calls issue no work to the GPU")
+        assert (one.method, one.method.reason) == ("cpu", "the calls issue no work to the GPU")
 
     def test_event_agrees_with_torch_events_on_a_long_kernel(self) -> None:
         x = torch.randn(2048, 2048, device="cuda")
@@ -616,7 +616,7 @@ for _ in range(2):
         assert held.queue == "gate"
         assert held.median < 20e-6
         bare = convtime.time_op(two_short_kernels, x, queue="none", method="event")
-        assert bare.queue == bare.queue_requested == "none"
+        assert bare.queue == bare.queue.requested == "none"
         assert bare.median > 80e-6
 
     def test_sync_and_cpu_see_more_and_less_than_the_kernel(self) -> None:
@@ -632,8 +632,8 @@ for _ in range(2):
         start = time.perf_counter()
         one = convtime.time_op(lambda: x.sum().item())
         assert time.perf_counter() - start < 3
-        assert (one.queue, one.queue_requested) == ("none", "gate")
-        assert "waits for the GPU" in one.queue_reason
+        assert (one.queue, one.queue.requested) == ("none", "gate")
+        assert "waits for the GPU" in one.queue.reason
         assert one.seconds
 
     def test_an_exception_leaves_the_gpu_usable(self) -> None:
@@ -872,11 +872,11 @@ def test_what_cannot_be_rotated_is_named() -> None:
     x = torch.randn(1 << 20, device="cuda")
     y = torch.randn(1 << 20, device="cuda")
     one = convtime.time_op(functools.partial(lambda: x + 1), cache="rotate")
-    assert (one.cache, one.cache_requested) == ("warm", "rotate")
-    assert "closure variable 'x'" in one.cache_reason
+    assert (one.cache, one.cache.requested) == ("warm", "rotate")
+    assert "closure variable 'x'" in one.cache.reason
     one = convtime.time_op(functools.partial(lambda a: a + x, y), cache="rotate")
     assert one.cache == "partly warm"
-    assert "closure variable 'x'" in one.cache_reason
+    assert "closure variable 'x'" in one.cache.reason
 
 
 @pytest.mark.cuda

@@ -45,7 +45,7 @@ def test_work_on_a_side_stream_is_counted(x: torch.Tensor, honest: float) -> Non
 
     one = time_op(trick, **QUICK)
     assert one.median > 0.7 * honest
-    assert "idle" in one.queue_reason
+    assert "idle" in one.queue.reason
 
 
 @pytest.mark.cuda

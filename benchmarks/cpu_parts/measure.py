@@ -241,7 +241,7 @@ def _told(measured: Measurement) -> results.Row:
         "median": measured.median,
         "interval": [end if math.isfinite(end) else None for end in (low, high)],
         "disturbance": measured.disturbance,
-        "pages": measured.pages,
+        "pages": measured.pages.used,
         "repeats": measured.repeats,
     }
 

@@ -5,6 +5,7 @@ from .conv.explain.explanation import Explanation
 from .conv.plan_cache import clear_plan_cache, plan_cache
 from .conv.plan_choice import PlanChoice, TensorDescriptor
 from .core.config import cmake_prefix_path, show_config
+from .core.errors import InputError, InputWarning
 from .counting.costs import energy, peak_memory
 from .counting.costs_result import Energy, PeakMemory
 from .counting.counters import counters
@@ -18,6 +19,8 @@ from .diagnosis.diagnose import diagnose
 from .diagnosis.diagnosis import Cause, Diagnosis
 from .diagnosis.evidence import Evidence
 from .exchange.files import read_measurements, write_measurements
+from .health.doctor import doctor
+from .health.examination import Examination
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
 from .recording.module_times import ModuleTimes, PassTimes
@@ -27,6 +30,7 @@ from .recording.region import region
 from .recording.time_modules import time_modules
 from .regression.changes import Change, Changes
 from .regression.compare_runs import compare_runs
+from .storage.load import load
 from .sweeps.plan import SweepPlan, SweepPoint
 from .sweeps.result import Sweep
 from .sweeps.sweep import sweep
@@ -35,7 +39,9 @@ from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.compare import compare
 from .timing.comparison import Agreement, Comparison, Interference
+from .timing.condition import Condition
 from .timing.measurement import Measurement
+from .timing.options import Options
 from .timing.rates import Ceilings
 from .timing.scaling import ScaledTime
 from .timing.time_op import time_op
@@ -55,19 +61,24 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
+    "Condition",
     "CounterName",
     "Counters",
     "CountersUnavailable",
     "Diagnosis",
     "Energy",
     "Evidence",
+    "Examination",
     "Explanation",
+    "InputError",
+    "InputWarning",
     "Interference",
     "Judgement",
     "KernelCounters",
     "LockedClocks",
     "Measurement",
     "ModuleTimes",
+    "Options",
     "PassTimes",
     "PeakMemory",
     "PlanChoice",
@@ -88,8 +99,10 @@ __all__ = [
     "counter_names",
     "counters",
     "diagnose",
+    "doctor",
     "energy",
     "explain",
+    "load",
     "locked_clocks",
     "nn",
     "ops",

@@ -14,7 +14,6 @@ from convtime.cli import snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import Finding, add_verdict_options, judge
-from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
 from convtime.timing.agreement import Check
@@ -116,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
     deliver_result(
         options,
         lambda: "\n\n".join(filter(None, (text, why))),
-        lambda: codec.to_json(compared.to_dict()),
+        compared.to_json,
     )
     return code
 

@@ -12,7 +12,6 @@ from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_json, check_json, deliver_result, named_file
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.core import codec
 from convtime.core.errors import InputError, shown
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.core.text import printable
@@ -113,7 +112,7 @@ def _run(options: argparse.Namespace) -> int:
     deliver_result(
         options,
         lambda: "\n\n".join(filter(None, (changes.details(), *map(printable, unjudged), why))),
-        lambda: codec.to_json(changes.to_dict()),
+        changes.to_json,
         others,
     )
     return code

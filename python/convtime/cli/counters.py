@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace) -> None:
         found = _read(statement, options, namespace)
     told = found.details() if options.verbose else str(found)
     told = snippet.with_device(told, options, device)
-    deliver_result(options, lambda: told, lambda: codec.to_json(found.to_dict()))
+    deliver_result(options, lambda: told, found.to_json)
 
 
 def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]) -> Counters:

@@ -7,7 +7,6 @@ import sys
 
 from convtime.cli import arguments, snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result, named_file
-from convtime.core import codec
 from convtime.core.files import check_distinct
 from convtime.device.resolve import resolve_device
 from convtime.diagnosis.diagnose import diagnose
@@ -77,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
         )
     text = found.details() if options.verbose else str(found)
     text = snippet.with_device(text, options, device)
-    deliver_result(options, lambda: text, lambda: codec.to_json(found.to_dict()))
+    deliver_result(options, lambda: text, found.to_json)
 
 
 def _against(given: str | None) -> float | str | None:

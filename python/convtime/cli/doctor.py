@@ -10,14 +10,12 @@ import torch
 from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.cli.output import add_json, check_json, deliver_result
-from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.core.proof import store
 from convtime.device.resolve import resolve_device
-from convtime.health.doctor import examine
-from convtime.health.findings import passed
+from convtime.health.doctor import doctor
 from convtime.health.proof import prove
-from convtime.health.show import document, proof_text, text
+from convtime.health.show import proof_text
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -45,9 +43,9 @@ def _run(options: argparse.Namespace) -> int:
         return _prove(options, device)
     if sys.stderr and sys.stderr.isatty():
         print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)
-    seen = examine(device)
-    deliver_result(options, lambda: text(seen), lambda: codec.to_json(document(seen)))
-    return DONE if passed(seen) else FOUND
+    seen = doctor(device)
+    deliver_result(options, lambda: str(seen), seen.to_json)
+    return DONE if seen.passed else FOUND
 
 
 def _prove(options: argparse.Namespace, device: torch.device) -> int:
@@ -64,5 +62,5 @@ def _prove(options: argparse.Namespace, device: torch.device) -> int:
 
     proved = prove(device, tell)
     store(proved)
-    deliver_result(options, lambda: proof_text(proved), lambda: codec.to_json(proved.to_dict()))
+    deliver_result(options, lambda: proof_text(proved), proved.to_json)
     return DONE if proved.holds else FOUND

@@ -151,7 +151,7 @@ def _deliver(options: argparse.Namespace, swept: Sweep, device: torch.device) ->
         lambda: snippet.with_device(
             swept.details() if options.verbose else str(swept), options, device
         ),
-        lambda: codec.to_json(swept.to_dict()),
+        swept.to_json,
         others,
     )
 

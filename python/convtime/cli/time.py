@@ -6,7 +6,6 @@ import argparse
 
 from convtime.cli import snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
-from convtime.core import codec
 from convtime.device.resolve import resolve_device
 
 
@@ -39,4 +38,4 @@ def _run(options: argparse.Namespace) -> None:
         measured = snippet.time_statement(statement, options, namespace)
     text = measured.details() if options.verbose else str(measured)
     text = snippet.with_device(text, options, device)
-    deliver_result(options, lambda: text, lambda: codec.to_json(measured.to_dict()))
+    deliver_result(options, lambda: text, measured.to_json)

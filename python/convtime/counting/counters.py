@@ -106,8 +106,8 @@ def counters(
         cache=chosen.cache,
         cache_reason=set_aside,
         device=str(place.device),
-        exclusive=turn["exclusive"],
-        exclusive_reason=turn["exclusive_reason"],
+        exclusive=turn["exclusive"].used,
+        exclusive_reason=turn["exclusive"].reason,
         provenance=before,
     )
 

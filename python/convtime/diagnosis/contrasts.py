@@ -237,7 +237,7 @@ def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
     """Time at the current and at many addresses; not interleaved, to keep the cache warm."""
     measured = subject.time(cache="warm", placement="random", budget=2 * BUDGET)
     if measured.placement != "random":
-        raise ValueError(measured.placement_reason)
+        raise ValueError(measured.placement.reason)
     here = subject.time(cache="warm")
     return evidence.with_contrast(
         "places", {"as-is": Timing.of(here), "random": Timing.of(measured)}

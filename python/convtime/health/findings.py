@@ -5,17 +5,19 @@ The thresholds are at the top. docs/clocks.md explains each threshold.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Literal
 
 from convtime.core.units import format_seconds
 from convtime.device.state import CpuState, GpuState
-from convtime.health.examination import (
-    AS_IS,
-    Examination,
-    Finding,
-    KnownDuration,
-    OperationTiming,
-)
+
+if TYPE_CHECKING:
+    from convtime.health.examination import Examination, KnownDuration, OperationTiming
+
+AS_IS: Final = "as-is"
+
+Status = Literal["ok", "advice", "failed"]
 
 #: Largest acceptable error of a known difference, in seconds. Method ``kernel`` resolves each
 #: median to about two ticks of an H200's clock. One graph of spins had an error of 0.6 µs, and the
@@ -35,6 +37,25 @@ _HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 _NORMAL_REASONS = ("gpu_idle", "applications_clocks_setting")
 
 
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Result of one check.
+
+    Attributes:
+        check: name of the check.
+        status: ``ok``; ``advice`` (times are correct, but could be steadier or mean something
+            other than expected); or ``failed`` (do not trust times from this machine in its
+            current state).
+        message: the observation.
+        advice: suggested action; empty if none is needed.
+    """
+
+    check: str
+    status: Status
+    message: str
+    advice: str = ""
+
+
 def find(seen: Examination) -> list[Finding]:
     """Return the findings of an examination."""
     return [
@@ -45,11 +66,6 @@ def find(seen: Examination) -> list[Finding]:
         *([_no_nvml(seen.gpu_reason)] if seen.gpu_reason else []),
         *_judge_cpu(seen.cpu),
     ]
-
-
-def passed(seen: Examination) -> bool:
-    """Return whether no check failed."""
-    return all(finding.status != "failed" for finding in find(seen))
 
 
 def _judge_duration(known: KnownDuration) -> Finding:

@@ -358,5 +358,5 @@ def _pairs(device: torch.device) -> Iterator[EqualPair]:
 def _in_regime(regime: Regime, device: torch.device) -> tuple[float, float] | str:
     a = torch.randn(4096, 4096, device=device).to(torch.bfloat16)
     runs = [time_op(torch.mm, a, a, regime=regime, budget=0.3) for _ in range(2)]
-    missed = [run.regime_reason for run in runs if run.regime != regime]
+    missed = [run.regime.reason for run in runs if run.regime != regime]
     return missed[0] if missed else (runs[0].median, runs[1].median)

@@ -1,35 +1,38 @@
-"""Render the results of `convtime doctor` as text and JSON."""
+"""Render an Examination as text and HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from convtime.core import codec
+from convtime.core import html
 from convtime.core.proof import Proof, summary
 from convtime.core.text import columns, table
 from convtime.core.units import format_seconds
-from convtime.health.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
-from convtime.health.findings import find, passed
+from convtime.health.findings import AS_IS, Finding
 
-SCHEMA = "2.1"
-
-
-def document(seen: Examination) -> dict[str, Any]:
-    """Return a JSON-serializable dict with schema version, findings, and whether all passed."""
-    findings = [codec.encode(finding) for finding in find(seen)]
-    return codec.encode(seen, SCHEMA) | {"passed": passed(seen), "findings": findings}
+if TYPE_CHECKING:
+    from convtime.health.examination import Examination, KnownDuration, OperationTiming
 
 
-def text(seen: Examination) -> str:
+def line(seen: Examination) -> str:
+    """Return the device, and how many checks failed."""
+    failed = sum(finding.status == "failed" for finding in seen.findings)
+    return f"{_device(seen)}: {len(seen.findings)} checks, {failed} failed"
+
+
+def _device(seen: Examination) -> str:
+    return str(seen.provenance["gpu"] or seen.provenance["cpu"])
+
+
+def sheet(seen: Examination) -> str:
     """Return plain text: the timings, the findings, and the number of failed checks."""
-    device = seen.provenance["gpu"] or seen.provenance["cpu"]
-    found = find(seen)
+    found = seen.findings
     failed = sum(finding.status == "failed" for finding in found)
     advised = sum(finding.status == "advice" for finding in found)
     return "\n\n".join(
         [
-            f"{device}; torch {seen.provenance['torch']}",
+            f"{_device(seen)}; torch {seen.provenance['torch']}",
             _durations_table(seen.known_durations),
             _operations_table(seen.operations),
             f"ceilings: {seen.ceilings}",
@@ -37,6 +40,17 @@ def text(seen: Examination) -> str:
             f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
         ]
     )
+
+
+def brief(seen: Examination) -> str:
+    """Return the text of :func:`sheet`."""
+    return sheet(seen)
+
+
+def html_sheet(seen: Examination) -> str:
+    """Return the findings as HTML, with all text escaped."""
+    rows = [(*_row(finding),) for finding in seen.findings]
+    return html.paragraph(line(seen)) + html.table(("status", "check"), rows)
 
 
 def proof_text(proof: Proof) -> str:

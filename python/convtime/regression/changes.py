@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Collection, Mapping
-from typing import ClassVar, get_args
+from typing import get_args
 
 from convtime.core import codec
 from convtime.core.shown import Shown
@@ -95,8 +95,6 @@ class Changes(codec.Stored, Shown, show=show):
         different: how a result differs from its baseline's in the later run, by name; only for
             results that were compared and differ.
     """
-
-    SCHEMA: ClassVar[str] = "1.2"
 
     changes: tuple[Change, ...]
     margin: float = 0.03

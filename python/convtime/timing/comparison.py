@@ -6,7 +6,7 @@ import dataclasses
 import reprlib
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -109,8 +109,6 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
             its verdict differs, the verdict is ``uncertain``.
     """
 
-    SCHEMA: ClassVar[str] = "1.2"
-
     measurements: Annotated[Mapping[str, Measurement], msgspec.Meta(min_length=1)]
     margin: float = 0.01
     baseline: str = ""
@@ -149,8 +147,10 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
     def judged_on(self) -> str:
         """Description of the time that the verdicts are about."""
         measured = next(iter(self.measurements.values()))
-        of_method = _JUDGED_ON.get(measured.method, f"the time that {measured.method!r} gives")
-        return _JUDGED_ON.get(measured.metric, of_method)
+        of_method = _JUDGED_ON.get(
+            measured.method.used, f"the time that {measured.method.used!r} gives"
+        )
+        return _JUDGED_ON.get(measured.metric.used, of_method)
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
         """Return the time of ``name`` over the time of ``baseline``.
@@ -238,14 +238,14 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
     def _contradiction(self, verdict: Verdict, name: str, baseline: str | None) -> str:
         """Describe contradictory verdicts on busy time, span or another metric; empty for none."""
         over, under = self._pair(name, baseline)
-        other = other_metric(over.metric)
+        other = other_metric(over.metric.used)
         series = [getattr(each, f"{other}_seconds") for each in (over, under)]
         if not all(series) or verdict == "uncertain":
             return ""
         ratio = _paired((over, series[0]), (under, series[1]), 0.0, _tick(over, under))
         assert ratio is not None  # kernel times have these for every sample
         by_other = ratio.verdict(self.margin)
-        return contradiction(verdict, over.metric, by_other, other, ratio)
+        return contradiction(verdict, over.metric.used, by_other, other, ratio)
 
     def _verdict_in_cycles(
         self, name: str, baseline: str | None, found: Doubt | None

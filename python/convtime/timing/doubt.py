@@ -90,8 +90,8 @@ def of_interval(low: float, high: float, margin: float, *pair: Measurement) -> D
 
 def _disturbances(*pair: Measurement) -> Iterator[str]:
     for measured in pair:
-        if measured.exclusive_requested and not measured.exclusive and measured.device != "cpu":
-            yield measured.exclusive_reason
+        if measured.exclusive.requested and not measured.exclusive and measured.device != "cpu":
+            yield measured.exclusive.reason
         if measured.disturbance:
             yield f"{measured.name!r} {measured.disturbance}"
         if measured.other_launches:

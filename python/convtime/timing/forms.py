@@ -45,7 +45,9 @@ class Samples(Protocol):
 
 def rows(measured: Samples) -> Iterator[dict[str, Any]]:
     """Yield a row for each sample, with :data:`COLUMNS`; discarded samples are last."""
-    same = {condition: getattr(measured, condition) for condition in CONDITIONS}
+    same: dict[str, Any] = {
+        condition: str(getattr(measured, condition)) for condition in CONDITIONS
+    }
     same["gpu"] = measured.provenance.get("gpu")
     for discarded, samples in ((False, measured.seconds), (True, measured.discarded)):
         clocks_hz = () if discarded else measured.sm_clocks_hz

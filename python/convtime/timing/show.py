@@ -11,6 +11,7 @@ from convtime.core.load import _C
 from convtime.core.units import format_estimate, format_seconds
 from convtime.device.clock_reading import THROTTLED_BELOW
 from convtime.timing.activity import DeviceActivity
+from convtime.timing.condition import Condition
 from convtime.timing.forms import UNKNOWN
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def line(measured: Measurement) -> str:
         conditions["regime "] = measured.regime
     if measured.metric in ("span", "sum"):
         conditions["metric "] = measured.metric
-    known = [what + used for what, used in conditions.items() if used != UNKNOWN]
+    known = [f"{what}{used}" for what, used in conditions.items() if used != UNKNOWN]
     told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     reserved = [*reservations(measured)]
     if reserved:
@@ -73,12 +74,12 @@ def reservations(measured: Measurement) -> Iterator[str]:
     if math.isinf(measured.median_interval[0]):
         yield f"{len(measured.seconds)} samples are too few for an interval"
     for condition in ("method", "metric", "cache", "placement", "pages", "regime"):
-        used, requested = (getattr(measured, condition + end) for end in ("", "_requested"))
+        found: Condition[str] = getattr(measured, condition)
         by_default = "busy" if condition == "metric" else "auto"
-        if requested not in (by_default, UNKNOWN, used):
-            yield f"{condition} {used} where {requested} was asked for"
+        if found.requested not in (by_default, UNKNOWN, found.used):
+            yield f"{condition} {found.used} where {found.requested} was asked for"
     # Other methods never queue calls.
-    if measured.method in ("kernel", "event") and measured.queue != measured.queue_requested:
+    if measured.method in ("kernel", "event") and measured.queue != measured.queue.requested:
         yield "queue not held" if measured.queue == "none" else f"queue held by {measured.queue}"
     if measured.overhead_reason:
         yield "with the method's own cost"
@@ -122,7 +123,8 @@ def _beside(cpu_seconds: float | None) -> str:
 
 
 def _maybe_disturbed(measured: Measurement) -> bool:
-    return measured.exclusive_requested and not measured.exclusive and measured.device != "cpu"
+    alone = measured.exclusive
+    return alone.requested and not alone.used and measured.device != "cpu"
 
 
 def median(measured: Measurement) -> str:
@@ -141,9 +143,9 @@ def facts_of(measured: Measurement) -> dict[str, str]:
         **_device_facts(measured),
         **_overhead_facts(measured),
         **_rate_facts(measured),
-        "method": _used(measured, "method"),
-        "queue": _used(measured, "queue"),
-        "cache": _used(measured, "cache"),
+        "method": _used(measured.method),
+        "queue": _used(measured.queue),
+        "cache": _used(measured.cache),
         "placement": _placement_fact(measured),
         **_page_facts(measured),
         **_input_facts(measured),
@@ -176,13 +178,11 @@ def _overhead_facts(measured: Measurement) -> dict[str, str]:
     return {"method's own cost": f"{cost} ± {uncertainty}, subtracted"}
 
 
-def _used(measured: Measurement, condition: str) -> str:
-    used, requested, reason = (
-        getattr(measured, condition + ending) for ending in ("", "_requested", "_reason")
-    )
-    if used == requested:
-        return f"{used} ({reason})" if reason else used
-    return f"{used} (asked for {requested}: {reason})"
+def _used(condition: Condition[str], told: str = "") -> str:
+    told = told or condition.used
+    if condition.used == condition.requested:
+        return f"{told} ({condition.reason})" if condition.reason else told
+    return f"{told} (asked for {condition.requested}: {condition.reason})"
 
 
 def _input_facts(measured: Measurement) -> dict[str, str]:
@@ -190,14 +190,12 @@ def _input_facts(measured: Measurement) -> dict[str, str]:
 
 
 def _placement_fact(measured: Measurement) -> str:
-    told = measured.placement
+    told = measured.placement.used
     if measured.placements > 1:
         told += f", {measured.placements} places"
     if measured.placement_variance_share is not None:
         told += f" with {measured.placement_variance_share:.0%} of the variance between them"
-    if measured.placement != measured.placement_requested:
-        return f"{told} (asked for {measured.placement_requested}: {measured.placement_reason})"
-    return f"{told} ({measured.placement_reason})" if measured.placement_reason else told
+    return _used(measured.placement, told)
 
 
 def _page_facts(measured: Measurement) -> dict[str, str]:
@@ -205,7 +203,7 @@ def _page_facts(measured: Measurement) -> dict[str, str]:
         return {}
     huge = measured.provenance.get("huge_pages")
     return {
-        "pages": _used(measured, "pages"),
+        "pages": _used(measured.pages),
         **({"transparent huge pages": str(huge)} if huge else {}),
     }
 
@@ -230,7 +228,7 @@ def _device_facts(measured: Measurement) -> dict[str, str]:
         return {}
     if measured.busy_seconds and measured.busy_seconds != measured.sum_seconds:
         facts["sum"] += ": some are concurrent"
-    used = {"metric": _used(measured, "metric")} if measured.metric != "elapsed" else {}
+    used = {"metric": _used(measured.metric)} if measured.metric != "elapsed" else {}
     return {
         **used,
         **facts,
@@ -278,12 +276,12 @@ def _rate_facts(measured: Measurement) -> dict[str, str]:
 
 
 def _regime_facts(measured: Measurement) -> dict[str, str]:
-    unasked = measured.regime_requested == "auto" and measured.device == "cpu"
-    if unasked or measured.regime_requested == "as-is":
+    unasked = measured.regime.requested == "auto" and measured.device == "cpu"
+    if unasked or measured.regime.requested == "as-is":
         return {}
     idled = measured.idle_seconds
     tail = f"; idled for {format_seconds(idled)}" if idled else ""
-    return {"regime": _used(measured, "regime") + tail}
+    return {"regime": _used(measured.regime) + tail}
 
 
 def _proof_fact(measured: Measurement) -> dict[str, str]:
@@ -296,7 +294,7 @@ def _turn_facts(measured: Measurement) -> dict[str, str]:
     if measured.waited_seconds:
         facts["waited"] = f"{format_seconds(measured.waited_seconds)} for other timings"
     if _maybe_disturbed(measured):
-        facts["maybe disturbed"] = measured.exclusive_reason
+        facts["maybe disturbed"] = measured.exclusive.reason
     return facts
 
 

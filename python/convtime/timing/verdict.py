@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from convtime.core import codec
 from convtime.core.load import _C
 
 Verdict = Literal["slower", "faster", "uncertain", "same"]
@@ -70,9 +71,9 @@ class Ratio:
         confidence: confidence of the interval.
     """
 
-    value: float
-    low: float
-    high: float
+    value: codec.Number
+    low: codec.LowerBound
+    high: codec.UpperBound
     confidence: float = _C.CONFIDENCE
 
     def verdict(self, margin: float, doubt: float = 0.0) -> Verdict:

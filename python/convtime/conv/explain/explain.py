@@ -158,7 +158,7 @@ def _explain_pass(
 
 def _side(comparison: Comparison, who: str, plan: Plan | None, no_plan: str) -> Side:
     measurement = comparison.measurements[who]
-    return Side(plan, no_plan, measurement.activities, measurement.median, measurement.method)
+    return Side(plan, no_plan, measurement.activities, measurement.median, measurement.method.used)
 
 
 def _pytorch_plan(
