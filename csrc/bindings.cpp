@@ -241,30 +241,26 @@ constexpr char kCollectiveRefused[] =
 /// Refuses calls that communicate with other ranks, because each rank decides independently how
 /// often it calls. It throws after the first call, which every rank makes, with the same message on
 /// each rank.
-class OfOneRank final : public convtime::Callable {
+class OfOneRank final : public convtime::ForwardingCallable {
  public:
-  explicit OfOneRank(convtime::Callable& callable) : callable_(callable) {}
+  using ForwardingCallable::ForwardingCallable;
 
   void prepare() override {
     watch();  // an untimed forward pass communicates, too
-    callable_.prepare();
+    ForwardingCallable::prepare();
   }
-  bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override {
     watch();  // graphs are captured without a preparation
-    callable_.call();
+    ForwardingCallable::call();
     if (watch_.has_value() && watch_->seen()) {
       throw std::invalid_argument(kCollectiveRefused);
     }
   }
-  void discard_result() override { callable_.discard_result(); }
   void settle() override {
     settled_ = true;
     watch_.reset();
-    callable_.settle();
+    ForwardingCallable::settle();
   }
-  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
-  std::size_t place() const override { return callable_.place(); }
 
  private:
   void watch() {
@@ -273,7 +269,6 @@ class OfOneRank final : public convtime::Callable {
     }
   }
 
-  convtime::Callable& callable_;
   std::optional<convtime::ops::CollectiveWatch> watch_;
   bool settled_ = false;
 };
