@@ -173,9 +173,9 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("clock_tick") = run.clock_tick_seconds,
       py::arg("placement_variance_share") =
           convtime::placement_variance_share({samples.seconds, samples.places}),
-      py::arg("overhead") = timing.overhead.seconds,
-      py::arg("overhead_uncertainty") = timing.overhead.uncertainty_seconds,
-      py::arg("overhead_reason") = timing.overhead_reason,
+      py::arg("overhead") = timing.overhead.value.seconds,
+      py::arg("overhead_uncertainty") = timing.overhead.value.uncertainty_seconds,
+      py::arg("overhead_reason") = timing.overhead.reason,
       py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
       py::arg("busy_seconds") = for_each_call(samples, convtime::busy_seconds),
       py::arg("span_seconds") = for_each_call(samples, convtime::span_seconds),
@@ -193,12 +193,12 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("repeats") = samples.repeats,
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
       py::arg("max_sm_clock_hz") = timing.max_sm_clock_hz,
-      py::arg("method") = convtime::to_string(timing.method),
-      py::arg("method_reason") = timing.method_reason,
-      py::arg("queue") = convtime::to_string(timing.queue),
-      py::arg("queue_reason") = timing.queue_reason,
-      py::arg("regime") = convtime::to_string(timing.regime),
-      py::arg("regime_reason") = timing.regime_reason, py::arg("steady") = run.steady,
+      py::arg("method") = convtime::to_string(timing.method.value),
+      py::arg("method_reason") = timing.method.reason,
+      py::arg("queue") = convtime::to_string(timing.queue.value),
+      py::arg("queue_reason") = timing.queue.reason,
+      py::arg("regime") = convtime::to_string(timing.regime.value),
+      py::arg("regime_reason") = timing.regime.reason, py::arg("steady") = run.steady,
       py::arg("warmup_calls") = run.warmup_calls, py::arg("warmup_seconds") = run.warmup_seconds,
       py::arg("first_call_seconds") = samples.first_call_seconds,
       py::arg("sampling_seconds") = run.sampling_seconds,
@@ -412,7 +412,7 @@ class WithoutPersistingL2Context {
 
   std::string enter() {
     without_interpreter_lock([this] { without_.emplace(device_); });
-    return without_->told();
+    return without_->reason();
   }
   void exit(const py::args&) {
     without_interpreter_lock([this] { without_.reset(); });

@@ -11,9 +11,9 @@ namespace convtime {
 namespace {
 
 /// Answers with values that Callable itself never returns.
-class Logging final : public Callable {
+class Answering final : public Callable {
  public:
-  explicit Logging(std::string& log) : log_(log) {}
+  explicit Answering(std::string& log) : log_(log) {}
   void prepare() override { log_ += 'p'; }
   bool prepares_work() const override { return true; }
   void call() override {
@@ -33,8 +33,8 @@ class Logging final : public Callable {
 
 TEST(ForwardingCallable, ForwardsEverything) {
   std::string log;
-  Logging logging(log);
-  ForwardingCallable forwarding(logging);
+  Answering answering(log);
+  ForwardingCallable forwarding(answering);
   Callable& callable = forwarding;
   callable.prepare();
   callable.call();
@@ -50,8 +50,8 @@ TEST(ForwardingCallable, ForwardsEverything) {
 
 TEST(PlaceRecorder, RecordsThePlacesOfCallsUntilTheyAreTaken) {
   std::string log;
-  Logging logging(log);
-  PlaceRecorder recorder(logging);
+  Answering answering(log);
+  PlaceRecorder recorder(answering);
   recorder.prepare();
   recorder.call();
   recorder.call();

@@ -55,12 +55,13 @@ CUcontext current_context() {
 }
 
 void require_cupti() {
-  if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
-    throw CountersRefused("no CUPTI", *problem);
+  std::string problem = CuptiSession::unavailable();
+  if (problem.empty()) {
+    static const std::string missing = load_profiler_libraries();
+    problem = missing;
   }
-  static const std::string missing = load_profiler_libraries();
-  if (!missing.empty()) {
-    throw CountersRefused("no CUPTI", missing);
+  if (!problem.empty()) {
+    throw CountersRefused("no CUPTI", problem);
   }
   CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // CUPTI needs a context to know a device
 }

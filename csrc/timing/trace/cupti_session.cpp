@@ -110,8 +110,8 @@ void append(TraceRecords&& more, TraceRecords& records) {
 }  // namespace
 
 CuptiSession::CuptiSession(TracedThreads threads) {
-  if (const auto problem = unavailable(); problem.has_value()) {
-    throw std::runtime_error(*problem);
+  if (const std::string problem = unavailable(); !problem.empty()) {
+    throw std::runtime_error(problem);
   }
   const std::lock_guard lock(turn().mutex);
   if (turn().session != nullptr) {
@@ -286,7 +286,7 @@ void CuptiSession::give_way(const std::string& reason) {
   scope_.reset();
 }
 
-std::optional<std::string> CuptiSession::unavailable() {
+std::string CuptiSession::unavailable() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return "there is no CUDA driver";  // without a driver, some versions of CUPTI crash
@@ -299,10 +299,10 @@ std::optional<std::string> CuptiSession::unavailable() {
     return "the loaded CUPTI has version " + std::to_string(version) +
            ", but convtime was built for " + std::to_string(CUPTI_API_VERSION);
   }
-  return std::nullopt;
+  return "";
 }
 
-bool CuptiSession::shared() { return !unavailable().has_value() && subscribers_are_shared(); }
+bool CuptiSession::shared() { return unavailable().empty() && subscribers_are_shared(); }
 
 std::string CuptiSession::taken() {
   const std::lock_guard lock(turn().mutex);
