@@ -67,6 +67,10 @@ struct Turn {
   std::size_t making_way = 0;
   bool counting = false;   ///< hardware counters are being read
   bool disturbed = false;  ///< a profiler has started since
+
+  /// Return why nobody else can use CUPTI now; empty if somebody can. An active profiler is no
+  /// reason if `may_share` and CUPTI is shared.
+  std::string taken(bool may_share) const;
 };
 
 Turn& turn() {
@@ -96,6 +100,18 @@ double measure_ticks_per_ns() {
   return std::abs(measured - 1) < kTolerance ? 1 : measured;
 }
 
+std::string Turn::taken(bool may_share) const {
+  if (session != nullptr) {
+    return kInUse;
+  }
+  if (counting) {
+    return kCounting;
+  }
+  const bool profiled =
+      making_way > 0 || (profiler_is_active() && !(may_share && CuptiSession::shared()));
+  return profiled ? kProfilerActive : "";
+}
+
 [[noreturn]] void refuse_counting(const std::string& reason) {
   throw std::runtime_error("hardware counters cannot be read: " + reason);
 }
@@ -114,14 +130,8 @@ CuptiSession::CuptiSession(TracedThreads threads) {
     throw std::runtime_error(problem);
   }
   const std::lock_guard lock(turn().mutex);
-  if (turn().session != nullptr) {
-    throw std::runtime_error(kInUse);
-  }
-  if (turn().counting) {
-    throw std::runtime_error(kCounting);
-  }
-  if (turn().making_way > 0 || (profiler_is_active() && !shared())) {
-    throw std::runtime_error(kProfilerActive);
+  if (const std::string reason = turn().taken(/*may_share=*/true); !reason.empty()) {
+    throw std::runtime_error(reason);
   }
   open(threads);
   turn().session = this;
@@ -312,14 +322,8 @@ std::string CuptiSession::taken() {
 
 CountingTurn::CountingTurn() {
   const std::lock_guard lock(turn().mutex);
-  if (turn().session != nullptr) {
-    refuse_counting(kInUse);
-  }
-  if (turn().counting) {
-    refuse_counting(kCounting);
-  }
-  if (turn().making_way > 0 || profiler_is_active()) {
-    refuse_counting(kProfilerActive);
+  if (const std::string reason = turn().taken(/*may_share=*/false); !reason.empty()) {
+    refuse_counting(reason);
   }
   turn().counting = true;
   turn().disturbed = false;
