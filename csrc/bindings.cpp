@@ -361,19 +361,34 @@ class OfOneRankContext {
   std::optional<convtime::ops::CollectiveWatch> watch_;
 };
 
+/// Holds an object between a Python context manager's enter and exit.
+template <typename Held>
+class HoldingContext {
+ public:
+  void exit(const py::args&) {
+    without_interpreter_lock([this] { held_.reset(); });
+  }
+
+ protected:
+  /// Make the object with the GIL released.
+  template <typename... Arguments>
+  void hold(const Arguments&... arguments) {
+    without_interpreter_lock([&] { held_.emplace(arguments...); });
+  }
+
+  std::optional<Held> held_;
+};
+
 /// Wraps convtime::ops::CpuPages as a Python context manager.
-class CpuPagesContext {
+class CpuPagesContext : public HoldingContext<convtime::ops::CpuPages> {
  public:
   explicit CpuPagesContext(const std::string& pages) : pages_(pages_from_string(pages)) {}
 
   CpuPagesContext& enter() {
-    governed_.emplace(pages_);
+    held_.emplace(pages_);
     return *this;
   }
-  void exit(const py::args&) {
-    without_interpreter_lock([this] { governed_.reset(); });
-  }
-  std::string reason() const { return governed_ ? governed_->reason() : "not started"; }
+  std::string reason() const { return held_ ? held_->reason() : "not started"; }
 
  private:
   static convtime::ops::Pages pages_from_string(const std::string& pages) {
@@ -387,40 +402,27 @@ class CpuPagesContext {
   }
 
   convtime::ops::Pages pages_;
-  std::optional<convtime::ops::CpuPages> governed_;
 };
 
 #ifdef CONVTIME_WITH_CUDA
 /// Wraps convtime::MakeWay as a Python context manager.
-class MakeWayContext {
+class MakeWayContext : public HoldingContext<convtime::MakeWay> {
  public:
-  void enter() {
-    without_interpreter_lock([this] { way_.emplace(); });
-  }
-  void exit(const py::args&) {
-    without_interpreter_lock([this] { way_.reset(); });
-  }
-
- private:
-  std::optional<convtime::MakeWay> way_;
+  void enter() { hold(); }
 };
 
 /// Wraps convtime::WithoutPersistingL2 as a Python context manager and returns its message.
-class WithoutPersistingL2Context {
+class WithoutPersistingL2Context : public HoldingContext<convtime::WithoutPersistingL2> {
  public:
   explicit WithoutPersistingL2Context(int device) : device_(device) {}
 
   std::string enter() {
-    without_interpreter_lock([this] { without_.emplace(device_); });
-    return without_->reason();
-  }
-  void exit(const py::args&) {
-    without_interpreter_lock([this] { without_.reset(); });
+    hold(device_);
+    return held_->reason();
   }
 
  private:
   int device_;
-  std::optional<convtime::WithoutPersistingL2> without_;
 };
 #endif
 
