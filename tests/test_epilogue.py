@@ -377,6 +377,18 @@ def test_vmap_is_that_of_separate_ops(device: torch.device) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_addends_of_one_example_are_batched(device: torch.device) -> None:
+    tensors = make_tensors(2, device)
+    example, addend = tensors["input"][0], tensors["other"][0]
+
+    def call(z: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = fused(2)(example, tensors["weight"], other=z, stride=2, padding=1)
+        return output
+
+    addends = torch.stack([addend, -addend])
+    torch.testing.assert_close(torch.vmap(call)(addends), torch.stack([*map(call, addends)]))
+
+
 def test_flops_are_the_convolutions(device: torch.device) -> None:
     register_formulas()
     tensors = make_tensors(2, device)

@@ -78,8 +78,6 @@ _TRANSPOSED = """{rank}-D transposed convolution; as :func:`torch.nn.functional.
 
 
 class Convolution(Protocol):
-    """A convolution of one to three spatial dimensions."""
-
     def __call__(
         self,
         input: torch.Tensor,
@@ -95,8 +93,6 @@ class Convolution(Protocol):
 
 
 class TransposedConvolution(Protocol):
-    """A transposed convolution of one to three spatial dimensions."""
-
     def __call__(
         self,
         input: torch.Tensor,

@@ -64,8 +64,6 @@ _EPILOGUE = """``activation({function}(input, weight, bias, ...) + alpha * other
 
 
 class ConvolutionWithEpilogue(Protocol):
-    """A convolution of one to three spatial dimensions, and its epilogue."""
-
     def __call__(
         self,
         input: torch.Tensor,
@@ -103,8 +101,20 @@ def _with_epilogue(kind: ConvolutionKind) -> ConvolutionWithEpilogue:
         negative_slope: float = 0.01,
         policy: str | None = None,
     ) -> torch.Tensor:
-        before = input, weight, bias, stride, padding, dilation, groups
-        arguments = *before, other, alpha, activation, negative_slope, policy
+        arguments = (
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            other,
+            alpha,
+            activation,
+            negative_slope,
+            policy,
+        )
         # Dynamo traces torch.ops, and cannot trace _C.
         if not is_dynamo_compiling():
             output: torch.Tensor = direct(*arguments)

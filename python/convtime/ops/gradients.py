@@ -63,8 +63,6 @@ _BIAS_GRADIENT = """The gradient of conv{rank}d and conv_transpose{rank}d with r
 
 
 class InputGradient(Protocol):
-    """The gradient of a convolution with respect to its input."""
-
     def __call__(
         self,
         input_size: Sequence[int],
@@ -80,8 +78,6 @@ class InputGradient(Protocol):
 
 
 class WeightGradient(Protocol):
-    """The gradient of a convolution with respect to its weight."""
-
     def __call__(
         self,
         input: torch.Tensor,
@@ -97,8 +93,6 @@ class WeightGradient(Protocol):
 
 
 class TransposedInputGradient(Protocol):
-    """The gradient of a transposed convolution with respect to its input."""
-
     def __call__(
         self,
         input_size: Sequence[int],
@@ -115,8 +109,6 @@ class TransposedInputGradient(Protocol):
 
 
 class TransposedWeightGradient(Protocol):
-    """The gradient of a transposed convolution with respect to its weight."""
-
     def __call__(
         self,
         input: torch.Tensor,
@@ -133,8 +125,6 @@ class TransposedWeightGradient(Protocol):
 
 
 class BiasGradient(Protocol):
-    """The gradient of a convolution, transposed or not, with respect to its bias."""
-
     def __call__(self, grad_output: torch.Tensor) -> torch.Tensor: ...
 
 
@@ -257,10 +247,7 @@ def _grad_input(
     # One element, expanded, represents the input: as in PyTorch, only its size matters.
     input = grad_output.new_empty(1).expand(padded)
     gradient = _backward(kind, 0, grad_output, input, weight, at, policy)
-    for dim, end in enumerate(at.surplus, start=2):
-        if end:
-            gradient = gradient.narrow(dim, 0, size[dim])
-    return gradient
+    return gradient[tuple(map(slice, size))] if any(at.surplus) else gradient
 
 
 def _grad_weight(
