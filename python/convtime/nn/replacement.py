@@ -187,7 +187,8 @@ def _own_class(module: torch.nn.Module) -> type:
 
 def why_not_plain(module: torch.nn.Module) -> str | None:
     """Return why a convolution layer may not compute the same as torch.nn's class of its kind."""
-    if type(module) not in _PLAIN:  # not for others, for speed: each fused call runs this check
+    # Plain layers skip these checks, for speed: each fused call runs this function.
+    if type(module) not in _PLAIN:
         own_class = _own_class(module)
         if isinstance(module, LazyModuleMixin):
             return f"a {own_class.__name__} has no shapes before its first call"
