@@ -7,26 +7,23 @@ import json
 import subprocess
 import sys
 import types
-from pathlib import Path
 
+import accuracy
+import check_results
 import pytest
+import results
 import torch
+from accuracy_parts import nvbench as nvbench_probe
+from accuracy_parts import passes, report
+from accuracy_parts.cases import make_cases
+from accuracy_parts.cost import probe_cpu_calls
+from accuracy_parts.nvbench import _read_nvbench
+from accuracy_parts.operations import operations
+from accuracy_parts.rows import CACHES, STAMPED_REFERENCE_NS, is_op
+from common import peers, running, truth
+from common.truth import RANGE, TraceEvent, read_trace
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import accuracy  # noqa: E402
-import check_results  # noqa: E402
-import results  # noqa: E402
-from accuracy_parts import nvbench as nvbench_probe  # noqa: E402
-from accuracy_parts import passes, report  # noqa: E402
-from accuracy_parts.cases import make_cases  # noqa: E402
-from accuracy_parts.cost import probe_cpu_calls  # noqa: E402
-from accuracy_parts.nvbench import _read_nvbench  # noqa: E402
-from accuracy_parts.operations import operations  # noqa: E402
-from accuracy_parts.rows import CACHES, STAMPED_REFERENCE_NS, is_op  # noqa: E402
-from common import peers, running, truth  # noqa: E402
-from common.truth import RANGE, TraceEvent, read_trace  # noqa: E402
+from tests.helpers import BENCHMARKS
 
 GOALS = results.load_goals()["accuracy"]
 KERNEL = "kernel_ops_off_by_more_than_1pct_or_64ns"

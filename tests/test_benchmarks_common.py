@@ -4,17 +4,12 @@ import argparse
 import gc
 import sys
 import weakref
-from pathlib import Path
 
 import pytest
+import results
 import torch
+from common import compiled, graphs, running, summaries
 from torch._inductor import config as inductor
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import results  # noqa: E402
-from common import compiled, graphs, running, summaries  # noqa: E402
 
 
 @pytest.fixture

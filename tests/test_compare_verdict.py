@@ -1,16 +1,10 @@
 """What compare_verdict.py makes of its rows, without a GPU."""
 
 import functools
-import sys
-from pathlib import Path
 
+import compare_verdict
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import compare_verdict  # noqa: E402
-import results  # noqa: E402
+import results
 
 GOALS = results.load_goals()["compare_verdict"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from texts import flat
 
 import convtime
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.comparison import Agreement, Comparison, Interference
+from tests.helpers.texts import flat
 
 KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,))
 

@@ -11,23 +11,18 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
+import conv_match
+import conv_problems
+import conv_problems_nd
 import pytest
+import results
 import torch
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import conv_match  # noqa: E402
-import conv_problems  # noqa: E402
-import conv_problems_nd  # noqa: E402
-import results  # noqa: E402
-from common.running import RESULT, RUN_AGAIN  # noqa: E402
-from conv_match_parts import child, combined, memory, run, searches  # noqa: E402
-from conv_match_parts.host import HOST_CASES, measure_host  # noqa: E402
-from conv_match_parts.poison import poison  # noqa: E402
-from conv_match_parts.rows import (  # noqa: E402
+from common.running import RESULT, RUN_AGAIN
+from conv_match_parts import child, combined, memory, run, searches
+from conv_match_parts.host import HOST_CASES, measure_host
+from conv_match_parts.poison import poison
+from conv_match_parts.rows import (
     AUTOGRAD,
     LARGE,
     MODE_B,
@@ -45,12 +40,12 @@ from conv_match_parts.rows import (  # noqa: E402
     same_tag,
 )
 
-import convtime  # noqa: E402
-from convtime.conv.call import ConvCall, TensorLayout  # noqa: E402
-from convtime.conv.problem import ConvLayer, ConvProblem  # noqa: E402
-from convtime.conv.sources.resnet50 import resnet50  # noqa: E402
-from convtime.conv.threads import FreshThread  # noqa: E402
-from convtime.core import codec  # noqa: E402
+import convtime
+from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.conv.sources.resnet50 import resnet50
+from convtime.conv.threads import FreshThread
+from convtime.core import codec
 
 GOALS = results.load_goals()["conv_match"]
 

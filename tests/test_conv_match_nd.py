@@ -4,20 +4,15 @@ import collections
 import itertools
 import math
 import sys
-from pathlib import Path
 
+import conv_match_nd
+import conv_problems
+import conv_problems_nd
 import pytest
+import results
 import torch
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import conv_match_nd  # noqa: E402
-import conv_problems  # noqa: E402
-import conv_problems_nd  # noqa: E402
-import results  # noqa: E402
-from conv_match_parts.passes import measure_call  # noqa: E402
-from conv_match_parts.rows import (  # noqa: E402
+from conv_match_parts.passes import measure_call
+from conv_match_parts.rows import (
     PASSES,
     same_bits,
     same_kernels,
@@ -25,7 +20,7 @@ from conv_match_parts.rows import (  # noqa: E402
     same_tag,
 )
 
-from convtime.conv.call import TensorLayout  # noqa: E402
+from convtime.conv.call import TensorLayout
 
 GOALS = results.load_goals()["conv_match_nd"]
 

@@ -12,7 +12,6 @@ import types
 
 import pytest
 import torch
-from gh100 import Gh100
 
 import convtime
 from convtime.cli import main
@@ -28,6 +27,7 @@ from convtime.counting.refusals import REFUSALS, explain
 from convtime.counting.show import format_value
 from convtime.counting.summing import adds_up, make_counters
 from convtime.timing.sampling.measure import Place
+from tests.helpers.gh100 import Gh100
 
 GH100 = Gh100()
 HIT_RATE = "lts__t_sector_hit_rate.pct"

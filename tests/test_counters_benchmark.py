@@ -2,18 +2,13 @@
 
 import shutil
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import counters
 import pytest
+import results
 import torch
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import counters  # noqa: E402
-import results  # noqa: E402
 
 GOALS = results.load_goals()["counters"]
 

@@ -15,19 +15,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import cpu
 import pytest
+import results
 import torch
+from common.planting import Draw
+from cpu_parts import causes, fresh, load, measure, operations, truth
+from cpu_parts.truth import Interval
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import cpu  # noqa: E402
-import results  # noqa: E402
-from common.planting import Draw  # noqa: E402
-from cpu_parts import causes, fresh, load, measure, operations, truth  # noqa: E402
-from cpu_parts.truth import Interval  # noqa: E402
-
-from convtime.diagnosis.rules import LEAST_EFFECT_ON_CPU  # noqa: E402
+from convtime.diagnosis.rules import LEAST_EFFECT_ON_CPU
+from tests.helpers import BENCHMARKS
 
 LOAD = [0.1, 0.2]
 

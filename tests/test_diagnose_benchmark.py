@@ -2,28 +2,24 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import get_args
 
+import diagnose
 import pytest
+import results
 import torch
+from common.mapped import mapped
+from common.planting import NOTHING, Draw
+from diagnose_parts import causes, neighbours
+from diagnose_parts.causes import CAUSES
+from diagnose_parts.controls import CONTROLS
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import diagnose  # noqa: E402
-import results  # noqa: E402
-from common.mapped import mapped  # noqa: E402
-from common.planting import NOTHING, Draw  # noqa: E402
-from diagnose_parts import causes, neighbours  # noqa: E402
-from diagnose_parts.causes import CAUSES  # noqa: E402
-from diagnose_parts.controls import CONTROLS  # noqa: E402
-
-import convtime  # noqa: E402
-from convtime.core import codec  # noqa: E402
-from convtime.diagnosis.diagnosis import CauseCode  # noqa: E402
-from convtime.diagnosis.evidence import Evidence  # noqa: E402
-from convtime.timing.sampling.placement import is_mapped  # noqa: E402
+import convtime
+from convtime.core import codec
+from convtime.diagnosis.diagnosis import CauseCode
+from convtime.diagnosis.evidence import Evidence
+from convtime.timing.sampling.placement import is_mapped
+from tests.helpers import BENCHMARKS
 
 GOALS = results.load_goals()["diagnose"]
 ROWS = json.loads((BENCHMARKS / "results" / "diagnose.json").read_text(encoding="utf-8"))["rows"]

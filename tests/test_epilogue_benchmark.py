@@ -1,20 +1,14 @@
 """What epilogue.py makes of its rows, without a GPU."""
 
 import dataclasses
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import epilogue
 import pytest
+import results
 import torch
 
 import convtime
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import epilogue  # noqa: E402
-import results  # noqa: E402
 
 GOALS = results.load_goals()["epilogue"]
 

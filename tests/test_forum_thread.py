@@ -1,21 +1,15 @@
 """What benchmarks/forum_thread.py makes of its rows, and of a small net on a CPU."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import forum_thread
 import pytest
+import results
 import torch
+from forum_thread_parts import advice, counted, points, summary
+from forum_thread_parts.net import LAYERS, Size, Training
 
 import convtime
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import forum_thread  # noqa: E402
-import results  # noqa: E402
-from forum_thread_parts import advice, counted, points, summary  # noqa: E402
-from forum_thread_parts.net import LAYERS, Size, Training  # noqa: E402
 
 GOALS = results.load_goals()["forum_thread"]
 CPU = torch.device("cpu")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
+import gate
 import pytest
+import results
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import gate  # noqa: E402
-import results  # noqa: E402
+from tests.helpers import BENCHMARKS
 
 GOALS = results.load_goals()["gate"]
 NAMES = ("relu", "conv", "norm", "mm", "cpu")

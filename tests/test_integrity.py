@@ -1,16 +1,9 @@
 """What integrity.py makes of its rows."""
 
-import sys
-from pathlib import Path
-
+import integrity
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import integrity  # noqa: E402
-import results  # noqa: E402
-from integrity_parts.rows import read_report  # noqa: E402
+import results
+from integrity_parts.rows import read_report
 
 TIMING = {"method": "event", "reason": "a profiler is active", "incomplete": 0}
 

@@ -1,19 +1,13 @@
 """What kernel_steps.py makes of its rows, and what of its measuring needs no GPU."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
+import kernel_steps
 import pytest
+import results
 import torch
 
 import convtime
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import kernel_steps  # noqa: E402
-import results  # noqa: E402
 
 GOALS = results.load_goals()["kernel_steps"]
 FACTS = {"registers": 32, "local_bytes": 0, "occupancy": 0.75}

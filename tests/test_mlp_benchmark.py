@@ -2,18 +2,12 @@
 
 import inspect
 import json
-import sys
 import types
-from pathlib import Path
 
+import mlp
+import mlp_overhead
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import mlp  # noqa: E402
-import mlp_overhead  # noqa: E402
-import results  # noqa: E402
+import results
 
 GOALS = results.load_goals()["mlp"]
 

@@ -1,15 +1,8 @@
 """What mlp_overhead.py makes of its rows, without a GPU."""
 
-import sys
-from pathlib import Path
-
+import mlp_overhead
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import mlp_overhead  # noqa: E402
-import results  # noqa: E402
+import results
 
 GOALS = results.load_goals()["mlp_overhead"]
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-import sys
-from pathlib import Path
 from typing import Any
 
+import overlap
 import pytest
 import torch
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import overlap  # noqa: E402
-from overlap_parts import draw, pairs, truth  # noqa: E402
-from overlap_parts.draw import refusal  # noqa: E402
-from overlap_parts.truth import ratio_interval  # noqa: E402
+from overlap_parts import draw, pairs, truth
+from overlap_parts.draw import refusal
+from overlap_parts.truth import ratio_interval
 
 CPU = torch.device("cpu")
 

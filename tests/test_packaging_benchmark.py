@@ -3,15 +3,10 @@
 import importlib.metadata
 import json
 import sys
-from pathlib import Path
 
+import packaging_benchmark
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import packaging_benchmark  # noqa: E402
-import results  # noqa: E402
+import results
 
 GOALS = results.load_goals()["packaging"]
 

@@ -1,15 +1,8 @@
 """What pool.py makes of its rows, without a GPU."""
 
-import sys
-from pathlib import Path
-
+import pool
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import pool  # noqa: E402
-import results  # noqa: E402
+import results
 
 GOALS = results.load_goals()["pool"]
 

@@ -1,15 +1,8 @@
 """What benchmarks/regimes.py makes of its rows, without a GPU."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import regimes  # noqa: E402
-import results  # noqa: E402
+import regimes
+import results
 
 GOALS = results.load_goals()["regimes"]
 REST = {"key": "from rest", "elapsed": [0.01, 0.1], "seconds": [172e-6, 196e-6]} | {

@@ -1,15 +1,8 @@
 """What repeatability.py makes of its rows, without a GPU."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import repeatability  # noqa: E402
-import results  # noqa: E402
+import repeatability
+import results
 
 GOALS = results.load_goals()["repeatability"]
 

@@ -3,21 +3,17 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import replace_resnet50
+import results
 import torch
+from resnet50 import ResNet50
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import replace_resnet50  # noqa: E402
-import results  # noqa: E402
-from resnet50 import ResNet50  # noqa: E402
-
-from convtime.conv.flags import Flags  # noqa: E402
-from convtime.conv.sources.model import LoadedModel, from_model  # noqa: E402
-from convtime.conv.sources.resnet50 import resnet50 as resnet50_layers  # noqa: E402
+from convtime.conv.flags import Flags
+from convtime.conv.sources.model import LoadedModel, from_model
+from convtime.conv.sources.resnet50 import resnet50 as resnet50_layers
+from tests.helpers import BENCHMARKS
 
 CPU = torch.device("cpu")
 

@@ -8,14 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import check_results
+import compare_resnet50
 import pytest
+import results
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import check_results  # noqa: E402
-import compare_resnet50  # noqa: E402
-import results  # noqa: E402
+from tests.helpers import BENCHMARKS
 
 NAME = "compare_resnet50"
 FACTS = {"gpu": "G", "driver": "1", "cuda": "13.0", "torch": "2.15", "cudnn": "9.1", "cpu": "C"}

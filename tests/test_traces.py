@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from texts import flat
 
 from convtime.core.load import _C
 from convtime.timing.comparison import Comparison
-from convtime.timing.measurement import Measurement
+from tests.helpers.texts import flat
+from tests.helpers.traces import TRACES, measurement, trace
 
-TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
 RULE: dict[str, Any] = {
     "min_samples": 10,
     "max_samples": 10_000,
@@ -23,41 +20,6 @@ RULE: dict[str, Any] = {
     "tolerance": 0.005,
     "margin": 0.01,
 }
-
-
-def trace(name: str, index: int = 0) -> dict[str, Any]:
-    return TRACES[name][index]
-
-
-def measurement(recorded: dict[str, Any]) -> Measurement:
-    """With what a trace leaves out, and these tests do not look at."""
-    count = len(recorded["seconds"])
-    conditions: dict[str, Any] = dict.fromkeys(
-        ("method_requested", "method_reason", "queue", "queue_requested", "queue_reason"), ""
-    ) | dict.fromkeys(("cache_requested", "cache_reason", "device", "device_reason"), "")
-    conditions |= dict.fromkeys(("regime", "regime_requested"), "as-is")
-    conditions |= {"regime_reason": "", "clocks": "observe", "pin": None}
-    conditions |= {"conditions": (), "conditions_reason": ""}
-    return Measurement(
-        **{**recorded, "seconds": tuple(recorded["seconds"])},
-        **conditions,
-        discarded=(),
-        activities=(),
-        stream=0,
-        warmup_requested=1,
-        steady=None,
-        warmup_calls=1,
-        warmup_seconds=0.0,
-        first_call_seconds=0.0,
-        sampling_seconds=1e-4 * count,
-        idle_seconds=0.0,
-        stop="count",
-        stop_reason="max_samples",
-        flops=None,
-        nbytes=None,
-        ceilings=None,
-        provenance={},
-    )
 
 
 def first_stop(name: str, stop: str) -> int:
