@@ -80,13 +80,6 @@ def test_records_count_only_where_no_interleaved_timing_lacks_one():
     assert integrity.summarise([lacking, records()])["records"] == 0
 
 
-def test_the_table_tells_of_all_kinds():
-    text = integrity.table([interleaving(), records(), PLANTED])
-    assert "| both | 100 | 100 | event | a profiler is active |" in text
-    assert "| by the way | 1,000 | 0 | 1 |" in text
-    assert "| Reversed | no |" in text
-
-
 def test_goals_are_missed_without_rows_of_a_kind():
     summary = integrity.summarise([interleaving()])
     assert summary["records"] == 0
