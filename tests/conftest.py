@@ -19,6 +19,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import torch
 
+from tests.helpers import FAKE_NVML
+
 if importlib.util.find_spec("hypothesis") is not None:
     import hypothesis
 
@@ -26,8 +28,6 @@ if importlib.util.find_spec("hypothesis") is not None:
     # HYPOTHESIS_PROFILE=default looks for new ones.
     hypothesis.settings.register_profile("repeatable", derandomize=True)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
-
-FAKE_NVML = Path(__file__).parent / "fake_nvml"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

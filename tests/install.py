@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.helpers import ROOT
+
 OLDEST_TORCH = "2.11.0"
 
 # What is asked of an installation: it imports, it times, it is built for the torch that is there.

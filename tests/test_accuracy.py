@@ -1,32 +1,15 @@
 """What accuracy.py makes of its rows and of kineto's events, without a GPU."""
 
-import contextlib
-import functools
-import importlib
-import json
-import subprocess
 import sys
 import types
-from pathlib import Path
 
+import accuracy
 import pytest
-import torch
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import accuracy  # noqa: E402
-import check_results  # noqa: E402
-import results  # noqa: E402
-from accuracy_parts import nvbench as nvbench_probe  # noqa: E402
-from accuracy_parts import passes, report  # noqa: E402
-from accuracy_parts.cases import make_cases  # noqa: E402
-from accuracy_parts.cost import probe_cpu_calls  # noqa: E402
-from accuracy_parts.nvbench import _read_nvbench  # noqa: E402
-from accuracy_parts.operations import operations  # noqa: E402
-from accuracy_parts.rows import CACHES, STAMPED_REFERENCE_NS, is_op  # noqa: E402
-from common import peers, running, truth  # noqa: E402
-from common.truth import RANGE, TraceEvent, read_trace  # noqa: E402
+import results
+from accuracy_parts import nvbench as nvbench_probe
+from accuracy_parts.rows import STAMPED_REFERENCE_NS
+from common import peers, running
+from common.truth import RANGE, TraceEvent, read_trace
 
 GOALS = results.load_goals()["accuracy"]
 KERNEL = "kernel_ops_off_by_more_than_1pct_or_64ns"
@@ -183,54 +166,6 @@ def test_operations_without_a_time_are_no_complete_ones():
     assert GRAPH not in no_graph  # no graph at all is a miss, not a success
 
 
-class RecordedGraph:
-    """A graph's work on a device with a clock; what a piece takes depends on the one before."""
-
-    def __init__(self):
-        self.now, self.before, self.work = 0, "", []
-
-    def captures(self, kind, nanoseconds):
-        stamps = torch.zeros(1, 2, dtype=torch.int64)
-
-        def run():
-            self.now += nanoseconds(self.before)
-            self.before = kind
-            stamps[:] = self.now
-
-        self.work.append(run)
-        return stamps
-
-    def replay(self):
-        for run in self.work:
-            run()
-
-
-@pytest.mark.parametrize(("cold", "nanoseconds"), [(True, 12_000), (False, 10_000)])
-def test_stamps_in_a_warm_graph_are_around_calls_right_behind_each_other(
-    cold, nanoseconds, monkeypatch
-):
-    graph = RecordedGraph()
-    operators = types.SimpleNamespace(
-        flush_l2=lambda: graph.captures("flush", lambda _: 40_000),
-        spin_ns=lambda asked: graph.captures("spin", lambda _: asked),
-        read_clocks=lambda: graph.captures("stamp", lambda _: 0)[0],
-    )
-    cuda = types.SimpleNamespace(
-        CUDAGraph=lambda: graph,
-        graph=contextlib.nullcontext,
-        synchronize=lambda: None,
-    )
-    ops = types.SimpleNamespace(convtime=operators)
-    monkeypatch.setattr(passes, "torch", types.SimpleNamespace(cuda=cuda, ops=ops))
-    # A launch is hidden behind the call before, and takes 2 µs after anything else.
-    call = functools.partial(
-        graph.captures, "call", lambda before: 10_000 if before == "call" else 12_000
-    )
-    stamps = passes.StampPasses(call, 50, cold=cold)
-    stamps.take()
-    assert stamps.row() == {"stamps": [pytest.approx(1e-9 * nanoseconds)]}
-
-
 def test_stamped_kernels_need_the_reference_and_lose_its_offset():
     reference = stamped("stamped/1024", 1.6e-6, 1.0e-6, asked_ns=STAMPED_REFERENCE_NS)
     near = stamped("stamped/near", 5.66e-6, 5.0e-6)
@@ -298,75 +233,6 @@ def test_a_call_without_a_kernel_is_refused():
         read_trace([])
 
 
-def test_the_profiler_gives_such_events():
-    torch = pytest.importorskip("torch")
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function(RANGE):
-        torch.ones(3).relu()
-    found = list(truth._kineto_events(profiler))
-    (outer,) = (entry for entry in found if entry.name == RANGE)
-    (inner,) = (entry for entry in found if entry.name == "aten::relu")
-    assert outer.start <= inner.start < inner.end <= outer.end
-    assert not outer.on_device
-
-
-def test_the_table_shows_truth_errors_and_tools():
-    lines = accuracy.table(complete()).splitlines()
-    (cold,) = (line for line in lines if line.startswith("| relu/cold"))
-    assert "| 1 | 10.00 | 10.00 | +0 ns (+0.00 %) |" in cold
-    assert "| 2.00× | – | – | – | – | 1.50× |" in cold
-    assert any("| relu/warm" in line and "1.20× |" in line for line in lines)
-    assert "| 2 | 2.600 |" in lines
-    assert "| spin 5000 ns, 132 blocks | 5.000 | +0 ns |" in lines
-    widths = {line.count("|") for line in lines[:4]}
-    assert len(widths) == 1
-
-
-def test_a_table_of_few_rows():
-    assert len(accuracy.table([]).splitlines()) == 2
-    row = op(graph="RuntimeError: cannot be captured")
-    assert "| – |" in accuracy.table([row])
-
-
-def test_the_short_table_shows_each_tool_with_the_cache_that_it_leaves():
-    rows = [
-        {
-            **row,
-            "key": row["key"].replace("relu/", "relu 1Mi/"),
-            "kernel": {**row.get("kernel", {}), "span": [1.1e-5, 1.2e-5, 1.9e-5]},
-        }
-        for row in complete()
-        if "ops" not in row
-    ]
-    lines = accuracy.tools_table(rows).splitlines()
-    assert len(lines) == 2 + len(report._EXAMPLES)
-    (line,) = (line for line in lines if line.startswith("| relu 1Mi"))
-    assert line == "| relu 1Mi | 10.00 µs | 1.20× | 2.00× | 10.00 µs | 1.20× | – | – |"
-    assert lines[2] == "| relu 4Ki | – | – | – | – | – | – | – |"
-    assert len({line.count("|") for line in lines}) == 1
-
-
-def test_the_picture_compares_tools_where_they_control_the_cache():
-    points = report._points(complete())
-    assert points["triton do_bench"] == [pytest.approx((10, 2))]
-    assert points["cuda-bench"] == [pytest.approx((10, 1.5))]
-    assert points["torch Timer"] == []
-    assert len(points["convtime kernel"]) == 2
-    facts = {"gpu": "G", "torch": "2.15"}
-    drawn = accuracy.picture({"rows": complete(), "provenance": facts})
-    assert drawn.startswith(b"\x89PNG")
-
-
-def test_every_operation_can_be_called():
-    torch = pytest.importorskip("torch")
-    makers = operations(torch.device("meta"))
-    assert len(makers) * len(CACHES) >= 24
-    for make in makers.values():
-        make()()
-    assert not any(name.endswith(CACHES) for name in makers)
-
-
 def test_what_tracing_adds_is_taken_off_the_truth_of_methods_that_do_not_trace():
     slowed = op(truth=5.6e-5, kernel=5.6e-5, event=5.45e-5, graph=5.6e-5)
     assert accuracy.summarise([slowed])[EVENT] == 1
@@ -381,53 +247,11 @@ def test_what_tracing_adds_is_taken_off_the_truth_of_methods_that_do_not_trace()
     assert accuracy.summarise([slowed])[EVENT] == 1
 
 
-def test_cases_have_keys_of_their_own():
-    torch = pytest.importorskip("torch")
-    cases = make_cases(torch.device("meta"))
-    kinds = [key for key in cases if not is_op({"key": key})]
-    assert len(cases) - len(kinds) == 2 * len(operations(torch.device("meta")))
-    assert "stamped/spin 1024 ns, 1 x 1" in kinds
-    assert "stamped/spin 1024 ns, 512 x 256" in kinds  # the grid of a copy of 16 MiB
-    assert {key.partition("/")[0] for key in kinds} == {"cost", "spin", "stamped", "cuda-bench"}
-
-
 def test_a_missing_cost_is_left_out():
     old = cost()
     del old["default_cpu_call_s"], old["as_is_call_s"]
     summary = accuracy.summarise([old])
     assert not {"default_call_5us_cpu_s", "as_is_call_5us_kernel_s"} & set(summary)
-
-
-def test_default_calls_on_the_cpu_are_timed():
-    torch = pytest.importorskip("torch")
-    row = probe_cpu_calls(torch.device("cpu"))
-    assert len(row["default_cpu_call_s"]) == 10
-    for median, seconds in zip(
-        row["default_cpu_call_medians"][1:], row["default_cpu_call_s"], strict=True
-    ):
-        assert 1e-6 < median < 1e-4 < seconds
-
-
-def test_the_report_knows_every_tool():
-    assert {*peers.PEERS, "cuda-bench"} == set(report.TOOLS)
-
-
-def test_cuda_bench_results_are_read():
-    class Summary:
-        def __init__(self, value):
-            self.value = value
-
-    class State:
-        is_skipped = False
-        summaries = {  # noqa: RUF012
-            "nv/cold/time/gpu/mean": Summary(3e-6),
-            "nv/batch/time/gpu/mean": Summary(2e-6),
-        }
-
-    assert _read_nvbench([State()]) == {"isolated": 3e-6, "batch": 2e-6, "samples": None}
-    State.is_skipped = True
-    State.skip_reason = "too short"  # type: ignore[attr-defined]
-    assert _read_nvbench([State()]) == {"reason": "too short"}
 
 
 def test_a_probe_that_fails_says_why():
@@ -448,38 +272,3 @@ def test_a_tool_whose_process_fails_has_no_numbers_and_says_why(monkeypatch):
             }
         }
     }
-
-
-def test_a_file_of_rows_checks_out(tmp_path):
-    rows = complete()
-    document = {
-        "schema": 1,
-        "benchmark": "accuracy",
-        "command": "accuracy.py",
-        "date": "2026-01-01T00:00:00+00:00",
-        "provenance": dict.fromkeys(results.PROVENANCE, "x"),
-        "rows": rows,
-        "summary": results.make_summary(rows, accuracy.summarise, GOALS),
-    }
-    path = tmp_path / "accuracy.json"
-    path.write_text(json.dumps(document))
-    assert not list(check_results.check_file(path, {"accuracy": GOALS}))
-
-
-@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict", "regimes"])
-def test_summaries_need_neither_torch_nor_convtime(name):
-    code = (
-        "import sys; sys.modules.update(torch=None, convtime=None, triton=None, matplotlib=None);"
-        f"sys.path.insert(0, '.'); import {name} as m; m.summarise([]); m.table([])"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, check=True, timeout=60)
-
-
-@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict", "regimes"])
-def test_without_a_gpu_it_says_so(name, tmp_path, monkeypatch):
-    pytest.importorskip("torch")
-    arguments = ["--output", str(tmp_path), "--commit", "abc", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
-    with pytest.raises(SystemExit, match="is of a GPU"):
-        importlib.import_module(name).main()
-    assert not list(tmp_path.iterdir())

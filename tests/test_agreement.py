@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from texts import flat
 
 import convtime
 from convtime.timing import agreement
@@ -22,6 +21,7 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Agreement
 from convtime.timing.options import Options
 from convtime.timing.sampling.supervision import TimeLimit
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {
     "device": "cpu",

@@ -4,17 +4,11 @@ import argparse
 import gc
 import sys
 import weakref
-from pathlib import Path
 
 import pytest
+import results
 import torch
-from torch._inductor import config as inductor
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import results  # noqa: E402
-from common import compiled, graphs, running, summaries  # noqa: E402
+from common import graphs, running, summaries
 
 
 @pytest.fixture
@@ -73,17 +67,6 @@ def test_no_case_begins_after_the_time_is_up(run_on, monkeypatch, capsys):
     assert run_on(cases) == (0, "cd")
 
 
-def test_rows_of_an_earlier_run_are_copied_where_there_are_none(tmp_path, capsys):
-    earlier, target = tmp_path / "earlier.json", tmp_path / "new" / "mlp.json"
-    earlier.write_text("{}")
-    running.copy_rows(earlier, target)
-    assert target.read_text() == "{}"
-    earlier.write_text("[]")
-    running.copy_rows(earlier, target)
-    assert target.read_text() == "{}"
-    assert "not used" in capsys.readouterr().out
-
-
 def test_a_mistake_in_one_case_costs_no_other(run_on, capsys):
     cases = {"a": "has a mistake", "b": "fine"}
     assert run_on(cases) == ("error: not measured: a", "ab")
@@ -99,16 +82,6 @@ def test_a_case_that_loses_the_gpu_is_taken_last(run_on):
     assert run_on(cases) == ("error: not measured: d, a, c", "da")
     assert run_on(dict.fromkeys(cases, "fine")) == (0, "dac")
     assert run_on(cases) == (0, "")
-
-
-def test_what_autotuning_finds_is_not_printed(monkeypatch):
-    monkeypatch.setattr(inductor, "autotune_num_choices_displayed", 10)
-    monkeypatch.setattr(inductor, "max_autotune_report_choices_stats", True)
-    # What is compiled, and never called, cannot always be forgotten.
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    compiled.compile_whole(torch.relu, "max-autotune")
-    assert inductor.autotune_num_choices_displayed == 0
-    assert not inductor.max_autotune_report_choices_stats
 
 
 @pytest.mark.cuda

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from texts import flat
 
 import convtime
 import convtime.timing.compare
 from convtime.timing.candidate import Candidate, backward_of, candidates_of, clearing_gradients
 from convtime.timing.sampling.measure import measure
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 

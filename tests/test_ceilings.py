@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import convtime
@@ -16,6 +15,7 @@ import convtime.timing.ceilings
 from convtime.timing import ceilings as module
 from convtime.timing.candidate import Candidate
 from convtime.timing.rates import Ceilings
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 

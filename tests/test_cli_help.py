@@ -5,14 +5,12 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from convtime import cli
 from convtime.cli import exit_codes
-
-ROOT = Path(__file__).parent.parent
+from tests.helpers import ROOT
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

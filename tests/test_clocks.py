@@ -14,7 +14,6 @@ import warnings
 
 import pytest
 import torch
-from conftest import FAKE_NVML
 
 import convtime
 from convtime.device import clock_lock, clocks
@@ -23,6 +22,7 @@ from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.device.clocks import ClockMonitor
 from convtime.device.resolve import resolve_gpu
+from tests.helpers import FAKE_NVML
 
 LOCK_BASE = "SetGpuLockedClocks 4294967041 4294967041"
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_measurement import changed
-from texts import flat
 
 import convtime
 from convtime.core import codec
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.comparison import Agreement, Comparison, Interference
+from tests.helpers.measurements import changed
+from tests.helpers.texts import flat
 
 KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,))
 

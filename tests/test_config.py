@@ -13,6 +13,7 @@ import torch
 import convtime
 from convtime import _build_info
 from convtime.core import config, provenance
+from tests.helpers import RESULTS
 
 
 def test_show_config_is_json_and_complete() -> None:
@@ -39,7 +40,6 @@ def test_methods_say_why_they_are_not_available(device: torch.device) -> None:
 
 
 def test_verified_pairs_are_those_of_the_committed_results() -> None:
-    results = Path(__file__).parents[1] / "benchmarks" / "results"
     seen = {
         (
             recorded["gpu"],
@@ -48,7 +48,7 @@ def test_verified_pairs_are_those_of_the_committed_results() -> None:
             recorded["cudnn"],
         )
         for recorded in (
-            json.loads(file.read_text())["provenance"] for file in results.glob("*.json")
+            json.loads(file.read_text())["provenance"] for file in RESULTS.glob("*.json")
         )
         if recorded["gpu"] is not None  # others were measured on a CPU
     }

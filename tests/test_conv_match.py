@@ -1,33 +1,23 @@
 """The calls of conv_match, and how its rows are judged."""
 
-import argparse
 import collections
 import contextlib
 import dataclasses
 import json
 import random
-import shutil
 import signal
 import sys
-import threading
-import time
-from pathlib import Path
 
+import conv_match
+import conv_problems
+import conv_problems_nd
 import pytest
+import results
 import torch
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import conv_match  # noqa: E402
-import conv_problems  # noqa: E402
-import conv_problems_nd  # noqa: E402
-import results  # noqa: E402
-from common.running import RESULT, RUN_AGAIN  # noqa: E402
-from conv_match_parts import child, combined, memory, run, searches  # noqa: E402
-from conv_match_parts.host import HOST_CASES, measure_host  # noqa: E402
-from conv_match_parts.poison import poison  # noqa: E402
-from conv_match_parts.rows import (  # noqa: E402
+from common.running import RESULT, RUN_AGAIN
+from conv_match_parts import child, combined, run, searches
+from conv_match_parts.poison import poison
+from conv_match_parts.rows import (
     AUTOGRAD,
     LARGE,
     MODE_B,
@@ -38,19 +28,13 @@ from conv_match_parts.rows import (  # noqa: E402
     is_outlier,
     is_outside,
     mismatches,
-    same_bits,
-    same_kernels,
     same_search,
-    same_second_thread,
-    same_tag,
 )
 
-import convtime  # noqa: E402
-from convtime.conv.call import ConvCall, TensorLayout  # noqa: E402
-from convtime.conv.problem import ConvLayer, ConvProblem  # noqa: E402
-from convtime.conv.sources.resnet50 import resnet50  # noqa: E402
-from convtime.conv.threads import FreshThread  # noqa: E402
-from convtime.core import codec  # noqa: E402
+from convtime.conv.call import ConvCall
+from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.conv.sources.resnet50 import resnet50
+from convtime.core import codec
 
 GOALS = results.load_goals()["conv_match"]
 
@@ -127,36 +111,6 @@ def test_there_are_as_many_problems_as_the_goal_asks_for():
     assert sets["resnet50"] == 2 * len(resnet50(32))
 
 
-def test_networks_are_measured_in_both_configurations():
-    calls = conv_problems.all_calls()
-    nchw = calls["vgg16 conv1_2 float32 nchw"]
-    nhwc = calls["vgg16 conv1_2 float16 nhwc"]
-    assert nchw.problem.bias
-    assert nchw.x == TensorLayout((32, 64, 224, 224), (3211264, 50176, 224, 1))
-    assert nhwc.x == TensorLayout((32, 64, 224, 224), (3211264, 1, 14336, 64))
-    assert nhwc.grad_output.sizes == nhwc.problem.output_shape == (32, 64, 224, 224)
-
-
-def test_calls_are_varied_in_one_thing():
-    calls = conv_problems.all_calls()
-    for key, call in calls.items():
-        kind, _, name = key.partition(" ")
-        if kind == "deterministic":
-            assert call.flags == dataclasses.replace(calls[name].flags, deterministic=True)
-            assert dataclasses.replace(call, flags=calls[name].flags) == calls[name]
-        if kind == "misaligned":
-            assert call.grad_output.misalignment == conv_problems.BYTES[call.dtype]
-            assert dataclasses.replace(call, grad_output=calls[name].grad_output) == calls[name]
-        if kind == LARGE:
-            assert call.x.extent > 2**31
-
-
-def test_random_calls_are_the_same_for_a_seed():
-    first = list(conv_problems.random_calls(20))
-    assert list(conv_problems.random_calls(20)) == first
-    assert list(conv_problems.random_calls(20, seed=1)) != first
-
-
 @pytest.mark.parametrize("name", ["conv_match", "conv_match_nd"])
 def test_calls_are_those_that_were_measured(name):
     source = {"conv_match": conv_problems, "conv_match_nd": conv_problems_nd}[name]
@@ -184,31 +138,6 @@ def test_random_calls_are_what_pytorch_takes():
         )
         assert problem.output_shape == call.grad_output.sizes == y.shape
         assert call.x.misalignment % dtype.itemsize == 0
-
-
-def test_random_calls_cover_all_parameters():
-    calls = list(conv_problems.random_calls())
-    problems = problems_of(calls)
-
-    def channels_last(layout):
-        return layout.strides[1] == 1 and layout.sizes[1] > 1
-
-    for count, least in (
-        *((sum(call.dtype == dtype for call in calls), 30) for dtype in conv_problems.BYTES),
-        (sum(call.dtype == "float32" and not call.flags.allow_tf32 for call in calls), 30),
-        (sum(call.flags.deterministic for call in calls), 20),
-        (sum(problem.bias for problem in problems), 100),
-        (sum(problem.dilation != (1, 1) for problem in problems), 50),
-        (sum(problem.stride[0] != problem.stride[1] for problem in problems), 30),
-        (sum(problem.padding[0] != problem.padding[1] for problem in problems), 30),
-        (sum(1 < call.problem.groups < call.x.sizes[1] for call in calls), 30),
-        (sum(1 < call.problem.groups == call.x.sizes[1] for call in calls), 30),
-        (sum(call.x.misalignment > 0 for call in calls), 50),
-        (sum(call.w.misalignment > 0 for call in calls), 50),
-        (sum(channels_last(call.x) != channels_last(call.w) for call in calls), 50),
-        (sum(call.x.strides[2] > call.x.sizes[3] and call.x.strides[3] == 1 for call in calls), 30),
-    ):  # fmt: skip
-        assert count >= least
 
 
 def second_thread(**changes):
@@ -475,45 +404,6 @@ def test_the_table_says_what_is_wrong_and_what_was_not_run():
         assert part in text
 
 
-@pytest.mark.parametrize(
-    ("row", "lost"),
-    [
-        ({"error": "PyTorch: CUDA error: an illegal memory access was encountered"}, True),
-        ({"error": "PyTorch: CUDA out of memory"}, False),
-        ({"passes": {"fprop": {"error": "convtime: CUDA error: misaligned address"}}}, True),
-        ({"passes": {"fprop": {"error": "timing: CUDA call failed: f returned e at g"}}}, True),
-        ({"passes": {"fprop": entry(second_thread={"error": "CUDA error: boom"})}}, True),
-        ({"passes": {"fprop": entry()}}, False),
-    ],
-)
-def test_a_gpu_that_is_lost_is_noticed(row, lost):
-    assert run._lost_gpu("random 1", row) == lost
-    assert not run._lost_gpu(f"{MODE_B} random 1", row)  # that was the child's
-
-
-def test_rows_are_saved_when_an_error_ends_the_run(tmp_path):
-    options = argparse.Namespace(output=tmp_path, shard=None, commit="abc")
-    file = results.ResultFile("conv_match", conv_match.summarise, options, {})
-
-    def run_and_fail():
-        with run._Saver(file) as saver:
-            saver.add("random 1", {"error": "PyTorch: refused"})
-            assert not file.path.exists()  # not after every row
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        run_and_fail()
-    assert [row["key"] for row in json.loads(file.path.read_text())["rows"]] == ["random 1"]
-
-
-def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
-    arguments = ["conv_match.py", "--device", "cpu", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit, match="is of a GPU"):
-        conv_match.main()
-    assert list(tmp_path.iterdir()) == []
-
-
 LOST = {"error": "PyTorch: CUDA error: misaligned address"}
 
 
@@ -526,114 +416,30 @@ def run_on(monkeypatch, tmp_path):
         ("PlanOracle", contextlib.nullcontext),
         ("provenance", lambda device: {}),
         ("measure_call", lambda row, oracle, device: row),
-        ("measure_host", lambda case, device, what: less_key(host_row())),
-        ("measure_memory", lambda device, deadline: {"memory": []}),
     ):
         monkeypatch.setattr(run, name, fake)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
-    def run_on(rows, *arguments, parts=("match", "host", "memory")):
-        command = ["conv_match.py", "--commit", "abc", "--output", str(tmp_path), *arguments]
+    def run_on(rows):
+        command = ["conv_match.py", "--commit", "abc", "--output", str(tmp_path)]
         monkeypatch.setattr(sys, "argv", command)
-        try:
-            run.run("conv_match", None, lambda: rows, parts)
-        finally:
-            files = sorted(tmp_path.glob("*.json"))
-            keys = [[row["key"] for row in json.loads(path.read_text())["rows"]] for path in files]
-        return keys
+        run.run("conv_match", None, lambda: rows, ("match",))
+        (path,) = tmp_path.iterdir()
+        return [row["key"] for row in json.loads(path.read_text())["rows"]]
 
     return run_on
 
 
-def less_key(row):
-    return {name: value for name, value in row.items() if name != "key"}
-
-
 def fine():
-    return less_key(problem_row())
+    return {"passes": problem_row()["passes"]}
 
 
-def test_it_asks_to_be_run_again_where_the_gpu_was_lost(run_on, capsys):
+def test_it_asks_to_be_run_again_where_the_gpu_was_lost(run_on):
     rows = {"a": LOST, "b": fine(), "c": LOST}
     with pytest.raises(SystemExit) as error:
-        run_on(rows, "--parts", "match")
+        run_on(rows)
     assert error.value.code == RUN_AGAIN == 3
-    assert "1 rows, 2 still to be run" in capsys.readouterr().out
-    assert run_on(rows, "--parts", "match") == [["a", "b", "c"]]  # nothing is left
-
-
-def test_it_does_not_ask_for_it_where_its_time_was_over(run_on, capsys):
-    assert run_on({"a": LOST, "b": fine()}, "--seconds", "-1") == []
-    assert "0 rows, 23 still to be run" in capsys.readouterr().out
-
-
-def test_a_shard_has_the_same_cases_in_whichever_parts_it_runs(run_on, tmp_path):
-    rows = {str(index): fine() for index in range(3)}
-    for parts in ("match", "memory"):
-        for number in (1, 2, 3):
-            run_on(rows, "--shard", f"{number}/3", "--parts", parts)
-    for number in (3, 2, 1):
-        keys = run_on(rows, "--shard", f"{number}/3")
-    assert sum(map(len, keys)) == len(set().union(*keys)) == 3 + 20 + 1
-    path = results.merge("conv_match", conv_match.summarise, tmp_path)
-    assert json.loads(path.read_text())["command"] == "conv_match.py"
-
-
-def test_other_processes_measure_some_of_the_calls(run_on, monkeypatch):
-    monkeypatch.setattr(child.Child, "measure", lambda self, row: row)
-    rows = {f"random {index}": fine() for index in range(100)} | {f"{LARGE} batch": fine()}
-    (keys,) = run_on(rows, "--parts", MODE_B, SEARCHES, parts=("match", MODE_B, SEARCHES))
-    for what, count in ((MODE_B, MODE_B_PROBLEMS), (SEARCHES, 100)):
-        found = [key for key in keys if key.startswith(what)]
-        assert len(found) == count
-        assert not any(LARGE in key for key in found)
-
-
-def test_it_says_when_it_does_not_resume_another_file(run_on, tmp_path, capsys):
-    earlier = tmp_path / "earlier" / "conv_match.json"
-    earlier.parent.mkdir()
-    run_on({"a": fine()}, "--parts", "match")
-    shutil.move(tmp_path / "conv_match.json", earlier)
-    again = ("--parts", "match", "--resume", str(earlier))
-    assert run_on({"a": fine(), "b": fine()}, *again) == [["a", "b"]]
-    assert "is not used" not in capsys.readouterr().out
-    run_on({"a": fine(), "b": fine()}, *again)
-    said = f"{tmp_path / 'conv_match.json'} exists already, so {earlier} is not used"
-    assert said in capsys.readouterr().out
-
-
-@pytest.mark.cuda
-def test_it_runs_in_pieces(monkeypatch, tmp_path, capsys):
-    shard = f"2/{conv_match.PROBLEMS // 2}"
-    first, second = tmp_path / "first", tmp_path / "second"
-    arguments = ["conv_match.py", "--commit", "abc", "--shard", shard, "--parts", "match"]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--output", str(first)])
-    conv_match.main()
-    assert "2 rows, 0 still to be run" in capsys.readouterr().out
-    (path,) = first.iterdir()
-    document = json.loads(path.read_text())
-    for row in document["rows"]:
-        for found in row["passes"].values():
-            assert same_kernels(found)
-            assert same_bits(found) or not found["pytorch_repeats"]
-            assert found["same_strides"]
-            if found["backend"] == "Cudnn" and "pytorch_tag" in found:
-                assert same_tag(found)
-                assert same_second_thread(found)
-            assert len(found["ns"]["pytorch"]) == len(found["ns"]["convtime"]) >= 6
-            assert min(found["peak_bytes"]) > 0
-    monkeypatch.setattr(sys, "argv", [*arguments, "--output", str(second), "--resume", str(path)])
-    conv_match.main()
-    assert json.loads((second / path.name).read_text()) == document
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("what", ["function", "module", "backward"])
-def test_host_times_on_a_gpu(what):
-    case = HOST_CASES["host fp16 nhwc bias grad"]
-    row = measure_host(case, torch.device("cuda"), what=what)
-    medians = {name: min(samples) for name, samples in row["host"].items()}
-    assert all(100 < least < 1_000_000 for least in medians.values())
+    assert run_on(rows) == ["a", "b", "c"]  # nothing is left
 
 
 @pytest.mark.cuda
@@ -702,15 +508,6 @@ def test_combined_calls_are_the_gradients_of_both_sides(bias):
                 assert all(map(torch.equal, found, expected))
 
 
-def test_a_second_thread_is_another_one_and_the_same_for_all_calls():
-    with FreshThread(torch.device("cpu")) as second:
-        first, again = second.call(threading.get_ident), second.call(threading.get_ident)
-        assert first == again != threading.get_ident()
-        assert not second.call(torch.is_grad_enabled)
-        with pytest.raises(KeyError):
-            second.call(lambda: {1: 2}[0])
-
-
 _STARTS = f"import sys, time; print({RESULT + '{}'!r}, flush=True); sys.stdin.readline(); "
 
 
@@ -761,17 +558,3 @@ def test_what_pytorch_refuses_to_search_is_no_mismatch(monkeypatch, tmp_path):
     row = searches.measure_searches(call, torch.device("cpu"), tmp_path / "log")
     assert row["error"] == "PyTorch: RuntimeError: gave up"
     assert list(mismatches([{"key": "conv1", **row}])) == []
-
-
-@pytest.mark.parametrize("seconds", [0, 60])
-def test_memory_is_recorded_whole_or_not_at_all(monkeypatch, capsys, seconds):
-    monkeypatch.setattr(convtime, "plan_cache", lambda: ())
-    monkeypatch.setattr(memory, "_STEP", 2)
-    deadline = time.monotonic() + seconds
-    row = memory.measure_memory(torch.device("cpu"), deadline, shapes=3)
-    if seconds == 0:
-        assert row is None
-        assert "not recorded" in capsys.readouterr().out
-        return
-    assert [step["shapes"] for step in row["memory"]] == [0, 2, 3]
-    assert all(2**20 < step["host_bytes"] < 2**40 for step in row["memory"])

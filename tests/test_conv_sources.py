@@ -16,8 +16,9 @@ from convtime.conv.sources.csv_file import MOST_LAYERS, from_csv
 from convtime.conv.sources.model import LoadedModel, from_model, load_model
 from convtime.conv.sources.resnet50 import resnet50
 from convtime.core.errors import InputError
+from tests.helpers import BENCHMARKS
 
-DEEPBENCH = Path(__file__).parents[1] / "benchmarks" / "data" / "deepbench_conv_training.csv"
+DEEPBENCH = BENCHMARKS / "data" / "deepbench_conv_training.csv"
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 
 

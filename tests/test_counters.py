@@ -12,7 +12,6 @@ import types
 
 import pytest
 import torch
-from gh100 import Gh100
 
 import convtime
 from convtime.cli import main
@@ -29,6 +28,7 @@ from convtime.counting.show import format_value
 from convtime.counting.summing import adds_up, make_counters
 from convtime.timing.condition import Condition
 from convtime.timing.sampling.measure import Place
+from tests.helpers.gh100 import Gh100
 
 GH100 = Gh100()
 HIT_RATE = "lts__t_sector_hit_rate.pct"

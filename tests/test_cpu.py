@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import convtime
 from convtime.core import cpu as core_cpu
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling import cpu
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 

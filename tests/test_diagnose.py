@@ -10,7 +10,6 @@ import warnings
 
 import pytest
 import torch
-from clean_evidence import CLEAN, US, but, timing
 from torch.nn import functional as F
 
 import convtime
@@ -34,6 +33,7 @@ from convtime.diagnosis.subject import Subject, moved
 from convtime.diagnosis.tracing import RANGE, Event, read_trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import Place, find_place
+from tests.helpers.clean_evidence import CLEAN, US, but, timing
 
 QUICK = 0.05  # seconds of budget, which leave out all that takes longer
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from clean_evidence import CLEAN
 from torch.profiler import ProfilerActivity, profile
 
 import convtime
@@ -25,6 +24,7 @@ from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import find_place
+from tests.helpers.clean_evidence import CLEAN
 
 
 def look(action, fn, *args) -> Evidence:

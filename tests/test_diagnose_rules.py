@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import get_args
 
 import pytest
-from clean_evidence import CALLS, CLEAN, US, WORK, but, times, timing
 
 from convtime.core import codec
 from convtime.diagnosis import cpu_rules, rules, weighing
@@ -15,6 +13,8 @@ from convtime.diagnosis.advice import _BY_CAUSE, advise
 from convtime.diagnosis.diagnosis import CauseCode
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
 from convtime.diagnosis.rules import judge, variance_shares
+from tests.helpers import RESULTS
+from tests.helpers.clean_evidence import CALLS, CLEAN, US, WORK, but, times, timing
 
 
 def codes(evidence):
@@ -369,8 +369,11 @@ def test_the_account_of_a_cpu_tells_parts_of_the_time():
     assert min(dataclasses.astuple(account)) >= 0
 
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "cpu.json"
-RECORDED = {row["key"]: row for row in json.loads(RESULTS.read_text())["rows"] if "cause" in row}
+RECORDED = {
+    row["key"]: row
+    for row in json.loads((RESULTS / "cpu.json").read_text("utf-8"))["rows"]
+    if "cause" in row
+}
 
 
 @pytest.mark.parametrize("key", RECORDED)

@@ -2,13 +2,12 @@
 
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 
-pytest.importorskip("convtime")
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parents[1]
+pytest.importorskip("convtime")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ import pytest
 import torch
 import torch.utils.benchmark
 from hypothesis import strategies
-from test_measurement import make as make_any
 
 import convtime
 from convtime import cli
@@ -30,6 +29,7 @@ from convtime.sweeps.plan import SweepPlan
 from convtime.sweeps.result import Sweep
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
+from tests.helpers.measurements import make as make_any
 
 
 def make(**changes: Any) -> Measurement:

@@ -1,28 +1,17 @@
 """What benchmarks/forum_thread.py makes of its rows, and of a small net on a CPU."""
 
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-
+import forum_thread
 import pytest
+import results
 import torch
-
-import convtime
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import forum_thread  # noqa: E402
-import results  # noqa: E402
-from forum_thread_parts import advice, counted, points, summary  # noqa: E402
-from forum_thread_parts.net import LAYERS, Size, Training  # noqa: E402
+from forum_thread_parts import advice, counted, points, summary
+from forum_thread_parts.net import LAYERS, Size, Training
 
 GOALS = results.load_goals()["forum_thread"]
 CPU = torch.device("cpu")
 SMALL = Size(batch=2, side=32, width=4)
 IDLE = {"key": "idle", "sm_clock_hz": 345e6, "power": 75.0, "temperature": 30.0, "reason": ""}
 WRITE = "dram__bytes_write.sum"
-PROVENANCE = {"gpu": "NVIDIA H200", "torch": "2.11"}
 
 
 def times(median, kernels=("conv",), clock=None):
@@ -115,59 +104,6 @@ def test_the_cause_is_said_as_measured(row, said):
     assert "the clock is 1980 MHz in the loop, and by themselves 1200 MHz" in told[2]
 
 
-def test_what_is_written_is_said_as_a_share_of_the_loops():
-    idle, written = summary.sentences([IDLE, counters(dirty=48e6)])
-    assert idle == "At rest the GPU's multiprocessors have a clock of 345 MHz."
-    assert written == (
-        "layer1: in the loop the kernel writes 50.0 MB to memory, and by itself, as a share of "
-        "that, 0.96 with a dirty L2 cache, 1.40 after a flush that wrote, 0.20 after one that "
-        "read, 0.10 call after call."
-    )
-
-
-def test_tables_show_every_row():
-    reason = {"key": "counters of layer1", "layer": "layer1", "reason": "permission is missing"}
-    rows = [IDLE, point(1), point(10), reason]
-    lines = forum_thread.table(rows).splitlines()
-    assert (
-        lines[3] == "| layer1 | 10 | 80.00 | 72.00–96.00 | 100.00 | 90.00–120.00 | 80.00 | 1.000 |"
-    )
-    assert lines[-1] == "- Counters were not read: permission is missing."
-    assert forum_thread.counters_table([counters()]).splitlines()[-1] == (
-        "| layer1 | `dram__bytes_write.sum` (byte) | 5e+07 | – | 5e+07 | 7e+07 | 1e+07 | 5e+06 |"
-    )
-    failed = {"key": "advice: mapped memory", "advice": "mapped memory", "reason": "no"}
-    measured, not_measured = forum_thread.advice_table(
-        [advised(verdict="faster"), failed]
-    ).splitlines()[2:]
-    assert measured == (
-        "| pinned memory | the call, waited for | 4000.00 | 1000.00 | 0.250 [0.240, 0.260] "
-        "| faster |"
-    )
-    assert "not measured: no" in not_measured
-
-
-@pytest.mark.parametrize("rows", [[IDLE, point(1), point(10), counters()], [point(1)]])
-def test_the_threads_plots_are_drawn(rows):
-    pytest.importorskip("matplotlib")
-    document = {"rows": rows, "provenance": PROVENANCE}
-    assert forum_thread.picture(document).startswith(b"\x89PNG")
-
-
-def test_a_point_is_measured_in_the_loop_and_by_itself(monkeypatch):
-    monkeypatch.setitem(points.RUNS, 2, 2)
-    rows = [{"key": "2 iterations", **points.measure(CPU, SMALL, 2)}]
-    assert list(rows[0]["layers"]) == list(LAYERS)
-    for layer in rows[0]["layers"].values():
-        for who in ("in_place", "isolated", "same_regime"):
-            told = layer[who]
-            assert told["launches"] == 4, "two in each of two runs"
-            assert 0 < told["min"] <= told["median"] <= told["max"]
-    assert all(loss == loss for loss in rows[0]["loss"])
-    assert forum_thread.summarise(rows)["iteration_points"] == 1
-    assert len(forum_thread.table(rows).splitlines()) == 2 + len(LAYERS)
-
-
 def test_the_clock_is_that_between_two_stamps_of_one_multiprocessor():
     before = [torch.tensor([1000, 7_000_000, 5]), torch.tensor([2000, 100, 3])]
     after = [torch.tensor([10_000, 50, 4]), torch.tensor([102_000, 198_100, 3])]
@@ -183,74 +119,7 @@ def test_counters_that_cannot_be_read_leave_their_reason():
     assert "need a GPU" in row["reason"]
 
 
-def test_in_the_loop_and_alone_one_convolution_is_counted(monkeypatch):
-    training = Training(CPU, SMALL)
-    layer = training.net.get_submodule(LAYERS[1])
-    seen = []
-    layer.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
-    later = []
-    training.net.get_submodule(LAYERS[2]).register_forward_hook(lambda *_: later.append(1))
-    call = training.in_place(LAYERS[1])
-    call.reach()
-    assert (len(seen), len(later)) == (1, 1), "a whole step, and the next one up to the layer"
-    output = call()
-    assert len(later) == 1
-    assert not torch.equal(seen[0][0], seen[1][0]), "of the next step"
-    torch.testing.assert_close(layer(seen[1][0]), output)
-
-    counts = []
-
-    def count(call, *, metrics, cache, before=None, repeats=1, **options):
-        if before is not None:
-            before()
-        assert call().shape == (2, 4, 8, 8)
-        counts.append((cache, before is not None, repeats))
-        names = ("gpu__time_duration.sum", "dram__bytes_read.sum", WRITE)
-        values = {**dict.fromkeys(names, float(repeats)), "lts__t_sector_hit_rate.pct": None}
-        if repeats == 1:
-            values["sm__inst_executed.sum"] = 5.0
-        return SimpleNamespace(
-            kernels=[convtime.KernelCounters("conv", 1, values, (1, 1, 1), (32, 1, 1))],
-            units=dict.fromkeys(values, "byte"),
-        )
-
-    monkeypatch.setattr(convtime, "counters", count)
-    monkeypatch.setattr(counted, "_launches", lambda call, kernel: 4)
-    written = []
-    monkeypatch.setattr(counted, "_write_everywhere", lambda: written.append(1))
-    row = {"key": "counters", **counted.measure(CPU, SMALL, LAYERS[0])}
-    assert counts[::2] == [
-        ("warm", True, 1),
-        ("warm", True, 1),
-        ("warm", True, 1),
-        ("cold", False, 1),
-        ("cold-clean", False, 1),
-        ("warm", False, 1),
-    ]
-    assert len(written) == 2, "after one of these, both times"
-    assert {repeats for _, _, repeats in counts[1::2]} == {counted.REPEATS}
-    assert (row["count"], row["counted"]["in_place"]["launches"]) == (4, 4)
-    assert row["counted"]["warm"]["values"][WRITE] == counted.REPEATS
-    assert row["counted"]["warm"]["values"]["sm__inst_executed.sum"] == 5
-    assert summary.dirty_over_in_place(row) == 1
-    assert "1.00 after a step, 1.00 with a dirty L2 cache" in next(summary.sentences([row]))
-
-
-def test_advice_is_measured_without_and_with_it(monkeypatch):
-    monkeypatch.setattr(advice, "_BUDGET", 1e-3)
-    x = torch.randn(64)
-    monkeypatch.setitem(
-        advice.ADVICE,
-        "less",
-        lambda device, size: advice._compared(lambda: x + 1, lambda: x + 2, method="cpu"),
-    )
-    row = advice.measure(CPU, SMALL, "less")
-    assert (row["advice"], row["method"]) == ("less", "cpu")
-    assert row["with"] > 0
-    assert row["without"] > 0
-    assert row["verdict"] in ("same", "faster", "slower", "uncertain")
-    assert len(forum_thread.advice_table([row]).splitlines()) == 3
-
+def test_advice_that_cannot_be_measured_has_its_reason(monkeypatch):
     def fail(device, size):
         raise RuntimeError("there is no mapped memory\nat all")
 
@@ -275,8 +144,3 @@ def test_an_isolated_convolution_computes_what_the_net_does():
     x = call.x.clone()
     call.behind(training.step)()
     torch.testing.assert_close(call.x, x)
-
-
-def test_each_case_has_a_row_of_its_own():
-    cases = forum_thread.make_cases(CPU)
-    assert len(cases) == 1 + len(forum_thread.ITERATIONS) + len(LAYERS) + 8

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 
 import convtime
 from convtime.core.files import exclusive_state
@@ -20,6 +19,7 @@ from convtime.core.provenance import gpu_uuid
 from convtime.device import gpu_turn
 from convtime.device.gpu_turn import turn
 from convtime.timing.sampling import measure as sampling
+from tests.helpers.texts import flat
 
 GPU, OTHER = "GPU-first", "GPU-other"
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 1, "max_samples": 10}

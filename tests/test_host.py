@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_measurement import changed, make
-from texts import flat
 
 import convtime
 from convtime.core.load import _C
@@ -28,6 +26,8 @@ from convtime.regression.compare_runs import compare_runs
 from convtime.timing.comparison import Comparison
 from convtime.timing.host_reading import HostReading
 from convtime.timing.show import reservations
+from tests.helpers.measurements import changed, make
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 
 import convtime
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.inputs import remarks_on, sentences
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.1, "max_samples": 10}
 ON_CPU = "work that depends on its values may take a different time with random ones"

@@ -1,16 +1,9 @@
 """What integrity.py makes of its rows."""
 
-import sys
-from pathlib import Path
-
+import integrity
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import integrity  # noqa: E402
-import results  # noqa: E402
-from integrity_parts.rows import read_report  # noqa: E402
+import results
+from integrity_parts.rows import read_report
 
 TIMING = {"method": "event", "reason": "a profiler is active", "incomplete": 0}
 
@@ -85,13 +78,6 @@ def test_records_count_only_where_no_interleaved_timing_lacks_one():
     lacking = interleaving(timings=[TIMING, TIMING | {"incomplete": 1}])
     assert integrity.summarise([interleaving(), records()])["records"] == 1000
     assert integrity.summarise([lacking, records()])["records"] == 0
-
-
-def test_the_table_tells_of_all_kinds():
-    text = integrity.table([interleaving(), records(), PLANTED])
-    assert "| both | 100 | 100 | event | a profiler is active |" in text
-    assert "| by the way | 1,000 | 0 | 1 |" in text
-    assert "| Reversed | no |" in text
 
 
 def test_goals_are_missed_without_rows_of_a_kind():

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from test_measurement import changed
-from texts import flat
 
 import convtime
 from convtime.timing import interference
 from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Interference
 from convtime.timing.options import Options
+from tests.helpers.measurements import changed
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "stop": "count", "check": None}
 

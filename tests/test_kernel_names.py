@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from recorded import activity, kernels, layers
 
 from convtime.conv.explain.kernels import (
     BIAS,
@@ -22,6 +21,7 @@ from convtime.conv.explain.kernels import (
     role_of,
 )
 from convtime.timing.kernel_names import shorten
+from tests.helpers.recorded import activity, kernels, layers
 
 TO_NHWC = (
     "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "

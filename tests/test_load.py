@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_measurement import make
 
 import convtime
 from convtime.cli import main
@@ -15,6 +14,7 @@ from convtime.core.codec import SCHEMA, Stored
 from convtime.storage.load import _TYPES
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
+from tests.helpers.measurements import make
 
 # A file of each type, as convtime wrote it before files named their type.
 EARLIER = sorted((Path(__file__).parent / "data" / "earlier").iterdir())

@@ -1,15 +1,8 @@
 """What mlp_overhead.py makes of its rows, without a GPU."""
 
-import sys
-from pathlib import Path
-
+import mlp_overhead
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import mlp_overhead  # noqa: E402
-import results  # noqa: E402
+import results
 
 GOALS = results.load_goals()["mlp_overhead"]
 
@@ -43,22 +36,3 @@ def test_the_smallest_net_and_the_largest_are_summed_up():
     assert summary["largest_float32_over_convtime"] == pytest.approx(60_000 / 4200)
     assert set(GOALS) <= set(summary)
     assert mlp_overhead.summarise([]) == {"nets": 0}
-
-
-def test_the_table_has_a_line_for_each_stage():
-    lines = mlp_overhead.table(ROWS).splitlines()
-    assert len(lines) == 2 + len(mlp_overhead.STAGES)
-    assert "| TF32 | 900.0 | 10.0 % | 9000.0 | 85.0 % |" in lines
-    assert "| float32 | 1000.0 |  | 60000.0 |  |" in lines
-    assert "| convtime, tuned | 10.0 | 0.2 % | 4200.0 | 0.5 % |" in lines
-
-
-def test_the_picture_is_one_of_all_nets():
-    pytest.importorskip("matplotlib")
-    facts = {"gpu": "a GPU", "torch": "2"}
-    assert mlp_overhead.picture({"rows": ROWS, "provenance": facts}).startswith(b"\x89PNG")
-
-
-def test_there_is_a_case_for_each_net():
-    torch = pytest.importorskip("torch")
-    assert list(mlp_overhead.make_cases(torch.device("cpu"))) == list(mlp_overhead.NETS)

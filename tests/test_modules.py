@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from test_measurement import changed
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -23,6 +22,7 @@ from convtime.recording.module_times import ModuleTimes, PassTimes
 from convtime.recording.recording import Recording
 from convtime.recording.watching import WatchedModules, calls_seen, innermost_called
 from convtime.timing.activity import DeviceActivity
+from tests.helpers.measurements import changed
 
 QUICK: dict[str, Any] = {"steps": 2, "warmup": 1, "budget": 1e-3, "min_samples": 6}
 

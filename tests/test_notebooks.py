@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers import ROOT
+
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
-FOLDER = Path(__file__).parent.parent / "notebooks"
+FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 

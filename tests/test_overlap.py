@@ -9,21 +9,15 @@ from __future__ import annotations
 import functools
 import shutil
 import statistics
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
+from overlap_parts.dependent import dependent_launches
+from overlap_parts.pairs import backward_of
+from overlap_parts.truth import elapsed, ratio_interval
 
 import convtime
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-from overlap_parts.dependent import dependent_launches  # noqa: E402
-from overlap_parts.pairs import backward_of  # noqa: E402
-from overlap_parts.truth import elapsed, ratio_interval  # noqa: E402
 
 pytestmark = [pytest.mark.cuda, pytest.mark.timing]
 

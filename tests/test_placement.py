@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 
 import convtime
 from convtime.core.load import _C
@@ -30,6 +29,7 @@ from convtime.timing.sampling.placement import (
     make_copies,
     visits,
 )
+from tests.helpers.texts import flat
 
 CPU = torch.device("cpu")
 ROOM = 1 << 30

@@ -1,15 +1,8 @@
 """What placement.py makes of its rows, without a GPU."""
 
-import sys
-from pathlib import Path
-
+import placement
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import placement  # noqa: E402
-import results  # noqa: E402
+import results
 
 GOALS = results.load_goals()["placement"]
 
@@ -83,27 +76,5 @@ def test_the_slowest_verdict_is_of_either_kind():
     assert placement.summarise(rows)["slowest_verdict_s"] == 0.7
 
 
-def test_the_table_has_a_line_an_operation():
-    lines = placement.table([TRUTH, process(1), process(2)]).splitlines()
-    assert len(lines) == 4
-    assert (
-        "| relu | 10.00 | 0.00% | 2 of 2 | 1.0000 to 1.0000 | 2 of 2 | 1.0200 | 2 of 2 |" in lines
-    )
-    assert len(placement.table([]).splitlines()) == 2
-
-
 def test_nothing_is_known_before_a_process_was_measured():
     assert placement.summarise([TRUTH]) == {"processes": 0}
-
-
-def test_the_picture_needs_the_row_of_addresses_alone():
-    row = {
-        "key": placement.ADDRESSES,
-        "operation": "relu",
-        "same": [[3.7e-6, 3.8e-6]] * 2,
-        "other": [[3.7e-6, 3.9e-6], [4.0e-6, 4.1e-6]],
-        "default": {"median": 3.8e-6, "low": 3.75e-6, "high": 3.85e-6},
-    }
-    document = {"rows": [row], "provenance": {"gpu": "H200", "torch": "2.11"}}
-    assert placement.picture(document).startswith(b"\x89PNG")
-    assert placement.processes_of([row, TRUTH, process(1)]) == [process(1)]

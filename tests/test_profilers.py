@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 
 import convtime
 from convtime.core.load import _C
 from convtime.timing.sampling.profilers import make_way_for_profilers
+from tests.helpers.texts import flat
 
 
 @pytest.fixture

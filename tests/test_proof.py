@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_measurement import make
-from texts import flat
 
 from convtime import cli
 from convtime.core import proof as proofs
@@ -23,6 +21,8 @@ from convtime.health.proof import (
     is_too_few,
     promises,
 )
+from tests.helpers.measurements import make
+from tests.helpers.texts import flat
 
 VERSIONS = {"driver": "580", "cuda": "13.0", "torch": "2.11.0", "convtime": "0.1.0"}
 

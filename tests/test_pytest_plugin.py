@@ -26,6 +26,7 @@ import convtime.regression.show
 import convtime.timing.agreement
 import convtime.timing.show
 import convtime.timing.time_op
+from tests.helpers import ROOT
 
 pytest_plugins = "pytester"
 
@@ -849,7 +850,7 @@ def test_the_wheel_names_the_plugin() -> None:
 def test_documents_and_examples_name_options_that_there_are(
     source: str, run: Any, pytester: pytest.Pytester
 ) -> None:
-    text = (Path(__file__).parents[1] / source).read_text(encoding="utf-8")
+    text = (ROOT / source).read_text(encoding="utf-8")
     named = set(re.findall(r"--convtime-[a-z-]+", text))
     assert len(named) >= 4
     assert named <= set(re.findall(r"--convtime-[a-z-]+", output(run("--help"))))

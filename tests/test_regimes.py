@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_measurement import changed
-from texts import flat
 
 import convtime
 from convtime.device.clock_reading import ClockReading
 from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling.measure import controlled_clocks
+from tests.helpers.measurements import changed
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 GPU = torch.device("cuda", 1)

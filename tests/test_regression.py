@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_measurement import changed as with_fields
-from test_traces import measurement, trace
 
 from convtime.regression.changes import Changes
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.significance import adjusted, student_quantile
 from convtime.timing.host_reading import HostReading
 from convtime.timing.measurement import Measurement
+from tests.helpers.measurements import changed as with_fields
+from tests.helpers.traces import measurement, trace
 
 PROVENANCE: dict[str, Any] = {
     "gpu": "NVIDIA H200",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from recorded import layers
-from test_measurement import make
-from texts import flat
 
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
+from tests.helpers.measurements import make
+from tests.helpers.recorded import layers
+from tests.helpers.texts import flat
 
 
 def taking(seconds: float) -> Measurement:

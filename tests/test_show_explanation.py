@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import torch
-from recorded import layers
-from texts import flat
 
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.explain import kernels
@@ -16,6 +13,9 @@ from convtime.conv.plan_choice import Plan
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
+from tests.helpers import ROOT
+from tests.helpers.recorded import layers
+from tests.helpers.texts import flat
 
 PLAN = Plan(
     tag="ConvFwd_eng38_k2=8_k13=1",
@@ -133,7 +133,7 @@ def test_html_draws_what_the_time_goes_into() -> None:
 
 
 def test_the_documentation_shows_what_is_printed() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "reading-results.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reading-results.md").read_text("utf-8")
     layer = layers()["float32 nchw layer1.0.conv2"]
     compared = Comparison({"pytorch": layer.pytorch, "convtime": layer.convtime})
     _, _, of_it = str(explanation()).partition("same\n  of it:")

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded import activity, layers
-from test_measurement import changed, make
-from texts import flat
 
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.exchange.unknown import of_samples
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
-
-TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
+from tests.helpers.measurements import changed, make
+from tests.helpers.recorded import activity, layers
+from tests.helpers.texts import flat
+from tests.helpers.traces import TRACES
 
 
 def as_asked(**changes: Any) -> Measurement:

@@ -12,7 +12,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from test_measurement import make
 
 from convtime.conv import plot
 from convtime.conv.compare import compare_layers
@@ -23,6 +22,7 @@ from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.verdict import Ratio
+from tests.helpers.measurements import make
 
 pytest.importorskip("matplotlib")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from texts import flat
 
 import convtime
 from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
@@ -11,6 +10,7 @@ from convtime.device.clock_reading import ClockReading
 from convtime.timing.comparison import Agreement, Interference
 from convtime.timing.rates import Ceilings
 from convtime.timing.verdict import Judgement, Ratio
+from tests.helpers.texts import flat
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 
 import convtime
 from convtime.timing.batch_record import BatchRecord
+from tests.helpers.texts import flat
 
 ON_CPU: dict[str, Any] = {"device": "cpu"}
 

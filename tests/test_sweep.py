@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_measurement import make
-from texts import flat
 
 import convtime
 from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPoint
@@ -30,6 +28,8 @@ from convtime.sweeps import application, journal
 from convtime.sweeps import files as sweeps
 from convtime.sweeps import sweep as running
 from convtime.sweeps.plan import SweepPlan
+from tests.helpers.measurements import make
+from tests.helpers.texts import flat
 
 COUNTED: dict[str, Any] = {"stop": "count", "min_samples": 3, "max_samples": 3}
 QUICK: dict[str, Any] = {**COUNTED, "warmup": 1}

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "cmake" / "target_environment.py"
+from tests.helpers import ROOT
+
+SCRIPT = ROOT / "cmake" / "target_environment.py"
 SUPPORTED = ["80", "86", "89", "90", "100", "120"]
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from texts import flat
 
 from convtime.core.load import _C
 from convtime.timing.comparison import Comparison
-from convtime.timing.condition import Condition
-from convtime.timing.measurement import Measurement
+from tests.helpers.texts import flat
+from tests.helpers.traces import TRACES, measurement, trace
 
-TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
 RULE: dict[str, Any] = {
     "min_samples": 10,
     "max_samples": 10_000,
@@ -24,42 +20,6 @@ RULE: dict[str, Any] = {
     "tolerance": 0.005,
     "margin": 0.01,
 }
-
-
-def trace(name: str, index: int = 0) -> dict[str, Any]:
-    return TRACES[name][index]
-
-
-def measurement(recorded: dict[str, Any]) -> Measurement:
-    """With what a trace leaves out, and these tests do not look at."""
-    count = len(recorded["seconds"])
-    fields = {**recorded, "seconds": tuple(recorded["seconds"])}
-    for name in ("method", "metric", "queue", "cache", "placement", "pages", "regime"):
-        used = recorded.get(name, "elapsed" if name == "metric" else "as-is")
-        fields[name] = Condition(used, used)
-    return Measurement(
-        **fields,
-        exclusive=Condition(False, False),
-        clocks="observe",
-        device="",
-        device_reason="",
-        discarded=(),
-        activities=(),
-        stream=0,
-        warmup_requested=1,
-        steady=None,
-        warmup_calls=1,
-        warmup_seconds=0.0,
-        first_call_seconds=0.0,
-        sampling_seconds=1e-4 * count,
-        idle_seconds=0.0,
-        stop="count",
-        stop_reason="max_samples",
-        flops=None,
-        nbytes=None,
-        ceilings=None,
-        provenance={},
-    )
 
 
 def first_stop(name: str, stop: str) -> int:

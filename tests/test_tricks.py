@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from texts import flat
 
 from convtime import Candidate, compare, time_op
+from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"max_samples": 60, "stop": "count", "warmup": 3}
 

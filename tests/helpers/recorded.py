@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from convtime.conv.compare import LayerResult
 from convtime.timing.activity import DeviceActivity
-
-RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+from tests.helpers import RESULTS
 
 
 @functools.cache

@@ -2,9 +2,10 @@
 
 import gzip
 import re
-from pathlib import Path
 
-_FILE = Path(__file__).parent / "data" / "gh100_metrics.tsv.gz"
+from tests.helpers import TESTS
+
+_FILE = TESTS / "data" / "gh100_metrics.tsv.gz"
 _SUFFIXES = {
     ".sum": r"\.(sum|avg|min|max)(\.per_second|\.per_cycle_(active|elapsed)"
     r"|\.pct_of_peak_sustained_(active|elapsed))?",
