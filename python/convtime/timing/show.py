@@ -1,4 +1,4 @@
-"""Render a Measurement as one line, a sheet of facts, and HTML."""
+"""Show a Measurement: one line, and all facts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import html, svg, text
+from convtime.core import svg
 from convtime.core.load import _C
+from convtime.core.page import Block, Details, Facts, Picture, Table
+from convtime.core.text import printable
 from convtime.core.units import format_estimate, format_seconds
 from convtime.device.clock_reading import THROTTLED_BELOW
 from convtime.timing.activity import DeviceActivity
@@ -32,26 +34,16 @@ def line(measured: Measurement) -> str:
     reserved = [*reservations(measured)]
     if reserved:
         told += f"; but {', '.join(reserved)}"
-    return text.printable(told)
+    return printable(told)
 
 
-def sheet(measured: Measurement) -> str:
-    """Return one line per fact, and the device's activities."""
-    parts = [text.printable(measured.name), text.facts(facts_of(measured), indent=2)]
-    if measured.activities:
-        rows = map(_activity_row, measured.activities)
-        parts += ["", text.table(_ACTIVITY, rows, right=("time",), indent=2)]
-    return "\n".join(parts)
-
-
-def html_sheet(measured: Measurement) -> str:
-    """Return a histogram of the samples and all facts as HTML, with all text escaped."""
+def details(measured: Measurement) -> Iterator[Block]:
+    """Yield a histogram of the samples, one line per fact, and the device's activities."""
     samples = [sample for sample in measured.seconds if math.isfinite(sample)]
     picture = svg.histogram(samples, measured.median, format_seconds) if samples else ""
-    details = html.facts(measured.name, facts_of(measured))
-    if measured.activities:
-        details += html.table(_ACTIVITY, map(_activity_row, measured.activities))
-    return html.paragraph(line(measured)) + picture + html.hidden("details", details)
+    yield Picture(picture, title=line(measured))
+    activities = Table(_ACTIVITY, map(_activity_row, measured.activities), right=("time",))
+    yield Details([Facts(facts_of(measured)), activities], title=measured.name)
 
 
 def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:
