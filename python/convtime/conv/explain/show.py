@@ -15,6 +15,7 @@ from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds, format_share
 from convtime.timing.activity import DeviceActivity, same_launches
+from convtime.timing.show import launch_cells
 
 if TYPE_CHECKING:
     from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
@@ -254,7 +255,4 @@ def _launches(times: Sequence[str], rows: _Rows, who: str) -> Table:
 
 
 def _launch(kernel: DeviceActivity) -> list[str]:
-    if kernel.kind != "kernel":
-        return [role_of(kernel), "", "", f"{kernel.kind} of {kernel.bytes:,} bytes"]
-    grid, block = ("×".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
-    return [role_of(kernel), grid, block, kernel.name]
+    return [role_of(kernel), *launch_cells(kernel, kernel.name)]
