@@ -14,8 +14,7 @@ from texts import flat
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.condition import Condition
-from convtime.timing.measurement import Measurement
-from convtime.timing.rates import Ceilings
+from convtime.timing.measurement import Ceilings, Measurement
 
 CONDITIONS = ("method", "metric", "queue", "cache", "placement", "pages", "regime", "exclusive")
 
