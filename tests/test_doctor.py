@@ -21,7 +21,7 @@ from convtime.health import doctor
 from convtime.health.examination import Examination, KnownDuration, OperationTiming
 from convtime.health.findings import find
 from convtime.timing.condition import Condition
-from convtime.timing.rates import Ceilings
+from convtime.timing.measurement import Ceilings
 
 GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)
 GOOD_GPU = GpuState(

@@ -11,8 +11,7 @@ import pytest
 import torch.utils.benchmark
 
 from convtime.core.units import format_seconds
-from convtime.timing.measurement import Measurement
-from convtime.timing.rates import Ceilings
+from convtime.timing.measurement import Ceilings, Measurement
 from tests.helpers.measurements import changed, make
 from tests.helpers.texts import flat
 

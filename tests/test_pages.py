@@ -20,8 +20,8 @@ import convtime
 from convtime import cli
 from convtime.core import cpu
 from convtime.timing.options import Options, Pages
+from convtime.timing.sampling.cpu import governed_pages
 from convtime.timing.sampling.measure import Place, _refuse_contradictions
-from convtime.timing.sampling.pages import governed_pages
 
 PAGE = resource.getpagesize()
 NBYTES = 40 << 20  # more than glibc ever keeps: it maps and unmaps such blocks in each call

@@ -19,8 +19,9 @@ import pytest_convtime
 # What a pytest within this one imports, it forgets afterwards, but for what was there before.
 import convtime.conv.sources.called
 import convtime.device.gpu_turn
-import convtime.exchange
+import convtime.exchange.files
 import convtime.integrations.gpu_benchmark
+import convtime.integrations.pytest_gate
 import convtime.regression.compare_runs
 import convtime.regression.show
 import convtime.timing.agreement

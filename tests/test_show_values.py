@@ -8,7 +8,7 @@ import convtime
 from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
 from convtime.device.clock_reading import ClockReading
 from convtime.timing.comparison import Agreement, Interference
-from convtime.timing.rates import Ceilings
+from convtime.timing.measurement import Ceilings
 from convtime.timing.verdict import Judgement, Ratio
 from tests.helpers.texts import flat
 

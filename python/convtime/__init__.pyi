@@ -39,9 +39,8 @@ from .timing.ceilings import ceilings
 from .timing.compare import compare
 from .timing.comparison import Agreement, Comparison
 from .timing.condition import Condition
-from .timing.measurement import Measurement
+from .timing.measurement import Ceilings, Measurement
 from .timing.options import Options
-from .timing.rates import Ceilings
 from .timing.time_op import time_op
 from .timing.verdict import Judgement, Ratio
 

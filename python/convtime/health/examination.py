@@ -11,7 +11,7 @@ from convtime.core.shown import Shown
 from convtime.device.state import CpuState, GpuState
 from convtime.health import show
 from convtime.health.findings import Finding, find
-from convtime.timing.rates import Ceilings
+from convtime.timing.measurement import Ceilings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,9 @@ from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
 from convtime.timing import forms, show
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.condition import Condition
-from convtime.timing.host_reading import HostReading
+from convtime.timing.host_reading import HostReading, two_groups
 from convtime.timing.plot import sample_figure
-from convtime.timing.rates import Ceilings
-from convtime.timing.scaling import ClockedTime, ScaledTime, scale
+from convtime.timing.scaling import ScaledTime, scale
 
 if TYPE_CHECKING:
     import pandas
@@ -29,15 +28,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Criteria for samples that form two groups.
-_FEWEST_OF_GROUPS = 20
-_SHARE_OF_GROUP = 0.2
-_GAP_OF_GROUPS = 0.2
-
-
 # The core uses unsigned numbers of the same size, but msgspec has no larger bound.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_Rate = Annotated[float, msgspec.Meta(gt=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceilings:
+    """Rates that a device attained at its clocks during the measurement.
+
+    Attributes:
+        bytes_per_second: bytes read and written by a large copy, per second.
+        flops_per_second: rate of a large square matmul of random values.
+        matmul_dtype: dtype of that matmul.
+    """
+
+    bytes_per_second: _Rate
+    flops_per_second: _Rate
+    matmul_dtype: str
+
+    def __str__(self) -> str:
+        return (
+            f"copy {self.bytes_per_second / 1e9:,.0f} GB/s, {self.matmul_dtype} matmul "
+            f"{self.flops_per_second / 1e12:,.3g} TFLOP/s"
+        )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -355,20 +370,7 @@ class Measurement(codec.Stored, Shown, show=show):
                 are less than 5 % apart, too few samples have a known clock, or ``other`` was
                 measured in another way.
         """
-        if other is None:
-            return scale(clock_mhz, self._at_known_clocks(), None)
-        for condition in ("method", "cache", "device"):
-            mine, theirs = (str(getattr(each, condition)) for each in (self, other))
-            if mine != theirs:
-                raise ValueError(
-                    f"times at other clocks are not available: {condition} is {mine!r} here and "
-                    f"{theirs!r} in the other measurement; both must be equal"
-                )
-        return scale(clock_mhz, self._at_known_clocks(), other._at_known_clocks())
-
-    def _at_known_clocks(self) -> list[ClockedTime]:
-        pairs = zip(self.sm_clocks_hz, self.seconds, strict=True) if self.sm_clocks_hz else ()
-        return [(clock_hz, second) for clock_hz, second in pairs if clock_hz is not None]
+        return scale(clock_mhz, self, other)
 
     @property
     def groups(self) -> tuple[tuple[float, float], ...]:
@@ -379,20 +381,7 @@ class Measurement(codec.Stored, Shown, show=show):
         memory is mapped anew only in some calls. A median says little about such samples, and
         :attr:`median_interval` contains the medians of both groups.
         """
-        if self.method != "cpu" or len(self.seconds) < _FEWEST_OF_GROUPS:
-            return ()
-        ordered = sorted(self.seconds)
-        fewest = math.ceil(_SHARE_OF_GROUP * len(ordered))
-        split = max(
-            range(fewest, len(ordered) - fewest + 1),
-            key=lambda index: ordered[index] - ordered[index - 1],
-        )
-        if ordered[split] - ordered[split - 1] < _GAP_OF_GROUPS * ordered[split - 1]:
-            return ()
-        return tuple(
-            (len(group) / len(ordered), statistics.median(group))
-            for group in (ordered[:split], ordered[split:])
-        )
+        return two_groups(self.seconds) if self.method == "cpu" else ()
 
     @property
     def cpu_seconds(self) -> float | None:
@@ -492,15 +481,7 @@ class Measurement(codec.Stored, Shown, show=show):
             sub_label: label of the row. Default: the name.
             description: label of the column. Default: the method.
         """
-        return forms.to_torch(
-            self.seconds,
-            name=self.name,
-            label=label or self.device,
-            sub_label=sub_label or self.name,
-            description=description or self.method.used,
-            threads=self.provenance.get("threads") or 1,
-            payload=self.to_dict(),
-        )
+        return forms.to_torch(self, label, sub_label, description)
 
     def plot_samples(self) -> Figure:
         """Plot every sample in the order taken, with its clock, and the discarded ones to the side.

@@ -255,29 +255,27 @@ class Options:
                 raise ValueError(
                     f"{name} must be one of {str(allowed)[1:-1]}, got {getattr(self, name)!r}"
                 )
-        if not (self.pin is None or _is_count(self.pin)):
-            raise ValueError(f"pin must be the number of a CPU, 0 or more, got {self.pin!r}")
-        for name in ("min_samples", "max_samples"):
-            is_default = name == "max_samples" and self.max_samples is None
-            if not (is_default or _is_count(getattr(self, name))):
-                raise ValueError(
-                    f"{name} must be a whole number, 0 or more, got {getattr(self, name)!r}"
-                )
-        for name in ("budget", "tolerance", "margin"):
-            if not is_finite(getattr(self, name)):
-                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
         steady = isinstance(self.warmup, str) and self.warmup == "steady"
-        if not (steady or _is_count(self.warmup) or _is_duration(self.warmup)):
-            raise ValueError(
-                "warmup must be 'steady', a whole number of calls or a float of seconds, 0 or "
-                f"more, got {self.warmup!r}"
-            )
-        if not (self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0)):
-            raise ValueError(
-                f"timeout must be a positive number of seconds or None, got {self.timeout!r}"
-            )
-        if not isinstance(self.exclusive, bool):
-            raise ValueError(f"exclusive must be True or False, got {self.exclusive!r}")
+        lasting = is_finite(self.warmup) and float(self.warmup) >= 0
+        timely = self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0)
+        whole = "a whole number, 0 or more"
+        for name, is_valid, valid in (
+            ("pin", self.pin is None or _is_count(self.pin), "the number of a CPU, 0 or more"),
+            ("min_samples", _is_count(self.min_samples), whole),
+            ("max_samples", self.max_samples is None or _is_count(self.max_samples), whole),
+            ("budget", is_finite(self.budget), "a number"),
+            ("tolerance", is_finite(self.tolerance), "a number"),
+            ("margin", is_finite(self.margin), "a number"),
+            (
+                "warmup",
+                steady or _is_count(self.warmup) or lasting,
+                "'steady', a whole number of calls or a float of seconds, 0 or more",
+            ),
+            ("timeout", timely, "a positive number of seconds or None"),
+            ("exclusive", isinstance(self.exclusive, bool), "True or False"),
+        ):
+            if not is_valid:
+                raise ValueError(f"{name} must be {valid}, got {getattr(self, name)!r}")
         if not (self.log is None or callable(self.log)):
             raise TypeError(
                 f"log must be a callable that takes each batch's record, such as print, got "
@@ -297,19 +295,15 @@ class Options:
 
     def stop_rule(self) -> dict[str, Any]:
         """The stop rule as arguments of the core."""
+        default = sys.maxsize if self.stop == "budget" else _DEFAULT_MAX_SAMPLES
         return {
             "stop": self.stop,
             "min_samples": int(self.min_samples),
-            "max_samples": self._sample_limit(),
+            "max_samples": default if self.max_samples is None else int(self.max_samples),
             "budget": float(self.budget),
             "tolerance": float(self.tolerance),
             "margin": float(self.margin),
         }
-
-    def _sample_limit(self) -> int:
-        if self.max_samples is not None:
-            return int(self.max_samples)
-        return sys.maxsize if self.stop == "budget" else _DEFAULT_MAX_SAMPLES
 
 
 @functools.cache
@@ -334,7 +328,3 @@ def is_finite(value: object) -> bool:
         return not isinstance(value, str | bytes | bool) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False
-
-
-def _is_duration(value: object) -> bool:
-    return is_finite(value) and float(value) >= 0  # type: ignore[arg-type]

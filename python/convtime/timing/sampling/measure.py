@@ -21,7 +21,6 @@ from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling import cache, cpu, inputs
 from convtime.timing.sampling.calls import PreparedCalls, prepared_calls
-from convtime.timing.sampling.pages import governed_pages
 from convtime.timing.sampling.profilers import make_way_for_profilers
 from convtime.timing.sampling.reach import Walk, tensors_of
 from convtime.timing.sampling.supervision import TimeLimit, log_of
@@ -84,7 +83,7 @@ def measure(
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
             cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
-            governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
+            cpu.governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
             cpu.pinned(pin),  # last: threads that start inside it inherit the pin
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
