@@ -353,6 +353,7 @@ def no_timing(monkeypatch):
         (["conv", "conv1d:n1", "--layers", "a.csv"], "not allowed with argument"),
         (["conv", "conv1d:n0c2w9k4s3"], "batch is 0, but must be between 1"),
         (["conv", "--fail-on", "slower,later"], "--fail-on: got 'later', but it must be one of"),
+        (["conv", "--fail-on", "missing"], "--fail-on: got 'missing', but it must be one of"),
         (["conv", "--model", "b:c"], "--model needs --input"),
         (["conv", "--input", "1,2"], "--input requires --model"),
         (["conv", "--model", "b:c", "--input", "8,3,x"], "--input: got 'x', but it must be"),

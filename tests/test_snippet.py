@@ -108,8 +108,9 @@ def test_a_result_is_called_as_its_statement():
     ],
 )
 def test_errors_name_the_line(code, says):
-    with pytest.raises(InputError) as error, snippet.told_in_one_sentence():
-        snippet.time_statement(code, options_of(), {})
+    options = options_of("--device", "cpu")
+    with pytest.raises(InputError) as error, snippet.prepared(options) as (namespace, _):
+        snippet.time_statement(code, options, namespace)
     assert str(error.value).startswith(says)
 
 
