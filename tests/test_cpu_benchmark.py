@@ -27,7 +27,7 @@ from common.planting import Draw  # noqa: E402
 from cpu_parts import causes, fresh, load, measure, operations, truth  # noqa: E402
 from cpu_parts.truth import Interval  # noqa: E402
 
-from convtime.diagnosis.rules import LEAST_EFFECT_ON_CPU  # noqa: E402
+from convtime.diagnosis.weighing import LEAST_EFFECT_ON_CPU  # noqa: E402
 
 LOAD = [0.1, 0.2]
 
