@@ -9,10 +9,11 @@ import pytest
 from convtime.core import codec
 from convtime.diagnosis import cpu_rules, rules, weighing
 from convtime.diagnosis.account import account_of
-from convtime.diagnosis.advice import _BY_CAUSE, advise
+from convtime.diagnosis.advice import ADVICE, advise
 from convtime.diagnosis.diagnosis import CauseCode
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
-from convtime.diagnosis.rules import judge, variance_shares
+from convtime.diagnosis.rules import judge
+from convtime.diagnosis.weighing import variance_shares
 from tests.helpers import RESULTS
 from tests.helpers.clean_evidence import CALLS, CLEAN, US, WORK, but, times, timing
 
@@ -97,7 +98,7 @@ def test_what_is_planted_comes_first_with_evidence_and_advice(code):
 
 
 def test_every_cause_of_a_gpu_is_planted():
-    assert {*PLANTED, "process"} == set(rules.LEAST_EFFECT)
+    assert {*PLANTED, "process"} == set(weighing.LEAST_EFFECT)
 
 
 def test_intervals_that_meet_show_nothing():
@@ -316,9 +317,9 @@ def test_on_a_cpu(code, seen):
 
 
 def test_every_cause_of_a_cpu_has_a_limit_and_advice():
-    of_cpu = set(rules.LEAST_EFFECT_ON_CPU)
-    assert of_cpu | set(rules.LEAST_EFFECT) == set(get_args(CauseCode))
-    assert of_cpu <= set(_BY_CAUSE)
+    of_cpu = set(weighing.LEAST_EFFECT_ON_CPU)
+    assert of_cpu | set(weighing.LEAST_EFFECT) == set(get_args(CauseCode))
+    assert set(ADVICE) == set(get_args(CauseCode))
 
 
 def test_waits_are_those_of_others_only_as_far_as_own_threads_find_cores():
