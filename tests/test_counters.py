@@ -17,13 +17,13 @@ import convtime
 from convtime.cli import main
 from convtime.core.errors import InputError
 from convtime.core.load import _C
+from convtime.counting.chip import REFUSALS, explain
 from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.counting.groups import DURATION, GROUPS
 from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
 from convtime.counting.listing import names_of
 from convtime.counting.names import Wanted, describe, resolve, split_names
 from convtime.counting.nvprof import NVPROF
-from convtime.counting.refusals import REFUSALS, explain
 from convtime.counting.show import format_value
 from convtime.counting.summing import adds_up, make_counters
 from convtime.timing.condition import Condition

@@ -574,7 +574,9 @@ def test_on_a_gpu_a_missing_wait_is_found():
         torch.cuda.current_stream().wait_stream(side)
         return y + 1.0
 
-    wrong, right = (serializing.look_at_results(subject_of(fn)) for fn in (unwaited, waited))
+    wrong, right = (
+        serializing.look_at_results(subject_of(fn), CLEAN).serialized for fn in (unwaited, waited)
+    )
     assert wrong.repeats
     assert wrong.differing > 0
     assert right.repeats

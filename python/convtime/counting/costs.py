@@ -79,11 +79,11 @@ def energy(
             with _C.OfOneRank():
                 _with_before(called)()
         whole = watch(_Batches(_with_before(called)), joules, seconds)
-        apart = None if called.before is None else watch(_Batches(called.before), joules, seconds)
+        apart = [watch(_Batches(each), joules, seconds) for each in (called.before,) if each]
     return Energy(
         name=candidate.name,
-        joules=whole.joules_per_call - (apart.joules_per_call if apart else 0),
-        resolution=whole.resolution_per_call + (apart.resolution_per_call if apart else 0),
+        joules=whole.joules / whole.calls - sum(each.joules / each.calls for each in apart),
+        resolution=sum(each.resolution / each.calls for each in (whole, *apart)),
         watts=whole.joules / whole.seconds,
         seconds=whole.seconds,
         calls=whole.calls,
@@ -156,14 +156,6 @@ class Watched:
     resolution: float
     seconds: float
     calls: int
-
-    @property
-    def joules_per_call(self) -> float:
-        return self.joules / self.calls
-
-    @property
-    def resolution_per_call(self) -> float:
-        return self.resolution / self.calls
 
 
 @dataclasses.dataclass(frozen=True)

@@ -138,7 +138,9 @@ ADVICE: Mapping[CauseCode, tuple[_Idea, ...]] = {
     ),
     "placement": (
         partial(
-            *(_change, "placement", "moved"),
+            _change,
+            "placement",
+            "moved",
             "allocate new tensors, not slices that are misaligned to 256 bytes",
         ),
         "time it at many addresses (placement='random', the default)",
@@ -149,12 +151,16 @@ ADVICE: Mapping[CauseCode, tuple[_Idea, ...]] = {
     ),
     "layout": (
         partial(
-            *(_change, "layout", "contiguous"),
+            _change,
+            "layout",
+            "contiguous",
             "keep its tensors contiguous (tensor.contiguous(), once)",
             untried=False,
         ),
         partial(
-            *(_change, "layout", "channels_last"),
+            _change,
+            "layout",
+            "channels_last",
             "keep images and model in channels_last (.to(memory_format=…), once)",
             untried=False,
         ),
@@ -165,7 +171,9 @@ ADVICE: Mapping[CauseCode, tuple[_Idea, ...]] = {
     "process": ("compare medians over several processes, as convtime's pytest plugin does",),
     "page-faults": (
         partial(
-            *(_change, "pages", "retained"),
+            _change,
+            "pages",
+            "retained",
             "make the allocator retain memory: preload jemalloc or tcmalloc, or set "
             "MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ above the size of results",
         ),
@@ -183,14 +191,18 @@ ADVICE: Mapping[CauseCode, tuple[_Idea, ...]] = {
     "quota": (_quota,),
     "denormals": (
         partial(
-            *(_change, "denormals", "flushed"),
+            _change,
+            "denormals",
+            "flushed",
             "call torch.set_flush_denormal(True), which changes results by less than 1.2e-38",
         ),
         "keep values away from 0: scale them, or add a small constant",
     ),
     "numa": (
         partial(
-            *(_change, "placement", "moved"),
+            _change,
+            "placement",
+            "moved",
             "create tensors in the computing threads, which places their pages there (first "
             "touch); or bind threads and memory to one node with numactl",
         ),

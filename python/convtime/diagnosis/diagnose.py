@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from convtime.conv.advice import measured_advice
+from convtime.conv.advice_result import Advice
+from convtime.conv.call import FPROP
+from convtime.conv.explain.binding import prepare
+from convtime.conv.sources.called import convolutions_of
 from convtime.core.errors import one_line
 from convtime.core.provenance import provenance
-from convtime.diagnosis import convolutions
 from convtime.diagnosis.account import account_of
 from convtime.diagnosis.advice import advise
 from convtime.diagnosis.calls import look_at_calls
-from convtime.diagnosis.contrasts import CONTRASTS, Contrast, time_work, work_of
-from convtime.diagnosis.diagnosis import Cause, Diagnosis, Skipped
+from convtime.diagnosis.contrasts import CONTRASTS, time_work, work_of
+from convtime.diagnosis.diagnosis import Diagnosis, Skipped
 from convtime.diagnosis.difference import split
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.other_tools import other_of
@@ -35,6 +40,9 @@ if TYPE_CHECKING:
 
     from convtime.timing.measurement import Measurement
     from convtime.timing.options import CountOptions
+
+_MOST_CONVOLUTIONS = 3  # with different problems
+_CONVOLUTION_SECONDS = 0.5  # for each
 
 
 @takes_options(only=("metric", "device", "stream", "exclusive"), call=True)
@@ -115,12 +123,14 @@ def diagnose(
         work = work_of(subject, measured)
         evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
         evidence, skipped = _look(subject, evidence, begin + float(budget), counters=counters)
-        advice, why_not = convolutions.advise(subject, evidence, begin + float(budget))
+        advice, why_not = _try_convolutions(subject, evidence, begin + float(budget))
     if why_not:
         skipped.append(Skipped("convolutions", why_not))
     return Diagnosis(
         name=candidate.name,
-        causes=tuple(map(_with_advice(evidence), judge(evidence))),
+        causes=tuple(
+            dataclasses.replace(cause, advice=advise(cause, evidence)) for cause in judge(evidence)
+        ),
         account=account_of(evidence),
         evidence=evidence,
         skipped=tuple(skipped),
@@ -141,10 +151,6 @@ def _allocations() -> int:
     return sum(torch.cuda.memory_stats(each).get("allocation.all.allocated", 0) for each in devices)
 
 
-def _with_advice(evidence: Evidence) -> Callable[[Cause], Cause]:
-    return lambda cause: dataclasses.replace(cause, advice=advise(cause, evidence))
-
-
 def _look(
     subject: Subject, evidence: Evidence, until: float, *, counters: bool
 ) -> tuple[Evidence, list[Skipped]]:
@@ -158,7 +164,11 @@ def _look(
         why_not = contrast.obstacle(subject, evidence)
         if contrast.name == "counters" and not counters:
             why_not = "counters=False"
-        why_not = why_not or _too_late(contrast, evidence, until)
+        cost, left = contrast.cost(evidence), until - time.perf_counter()
+        if not why_not and cost > left:
+            why_not = (
+                f"it would take about {cost:.1f} s, but the budget has {max(0.0, left):.1f} s left"
+            )
         if not why_not:
             try:
                 evidence = contrast.look(subject, evidence)
@@ -169,8 +179,38 @@ def _look(
     return evidence, skipped
 
 
-def _too_late(contrast: Contrast, evidence: Evidence, until: float) -> str:
-    cost, left = contrast.cost(evidence), until - time.perf_counter()
-    if cost <= left:
-        return ""
-    return f"it would take about {cost:.1f} s, but the budget has {max(0.0, left):.1f} s left"
+def _try_convolutions(
+    subject: Subject, evidence: Evidence, until: float
+) -> tuple[tuple[Advice, ...], str]:
+    """Try other layouts, dtypes and sizes for the convolutions of a call.
+
+    Args:
+        subject: the diagnosed operation.
+        evidence: its evidence.
+        until: end of the budget, on the clock of ``time.perf_counter``.
+
+    Returns:
+        The advice that was tried, and why some or all was skipped. The reason is empty if
+        everything was tried or there are no convolutions.
+    """
+    try:
+        subject.prepare()
+        calls = convolutions_of(subject.call)
+        found = {call.problem.label: (tensors, call) for tensors, call in map(prepare, calls)}
+    except Exception as error:  # no exception here may discard the diagnosis
+        return (), one_line(error)
+    if not found:
+        return (), ""
+    if len(found) > _MOST_CONVOLUTIONS:
+        return (), f"it runs {len(found)} different convolutions; use convtime.explain on each one"
+    advice: list[Advice] = []
+    for label, (tensors, call) in found.items():
+        if time.perf_counter() + _CONVOLUTION_SECONDS + 20 * evidence.calls.waiting.median > until:
+            return tuple(advice), "the budget leaves no time to try other layouts and dtypes"
+        with torch.no_grad(), contextlib.suppress(RuntimeError):  # may not fit in memory
+            tried = measured_advice(call, FPROP, tensors, _CONVOLUTION_SECONDS)
+            advice += [
+                each if len(found) == 1 else dataclasses.replace(each, text=f"{label}: {each.text}")
+                for each in tried
+            ]
+    return tuple(advice), ""

@@ -36,7 +36,7 @@ def obstacle(subject: Subject, evidence: Evidence) -> str:
         return "its function is defined in the main program, which another process does not import"
     if sum(each.nbytes for each in subject.tensors) > _LARGEST_BYTES:
         return f"its arguments exceed {_LARGEST_BYTES >> 20} MiB, the limit for passing them on"
-    return copied_elsewhere(evidence)
+    return copied_elsewhere(subject, evidence)
 
 
 def time_in_fresh_one(subject: Subject) -> Timing:

@@ -107,7 +107,7 @@ class Subject:
         return self.original.with_tensors(change).but(name=name)
 
 
-def copied_elsewhere(evidence: Evidence) -> str:
+def copied_elsewhere(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     """Return why copies of its tensors would be in another kind of memory; empty if not."""
     if evidence.work.mapped_bytes:
         return "its tensors are in the host's memory, but copies would be in the GPU's memory"
