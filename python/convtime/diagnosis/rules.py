@@ -1,6 +1,6 @@
 """Derive causes from evidence, in pure functions that need no device.
 
-Each rule looks for one cause. The thresholds are at the top; docs/why-times-differ.md explains
+Each rule looks for one cause. The thresholds are at the top; docs/reference/causes.md explains
 them.
 """
 
