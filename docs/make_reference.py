@@ -27,23 +27,23 @@ _OPTIONS = f"""# Options
 
 {_MADE}
 
-Functions that time or count a call share these parameters. The command line has the same ones with dashes:
-`--min-samples` is `min_samples`. [Timing](../guides/timing.md) introduces them, and
+Functions that time or count a call share these parameters. The command line has the same ones with
+dashes: `--min-samples` is `min_samples`. [Timing](../guides/timing.md) introduces them, and
 [Which number do I quote?](../guides/which-number.md) helps to choose.
 """
 _MEASUREMENT = f"""# Fields of a Measurement
 
 {_MADE}
 
-`convtime.time_op` returns a `Measurement`, and `compare` one for each candidate. All times are in seconds.
-[Reading results](reading-results.md) explains how it is printed.
+`convtime.time_op` returns a `Measurement`, and `compare` one for each candidate. All times are in
+seconds. [Reading results](reading-results.md) explains how it is printed.
 """
 _RESULTS = f"""# Fields of other results
 
 {_MADE}
 
-The results and parts of results other than [Measurement](measurement.md), in alphabetical order. All times are in
-seconds. Results that `save` writes are read by `convtime.load`.
+The results and parts of results other than [Measurement](measurement.md), in alphabetical order.
+All times are in seconds. `convtime.load` reads the results that have `save`.
 """
 
 
