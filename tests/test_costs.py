@@ -203,4 +203,5 @@ def test_a_backward_pass_takes_its_own_energy():
     y = x.clone().requires_grad_()
     forward = convtime.energy(torch.mm, x, y, seconds=1.0)
     backward = convtime.energy(torch.mm, x, y, backward=True, seconds=1.0)  # a product, too
-    assert backward.joules == pytest.approx(forward.joules, rel=0.3)
+    # Of other layouts, and without the forward pass, which would double it.
+    assert backward.joules == pytest.approx(forward.joules, rel=0.5)

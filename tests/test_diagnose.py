@@ -17,10 +17,16 @@ import convtime
 from convtime import Diagnosis, cli
 from convtime.conv.advice_result import Advice
 from convtime.core.errors import InputError
-from convtime.diagnosis import contrasts, host, other_tools, process, tracing
+from convtime.diagnosis import (
+    contrasts,
+    host,
+    neighbors,
+    other_tools,
+    process,
+    serializing,
+    tracing,
+)
 from convtime.diagnosis import diagnose as running
-from convtime.diagnosis import neighbors as neighbours
-from convtime.diagnosis import serializing as serialising
 from convtime.diagnosis.calls import look_at_calls
 from convtime.diagnosis.diagnosis import Cause, Skipped
 from convtime.diagnosis.difference import Other, split
@@ -568,7 +574,7 @@ def test_on_a_gpu_a_missing_wait_is_found():
         torch.cuda.current_stream().wait_stream(side)
         return y + 1.0
 
-    wrong, right = (serialising.look_at_results(subject_of(fn)) for fn in (unwaited, waited))
+    wrong, right = (serializing.look_at_results(subject_of(fn)) for fn in (unwaited, waited))
     assert wrong.repeats
     assert wrong.differing > 0
     assert right.repeats
@@ -576,8 +582,8 @@ def test_on_a_gpu_a_missing_wait_is_found():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("around", [neighbours.in_a_stream, neighbours.in_a_process])
-@pytest.mark.parametrize("eats", neighbours.EATS)
+@pytest.mark.parametrize("around", [neighbors.in_a_stream, neighbors.in_a_process])
+@pytest.mark.parametrize("eats", neighbors.EATS)
 def test_on_a_gpu_neighbours_begin_and_end(around, eats):
     device = torch.device("cuda", torch.cuda.current_device())
     with around(device, eats):

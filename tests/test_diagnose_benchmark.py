@@ -23,6 +23,7 @@ import convtime  # noqa: E402
 from convtime.core import codec  # noqa: E402
 from convtime.diagnosis.diagnosis import CauseCode  # noqa: E402
 from convtime.diagnosis.evidence import Evidence  # noqa: E402
+from convtime.exchange.upgrade import renewed  # noqa: E402
 from convtime.timing.sampling.placement import is_mapped  # noqa: E402
 
 GOALS = results.load_goals()["diagnose"]
@@ -106,7 +107,7 @@ def test_what_is_to_stay_in_the_cache_fits_in_half_of_it(key, monkeypatch):
 @pytest.mark.parametrize("case", ROWS, ids=[row["key"] for row in ROWS])
 def test_the_rules_judge_what_was_seen_on_a_gpu_as_it_is_published(case):
     published = {name: case[name] for name in ("first", "first_without_counters", "causes")}
-    assert diagnose.judged(codec.decode(Evidence, case["evidence"])) == published
+    assert diagnose.judged(codec.decode(Evidence, renewed(case["evidence"]))) == published
 
 
 def test_what_is_published_names_what_was_planted():

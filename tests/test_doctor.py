@@ -27,7 +27,7 @@ GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 1
 GOOD_GPU = GpuState(
     uuid="GPU-1",
     other_processes=0,
-    utilisation=0.0,
+    utilization=0.0,
     persistence_mode=True,
     ecc=True,
     uncorrected_errors=0,
@@ -112,7 +112,7 @@ SUSTAINED = OperationTiming("matmul", "kernel", "sustained", 198e-6, 0.01, (197e
         (operations(BURST, OperationTiming("matmul", "auto", "sustained", None, None, None, "hot")),
          "regime sustained", "advice", "was not reached: hot", "sm_clocks_hz"),
         (on_gpu(other_processes=2), "other processes", "failed", "2 other processes", "stop them"),
-        (on_gpu(utilisation=0.3), "utilisation", "advice", "busy for 30%", "nvidia-smi"),
+        (on_gpu(utilization=0.3), "utilization", "advice", "busy for 30%", "nvidia-smi"),
         (on_gpu(throttle_reasons=("gpu_idle", "sw_power_cap")), "throttling", "advice",
          "lowered by sw_power_cap", "regime="),
         (on_gpu(throttle_reasons=("hw_thermal_slowdown", "sw_power_cap")), "throttling", "failed",
@@ -230,11 +230,11 @@ def test_the_gpus_state_is_asked_of_nvml(gpu):
         ClockReading(0, None, None, None, None, reasons)
         for reasons in (("sw_power_cap",), None, ("gpu_idle", "sw_power_cap"))
     ]
-    state = machine.gpu_state(device, machine.utilisation(device), readings)
+    state = machine.gpu_state(device, machine.utilization(device), readings)
     assert dataclasses.replace(state, may_lock_clocks=True, may_read_counters=None) == GpuState(
         uuid=gpu.UUID,
         other_processes=2,  # without this one
-        utilisation=0.4,
+        utilization=0.4,
         persistence_mode=False,
         ecc=True,
         uncorrected_errors=5,
@@ -248,10 +248,10 @@ def test_the_gpus_state_is_asked_of_nvml(gpu):
 
 def test_a_gpu_that_tells_nothing(gpu):
     device = resolve_gpu(None)
-    state = machine.gpu_state(device, machine.utilisation(device), [])
-    assert (state.other_processes, state.utilisation, state.ecc) == (None, None, None)
+    state = machine.gpu_state(device, machine.utilization(device), [])
+    assert (state.other_processes, state.utilization, state.ecc) == (None, None, None)
     gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
-    assert machine.utilisation(device) is None
+    assert machine.utilization(device) is None
     with pytest.raises(nvml.NvmlUnavailableError, match="Driver Not Loaded"):
         machine.gpu_state(device, None, [])
 

@@ -639,7 +639,9 @@ def test_a_difference_is_found_on_a_gpu():
     with dataclasses.replace(Flags.current(), allow_tf32=True).applied():
         usual = explain(F.conv2d, x, w, **QUICK).passes[0].convtime.plan
     with dataclasses.replace(Flags.current(), allow_tf32=False).applied():
-        other = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch.plan
+        pytorch = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch
+    other = pytorch.plan
+    assert other is not None, pytorch.no_plan
     ours = explain(convtime.ops.conv2d, x, w, kwargs={"policy": other.tag}, **QUICK)
     assert other.tag != usual.tag
     assert any("tag" in text for text in ours.differences)

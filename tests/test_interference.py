@@ -14,6 +14,7 @@ from texts import flat
 import convtime
 from convtime.timing import interference
 from convtime.timing.candidate import Candidate
+from convtime.timing.comparison import Interference
 from convtime.timing.options import Options
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "stop": "count", "check": None}
@@ -88,7 +89,7 @@ def found_alone(
     *,
     margin: float = 0.01,
     seconds_left: float = math.inf,
-) -> tuple[dict[str, convtime.Interference], str, Options | None]:
+) -> tuple[dict[str, Interference], str, Options | None]:
     """What is found of two candidates, and the options that they are timed alone with."""
     asked: list[Options] = []
 

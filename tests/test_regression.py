@@ -322,9 +322,7 @@ class Suite:
 
     def measured(self, test: int, factor: float) -> Measurement:
         recorded = self.samples[test % len(self.samples)]
-        starts = self.rng.integers(
-            0, len(recorded) - 10, 20
-        )  # stretches keep what neighbours share
+        starts = self.rng.integers(0, len(recorded) - 10, 20)  # stretches keep what neighbors share
         drawn = np.concatenate([recorded[start : start + 10] for start in starts])
         process = 1 + BETWEEN_PROCESSES * self.rng.standard_normal()
         batches = tuple(index // 20 for index in range(len(drawn)))

@@ -23,12 +23,13 @@ from test_measurement import make
 from texts import flat
 
 import convtime
-from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPlan, SweepPoint
+from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPoint
 from convtime.core.errors import InputError
 from convtime.core.provenance import provenance
 from convtime.sweeps import application, journal
 from convtime.sweeps import files as sweeps
 from convtime.sweeps import sweep as running
+from convtime.sweeps.plan import SweepPlan
 
 COUNTED: dict[str, Any] = {"stop": "count", "min_samples": 3, "max_samples": 3}
 QUICK: dict[str, Any] = {**COUNTED, "warmup": 1}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.plot import COLOURS, figure_class, file_type
+from convtime.core.plot import COLORS, figure_class, file_type
 from convtime.core.text import printable
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
             fmt="o",
             markersize=4,
             capsize=2.5,
-            color=COLOURS[who],
+            color=COLORS[who],
             label=who,
         )
     times.set_yscale("log")
@@ -85,7 +85,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
         fmt="o",
         markersize=4,
         capsize=2.5,
-        color=COLOURS["convtime"],
+        color=COLORS["convtime"],
     )
     different = [place for place in places if not results[place].bit_identical]
     if different:

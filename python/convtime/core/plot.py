@@ -12,8 +12,8 @@ from typing import Any
 from convtime.core.errors import InputError, MissingPackageError, first_line
 
 # Okabe and Ito's palette, which is suitable for color-blind readers.
-COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
-SMALL: dict[str, Any] = {"markersize": 3, "color": COLOURS["convtime"]}
+COLORS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
+SMALL: dict[str, Any] = {"markersize": 3, "color": COLORS["convtime"]}
 FILE_TYPES = ("png", "svg", "pdf")  # matplotlib's types that need no other program
 
 
@@ -67,6 +67,6 @@ def draw_estimate(
     axis: Any, value: float, interval: tuple[float, float], height: float, who: str
 ) -> None:
     if value > 0:  # the axis is logarithmic
-        axis.plot(1e6 * value, height, "o", color=COLOURS[who], markersize=4)
+        axis.plot(1e6 * value, height, "o", color=COLORS[who], markersize=4)
     if interval[0] > 0 and math.isfinite(interval[1]):
-        axis.plot(microseconds(interval), (height, height), color=COLOURS[who])
+        axis.plot(microseconds(interval), (height, height), color=COLORS[who])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core.plot import COLOURS, figure_class
+from convtime.core.plot import COLORS, figure_class
 from convtime.core.text import printable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
             [1e6 * duration for _, duration in times],
             ".",
             markersize=3,
-            color=COLOURS["PyTorch"],
+            color=COLORS["PyTorch"],
         )
     seconds = [reading.seconds for reading in trace.readings]
     for label, name, scale in (
@@ -56,7 +56,7 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
         axes[label].plot(
             seconds,
             [float("nan") if value is None else scale * value for value in values],
-            color=COLOURS["convtime"],
+            color=COLORS["convtime"],
         )
     if reasons:
         _draw_reasons(axes["throttled by"], trace, reasons)
@@ -77,6 +77,6 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
             for start, end, reading in zip(starts, ends, trace.readings, strict=True)
             if reason in (reading.throttle_reasons or ())
         ]
-        axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
+        axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLORS["PyTorch"])
     labels = [printable(reason) for reason in reasons]
     axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)

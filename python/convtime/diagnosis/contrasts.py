@@ -18,8 +18,7 @@ import torch
 
 from convtime.conv.explain.kernels import LAYOUT, role_of
 from convtime.counting.counters import counters
-from convtime.diagnosis import host, process
-from convtime.diagnosis import neighbors as neighbours
+from convtime.diagnosis import host, neighbors, process
 from convtime.diagnosis.account import account_of
 from convtime.diagnosis.evidence import Calls, Evidence, Held, Timing, Work
 from convtime.diagnosis.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
@@ -152,8 +151,8 @@ def _can_rotate(subject: Subject, evidence: Evidence) -> str:
     return _without_setup(subject, evidence) or copied_elsewhere(evidence)
 
 
-def _look_at_neighbours(subject: Subject, evidence: Evidence) -> Evidence:
-    return dataclasses.replace(evidence, neighbours=neighbours.look(subject.place.device))
+def _look_at_neighbors(subject: Subject, evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, neighbors=neighbors.look(subject.place.device))
 
 
 def _look_at_launch(subject: Subject, evidence: Evidence) -> Evidence:
@@ -177,8 +176,8 @@ def _look_at_held(subject: Subject, evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, held=Held(_HELD_SECONDS, returned))
 
 
-def _look_at_serialised(subject: Subject, evidence: Evidence) -> Evidence:
-    return dataclasses.replace(evidence, serialised=look_at_results(subject))
+def _look_at_serialized(subject: Subject, evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, serialized=look_at_results(subject))
 
 
 def _look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
@@ -362,8 +361,8 @@ def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
 def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
     """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
     times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
-    for eats in neighbours.EATS:
-        with neighbours.in_a_stream(subject.place.device, eats):
+    for eats in neighbors.EATS:
+        with neighbors.in_a_stream(subject.place.device, eats):
             times[f"beside a stream that eats {eats}"] = Timing.of(
                 subject.time(cache="warm", method="event")
             )
@@ -372,8 +371,8 @@ def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
 
 def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
     times = dict(evidence.contrasts.get("beside", {}))
-    for eats in neighbours.EATS:
-        with neighbours.in_a_process(subject.place.device, eats):
+    for eats in neighbors.EATS:
+        with neighbors.in_a_process(subject.place.device, eats):
             found = subject.time(cache="warm", method="event", exclusive=False)
             times[f"beside a process that eats {eats}"] = Timing.of(found)
     return evidence.with_contrast("beside", times)
@@ -447,12 +446,12 @@ def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
 
 CONTRASTS: tuple[Contrast, ...] = (
     Contrast("host", "the operating system's effects", 1.2, 6, _always, host.look_at_host, "cpu"),
-    Contrast("neighbours", "work of known duration", 0.2, 0, _always, _look_at_neighbours, "cuda"),
+    Contrast("neighbors", "work of known duration", 0.2, 0, _always, _look_at_neighbors, "cuda"),
     Contrast("launch", "the smallest operation", 0.1, 0, _always, _look_at_launch, "cuda"),
     Contrast("trace", "a run under a profiler", 1.0, 15, _always, _look_at_trace, "cuda"),
     Contrast("held", "a busy stream", 0.1, 1, _without_setup, _look_at_held, "cuda"),
     Contrast(
-        "serialised", "waits in the call", 0.2, 8, _without_setup, _look_at_serialised, "cuda"
+        "serialized", "waits in the call", 0.2, 8, _without_setup, _look_at_serialized, "cuda"
     ),
     Contrast("cache", "the cache's contents", 0.7, 60, _always, _look_at_cache, "cuda"),
     Contrast("operators", "a run under a profiler", 0.4, 6, _always, host.look_at_operators, "cpu"),
@@ -473,7 +472,7 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("batch", "several calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
     Contrast("beside", "concurrent work", 1.0, 60, _without_setup, _look_beside, "cuda"),
     Contrast(
-        *("neighbour process", "a concurrent process", 14.0, 20),
+        *("neighbor process", "a concurrent process", 14.0, 20),
         *(_without_setup, _look_beside_a_process, "cuda"),
     ),
     Contrast(

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import torch
 
 from convtime.device import nvml
-from convtime.diagnosis.evidence import Neighbours
+from convtime.diagnosis.evidence import Neighbors
 
 Eats = Literal["bandwidth", "multiprocessors"]
 EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
@@ -29,10 +29,10 @@ _PIECE_SECONDS, _AT_ONCE = 1e-3, 8
 _BEGUN = "begun"
 
 
-def look(device: torch.device) -> Neighbours:
+def look(device: torch.device) -> Neighbors:
     """Time known work on a GPU."""
     with torch.cuda.device(device):
-        return Neighbours(
+        return Neighbors(
             spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),
             spin=_spin_seconds(),
             copied_bytes_per_second=_copy_rate(device),

@@ -152,7 +152,7 @@ _VARIED: Mapping[CauseCode, str] = {
 
 
 def _missing_wait(evidence: Evidence, account: Account) -> Iterator[Cause]:  # noqa: ARG001
-    seen = evidence.serialised
+    seen = evidence.serialized
     if seen is None or not seen.repeats or not seen.differing:
         return
     told = f"{seen.differing} of {seen.calls} results differ from those of calls that wait"
@@ -169,7 +169,7 @@ def _missing_wait(evidence: Evidence, account: Account) -> Iterator[Cause]:  # n
 
 
 def _contention(evidence: Evidence, account: Account) -> Iterator[Cause]:  # noqa: ARG001
-    seen = evidence.neighbours
+    seen = evidence.neighbors
     told, slowed = [], [0.0]
     if evidence.work.other_launches >= OTHERS_LAUNCHES:
         told.append(
@@ -494,7 +494,7 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
 def _reads_in_vain(evidence: Evidence) -> bool:
     """Return whether a single kernel is memory-bound and reads far more than its tensors' bytes."""
     read, work = evidence.counters.get(BYTES_READ), evidence.work
-    highest = evidence.neighbours.highest_bytes_per_second if evidence.neighbours else None
+    highest = evidence.neighbors.highest_bytes_per_second if evidence.neighbors else None
     if read is None or not highest or work.kernels != 1 or not work.tensor_bytes:
         return False
     is_bound = read > BUSY_MEMORY * highest * work.seconds

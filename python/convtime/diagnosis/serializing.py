@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from convtime.diagnosis.evidence import Serialised
+from convtime.diagnosis.evidence import Serialized
 from convtime.diagnosis.subject import Subject
 from convtime.timing.agreement import repeated_agreement
 from convtime.timing.candidate import Candidate
@@ -54,7 +54,7 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def look_at_results(subject: Subject) -> Serialised | None:
+def look_at_results(subject: Subject) -> Serialized | None:
     """Compare the results; return None if there are no results to compare."""
     candidate = subject.candidate
     made: list[_Made] = []
@@ -86,7 +86,7 @@ def look_at_results(subject: Subject) -> Serialised | None:
         return None
     errors = [each.largest_error for each in found if each.same is False]
     known = [error for error in errors if error is not None]
-    return Serialised(
+    return Serialized(
         repeats=bool(repeats.same),
         calls=len(found),
         differing=len(errors),

@@ -12,6 +12,11 @@ from typing import Any
 from convtime.core import codec
 
 _CONDITIONS = ("method", "metric", "queue", "cache", "placement", "pages", "regime", "exclusive")
+_RENAMED: dict[str, str] = {
+    "neighbours": "neighbors",
+    "serialised": "serialized",
+    "utilisation": "utilization",
+}
 #: Keys by which an untyped document is recognized, in this order.
 _KINDS = {
     "Measurement": ("seconds", "cache_requested"),
@@ -44,12 +49,12 @@ def upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def renewed(value: Any) -> Any:
-    """Return JSON in which every measurement has today's fields."""
+    """Return JSON in which every measurement and every evidence has today's fields."""
     if isinstance(value, list | tuple):
         return [renewed(each) for each in value]
     if not isinstance(value, Mapping):
         return value
-    fields = {name: renewed(each) for name, each in value.items()}
+    fields = {str(_RENAMED.get(name, name)): renewed(each) for name, each in value.items()}
     return _measurement(fields) if "seconds" in fields and "cache_requested" in fields else fields
 
 

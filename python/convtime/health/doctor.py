@@ -50,7 +50,7 @@ def doctor(device: torch.device | str | int | None = None) -> Examination:
     began = time.perf_counter()
     cpu = state.cpu_state()  # before convtime adds to the load
     on_gpu = device.type == "cuda"
-    utilisation = state.utilisation(device) if on_gpu else None
+    utilization = state.utilization(device) if on_gpu else None
     monitor = ClockMonitor(device, interval=0.1) if on_gpu else None
     with monitor or contextlib.nullcontext():
         known_durations = tuple(_known_durations(device))
@@ -59,7 +59,7 @@ def doctor(device: torch.device | str | int | None = None) -> Examination:
     gpu, gpu_reason = None, ""
     if monitor is not None:
         try:
-            gpu = state.gpu_state(device, utilisation, monitor.readings)
+            gpu = state.gpu_state(device, utilization, monitor.readings)
         except nvml.NvmlUnavailableError as error:
             gpu_reason = str(error)
     return Examination(

@@ -29,7 +29,7 @@ SPREAD_LIMITS = (0.05, 0.5)
 #: Load average per CPU, and GPU utilization before any timing, above which a finding reports other
 #: work on the machine.
 LOAD_LIMIT = 0.5
-UTILISATION_LIMIT = 0.05
+UTILIZATION_LIMIT = 0.05
 
 # The clocks fall normally under load (sw_power_cap) and at rest. The hardware reasons indicate a
 # cooling or power problem. hw_slowdown accompanies them, but also occurs when clocks merely change.
@@ -164,11 +164,11 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
         )
     elif gpu.other_processes is not None:
         yield Finding("other processes", "ok", "no other process is known to run on this GPU")
-    if gpu.utilisation is not None and gpu.utilisation > UTILISATION_LIMIT:
+    if gpu.utilization is not None and gpu.utilization > UTILIZATION_LIMIT:
         yield Finding(
-            "utilisation",
+            "utilization",
             "advice",
-            f"the GPU was busy for {gpu.utilisation:.0%} of the second before the check",
+            f"the GPU was busy for {gpu.utilization:.0%} of the second before the check",
             "use nvidia-smi to find its other users, also outside this container",
         )
     yield _judge_throttling(gpu.throttle_reasons)

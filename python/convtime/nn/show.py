@@ -14,26 +14,21 @@ _ITSELF = "the model itself"
 
 def line(change: ModelChange) -> str:
     """Return the number of changed layers, and the names of unchanged layers."""
-    told = _counts(change)
-    if change.left:
-        told += f": {', '.join(name for name, _ in _named(change.left))}"
-    return text.printable(told)
+    names = ", ".join(name for name, _ in _named(change.left))
+    return text.printable(": ".join(filter(None, (_counts(change), names))))
 
 
 def brief(change: ModelChange) -> str:
     """Return the number of changed layers, and why others were left unchanged."""
     left = [f"{name} is left: {why}" for name, why in _named(change.left)]
-    parts = [_counts(change), text.sentences(left, indent=2)]
-    return "\n".join(filter(None, parts))
+    return "\n".join(filter(None, (_counts(change), text.sentences(left, indent=2))))
 
 
 def sheet(change: ModelChange) -> str:
     """Return the change of each layer, or why it was left unchanged."""
-    parts = [_counts(change)]
     rows = _rows(change)
-    if rows:
-        parts.append(text.table((change.one, ""), rows))
-    return "\n\n".join(parts)
+    table = text.table((change.one, ""), rows) if rows else ""
+    return "\n\n".join(filter(None, (_counts(change), table)))
 
 
 def html_sheet(change: ModelChange) -> str:

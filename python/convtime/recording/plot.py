@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from convtime.core.plot import COLOURS, draw_estimate, figure_class
+from convtime.core.plot import COLORS, draw_estimate, figure_class
 from convtime.core.text import printable
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def modules_figure(timed: ModuleTimes) -> Figure:
             ratios.plot(each.ratio.value, place, "o", color="black", markersize=4)
             if math.isfinite(each.ratio.high):
                 ends = (each.ratio.low, each.ratio.high)
-                ratios.plot(ends, (place, place), color=COLOURS["convtime"])
+                ratios.plot(ends, (place, place), color=COLORS["convtime"])
     for who, label in (("PyTorch", "in place"), ("convtime", "isolated")):
-        times.plot([], [], "o", color=COLOURS[who], markersize=4, label=label)
+        times.plot([], [], "o", color=COLORS[who], markersize=4, label=label)
     times.set_xscale("log")
     times.set_xlabel(f"{timed.method} time of a step (µs)", fontsize=8)
     ratios.axvspan(1 - timed.margin, 1 + timed.margin, color="#009E73", alpha=0.15)

@@ -127,7 +127,7 @@ def _draw_quantity(
     numbers = _numbers(values)
     places = dict(zip(map(str, values), numbers or range(len(values)), strict=True))
     for number, application in enumerate(swept.plan.applications):
-        colour = _SERIES[number % len(_SERIES)]
+        color = _SERIES[number % len(_SERIES)]
         found = sorted(
             (places[str(point.values[x])], _band(point, *of))
             for point in points
@@ -138,12 +138,12 @@ def _draw_quantity(
         # Text between two "$" would become a formula, and a leading "_" would hide the label.
         label = printable(application).replace("$", r"\$").lstrip("_")
         if numbers:
-            panel.plot(at, mean, "o-", markersize=3, color=colour, label=label)
-            panel.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+            panel.plot(at, mean, "o-", markersize=3, color=color, label=label)
+            panel.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
         else:
             at = [place + 0.1 * number for place in at]
-            panel.vlines(at, low, high, color=colour, alpha=0.4, linewidth=4)
-            panel.plot(at, mean, "o", markersize=4, color=colour, label=label)
+            panel.vlines(at, low, high, color=color, alpha=0.4, linewidth=4)
+            panel.plot(at, mean, "o", markersize=4, color=color, label=label)
     if not numbers:
         names = [printable(str(value)) for value in values]
         panel.set_xticks(range(len(values)), names, fontsize=8, parse_math=False)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core.plot import COLOURS, SMALL, figure_class, microseconds
+from convtime.core.plot import COLORS, SMALL, figure_class, microseconds
 from convtime.core.text import printable
 from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
 
@@ -71,7 +71,7 @@ def _draw_power(axis: Any, readings: Sequence[ClockReading]) -> None:
     axis.plot(
         [reading.seconds for reading in known],
         [reading.power for reading in known],
-        color=COLOURS["convtime"],
+        color=COLORS["convtime"],
     )
     axis.set_ylabel("power (W)", fontsize=8)
     axis.set_xlabel("seconds, from before the first call until after the last", fontsize=8)
@@ -83,7 +83,7 @@ def _draw_samples(axis: Any, measured: Measurement) -> None:
     if throttled:
         times = microseconds(measured.seconds[place] for place in throttled)
         told = f"below {THROTTLED_BELOW:.0%} of the highest clock"
-        axis.plot(throttled, times, "+", color=COLOURS["PyTorch"], label=told)
+        axis.plot(throttled, times, "+", color=COLORS["PyTorch"], label=told)
     low, high = microseconds(measured.median_interval)
     if math.isfinite(low) and math.isfinite(high):
         axis.axhspan(low, high, color="grey", alpha=0.3, label="95 % interval of the median")
@@ -113,7 +113,7 @@ def comparison_figure(compared: Comparison) -> Figure:
     for place, measured in enumerate(compared.measurements.values()):
         for span, width in ((0.98, 1), (0.5, 4)):
             ends = [1e6 * measured.quantile(0.5 + side * span / 2) for side in (-1, 1)]
-            times.plot(ends, (place, place), color=COLOURS["convtime"], linewidth=width)
+            times.plot(ends, (place, place), color=COLORS["convtime"], linewidth=width)
         times.plot(1e6 * measured.median, place, "o", color="black", markersize=4)
     times.set_xlabel("time (µs): median, quartiles, 1 % to 99 %", fontsize=8)
 
@@ -126,7 +126,7 @@ def comparison_figure(compared: Comparison) -> Figure:
             continue
         ratios.plot(ratio.value, place, "o", color="black", markersize=4)
         if math.isfinite(ratio.low) and math.isfinite(ratio.high):
-            ratios.plot((ratio.low, ratio.high), (place, place), color=COLOURS["convtime"])
+            ratios.plot((ratio.low, ratio.high), (place, place), color=COLORS["convtime"])
     ratios.set_xlabel(f"ratio to {printable(compared.baseline)}", fontsize=8, parse_math=False)
     ratios.legend(loc="best", fontsize=7)
     for axis in (times, ratios):
