@@ -846,7 +846,7 @@ def test_the_wheel_names_the_plugin() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["docs/regression-tests.md", "examples/ci/gpu.yml", "examples/ci/cpu.yml"]
+    "source", ["docs/guides/regression-tests.md", "examples/ci/gpu.yml", "examples/ci/cpu.yml"]
 )
 def test_documents_and_examples_name_options_that_there_are(
     source: str, run: Any, pytester: pytest.Pytester

@@ -48,7 +48,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="PROBLEM",
-        help=f"a convolution such as {EXAMPLE}, as docs/command-line.md describes",
+        help=f"a convolution such as {EXAMPLE}, as docs/reference/convolution-lines.md describes",
     )
     source.add_argument(
         "--layers",

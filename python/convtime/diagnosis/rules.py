@@ -1,7 +1,7 @@
 """Derive causes from evidence, in pure functions that need no device.
 
 Each rule looks for one cause. The thresholds are at the top and in weighing.py;
-docs/why-times-differ.md explains them.
+docs/reference/causes.md explains them.
 """
 
 from __future__ import annotations

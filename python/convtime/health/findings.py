@@ -1,6 +1,6 @@
 """Turn an examination into findings with advice.
 
-The thresholds are at the top. docs/clocks.md explains each threshold.
+The thresholds are at the top. docs/reference/doctor.md explains each threshold.
 """
 
 from __future__ import annotations

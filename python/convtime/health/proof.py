@@ -24,7 +24,7 @@ from convtime.timing.sampling.measure import measure
 from convtime.timing.time_op import time_op
 
 #: By method: allowed error of a known difference, relative and in seconds. The larger limit applies
-#: (docs/methods.md), plus one tick of the clock.
+#: (docs/explanation/methods.md), plus one tick of the clock.
 DURATION_LIMITS: dict[Method, tuple[float, float]] = {
     "kernel": (0.01, 64e-9),
     "event": (0.02, 250e-9),

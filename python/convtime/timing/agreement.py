@@ -80,8 +80,9 @@ def check_results(
 ) -> dict[str, Agreement]:
     """Check whether each candidate returns the same result as the first one.
 
-    Each candidate is called once, after its setup and in the caller's modes. The first is called
-    twice. Where results differ, both are called again, because either may be nondeterministic.
+    Each candidate is called once, after its ``before`` and in the caller's modes. The first is
+    called twice. Where results differ, both are called again, because either may be
+    nondeterministic.
 
     Args:
         candidates: the baseline first.

@@ -48,9 +48,9 @@ def compare(
             candidates with the same name are numbered.
         baseline: name of the candidate that the others are compared with. Default: the first one.
         check: whether further calls after the timing compare the candidates' results with the
-            baseline's: ``close`` (within a tolerance for each dtype, see docs/methods.md),
-            ``exact`` (bit by bit), or None (no check). A different result is not an error; the
-            comparison's ``same_results`` reports it.
+            baseline's: ``close`` (within a tolerance for each dtype, see
+            docs/explanation/comparing.md), ``exact`` (bit by bit), or None (no check). A different
+            result is not an error; the comparison's ``same_results`` reports it.
         control: whether to time a duplicate of the baseline as an additional candidate. If it is
             found to differ, no verdict counts.
         interference: whether to time each candidate briefly in isolation, to find those whose time

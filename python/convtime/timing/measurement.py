@@ -114,7 +114,7 @@ class Measurement(codec.Stored, Shown, show=show):
             (none of the call's data, but dirty lines, which are written back during the call),
             ``cold-clean`` (none of the call's data, but lines that were only read), ``rotate``
             (none of its tensors, which differ from those of the calls before), ``partly warm`` (the
-            tensors that could not be rotated, which ``cache_reason`` names), ``warm`` (the data
+            tensors that could not be rotated, which ``cache.reason`` names), ``warm`` (the data
             that the previous call left there) or ``uncontrolled``.
         placement: addresses of the call's tensors: ``random`` (random multiples of 512 bytes,
             changed for each sample), ``aligned`` (multiples of 2 MiB, changed for each sample) or
