@@ -16,6 +16,7 @@ from convtime.core.text import printable
 _WIDTH = 420.0
 _LINE = 16.0  # height of a text line
 _MARGIN = 4.0
+_NAMES = 0.35 * _WIDTH  # where the names of rows end
 _LONGEST = 22  # characters of a name; tables show the full name
 _OUTERMOST = 0.01  # share of the samples at each end that may be outside the scale
 
@@ -67,46 +68,44 @@ class Estimate:
     high: float
 
 
-def estimates(rows: Sequence[Estimate], reference: float, margin: float) -> str:
-    """Draw values with intervals, one per line, with a reference.
+def ratios(rows: Sequence[Estimate], margin: float) -> str:
+    """Draw ratios with intervals, one per line, and a line at 1; an empty string without ratios.
 
     Args:
-        rows: at least one estimate.
-        reference: value at which to draw a line across all rows.
-        margin: half-width of the band around the reference.
+        rows: the ratios.
+        margin: half-width of the band around 1.
     """
+    if not rows:
+        return ""
     ends = [end for row in rows for end in (row.value, row.low, row.high) if math.isfinite(end)]
-    ends += [reference - 1.5 * margin, reference + 1.5 * margin]
-    names = 0.35 * _WIDTH
+    ends += [1 - 1.5 * margin, 1 + 1.5 * margin]
     edge = 0.05 * (max(ends) - min(ends))
-    scale = _Scale(min(ends) - edge, max(ends) + edge, start=names)
+    scale = _Scale(min(ends) - edge, max(ends) + edge, start=_NAMES)
     height = _LINE * len(rows)
-    left, right = scale.at(reference - margin), scale.at(reference + margin)
+    left, right = scale.at(1 - margin), scale.at(1 + margin)
     drawn = [_rectangle(left, 0, right - left, height, opacity=0.15)]
-    drawn.append(_line(scale.at(reference), 0, scale.at(reference), height, opacity=0.5))
+    drawn.append(_line(scale.at(1), 0, scale.at(1), height, opacity=0.5))
     for place, row in enumerate(rows):
         middle = _LINE * (place + 0.5)
-        drawn.append(_text(names - 8, middle + 4, _shortened(row.label), "end"))
+        drawn.append(_text(_NAMES - 8, middle + 4, _shortened(row.label), "end"))
         if math.isfinite(row.value):
             drawn.append(_line(scale.at(row.low), middle, scale.at(row.high), middle, width=2))
             drawn.append(_dot(scale.at(row.value), middle))
-    for end, anchor in ((scale.low, "start"), (reference, "middle"), (scale.high, "end")):
+    for end, anchor in ((scale.low, "start"), (1, "middle"), (scale.high, "end")):
         drawn.append(_text(scale.at(end), height + _LINE - 3, f"{end:.3g}", anchor))
     told = ", ".join(f"{row.label} {row.value:.4g}" for row in rows)
-    return _picture(drawn, height + _LINE, f"{told}; {reference:g} is the reference")
+    return _picture(drawn, height + _LINE, f"{told}; 1 is the reference")
 
 
-def bars(rows: Iterable[tuple[str, float]]) -> str:
+def bars(rows: Sequence[tuple[str, float]]) -> str:
     """Draw shares of a whole, one per line."""
-    rows = [*rows]
-    names = 0.35 * _WIDTH
     drawn = []
     for place, (label, share) in enumerate(rows):
         top = _LINE * place
-        width = max(0.5, (_WIDTH - names - 40) * share)
-        drawn.append(_text(names - 8, top + 12, _shortened(label), "end"))
-        drawn.append(_rectangle(names, top + 2, width, _LINE - 4, opacity=0.6))
-        drawn.append(_text(names + width + 4, top + 12, f"{share:.0%}", "start"))
+        width = max(0.5, (_WIDTH - _NAMES - 40) * share)
+        drawn.append(_text(_NAMES - 8, top + 12, _shortened(label), "end"))
+        drawn.append(_rectangle(_NAMES, top + 2, width, _LINE - 4, opacity=0.6))
+        drawn.append(_text(_NAMES + width + 4, top + 12, f"{share:.0%}", "start"))
     told = ", ".join(f"{label} {share:.0%}" for label, share in rows)
     return _picture(drawn, _LINE * len(rows), told)
 
@@ -134,9 +133,8 @@ def course(times: Sequence[float], values: Sequence[float | None], labels: tuple
         for piece in pieces
         if piece
     ]
-    names = across.start - 8
-    drawn.append(_text(names, 12, labels[1], "end"))
-    drawn.append(_text(names, height - 2, labels[0], "end"))
+    drawn.append(_text(across.start - 8, 12, labels[1], "end"))
+    drawn.append(_text(across.start - 8, height - 2, labels[0], "end"))
     return _picture(drawn, height, f"between {labels[0]} and {labels[1]}")
 
 

@@ -30,6 +30,11 @@ def printable(text: str) -> str:
     )
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun, e.g. "1 pass" or "2,000 passes"; by default with an "s"."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
 def render(blocks: Iterable[Block], indent: int = 0) -> str:
     """Return a page as text, with an empty line between blocks."""
     page = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
-from convtime.core.text import printable
+from convtime.core.text import counted, printable
 from convtime.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def line(counters: Counters) -> str:
     """Return one line with the number of kernels and metrics, and the counting conditions."""
     launches = sum(kernel.launches for kernel in counters.kernels)
     return printable(
-        f"{counters.name}: {_count(len(counters.totals), 'metric')} of "
-        f"{_count(launches, 'launch', 'launches')} on {counters.device}, in "
-        f"{_count(counters.passes, 'pass', 'passes')}, cache {counters.cache}"
+        f"{counters.name}: {counted(len(counters.totals), 'metric')} of "
+        f"{counted(launches, 'launch', 'launches')} on {counters.device}, in "
+        f"{counted(counters.passes, 'pass', 'passes')}, cache {counters.cache}"
     )
 
 
@@ -115,7 +115,3 @@ def _remarks(counters: Counters) -> list[str]:
 def _costs(counters: Counters) -> list[str]:
     """Return the energy and peak memory, if measured."""
     return [str(cost) for cost in (counters.energy, counters.peak_memory) if cost is not None]
-
-
-def _count(number: int, one: str, several: str = "") -> str:
-    return f"{number:,} {one if number == 1 else several or one + 's'}"

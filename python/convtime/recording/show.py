@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Details, Line, Sentences, Table
-from convtime.core.text import printable
+from convtime.core.text import counted, printable
 from convtime.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ def line(recording: Recording) -> str:
     """Return one line with the amount and the method of recording."""
     if math.isnan(recording.seconds):
         return "still running"
-    entries = printable(_counted(len(recording.entries), "entry", "entries"))
+    entries = printable(counted(len(recording.entries), "entry", "entries"))
     told = f"of {format_seconds(recording.seconds)}: {entries} of regions"
     if recording.method == "kernel":
-        launched = _counted(len(recording.work), "launch", "launches")
+        launched = counted(len(recording.work), "launch", "launches")
         told += f", {format_seconds(recording.kernel_seconds)} in {launched}"
     return f"{told}, {recording.method}"
 
@@ -92,7 +92,7 @@ def _remarks(recording: Recording) -> Iterator[str]:
         told += (
             f": {format_seconds(recording.kernel_seconds)} of kernels, copies and memsets, "
             f"including {format_seconds(lasted)} outside regions "
-            f"({_counted(len(outside), 'launch', 'launches')})"
+            f"({counted(len(outside), 'launch', 'launches')})"
         )
     else:
         told += ": host times only"
@@ -100,10 +100,6 @@ def _remarks(recording: Recording) -> Iterator[str]:
     yield told
     if recording.ambiguous:
         yield (
-            f"{_counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
+            f"{counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
             "since several threads or tasks were in regions, and the issuing one is unknown"
         )
-
-
-def _counted(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"

@@ -40,8 +40,7 @@ def printed(times: ModuleTimes) -> Iterator[Block]:
         for timed in times.passes
         if timed.ratio is not None
     ]
-    if ratios:
-        yield Picture(svg.estimates(ratios, 1.0, times.margin))
+    yield Picture(svg.ratios(ratios, times.margin))
     yield Sentences(_remarks(times))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import svg
@@ -10,7 +10,7 @@ from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.sweeps.rows import DRIFT_MARGIN, summary, unit
-from convtime.timing.show import estimate, facts_of, reservations
+from convtime.timing.show import estimate, facts_of, grouped, reservations
 from convtime.timing.show import line as measurement_line
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _sentences(swept: Sweep) -> Iterator[str]:
             f"{_named(swept.missing)} not measured: the sweep was interrupted; call it again with "
             "its file to resume"
         )
-    for error, points in _grouped((point.error, point) for point in swept.failed).items():
+    for error, points in grouped((point.error, point) for point in swept.failed).items():
         yield f"{_named(points)} failed: {error}"
     yield _drift_sentence(swept)
     reserved = (
@@ -136,21 +136,13 @@ def _sentences(swept: Sweep) -> Iterator[str]:
         if point.measurement is not None
         for reservation in reservations(point.measurement)
     )
-    for reservation, points in _grouped(reserved).items():
+    for reservation, points in grouped(reserved).items():
         yield f"{reservation}: {_named(points)}"
     uncounted = ((point.counters_reason, point) for point in swept.points if point.counters_reason)
-    for reason, points in _grouped(uncounted).items():
+    for reason, points in grouped(uncounted).items():
         yield f"counters were not read at {_named(points)}: {reason}"
     if swept.metrics:
         yield f"{len(swept.metrics)} metrics were counted; see details()"
-
-
-def _grouped(pairs: Iterable[tuple[str, SweepPoint]]) -> dict[str, list[SweepPoint]]:
-    """Group points by sentence."""
-    found: dict[str, list[SweepPoint]] = {}
-    for said, point in pairs:
-        found.setdefault(said, []).append(point)
-    return found
 
 
 def _named(points: Sequence[SweepPoint]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from convtime.core import svg
 from convtime.core.load import _C
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from convtime.timing.measurement import Measurement
 
 _Facts = Iterator[tuple[str, str]]
+_T = TypeVar("_T")
 
 _ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
@@ -58,6 +59,14 @@ def launch_cells(activity: DeviceActivity, name: str) -> tuple[str, str, str]:
         return "", "", f"{activity.kind} of {activity.bytes:,} bytes"
     grid, block = ("×".join(map(str, sizes)) for sizes in (activity.grid, activity.block))
     return grid, block, name
+
+
+def grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
+    """Group what the same sentence is about by that sentence."""
+    found: dict[str, list[_T]] = {}
+    for said, each in pairs:
+        found.setdefault(said, []).append(each)
+    return found
 
 
 def estimate(measured: Measurement) -> str:

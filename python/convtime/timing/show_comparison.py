@@ -11,7 +11,7 @@ from convtime.core.page import Block, Cell, Details, Facts, Picture, Sentences, 
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.show import estimate, facts_of, median
+from convtime.timing.show import estimate, facts_of, grouped, median
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison
@@ -41,8 +41,7 @@ def printed(compared: Comparison) -> Iterator[Block]:
         if name != compared.baseline and _verdict(compared, name)
         for ratio in [compared.ratio(name)]
     ]
-    if ratios:
-        yield Picture(svg.estimates(ratios, 1.0, compared.margin))
+    yield Picture(svg.ratios(ratios, compared.margin))
     yield Sentences(_sentences(compared))
 
 
@@ -88,17 +87,17 @@ def _verdict(compared: Comparison, name: str) -> str:
 
 def _sentences(compared: Comparison) -> Iterator[str]:
     """Yield the meaning of the verdicts, and reservations about them."""
-    names: dict[str, list[str]] = {}
+    uncontrolled = []  # the same sentence for all candidates
     for name in _in_order(compared):
         if name == compared.baseline:
             continue
         judged = compared.judge(name)
-        if judged.reason == "control-differs":  # the same sentence for all candidates
+        if judged.reason == "control-differs":
             said = f"against {compared.baseline}: uncertain ({judged.reason}): {judged.sentence}"
-            names.setdefault(said, []).append(name)
+            uncontrolled.append((said, name))
         elif judged.reason != "no-gpu-work":  # the table shows that
             yield f"{name} {_in_words(judged, compared)}"
-    for said, those in names.items():
+    for said, those in grouped(uncontrolled).items():
         yield f"{', '.join(those)} {said}"
     for name, agreement in compared.same_results.items():
         if agreement.same is False:
@@ -134,11 +133,12 @@ def _in_words(judged: Judgement, compared: Comparison) -> str:
 
 def _notes_on_inputs(compared: Comparison) -> Iterator[str]:
     """Yield notes on inputs, with the candidates that each note applies to."""
-    names: dict[str, list[str]] = {}
-    for name, measured in compared.measurements.items():
-        for remark in measured.inputs:
-            names.setdefault(remark, []).append(name)
-    for remark, those in names.items():
+    remarks = (
+        (remark, name)
+        for name, measured in compared.measurements.items()
+        for remark in measured.inputs
+    )
+    for remark, those in grouped(remarks).items():
         yield f"note on {', '.join(those)}: {remark}"
 
 
