@@ -27,23 +27,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: the path cannot be written; the message says why.
     """
-    try:
+    with _write_errors(path, f" in {Path(path).absolute().parent}"):
         if _standard_stream(path) is not None:
             return
-        if _is_stream(path):
-            # Do not open it: closing a pipe signals end-of-file to its reader.
-            if not os.access(path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            return
-        target = _replaceable(path)
-        temporary = _temporary(target)
-        temporary.touch(exist_ok=False)
-        temporary.unlink()
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # the latter for a path with a NUL
-        folder = Path(path).absolute().parent
-        raise InputError(f"{path}: cannot be written in {folder} ({why(error)})") from error
+        if not _is_stream(path):
+            temporary = _temporary(_replaceable(path))
+            temporary.touch(exist_ok=False)
+            temporary.unlink()
+        # Do not open a stream: closing a pipe signals end-of-file to its reader.
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def extension_of(path: str | os.PathLike[str], written: Sequence[str]) -> str:
@@ -93,7 +86,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         InputError: the file cannot be written, e.g. the disk is full; the message says why. A
             file's old content is intact.
     """
-    try:
+    with _write_errors(path):
         stream = _standard_stream(path)
         if stream is not None:
             _write(os.dup(stream), content)
@@ -101,10 +94,16 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
             _write(os.open(path, os.O_WRONLY), content)
         else:
             replace_file(_replaceable(path), content)
+
+
+@contextlib.contextmanager
+def _write_errors(path: str | os.PathLike[str], where: str = "") -> Iterator[None]:
+    try:
+        yield
     except InputError:
         raise
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
-        raise InputError(f"{path}: cannot be written ({why(error)})") from error
+        raise InputError(f"{path}: cannot be written{where} ({why(error)})") from error
 
 
 def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
