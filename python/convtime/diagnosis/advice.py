@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from convtime.conv.advice_result import Advice
+from convtime.conv.advice import Advice
 from convtime.diagnosis.account import BACKGROUND_CORES
 from convtime.diagnosis.diagnosis import Cause, CauseCode
 from convtime.diagnosis.evidence import Evidence
