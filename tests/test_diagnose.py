@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import Diagnosis, cli
-from convtime.conv.advice_result import Advice
+from convtime.conv.advice import Advice
 from convtime.core.errors import InputError
 from convtime.diagnosis import (
     contrasts,

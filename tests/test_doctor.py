@@ -12,6 +12,7 @@ import torch
 
 import convtime
 from convtime import cli
+from convtime.core import codec
 from convtime.device import clock_lock, nvml
 from convtime.device import state as machine
 from convtime.device.clock_reading import ClockReading
@@ -334,7 +335,7 @@ def test_on_a_cpu_the_command_prints_its_findings(capsys):
     code = cli.main(["doctor", "--device", "cpu", "--json", "-"])
     seen = json.loads(capsys.readouterr().out)
     assert code == (0 if seen["passed"] else 1)
-    assert seen["schema"] == "2.1"
+    assert seen["schema"] == codec.SCHEMA
     assert seen["gpu"] is None
     (known,) = seen["known_durations"]
     assert known["expected"] == pytest.approx(400e-6)

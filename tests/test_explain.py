@@ -14,8 +14,7 @@ from torch.nn.utils import prune
 import convtime
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.explain import explain as running
-from convtime.conv.explain.differences import differences
-from convtime.conv.explain.explain import explain
+from convtime.conv.explain.explain import differences, explain
 from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
 from convtime.conv.explain.kernels import parts
 from convtime.conv.explain.reasons import why

@@ -1,5 +1,5 @@
 from . import nn, ops
-from .conv.advice_result import Advice
+from .conv.advice import Advice
 from .conv.explain.explain import explain
 from .conv.explain.explanation import Explanation
 from .conv.plan_cache import clear_plan_cache, plan_cache

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
 import itertools
 import string
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -286,20 +287,15 @@ def _holes(line: str) -> list[str]:
 
 def _check_problem(line: str, axes: Axes) -> None:
     """Raise an error if no combination of axis values makes the line a convolution."""
-    combinations = itertools.product(*(axes.values[axis] for axis in axes.parameters))
-    refusals = [
-        _refusal(line, dict(zip(axes.parameters, values, strict=True))) for values in combinations
+    lines = [
+        line.format(**dict(zip(axes.parameters, values, strict=True)))
+        for values in itertools.product(*(axes.values[axis] for axis in axes.parameters))
     ]
-    if refusals[0] is not None and all(refusals):
-        raise refusals[0]
-
-
-def _refusal(line: str, values: Mapping[str, Any]) -> InputError | None:
-    try:
-        ProblemLine.parse(line.format(**values))
-    except InputError as error:
-        return error
-    return None
+    for each in lines:
+        with contextlib.suppress(InputError):
+            ProblemLine.parse(each)
+            return
+    ProblemLine.parse(lines[0])  # raises
 
 
 def _layer(

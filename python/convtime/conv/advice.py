@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from convtime.conv.advice_result import Advice
 from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import memory_format
+from convtime.core.units import format_seconds
 from convtime.timing.compare import compare
 
 #: Channel counts that are multiples of this suit Tensor Cores.
@@ -21,6 +21,40 @@ _CHANNELS = 8
 _HALF = torch.float16
 _AS_IS = "as it is"
 _WARMUP_SECONDS = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """One suggestion.
+
+    Attributes:
+        text: the suggestion, in the imperative.
+        seconds: time of a call that follows it; None if it was not tried.
+        instead_of: time of a call without it, measured next to the other; None if not tried.
+        note: other effects, such as a changed result; empty for none.
+    """
+
+    text: str
+    seconds: float | None = None
+    instead_of: float | None = None
+    note: str = ""
+
+    @property
+    def saved(self) -> float | None:
+        """Seconds that it saves per call; negative if the call takes longer."""
+        if self.seconds is None or self.instead_of is None:
+            return None
+        return self.instead_of - self.seconds
+
+    def __str__(self) -> str:
+        told = f"{self.text}; {self.note}" if self.note else self.text
+        if self.saved is None or self.instead_of is None:
+            return told
+        verb = "saves" if self.saved >= 0 else "costs"
+        return (
+            f"{told} ({verb} {format_seconds(abs(self.saved))} of "
+            f"{format_seconds(self.instead_of)} here)"
+        )
 
 
 class _Variant(NamedTuple):
@@ -68,24 +102,16 @@ def measured_advice(
         interference=False,
     )
     here = found.measurements[_AS_IS].median
-    advice = [
+    advice = (
         Advice(each.text, found.measurements[each.text].median, here, each.note)
         for each in variants
-    ]
+    )
     return tuple(sorted(advice, key=lambda each: -(each.saved or 0.0)))
 
 
 def _called(call: ConvCall, pass_name: str, variant: _Variant) -> Callable[[], torch.Tensor]:
-    plain = call.pytorch_call(pass_name, variant.tensors)
-    flags = variant.flags
-    if flags is None:
-        return plain
-
-    def under_flags() -> torch.Tensor:
-        with flags.applied():
-            return plain()
-
-    return under_flags
+    called = call.pytorch_call(pass_name, variant.tensors)
+    return called if variant.flags is None else variant.flags.applied()(called)
 
 
 def _variants(call: ConvCall, pass_name: str, tensors: ConvTensors) -> Iterator[_Variant]:
@@ -96,8 +122,9 @@ def _variants(call: ConvCall, pass_name: str, tensors: ConvTensors) -> Iterator[
     if rank > 1 and not is_nhwc:
         yield _Variant("keep input and weight in channels_last", in_nhwc)
     if is_nhwc:
-        contiguous = _each(tensors, torch.Tensor.contiguous)
-        yield _Variant("keep input and weight contiguous (NCHW)", contiguous)
+        yield _Variant(
+            "keep input and weight contiguous (NCHW)", _each(tensors, torch.Tensor.contiguous)
+        )
     if tensors.bias is not None and pass_name == FPROP:
         yield _Variant(
             "leave out the bias",

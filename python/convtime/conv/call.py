@@ -243,23 +243,11 @@ class ConvCall:
     def backend(self, pass_name: str, tensors: ConvTensors) -> str:
         """Return the name of the ConvBackend that PyTorch selects for a pass, e.g. "Cudnn"."""
         bias = tensors.bias if pass_name == FPROP else None
-        return backend_name(tensors.x, tensors.w, bias, *self.backward_arguments)
-
-
-def backend_name(
-    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *arguments: Any
-) -> str:
-    """Return the name of the ConvBackend that torch's own function selects, e.g. "Cudnn".
-
-    Args:
-        x: The input.
-        w: The weight.
-        bias: The bias, or None.
-        arguments: ConvCall.backward_arguments.
-    """
-    name = str(torch._C._select_conv_backend(x, w, bias, *arguments).name)
-    # torch's binding names every CPU and GPU backend except this one.
-    return "MkldnnTranspose" if name == "???" else name
+        selected = torch._C._select_conv_backend(
+            tensors.x, tensors.w, bias, *self.backward_arguments
+        )
+        # torch's binding names every CPU and GPU backend except this one.
+        return "MkldnnTranspose" if selected.name == "???" else str(selected.name)
 
 
 def backward_pass(pass_name: str) -> int:

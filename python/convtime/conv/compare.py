@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from convtime import nn
-from convtime.conv.call import backend_name, same_bits
+from convtime.conv.call import FPROP, same_bits
+from convtime.conv.explain.binding import bind, prepare
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, memory_format
 from convtime.conv.problem import ConvLayer, ConvProblem
@@ -19,7 +20,6 @@ from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
 from convtime.exchange.upgrade import renewed
-from convtime.ops.arguments import resolve_padding
 from convtime.timing.activity import same_launches
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Comparison
@@ -328,32 +328,8 @@ def _build(
 
 def _backend(module: Any, x: torch.Tensor) -> str:
     """Return the backend that PyTorch selects for a module, according to torch's own function."""
-    padding = module.padding
-    if module.padding_mode != "zeros":
-        x = torch.nn.functional.pad(
-            x, module._reversed_padding_repeated_twice, mode=module.padding_mode
-        )
-        padding = [0] * len(module.kernel_size)
-    elif isinstance(padding, str):
-        padding, _ = resolve_padding(
-            "compare",
-            len(module.kernel_size),
-            module.weight.shape,
-            module.stride,
-            padding,
-            module.dilation,
-        )
-    return backend_name(
-        x,
-        module.weight,
-        module.bias,
-        module.stride,
-        padding,
-        module.dilation,
-        module.transposed,
-        module.output_padding,
-        module.groups,
-    )
+    tensors, call = prepare(bind("", module, (x,), {}))
+    return call.backend(FPROP, tensors)
 
 
 def _least_bytes(problem: ConvProblem, dtype: str) -> int:

@@ -19,7 +19,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import torch
@@ -43,7 +42,7 @@ plan_oracle.serve(sys.argv[3], sys.argv[4])
 """
 
 
-class PlanOracle:
+class PlanOracle(contextlib.AbstractContextManager["PlanOracle"]):
     """A child process that reports which plans PyTorch builds, for any number of problems.
 
     It starts with the first question, and restarts with the next question after it died. Use it as
@@ -64,15 +63,7 @@ class PlanOracle:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder = tempfile.TemporaryDirectory(prefix="convtime-oracle-")
 
-    def __enter__(self) -> PlanOracle:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import TypeVar
 
 import torch
@@ -12,7 +12,7 @@ import torch
 Result = TypeVar("Result")
 
 
-class FreshThread:
+class FreshThread(contextlib.AbstractContextManager["FreshThread"]):
     """A thread whose thread-local caches are empty before its first call.
 
     It does not record gradients. Use it as a context manager; the thread ends on exit.
@@ -28,15 +28,7 @@ class FreshThread:
         self._pool = ThreadPoolExecutor(1, "convtime fresh thread")
         self._has_context = device.type != "cuda"
 
-    def __enter__(self) -> FreshThread:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._pool.shutdown()
 
     def call(self, function: Callable[[], Result]) -> Result:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from convtime.conv.advice_result import Advice
+from convtime.conv.advice import Advice
 from convtime.diagnosis.account import BACKGROUND_CORES
 from convtime.diagnosis.diagnosis import Cause, CauseCode
 from convtime.diagnosis.evidence import Evidence, Timing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from convtime.conv.advice import measured_advice
-from convtime.conv.advice_result import Advice
+from convtime.conv.advice import Advice
 from convtime.conv.call import FPROP
 from convtime.conv.explain.binding import prepare
 from convtime.conv.sources.called import convolutions_of

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from convtime.conv.advice_result import Advice
+from convtime.conv.advice import Advice
 from convtime.core import codec
 from convtime.core.shown import Shown
 from convtime.core.units import format_seconds, format_signed

@@ -158,6 +158,11 @@ def _timed(
         return OperationTiming(name, method, regime, None, None, None, one_line(error))
     if measured.regime != regime:
         return OperationTiming(name, method, regime, None, None, None, measured.regime.reason)
-    spread = measured.iqr / measured.median
-    interval = measured.median_interval
-    return OperationTiming(name, measured.method.used, regime, measured.median, spread, interval)
+    return OperationTiming(
+        name,
+        measured.method.used,
+        regime,
+        measured.median,
+        measured.iqr / measured.median,
+        measured.median_interval,
+    )

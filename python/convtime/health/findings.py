@@ -35,6 +35,7 @@ UTILIZATION_LIMIT = 0.05
 # cooling or power problem. hw_slowdown accompanies them, but also occurs when clocks merely change.
 _HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 _NORMAL_REASONS = ("gpu_idle", "applications_clocks_setting")
+_NO_NVML = "ask the administrator to make libnvidia-ml visible here, to read clocks and processes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ def find(seen: Examination) -> list[Finding]:
         *_judge_spread(seen.operations),
         *_judge_regimes(seen.operations),
         *([] if seen.gpu is None else _judge_gpu(seen.gpu)),
-        *([_no_nvml(seen.gpu_reason)] if seen.gpu_reason else []),
+        *([Finding("NVML", "advice", seen.gpu_reason, _NO_NVML)] if seen.gpu_reason else []),
         *_judge_cpu(seen.cpu),
     ]
 
@@ -131,39 +132,27 @@ def _judge_regimes(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
     burst, sustained = regimes["burst"], regimes["sustained"]
     if burst.interval is None or sustained.interval is None:
         return
-    if burst.interval[1] < sustained.interval[0]:
-        yield Finding(
-            "regimes",
-            "advice",
-            f"{burst.name} takes {format_seconds(burst.median or 0)} in burst and "
-            f"{format_seconds(sustained.median or 0)} sustained",
-            "choose one with regime='burst' or regime='sustained'",
-        )
-    else:
-        yield Finding("regimes", "ok", f"{burst.name} takes the same time in burst and sustained")
-
-
-def _no_nvml(reason: str) -> Finding:
-    return Finding(
-        "NVML",
-        "advice",
-        reason,
-        "ask the administrator to make libnvidia-ml visible here, to read clocks and processes",
+    yield _either(
+        "regimes",
+        "advice" if burst.interval[1] < sustained.interval[0] else "ok",
+        f"{burst.name} takes {format_seconds(burst.median or 0)} in burst and "
+        f"{format_seconds(sustained.median or 0)} sustained",
+        "choose one with regime='burst' or regime='sustained'",
+        f"{burst.name} takes the same time in burst and sustained",
     )
 
 
 def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
     if gpu.left_over:
         yield Finding("locked clocks", "failed", gpu.left_over, "reset the clocks as described")
-    if gpu.other_processes:
-        yield Finding(
+    if gpu.other_processes is not None:
+        yield _either(
             "other processes",
-            "failed",
+            "failed" if gpu.other_processes else "ok",
             f"{gpu.other_processes} other processes run on this GPU",
             "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES",
+            "no other process is known to run on this GPU",
         )
-    elif gpu.other_processes is not None:
-        yield Finding("other processes", "ok", "no other process is known to run on this GPU")
     if gpu.utilization is not None and gpu.utilization > UTILIZATION_LIMIT:
         yield Finding(
             "utilization",
@@ -172,15 +161,14 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
             "use nvidia-smi to find its other users, also outside this container",
         )
     yield _judge_throttling(gpu.throttle_reasons)
-    if gpu.uncorrected_errors:
-        yield Finding(
+    if gpu.uncorrected_errors or gpu.ecc is not None:
+        yield _either(
             "ECC",
-            "failed",
+            "failed" if gpu.uncorrected_errors else "ok",
             f"the GPU's memory had {gpu.uncorrected_errors} uncorrected errors",
             "have the GPU reset or replaced",
+            f"is {'on' if gpu.ecc else 'off'}",
         )
-    elif gpu.ecc is not None:
-        yield Finding("ECC", "ok", f"is {'on' if gpu.ecc else 'off'}")
     if gpu.mig:
         yield Finding(
             "MIG",
@@ -188,34 +176,35 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
             "the GPU is divided into instances, which share clocks and power",
             "keep the other instances idle while you time",
         )
-    if gpu.persistence_mode is False:
-        yield Finding(
+    if gpu.persistence_mode is not None:
+        yield _either(
             "persistence mode",
-            "advice",
+            "ok" if gpu.persistence_mode else "advice",
             "is off: the driver loses its settings when the last process exits",
             f"run `sudo nvidia-smi -i {gpu.uuid} -pm 1`",
+            "is on",
         )
-    elif gpu.persistence_mode:
-        yield Finding("persistence mode", "ok", "is on")
-    if gpu.may_lock_clocks:
-        yield Finding("locking clocks", "ok", "this process has permission")
-    else:
-        yield Finding(
-            "locking clocks",
-            "advice",
-            "this process lacks permission (CAP_SYS_ADMIN, outside a user namespace)",
-            f"use regime=, or run `sudo nvidia-smi -i {gpu.uuid} -lgc tdp,tdp` before timing and "
-            f"`sudo nvidia-smi -i {gpu.uuid} -rgc` afterwards",
-        )
-    if gpu.may_read_counters is False:
-        yield Finding(
+    yield _either(
+        "locking clocks",
+        "ok" if gpu.may_lock_clocks else "advice",
+        "this process lacks permission (CAP_SYS_ADMIN, outside a user namespace)",
+        f"use regime=, or run `sudo nvidia-smi -i {gpu.uuid} -lgc tdp,tdp` before timing and "
+        f"`sudo nvidia-smi -i {gpu.uuid} -rgc` afterwards",
+        "this process has permission",
+    )
+    if gpu.may_read_counters is not None:
+        yield _either(
             "hardware counters",
-            "advice",
+            "ok" if gpu.may_read_counters else "advice",
             "only the administrator can read them (RmProfilingAdminOnly)",
             "load the driver with the option NVreg_RestrictProfilingToAdminUsers=0",
+            "are readable",
         )
-    elif gpu.may_read_counters:
-        yield Finding("hardware counters", "ok", "are readable")
+
+
+def _either(check: str, status: Status, message: str, advice: str, if_ok: str) -> Finding:
+    """Return a finding with the message and the advice, or with another message if it is ok."""
+    return Finding(check, status, *((if_ok,) if status == "ok" else (message, advice)))
 
 
 def _judge_throttling(reasons: Sequence[str]) -> Finding:
@@ -234,25 +223,23 @@ def _judge_throttling(reasons: Sequence[str]) -> Finding:
 
 def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
     others = [governor for governor in cpu.governors if governor != "performance"]
-    if others:
-        yield Finding(
+    if cpu.governors:
+        yield _either(
             "CPU governor",
-            "advice",
+            "advice" if others else "ok",
             f"is {', '.join(others)}: the clock follows the load",
             "run `sudo cpupower frequency-set -g performance`",
+            "is performance",
         )
-    elif cpu.governors:
-        yield Finding("CPU governor", "ok", "is performance")
-    if cpu.boost:
+    if cpu.boost is not None:
         off = 1 if (cpu.boost_switch or "").endswith("no_turbo") else 0
-        yield Finding(
+        yield _either(
             "CPU boost",
-            "advice",
+            "advice" if cpu.boost else "ok",
             "is on: the clock depends on the number of busy cores and on their temperature",
             f"run `echo {off} | sudo tee {cpu.boost_switch}` to time work on the CPU",
+            "is off",
         )
-    elif cpu.boost is not None:
-        yield Finding("CPU boost", "ok", "is off")
     if cpu.smt:
         yield Finding(
             "CPU threads per core",
@@ -260,26 +247,19 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
             "each core runs several threads, which share its resources",
             "pin the timed work to one thread per core, e.g. with taskset",
         )
-    load = cpu.load / cpu.cpus
-    if load > LOAD_LIMIT:
-        yield Finding(
-            "CPU load",
-            "advice",
-            f"is {cpu.load:.1f} on {cpu.cpus} CPUs",
-            "wait until other work has finished",
-        )
-    else:
-        yield Finding("CPU load", "ok", f"is {cpu.load:.1f} on {cpu.cpus} CPUs")
-    if cpu.threads > cpu.usable_cpus:
-        yield Finding(
-            "CPU threads",
-            "advice",
-            f"PyTorch uses {cpu.threads} threads on {cpu.usable_cpus} usable CPUs",
-            f"call torch.set_num_threads({cpu.usable_cpus})",
-        )
-    else:
-        yield Finding(
-            "CPU threads",
-            "ok",
-            f"PyTorch uses {cpu.threads} threads on {cpu.usable_cpus} usable CPUs",
-        )
+    load = f"is {cpu.load:.1f} on {cpu.cpus} CPUs"
+    yield _either(
+        "CPU load",
+        "advice" if cpu.load / cpu.cpus > LOAD_LIMIT else "ok",
+        load,
+        "wait until other work has finished",
+        load,
+    )
+    threads = f"PyTorch uses {cpu.threads} threads on {cpu.usable_cpus} usable CPUs"
+    yield _either(
+        "CPU threads",
+        "advice" if cpu.threads > cpu.usable_cpus else "ok",
+        threads,
+        f"call torch.set_num_threads({cpu.usable_cpus})",
+        threads,
+    )

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,16 +64,12 @@ def read_applications(given: object, parameters: Sequence[str]) -> dict[str, App
         given = {given.name if isinstance(given, Candidate) else name_of(given): given}
     if not given:
         raise InputError("a sweep must have at least one application, got none")
-    return {_name(name): _application(name, each, parameters) for name, each in given.items()}
+    return {name: _application(name, each, parameters) for name, each in given.items()}
 
 
-def _name(name: object) -> str:
+def _application(name: object, given: Any, parameters: Sequence[str]) -> Application:
     if not (isinstance(name, str) and name):
         raise InputError(f"an application's name must be a non-empty string, got {name!r}")
-    return name
-
-
-def _application(name: str, given: Any, parameters: Sequence[str]) -> Application:
     if isinstance(given, Candidate):
         if parameters:
             raise InputError(
@@ -92,21 +88,18 @@ def _check_signature(name: str, given: Callable[..., object], parameters: Sequen
         signature = inspect.signature(given)
     except (TypeError, ValueError):  # for some C functions
         return
-    own = [each for each in signature.parameters.values() if each.kind in _BY_NAME]
-    takes_any = any(
-        each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values()
-    )
-    names = [each.name for each in own]
+    own = signature.parameters.values()
+    names = [each.name for each in own if each.kind in _BY_NAME]
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in own)
     for axis in parameters:
         if axis not in names and not takes_any:
             raise InputError(
                 f"axis {axis!r} must be an option of a sweep or a parameter of {name!r}, which "
                 f"takes {', '.join(names) or 'none'}"
             )
-    for each in signature.parameters.values():
-        if each.default is not inspect.Parameter.empty or each.name in parameters:
-            continue
-        if each.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY):
+    for each in own:
+        is_needed = each.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY)
+        if is_needed and each.default is each.empty and each.name not in parameters:
             raise InputError(_why_needed(name, each.name, parameters))
 
 
@@ -127,9 +120,9 @@ def _why_needed(name: str, parameter: str, parameters: Sequence[str]) -> str:
 def described(fn: Callable[..., object] | Candidate) -> str:
     """Describe a callable, with a hash of its code; objects that it refers to are not hashed."""
     if isinstance(fn, Candidate):
-        return f"{described(fn.fn)}({', '.join(_arguments(fn.args, fn.kwargs))})"
+        return f"{described(fn.fn)}({_arguments(fn.args, fn.kwargs)})"
     if isinstance(fn, functools.partial):
-        return f"{described(fn.func)}({', '.join(_arguments(fn.args, fn.keywords))}, …)"
+        return f"{described(fn.func)}({_arguments(fn.args, fn.keywords)}, …)"
     fn = inspect.unwrap(fn)  # otherwise all functions with the same decorator would be equal
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     words = ".".join(filter(None, (named.__module__, named.__qualname__)))
@@ -137,10 +130,9 @@ def described(fn: Callable[..., object] | Candidate) -> str:
     return words if code is None else f"{words} ({_digest(code)})"
 
 
-def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
-    yield from map(_argument, args)
-    for name, value in kwargs.items():
-        yield f"{name}={_argument(value)}"
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    named = (f"{name}={_argument(value)}" for name, value in kwargs.items())
+    return ", ".join([*map(_argument, args), *named])
 
 
 def _argument(value: object) -> str:

@@ -6,8 +6,9 @@ died, and is ignored.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from convtime.core import codec, strict_json
@@ -81,7 +82,10 @@ def read(
             break
         length += len(line)
         where = f"{source}: line {number}"
-        document = _parsed(line, where)
+        try:
+            document = strict_json.parse(line.decode(), where)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where}: is not UTF-8") from error
         if plan is None:
             earlier = "type" not in document
             if earlier and renewed is None:
@@ -89,11 +93,15 @@ def read(
                     f"{source}: was written by an earlier version of convtime, which reads it but "
                     "does not continue it; name another file"
                 )
-            plan = _checked(SweepPlan, document, where, None if earlier else _KIND)
+            with _told_of(where):
+                if not earlier:
+                    codec.check_document(_KIND, document)
+                plan = codec.decode(SweepPlan, document.get("plan"))
             continue
         if earlier and renewed is not None:
             document = renewed(document)
-        visit = _decoded(SweepPoint, document, where)
+        with _told_of(where):
+            visit = codec.decode(SweepPoint, document)
         if not plan.has(visit):
             raise InputError(f"{where}: has a point that is not in the sweep's plan")
         visits.append(visit)
@@ -102,24 +110,10 @@ def read(
     return SweepFile(plan, tuple(visits), length)
 
 
-def _parsed(line: bytes, where: str) -> Any:
+@contextlib.contextmanager
+def _told_of(where: str) -> Iterator[None]:
+    """Add the place to errors about its content."""
     try:
-        return strict_json.parse(line.decode(), where)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: is not UTF-8") from error
-
-
-def _checked(kind: type[Any], document: Any, where: str, named: str | None) -> Any:
-    try:
-        if named is not None:
-            codec.check_document(named, document)
-    except ValueError as error:
-        raise InputError(f"{where}: {error}") from error
-    return _decoded(kind, document.get("plan"), where)
-
-
-def _decoded(kind: type[Any], data: Any, where: str) -> Any:
-    try:
-        return codec.decode(kind, data)
+        yield
     except ValueError as error:
         raise InputError(f"{where}: {error}") from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +17,41 @@ from convtime.sweeps import files as sweeps
 from convtime.sweeps.plan import SweepPlan, SweepPoint
 
 
+@dataclasses.dataclass(frozen=True)
 class Journal:
     """Visits in memory and, optionally, in a file.
 
     Attributes:
         plan: plan of the sweep; a resumed sweep keeps its original seed.
         visits: all visits so far, in order.
+        append: writes a line to the file.
     """
 
-    def __init__(self, plan: SweepPlan, visits: list[SweepPoint], file: _File | None) -> None:
-        self.plan = plan
-        self.visits = visits
-        self._file = file
+    plan: SweepPlan
+    visits: list[SweepPoint] = dataclasses.field(default_factory=list)
+    append: Callable[[str], None] | None = None
 
     def add(self, visit: SweepPoint) -> None:
         """Add a visit, and write it to disk before returning."""
-        if self._file is not None:
-            self._file.append(sweeps.visit_line(visit))
+        if self.append is not None:
+            self.append(sweeps.visit_line(visit))
         self.visits.append(visit)
 
 
-@dataclasses.dataclass(frozen=True)
-class _File:
-    path: Path
-    descriptor: int
-
-    def append(self, line: str) -> None:
-        rest = line.encode()
-        before = os.fstat(self.descriptor).st_size
-        try:
-            while rest:
-                rest = rest[os.write(self.descriptor, rest) :]
-            os.fsync(self.descriptor)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # a file with a partial first line is not resumed
-                os.truncate(self.descriptor, before)
-            raise InputError(
-                f"{self.path}: cannot be written ({error.strerror}); it contains the earlier "
-                "visits, and running the same sweep again resumes there"
-            ) from error
+def _append(path: Path, file: int, line: str) -> None:
+    rest = line.encode()
+    before = os.fstat(file).st_size
+    try:
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        os.fsync(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # a file with a partial first line is not resumed
+            os.truncate(file, before)
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}); it contains the earlier visits, and "
+            "running the same sweep again resumes there"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -71,22 +68,23 @@ def opened(path: Path | None, plan: SweepPlan, *, seed_given: bool) -> Iterator[
             process, or cannot be read or written.
     """
     if path is None:
-        yield Journal(plan, [], None)
+        yield Journal(plan)
         return
     check_writable(path)
     with contextlib.ExitStack() as stack:
-        file = _File(path, _open(path))
-        stack.callback(os.close, file.descriptor)
-        _lock(file)
-        if os.fstat(file.descriptor).st_size == 0:
-            file.append(sweeps.first_line(plan))
+        file = _open(path)
+        stack.callback(os.close, file)
+        _lock(path, file)
+        append = functools.partial(_append, path, file)
+        if os.fstat(file).st_size == 0:
+            append(sweeps.first_line(plan))
         before = _read(path)
         if not seed_given:
             plan = dataclasses.replace(plan, seed=before.plan.seed)
         _refuse_another(path, before.plan, plan)
         # A partial line from an interrupted process would corrupt the next line.
-        os.truncate(file.descriptor, before.length)
-        yield Journal(plan, list(before.visits), file)
+        os.truncate(file, before.length)
+        yield Journal(plan, list(before.visits), append)
 
 
 def _open(path: Path) -> int:
@@ -96,17 +94,17 @@ def _open(path: Path) -> int:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def _lock(file: _File) -> None:
+def _lock(path: Path, file: int) -> None:
     """Lock the file; the system releases the lock when the process ends."""
     try:
-        fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InputError(
-            f"{file.path}: another sweep is writing to it; wait until it ends, or use another file"
+            f"{path}: another sweep is writing to it; wait until it ends, or use another file"
         ) from error
     except OSError as error:
         raise InputError(
-            f"{file.path}: cannot be locked ({error.strerror}); use a file on a local disk"
+            f"{path}: cannot be locked ({error.strerror}); use a file on a local disk"
         ) from error
 
 
@@ -123,11 +121,10 @@ def _read(path: Path) -> sweeps.SweepFile:
 
 
 def _refuse_another(path: Path, before: SweepPlan, now: SweepPlan) -> None:
-    found = list(_differences(before, now))
+    found = "; ".join(_differences(before, now))
     if found:
         raise InputError(
-            f"{path}: belongs to a different sweep: {'; '.join(found)}; use another file, or "
-            "delete this one"
+            f"{path}: belongs to a different sweep: {found}; use another file, or delete this one"
         )
 
 

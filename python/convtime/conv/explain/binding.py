@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from convtime.ops.arguments import DTYPES, pad_end, resolve_padding
 
 @dataclasses.dataclass(frozen=True)
 class BoundCall:
-    """The arguments of a convolution, and convtime's policy."""
+    """The arguments of a convolution, by their names in :mod:`convtime.ops`."""
 
     input: torch.Tensor
     weight: torch.Tensor
@@ -37,47 +38,15 @@ class BoundCall:
     output_padding: Numbers = 0
 
 
-def _conv(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    policy: str | None = None,
-) -> BoundCall:
-    return BoundCall(input, weight, bias, stride, padding, dilation, groups, policy)
-
-
-def _conv_transpose(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers = 0,
-    output_padding: Numbers = 0,
-    groups: int = 1,
-    dilation: Numbers = 1,
-    *,
-    policy: str | None = None,
-) -> BoundCall:
-    return BoundCall(
-        input, weight, bias, stride, padding, dilation, groups, policy,
-        transposed=True, output_padding=output_padding,
-    )  # fmt: skip
-
-
 # Signatures of the functions, by name, and the namespaces that contain them.
-_BINDERS = {kind.function: _conv_transpose if kind.transposed else _conv for kind in KINDS}
+_SIGNATURES = {kind.function: inspect.signature(getattr(ops, kind.function)) for kind in KINDS}
 _NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
 _LAYERS: dict[type[torch.nn.Module], str] = {
     getattr(torch.nn, kind.layer): kind.function for kind in KINDS
 }
 _TAKEN = (
-    f"explain takes {', '.join(_BINDERS)} of torch.nn.functional or convtime.ops, or a module of "
-    "torch.nn or convtime.nn that calls one of them"
+    f"explain takes {', '.join(_SIGNATURES)} of torch.nn.functional or convtime.ops, or a module "
+    "of torch.nn or convtime.nn that calls one of them"
 )
 # Forward pre-hooks that compute the weight and leave the input unchanged.
 _WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
@@ -94,7 +63,7 @@ def function_of(fn: object) -> str:
                     f"{reason}; explain torch.nn.functional.{op} with its tensors instead"
                 )
             return op
-    for op in _BINDERS:
+    for op in _SIGNATURES:
         if any(fn is getattr(namespace, op, None) for namespace in _NAMESPACES):
             return op
     hint = ""
@@ -121,7 +90,8 @@ def bind(
     op: str, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> BoundCall:
     if not isinstance(fn, torch.nn.Module):
-        return _BINDERS[op](*args, **kwargs)
+        given = _SIGNATURES[op].bind(*args, **kwargs).arguments
+        return BoundCall(**given, transposed="output_padding" in _SIGNATURES[op].parameters)
     module: Any = fn
     x, output_padding = _module_input(module, *args, **kwargs)
     padding = module.padding

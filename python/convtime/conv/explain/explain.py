@@ -20,18 +20,19 @@ from convtime.conv.call import (
     TensorLayout,
 )
 from convtime.conv.explain.binding import BoundCall, bind, function_of, prepare
-from convtime.conv.explain.differences import differences
 from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
 from convtime.conv.explain.reasons import why
 from convtime.conv.identity import compare_bits, convtime_call
 from convtime.conv.plan_cache import plan_cache
 from convtime.conv.plan_choice import Plan, PlanChoice
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.conv.show_plan import in_words
 from convtime.conv.threads import in_fresh_thread
 from convtime.core.provenance import provenance
+from convtime.timing.activity import same_launches
 from convtime.timing.candidate import Candidate
 from convtime.timing.compare import compare
-from convtime.timing.comparison import Comparison
+from convtime.timing.measurement import Measurement
 from convtime.timing.signature import options_of, takes_options
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ def _backward_passes(bound: BoundCall, backward: bool | None) -> Iterator[str]:
 
 def _with_grad_output(tensors: ConvTensors, call: ConvCall) -> tuple[ConvTensors, ConvCall]:
     with torch.no_grad():
-        output = call.pytorch_call(FPROP, tensors)()
-        grad_output = torch.randn_like(output)
+        grad_output = torch.randn_like(call.pytorch_call(FPROP, tensors)())
     return (
         dataclasses.replace(tensors, grad_output=grad_output),
         dataclasses.replace(call, grad_output=TensorLayout.of(grad_output)),
@@ -130,8 +130,7 @@ def _explain_pass(
 ) -> PassExplanation:
     theirs = call.pytorch_call(name, tensors)
     ours = convtime_call(call, name, tensors, policy)
-    mode = contextlib.nullcontext() if name == FPROP else torch.no_grad()
-    with mode:
+    with contextlib.nullcontext() if name == FPROP else torch.no_grad():
         backend = call.backend(name, tensors)
         identical, repeats = compare_bits(theirs, theirs(), ours())
         comparison = compare(
@@ -139,8 +138,11 @@ def _explain_pass(
         )
     with torch.no_grad():
         advice = measured_advice(call, name, tensors, timing["budget"])
-    pytorch = _side(comparison, "pytorch", *_pytorch_plan(backend, oracle, call, name))
-    convtime = _side(comparison, "convtime", *_convtime_plan(backend, ours, call, name, tensors))
+    plans: list[tuple[Plan | None, str]] = [(None, _NOT_CUDNN)] * 2
+    if backend in CUDNN_BACKENDS:
+        plans = [_pytorch_plan(oracle, call, name), _convtime_plan(ours, call, name, tensors)]
+    pytorch = _side(comparison.measurements["pytorch"], *plans[0])
+    convtime = _side(comparison.measurements["convtime"], *plans[1])
     return PassExplanation(
         name=name,
         backend=backend,
@@ -156,29 +158,18 @@ def _explain_pass(
     )
 
 
-def _side(comparison: Comparison, who: str, plan: Plan | None, no_plan: str) -> Side:
-    measurement = comparison.measurements[who]
+def _side(measurement: Measurement, plan: Plan | None, no_plan: str) -> Side:
     return Side(plan, no_plan, measurement.activities, measurement.median, measurement.method.used)
 
 
-def _pytorch_plan(
-    backend: str, oracle: PlanOracle, call: ConvCall, name: str
-) -> tuple[Plan | None, str]:
-    if backend not in CUDNN_BACKENDS:
-        return None, _NOT_CUDNN
+def _pytorch_plan(oracle: PlanOracle, call: ConvCall, name: str) -> tuple[Plan | None, str]:
     log = oracle.ask(call, [name])[name]
     return log.plan, "" if log.plan is not None else f"not known: {log.unknown}"
 
 
 def _convtime_plan(
-    backend: str,
-    ours: Callable[[], torch.Tensor],
-    call: ConvCall,
-    name: str,
-    tensors: ConvTensors,
+    ours: Callable[[], torch.Tensor], call: ConvCall, name: str, tensors: ConvTensors
 ) -> tuple[Plan | None, str]:
-    if backend not in CUDNN_BACKENDS:
-        return None, _NOT_CUDNN
     # A new thread has no built plan, so it looks up its choice and makes it the last one used.
     in_fresh_thread(ours, tensors.x.device)
     for choice in reversed(plan_cache()):
@@ -197,3 +188,40 @@ def _is_choice_for(choice: PlanChoice, call: ConvCall, name: str) -> bool:
         and (choice.stride, choice.padding, choice.dilation)
         == (told.stride, told.padding, told.dilation)
     )
+
+
+def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator[str]:
+    """Describe each difference between PyTorch and convtime in one sentence.
+
+    Args:
+        pytorch: PyTorch's side.
+        convtime: convtime's side.
+        bits_differ: Whether the results differ although PyTorch's own result is reproducible.
+    """
+    theirs, ours = pytorch.plan, convtime.plan
+    if theirs is not None and ours is not None:
+        for name in (
+            "tag", "workspace_bytes", "numerical_notes", "behavior_notes", "x", "w", "y",
+            "compute_type", "padding", "stride", "dilation",
+        ):  # fmt: skip
+            their_value, our_value = getattr(theirs, name), getattr(ours, name)
+            if their_value != our_value and None not in (their_value, our_value):
+                yield (
+                    f"{name}: PyTorch has {in_words(their_value)}, convtime {in_words(our_value)}"
+                )
+    elif pytorch.no_plan != convtime.no_plan:
+        yield (
+            f"the plans cannot be compared: PyTorch's is {_tag_or_why(pytorch)}, convtime's "
+            f"{_tag_or_why(convtime)}"
+        )
+    if not same_launches(pytorch.kernels, convtime.kernels):
+        yield (
+            f"the kernels, {len(pytorch.kernels)} of PyTorch and {len(convtime.kernels)} of "
+            "convtime, differ in count, name, grid or block"
+        )
+    if bits_differ:
+        yield "the results differ in their bits, and PyTorch's own do not"
+
+
+def _tag_or_why(side: Side) -> str:
+    return side.plan.tag if side.plan is not None else side.no_plan

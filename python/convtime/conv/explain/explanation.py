@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convtime.conv.advice_result import Advice
+from convtime.conv.advice import Advice
 from convtime.conv.call import ConvCall
 from convtime.conv.explain import show
 from convtime.conv.plan_choice import Plan

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from convtime.conv.call import CUDNN_BACKENDS, ConvCall, ConvTensors
+from convtime.conv.layouts import memory_format
 
 
 def why(backend: str, call: ConvCall, tensors: ConvTensors) -> str:
@@ -16,12 +15,17 @@ def why(backend: str, call: ConvCall, tensors: ConvTensors) -> str:
     problem, flags, on_gpu = call.problem, call.flags, tensors.x.is_cuda
     depthwise = problem.in_channels == problem.groups > 1 and not problem.transposed
     no_cudnn = "" if flags.enabled else "torch.backends.cudnn.enabled is off"
+    chosen = ""
+    if flags.depthwise_kernel not in (None, "auto"):
+        chosen = f"torch.backends.cudnn.depthwise_kernel is {flags.depthwise_kernel!r}"
     if "Empty" in backend:
         return "a tensor without elements leaves nothing to compute"
     if backend.startswith("CudaDepthwise"):
-        return f"each channel is its own group, and {no_cudnn or _why_not_depthwise(call)}"
+        return (
+            f"each channel is its own group, and {no_cudnn or chosen or _why_not_depthwise(call)}"
+        )
     if backend == "Cudnn" and depthwise:
-        return f"each channel is its own group, and {_why_depthwise(call, tensors)}"
+        return f"each channel is its own group, and {chosen or _why_depthwise(call, tensors)}"
     if backend in CUDNN_BACKENDS:
         return "the tensors are on a GPU and nothing rules cuDNN out"
     if on_gpu:
@@ -32,41 +36,36 @@ def why(backend: str, call: ConvCall, tensors: ConvTensors) -> str:
 
 
 def _why_not_cudnn(call: ConvCall) -> str:
-    problem = call.problem
-    for padding, stride in zip(problem.output_padding, problem.stride, strict=True):
+    for padding, stride in zip(call.problem.output_padding, call.problem.stride, strict=True):
         if padding >= stride:
             return f"cuDNN is not used if output_padding ({padding}) is the stride or more"
     return "cuDNN cannot take this problem"
 
 
 def _why_not_depthwise(call: ConvCall) -> str:
-    problem, kernel = call.problem, call.flags.depthwise_kernel
-    if kernel not in (None, "auto"):
-        return f"torch.backends.cudnn.depthwise_kernel is {kernel!r}"
-    beginning = "with contiguous tensors PyTorch uses cuDNN for depthwise convolutions only "
-    if problem.rank == 3:
-        return f"{beginning}in one or two spatial dimensions"
-    if call.dtype != "float16":
-        return f"{beginning}in float16, not in {call.dtype}"
-    if any(step != 1 for step in problem.dilation):
-        return f"{beginning}without dilation, got dilation {problem.dilation}"
-    if len(set(problem.stride)) > 1 and problem.size[0] != 1:
-        return f"{beginning}with equal strides, got {problem.stride}"
-    if problem.in_channels < 32:
-        return f"{beginning}with at least 32 channels, got {problem.in_channels}"
-    return f"{beginning}for some combinations of kernel size, width, stride, channels and batch"
+    problem = call.problem
+    limits = (
+        (problem.rank == 3, "in one or two spatial dimensions"),
+        (call.dtype != "float16", f"in float16, not in {call.dtype}"),
+        (set(problem.dilation) != {1}, f"without dilation, got dilation {problem.dilation}"),
+        (
+            len(set(problem.stride)) > 1 and problem.size[0] != 1,
+            f"with equal strides, got {problem.stride}",
+        ),
+        (problem.in_channels < 32, f"with at least 32 channels, got {problem.in_channels}"),
+        (True, "for some combinations of kernel size, width, stride, channels and batch"),
+    )
+    limit = next(text for is_exceeded, text in limits if is_exceeded)
+    return f"with contiguous tensors PyTorch uses cuDNN for depthwise convolutions only {limit}"
 
 
 def _why_depthwise(call: ConvCall, tensors: ConvTensors) -> str:
-    problem, kernel = call.problem, call.flags.depthwise_kernel
-    if kernel not in (None, "auto"):
-        return f"torch.backends.cudnn.depthwise_kernel is {kernel!r}"
+    rank = call.problem.rank
     # One spatial dimension becomes two, after the input was made contiguous.
-    seen = (tensors.w.unsqueeze(2),) if problem.rank == 1 else (tensors.x, tensors.w)
-    memory_format = torch.channels_last_3d if problem.rank == 3 else torch.channels_last
+    seen = (tensors.w.unsqueeze(2),) if rank == 1 else (tensors.x, tensors.w)
+    nhwc = memory_format("nhwc", seen[0].dim())
     if any(
-        tensor.is_contiguous(memory_format=memory_format) and not tensor.is_contiguous()
-        for tensor in seen
+        tensor.is_contiguous(memory_format=nhwc) and not tensor.is_contiguous() for tensor in seen
     ):
         return "with channels_last tensors PyTorch uses cuDNN for depthwise convolutions"
     return (

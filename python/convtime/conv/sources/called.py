@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from convtime.conv.explain.binding import BoundCall
 from convtime.conv.layouts import DTYPES, memory_format
 from convtime.conv.problem_line import ProblemLine
@@ -32,28 +30,15 @@ def reproducer_of(candidate: Candidate) -> str:
 
 def convolutions_of(call: Callable[[], object]) -> list[BoundCall]:
     """Return the convolutions of a call, one entry per execution; this calls it once."""
-    called = _Convolutions()
-    with called:
+    calls: list[BoundCall] = []
+    with WatchedConvolutions(calls.append):
         call()
-    return called.calls
-
-
-class _Convolutions(WatchedConvolutions):
-    """While entered, records every call of a convolution's function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[BoundCall] = []
-
-    def take(self, call: BoundCall) -> None:
-        if call.input.numel():
-            self.calls.append(call)
+    return [each for each in calls if each.input.numel()]
 
 
 def _line(call: BoundCall) -> str:
     x = call.input
     names = {dtype: name for name, dtype in DTYPES.items()}
     nhwc = memory_format("nhwc", x.dim())
-    is_nhwc = nhwc != torch.contiguous_format and x.is_contiguous(memory_format=nhwc)
-    layout = "nhwc" if is_nhwc and not x.is_contiguous() else "nchw"
+    layout = "nhwc" if x.is_contiguous(memory_format=nhwc) and not x.is_contiguous() else "nchw"
     return str(ProblemLine(problem_of(call), names.get(x.dtype), layout))

@@ -149,7 +149,15 @@ FUNCTIONS = {
 
 
 class WatchedConvolutions(TorchFunctionMode):
-    """While entered, passes each call of one of :data:`FUNCTIONS` to take() after it returns."""
+    """While entered, passes each call of one of :data:`FUNCTIONS` to a function, once it returned.
+
+    Args:
+        take: receives the calls.
+    """
+
+    def __init__(self, take: Callable[[BoundCall], None]) -> None:
+        super().__init__()
+        self._take = take
 
     def __torch_function__(
         self,
@@ -160,17 +168,9 @@ class WatchedConvolutions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        if func in FUNCTIONS and self.is_watching():
-            self.take(bind(FUNCTIONS[func], func, args, kwargs))
+        if func in FUNCTIONS:
+            self._take(bind(FUNCTIONS[func], func, args, kwargs))
         return output
-
-    def is_watching(self) -> bool:
-        """Whether to record the current call."""
-        return True
-
-    def take(self, call: BoundCall) -> None:
-        """Process a recorded call."""
-        raise NotImplementedError
 
 
 class _RecordedConvolutions(WatchedConvolutions):
@@ -181,7 +181,7 @@ class _RecordedConvolutions(WatchedConvolutions):
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
+        super().__init__(self._record)
         self.layers: list[ConvLayer] = []
         self.empty: list[str] = []
         self._model = model
@@ -213,10 +213,9 @@ class _RecordedConvolutions(WatchedConvolutions):
         if self._running and self._running[-1][1] is module:
             self._running.pop()
 
-    def is_watching(self) -> bool:
-        return bool(self._running)
-
-    def take(self, call: BoundCall) -> None:
+    def _record(self, call: BoundCall) -> None:
+        if not self._running:
+            return
         name, module = self._running[-1]
         if call.input.numel():
             self.layers.append(ConvLayer((name,), _problem(module, call)))
