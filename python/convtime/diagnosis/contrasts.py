@@ -443,13 +443,8 @@ CONTRASTS: tuple[Contrast, ...] = (
     ),
     Contrast("placement", "the tensors' addresses", 0.6, 80, (_has_tensors,), _look_at_placement),
     Contrast(
-        "data",
-        "the tensors' values",
-        1.3,
-        60,
-        (*_LIKE_TENSORS, _has_numbers),
-        _look_at_data,
-        "cuda",
+        *("data", "the tensors' values", 1.3, 60),
+        *((*_LIKE_TENSORS, _has_numbers), _look_at_data, "cuda"),
     ),
     Contrast(
         "data", "the tensors' values", 0.6, 60, (*_LIKE_TENSORS, _has_numbers), _look_at_data, "cpu"
@@ -457,13 +452,8 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("denormals", "values near 0", 0.5, 60, (), host.look_at_denormals, "cpu"),
     Contrast("method", "events, and a graph", 0.7, 40, (_without_setup,), _look_at_method, "cuda"),
     Contrast(
-        "pinning",
-        "the host's memory",
-        0.4,
-        30,
-        (_without_setup, _host_tensors),
-        _look_at_pinning,
-        "cuda",
+        *("pinning", "the host's memory", 0.4, 30),
+        *((_without_setup, _host_tensors), _look_at_pinning, "cuda"),
     ),
     Contrast(
         "regime", "rest, and sustained load", 5.0, 60, (_lasting_load,), _look_at_regime, "cuda"
