@@ -143,7 +143,7 @@ def count(device: torch.device, name: str) -> results.Row:
     places = Places(device, name)
     counters = convtime.counters(
         places,
-        setup=places.move,
+        before=places.move,
         metrics=METRICS,
         repeats=REPEATS,
         cache="cold-clean",
@@ -176,7 +176,7 @@ def time_around(device: torch.device, name: str) -> results.Row:
         "key": f"time of {name}",
         "before": before.median,
         "after": after.median,
-        "methods": [before.method, after.method],
+        "methods": [before.method.used, after.method.used],
         "passes": counters.passes,
     }
 

@@ -122,9 +122,10 @@ def judge_again(files: Iterable[Path]) -> None:
     """Prints what the rules, as they are now, make of the evidence in result files."""
     from convtime.core import codec
     from convtime.diagnosis.evidence import Evidence
+    from convtime.exchange.upgrade import renewed
 
     rows = [
-        row | judged(codec.decode(Evidence, row["evidence"]))
+        row | judged(codec.decode(Evidence, renewed(row["evidence"])))
         for file in files
         for row in json.loads(file.read_text(encoding="utf-8"))["rows"]
     ]

@@ -125,11 +125,11 @@ def measure(
         "ratio": ratio.value,
         "low": ratio.low,
         "high": ratio.high,
-        "method": other.method,
-        "method_reason": other.method_reason,
-        "queue": other.queue,
-        "queue_reason": other.queue_reason,
-        "regime": other.regime,
+        "method": other.method.used,
+        "method_reason": other.method.reason,
+        "queue": other.queue.used,
+        "queue_reason": other.queue.reason,
+        "regime": other.regime.used,
     }
     for metric in ("busy", "span", "sum"):
         under, over = (getattr(each, f"{metric}_seconds") for each in (base, other))

@@ -244,11 +244,11 @@ def timed(candidate: convtime.Candidate) -> results.Row:
         "low": low,
         "high": high,
         "samples": len(measurement.seconds),
-        "placement": measurement.placement,
+        "placement": measurement.placement.used,
         "placements": measurement.placements,
         "share": measurement.placement_variance_share,
-        "method": measurement.method,
-        "regime": measurement.regime,
+        "method": measurement.method.used,
+        "regime": measurement.regime.used,
         "call_seconds": time.perf_counter() - begin,
     }
 
@@ -370,7 +370,7 @@ def measure_addresses(device: torch.device) -> results.Row:
         "same": samples([Candidate(relu_into, *pairs[0])] * ADDRESS_COUNT),
         "other": samples([Candidate(relu_into, *pair) for pair in pairs]),
         "default": {"median": default.median, "low": low, "high": high},
-        "placement": default.placement,
+        "placement": default.placement.used,
     }
 
 

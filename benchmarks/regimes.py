@@ -163,8 +163,8 @@ def _facts(measurement: Measurement) -> results.Row:
     assert measurement.sampling_seconds is not None
     power = [reading.power for reading in measurement.conditions if reading.power is not None]
     return {
-        "regime": measurement.regime,
-        "reason": measurement.regime_reason,
+        "regime": measurement.regime.used,
+        "reason": measurement.regime.reason,
         "median": measurement.median,
         "low": low if math.isfinite(low) else None,
         "high": high if math.isfinite(high) else None,

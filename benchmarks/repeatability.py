@@ -79,8 +79,8 @@ def probe(device: torch.device) -> results.Row:
     return {
         "convtime": {name: measurement.median for name, measurement in ours.items()},
         "samples": {name: len(measurement.seconds) for name, measurement in ours.items()},
-        "methods": {name: measurement.method for name, measurement in ours.items()},
-        "regimes": {name: measurement.regime for name, measurement in ours.items()},
+        "methods": {name: measurement.method.used for name, measurement in ours.items()},
+        "regimes": {name: measurement.regime.used for name, measurement in ours.items()},
         **do_bench_medians(calls),
     }
 

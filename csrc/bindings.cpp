@@ -173,9 +173,9 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("clock_tick") = run.clock_tick_seconds,
       py::arg("placement_variance_share") =
           convtime::placement_variance_share({samples.seconds, samples.places}),
-      py::arg("overhead") = timing.overhead.seconds,
-      py::arg("overhead_uncertainty") = timing.overhead.uncertainty_seconds,
-      py::arg("overhead_reason") = timing.overhead_reason,
+      py::arg("overhead") = timing.overhead.value.seconds,
+      py::arg("overhead_uncertainty") = timing.overhead.value.uncertainty_seconds,
+      py::arg("overhead_reason") = timing.overhead.reason,
       py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
       py::arg("busy_seconds") = for_each_call(samples, convtime::busy_seconds),
       py::arg("span_seconds") = for_each_call(samples, convtime::span_seconds),
@@ -193,12 +193,12 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("repeats") = samples.repeats,
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
       py::arg("max_sm_clock_hz") = timing.max_sm_clock_hz,
-      py::arg("method") = convtime::to_string(timing.method),
-      py::arg("method_reason") = timing.method_reason,
-      py::arg("queue") = convtime::to_string(timing.queue),
-      py::arg("queue_reason") = timing.queue_reason,
-      py::arg("regime") = convtime::to_string(timing.regime),
-      py::arg("regime_reason") = timing.regime_reason, py::arg("steady") = run.steady,
+      py::arg("method") = convtime::to_string(timing.method.value),
+      py::arg("method_reason") = timing.method.reason,
+      py::arg("queue") = convtime::to_string(timing.queue.value),
+      py::arg("queue_reason") = timing.queue.reason,
+      py::arg("regime") = convtime::to_string(timing.regime.value),
+      py::arg("regime_reason") = timing.regime.reason, py::arg("steady") = run.steady,
       py::arg("warmup_calls") = run.warmup_calls, py::arg("warmup_seconds") = run.warmup_seconds,
       py::arg("first_call_seconds") = samples.first_call_seconds,
       py::arg("sampling_seconds") = run.sampling_seconds,
@@ -241,30 +241,26 @@ constexpr char kCollectiveRefused[] =
 /// Refuses calls that communicate with other ranks, because each rank decides independently how
 /// often it calls. It throws after the first call, which every rank makes, with the same message on
 /// each rank.
-class OfOneRank final : public convtime::Callable {
+class OfOneRank final : public convtime::ForwardingCallable {
  public:
-  explicit OfOneRank(convtime::Callable& callable) : callable_(callable) {}
+  using ForwardingCallable::ForwardingCallable;
 
   void prepare() override {
     watch();  // an untimed forward pass communicates, too
-    callable_.prepare();
+    ForwardingCallable::prepare();
   }
-  bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override {
     watch();  // graphs are captured without a preparation
-    callable_.call();
+    ForwardingCallable::call();
     if (watch_.has_value() && watch_->seen()) {
       throw std::invalid_argument(kCollectiveRefused);
     }
   }
-  void discard_result() override { callable_.discard_result(); }
   void settle() override {
     settled_ = true;
     watch_.reset();
-    callable_.settle();
+    ForwardingCallable::settle();
   }
-  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
-  std::size_t place() const override { return callable_.place(); }
 
  private:
   void watch() {
@@ -273,7 +269,6 @@ class OfOneRank final : public convtime::Callable {
     }
   }
 
-  convtime::Callable& callable_;
   std::optional<convtime::ops::CollectiveWatch> watch_;
   bool settled_ = false;
 };
@@ -366,19 +361,34 @@ class OfOneRankContext {
   std::optional<convtime::ops::CollectiveWatch> watch_;
 };
 
+/// Holds an object between a Python context manager's enter and exit.
+template <typename Held>
+class HoldingContext {
+ public:
+  void exit(const py::args&) {
+    without_interpreter_lock([this] { held_.reset(); });
+  }
+
+ protected:
+  /// Make the object with the GIL released.
+  template <typename... Arguments>
+  void hold(const Arguments&... arguments) {
+    without_interpreter_lock([&] { held_.emplace(arguments...); });
+  }
+
+  std::optional<Held> held_;
+};
+
 /// Wraps convtime::ops::CpuPages as a Python context manager.
-class CpuPagesContext {
+class CpuPagesContext : public HoldingContext<convtime::ops::CpuPages> {
  public:
   explicit CpuPagesContext(const std::string& pages) : pages_(pages_from_string(pages)) {}
 
   CpuPagesContext& enter() {
-    governed_.emplace(pages_);
+    held_.emplace(pages_);
     return *this;
   }
-  void exit(const py::args&) {
-    without_interpreter_lock([this] { governed_.reset(); });
-  }
-  std::string reason() const { return governed_ ? governed_->reason() : "not started"; }
+  std::string reason() const { return held_ ? held_->reason() : "not started"; }
 
  private:
   static convtime::ops::Pages pages_from_string(const std::string& pages) {
@@ -392,40 +402,27 @@ class CpuPagesContext {
   }
 
   convtime::ops::Pages pages_;
-  std::optional<convtime::ops::CpuPages> governed_;
 };
 
 #ifdef CONVTIME_WITH_CUDA
 /// Wraps convtime::MakeWay as a Python context manager.
-class MakeWayContext {
+class MakeWayContext : public HoldingContext<convtime::MakeWay> {
  public:
-  void enter() {
-    without_interpreter_lock([this] { way_.emplace(); });
-  }
-  void exit(const py::args&) {
-    without_interpreter_lock([this] { way_.reset(); });
-  }
-
- private:
-  std::optional<convtime::MakeWay> way_;
+  void enter() { hold(); }
 };
 
 /// Wraps convtime::WithoutPersistingL2 as a Python context manager and returns its message.
-class WithoutPersistingL2Context {
+class WithoutPersistingL2Context : public HoldingContext<convtime::WithoutPersistingL2> {
  public:
   explicit WithoutPersistingL2Context(int device) : device_(device) {}
 
   std::string enter() {
-    without_interpreter_lock([this] { without_.emplace(device_); });
-    return without_->told();
-  }
-  void exit(const py::args&) {
-    without_interpreter_lock([this] { without_.reset(); });
+    hold(device_);
+    return held_->reason();
   }
 
  private:
   int device_;
-  std::optional<convtime::WithoutPersistingL2> without_;
 };
 #endif
 

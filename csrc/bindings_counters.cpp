@@ -19,13 +19,13 @@ namespace py = pybind11;
 
 namespace {
 
-/// Run a function and raise CUPTI errors as convtime._C.CuptiError. The message starts with the
-/// name of the CUPTI result, which identifies the kind of error.
+/// Run a function and raise CUPTI errors as convtime._C.CuptiError. Its first argument is the name
+/// of the CUPTI result, which identifies the kind of error.
 template <typename Function>
 auto telling_refusals(Function function) {
   try {
     return function();
-  } catch (const convtime::CountersRefused& error) {
+  } catch (const convtime::CuptiError& error) {
     const py::object type = py::module_::import("convtime._C").attr("CuptiError");
     const py::tuple told = py::make_tuple(error.result(), static_cast<const char*>(error.what()));
     PyErr_SetObject(type.ptr(), told.ptr());
@@ -102,7 +102,7 @@ std::vector<std::string> metric_names() {
 
 void bind_counters(py::module_& module) {
   module.attr("CuptiError") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
-      "convtime._C.CuptiError", "A CUPTI call failed: the name of its result, then a message.",
+      "convtime._C.CuptiError", "CUPTI refused: the name of its result, then a message.",
       PyExc_RuntimeError, nullptr));
   module.def("count_kernels", &count_kernels, py::kw_only(), py::arg("call"), py::arg("metrics"),
              py::arg("replays_kernels"), py::arg("repeats"), py::arg("flush"));

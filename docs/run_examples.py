@@ -1,6 +1,6 @@
 """Runs the Python examples of documents, and writes what they print below them.
 
-    python docs/run_examples.py                  # of README.md and docs/*.md
+    python docs/run_examples.py                  # of README.md and docs/
     python docs/run_examples.py README.md --out /tmp
 
 The examples of a document are one program, from its first to its last. What an example prints
@@ -28,7 +28,7 @@ _PRINTED = re.compile(
 
 def documents() -> list[Path]:
     """All that show what their examples print."""
-    every = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    every = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
     return [path for path in every if "<!-- printed -->" in path.read_text(encoding="utf-8")]
 
 

@@ -10,11 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from convtime.integrations.gpu_benchmark import GpuBenchmark
-    from convtime.regression.changes import Changes
+    from convtime.integrations.pytest_gate import Gate
     from convtime.timing.comparison import Comparison
     from convtime.timing.measurement import Measurement
 
@@ -35,8 +31,6 @@ _INSTRUCTIONS = "more-instructions"
 # by comparison with a stored run
 _JUDGED = ("slower", "faster", "uncertain", "missing", _INSTRUCTIONS)
 _FAILURES = (*_JUDGED, "different", "contradictory")
-_DEFAULT_MARGIN = 0.03
-_DEFAULT_INSTRUCTIONS_MARGIN = 0.01
 _CANNOT_TELL = 125  # makes `git bisect run` skip a commit
 _PATIENCE_SECONDS = 60.0
 
@@ -121,7 +115,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _options_of(node: Any) -> dict[str, Any]:
     """Return the options of a test's markers; the closest marker takes precedence."""
-    from convtime.timing.options import make_options
+    from convtime.timing.signature import options_of
 
     options: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers("convtime"))):
@@ -132,7 +126,7 @@ def _options_of(node: Any) -> dict[str, Any]:
             )
         options |= marker.kwargs
     try:
-        make_options("pytest.mark.convtime", options)
+        options_of("pytest.mark.convtime", options)
     except (TypeError, ValueError) as error:
         _fail(str(error))
     return options
@@ -179,9 +173,10 @@ class Timing:
 
     def time_op(self, fn: Callable[..., object], *args: Any, **options: Any) -> Measurement:
         import convtime
+        from convtime.timing.signature import candidate_and_options
 
         marked = {name: value for name, value in self.options.items() if name != "margin"}
-        candidate = _candidate(fn, args, options)
+        candidate, _ = candidate_and_options("time_op", fn, args, options)
         with self._recorder.turn([candidate], self.options | options):
             measured = convtime.time_op(fn, *args, **marked | options)
         self._recorder.record(self.test.nodeid, options.get("name"), measured, candidate)
@@ -208,15 +203,6 @@ class Timing:
                 said = (agreement.sentence, _reproducer(candidate))
                 self._recorder.different[name] = "; again: ".join(filter(None, said))
         return comparison
-
-
-def _candidate(fn: Callable[..., object], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    import convtime
-
-    names = ("kwargs", "setup", "backward")
-    return convtime.Candidate(
-        fn, *args, **{name: options[name] for name in names if name in options}
-    )
 
 
 def _reproducer(candidate: Any) -> str:
@@ -261,6 +247,22 @@ class Recorder:
         self.tests[distinct] = test
         return distinct
 
+    def document(self) -> dict[str, Any]:
+        """Return everything as JSON for another process."""
+        return {
+            "measurements": {name: one.to_dict() for name, one in self.measurements.items()},
+            "tests": self.tests,
+            "different": self.different,
+        }
+
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Add what another process recorded."""
+        from convtime.integrations.pytest_gate import measurements_in
+
+        self.measurements |= measurements_in(document)
+        self.tests |= document["tests"]
+        self.different |= document["different"]
+
     def turn(self, *_timing: object) -> contextlib.AbstractContextManager[object]:
         """Keep other processes of this pytest run from timing on the same device."""
         return contextlib.nullcontext()  # there are none
@@ -289,7 +291,7 @@ class _Worker(Recorder):
     def pytest_sessionfinish(self) -> None:
         if self.measurements:
             output: dict[str, Any] = self.config.workeroutput  # type: ignore[attr-defined]
-            output["convtime"] = json.dumps(_document(self))
+            output["convtime"] = json.dumps(self.document())
 
 
 class _Again(Recorder):
@@ -314,27 +316,7 @@ class _Again(Recorder):
         items[:] = [item for item in items if item.nodeid in self._tests]
 
     def pytest_sessionfinish(self) -> None:
-        self._output.write_text(json.dumps(_document(self)), encoding="utf-8")
-
-
-def _document(recorder: Recorder) -> dict[str, Any]:
-    return {
-        "measurements": {
-            name: measured.to_dict() for name, measured in recorder.measurements.items()
-        },
-        "tests": recorder.tests,
-        "different": recorder.different,
-    }
-
-
-def _add_document(recorder: Recorder, document: Mapping[str, Any]) -> None:
-    from convtime.timing.measurement import Measurement
-
-    recorder.measurements |= {
-        name: Measurement.from_dict(fields) for name, fields in document["measurements"].items()
-    }
-    recorder.tests |= document["tests"]
-    recorder.different |= document["different"]
+        self._output.write_text(json.dumps(self.document()), encoding="utf-8")
 
 
 class _Main(Recorder):
@@ -342,21 +324,20 @@ class _Main(Recorder):
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
-        self._folder = config.rootpath / FOLDER
-        self._failures, self._margin, self._instructions_margin = _parse_failures(
-            config.option.convtime_fail_on
-        )
-        self._save: Path | None = None
-        self._markdown: Path | None = None
-        self._json: Path | None = None
-        self._baseline: dict[str, Measurement] | None = None
-        self._changes: Changes | None = None
-        self._told: list[str] = []
-        if config.option.collectonly or config.option.help:
+        option = config.option
+        self._failures, margins = _parse_failures(option.convtime_fail_on)
+        self._gate: Gate | None = None
+        if option.collectonly or option.help:
             return
         self._check_options()
-        with _usage_errors():
-            self._prepare_files()
+        files = (
+            *(option.convtime_save, option.convtime_against),
+            *(option.convtime_markdown, option.convtime_json),
+        )
+        if any(file is not None for file in files):
+            from convtime.integrations.pytest_gate import Gate
+
+            self._gate = Gate(self, config.rootpath / FOLDER, margins)
 
     def _check_options(self) -> None:
         given = {
@@ -373,179 +354,30 @@ class _Main(Recorder):
                     "with"
                 )
 
-    def _prepare_files(self) -> None:
-        """Check all files before hours of timing."""
-        option = self.config.option
-        if option.convtime_save is not None:
-            self._save = self._saved_as(option.convtime_save)
-            _make_folder(self._folder)
-        self._markdown, self._json = map(
-            self._path, (option.convtime_markdown, option.convtime_json)
-        )
-        written = {
-            "--convtime-save": self._save,
-            "--convtime-markdown": self._markdown,
-            "--convtime-json": self._json,
-        }
-        if any(written.values()):  # an idle plugin imports nothing from convtime
-            from convtime.core.files import check_distinct, check_writable
-
-            check_distinct(written)
-            for path in filter(None, written.values()):
-                check_writable(path)
-        if option.convtime_against is not None:
-            from convtime.core.files import check_distinct
-            from convtime.exchange.files import read_measurements
-
-            against = self._find_baseline(option.convtime_against)
-            # The run may overwrite the file that it is compared with.
-            check_distinct({**written, "--convtime-save": None, "--convtime-against": against})
-            self._baseline = read_measurements(against)
-
-    def _path(self, given: str | None) -> Path | None:
-        return None if given is None else self.config.invocation_params.dir / given
-
-    def _saved_as(self, name: str) -> Path:
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise pytest.UsageError(
-                f"--convtime-save must be a name of letters, digits, '_', '.' and '-', got {name!r}"
-            )
-        return self._folder / f"{name}.json"
-
-    def _find_baseline(self, given: str) -> Path:
-        file, saved = self.config.invocation_params.dir / given, self._folder / f"{given}.json"
-        for path in (saved, file):
-            if os.path.isfile(path):  # False for a name that is too long
-                return path
-        names = sorted(path.stem for path in self._folder.glob("*.json"))
-        raise pytest.UsageError(
-            f"--convtime-against {given}: neither {saved} nor {file} is a file; saved runs are "
-            f"{', '.join(names) or 'none'}; save one with --convtime-save NAME"
-        )
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Receive the measurements of an xdist worker."""
         told = getattr(node, "workeroutput", {}).get("convtime")
         if told is not None:
-            _add_document(self, json.loads(told))
+            self.add(json.loads(told))
 
     @pytest.hookimpl(tryfirst=True)  # other plugins rewrite the files of the repeated run
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         complete = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         cannot_tell = _CANNOT_TELL if self.config.option.convtime_bisect else None
         if exitstatus not in (*complete, pytest.ExitCode.NO_TESTS_COLLECTED):
-            if self._save is not None:
-                self._told.append(f"the run stopped early: {self._save} is unchanged")
+            if self._gate is not None:
+                self._gate.stop_early()
             session.exitstatus = cannot_tell or exitstatus
-            return
-        try:
-            self._save_run(exitstatus)
-            if self._baseline is not None:
-                self._judge(self._baseline)
-        except ValueError as error:  # from reading or writing files
-            self._told.append(f"error: {error}")
+        elif self._gate is not None and not self._gate.finish(exitstatus, self._failures):
             session.exitstatus = cannot_tell or pytest.ExitCode.USAGE_ERROR
-            return
-        session.exitstatus = self._exit_status(exitstatus)
-
-    def _save_run(self, exitstatus: int) -> None:
-        if self._save is None:
-            return
-        if not self.measurements:
-            self._told.append(f"nothing was measured: {self._save} is unchanged")
-            return
-        from convtime.exchange.files import read_measurements, write_measurements
-
-        if exitstatus == pytest.ExitCode.TESTS_FAILED and self._save.exists():
-            lost = sorted(read_measurements(self._save).keys() - self.measurements.keys())
-            if lost:
-                self._told.append(
-                    f"{self._save} is unchanged: tests failed, and this run lacks {_some(lost)}, "
-                    "which the file has; save the run under another name, or remove the file first"
-                )
-                return
-        write_measurements(self.measurements, self._save)
-        self._told.append(f"{len(self.measurements)} measurements saved as {self._save}")
-
-    def _judge(self, baseline: Mapping[str, Measurement]) -> None:
-        changes = self._compare(baseline, self.measurements)
-        red = {
-            change.name
-            for change in changes.of("slower", "faster", "uncertain", "same")
-            if not set(self._failures).isdisjoint(change.kinds)
-        }
-        if red:
-            changes = changes.confirmed(self._run_again(baseline, red))
-        changes = dataclasses.replace(changes, different=self.different)
-        self._changes = changes
-        from convtime.core.files import write_file
-
-        if self._markdown is not None:
-            write_file(self._markdown, changes.to_markdown())
-        if self._json is not None:
-            write_file(self._json, json.dumps(changes.to_dict(), indent=1) + "\n")
-
-    def _compare(
-        self, before: Mapping[str, Measurement], after: Mapping[str, Measurement]
-    ) -> Changes:
-        from convtime.regression.compare_runs import compare_runs
-
-        return compare_runs(
-            before,
-            after,
-            margin=self._margin,
-            same_gpu=self.config.option.convtime_same_gpu,
-            relative=self.config.option.convtime_relative,
-            instructions_margin=self._instructions_margin,
-        )
-
-    def _run_again(self, baseline: Mapping[str, Measurement], red: set[str]) -> Changes:
-        """Run only the tests with findings in a fresh process, and return its changes."""
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            reporter.write_line(f"\nconvtime: {len(red)} found, running again alone")
-        again = Recorder(self.config)
-        with tempfile.TemporaryDirectory() as folder:
-            asked, output = Path(folder, "asked.json"), Path(folder, "output.json")
-            tests = sorted({self.tests[name] for name in red})
-            asked.write_text(json.dumps({"tests": tests, "output": str(output)}), encoding="utf-8")
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", *self._arguments(), f"--convtime-again={asked}"],
-                cwd=self.config.invocation_params.dir,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                check=False,
-            )
-            if output.exists():
-                _add_document(again, json.loads(output.read_text(encoding="utf-8")))
-        lost = sorted(red - again.measurements.keys())
-        if lost:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            self._told.append(
-                f"run again alone, {', '.join(lost)} gave no time ({' '.join(last)}): the first "
-                "verdict counts"
-            )
-        found = red & again.measurements.keys()
-        if self.config.option.convtime_relative:  # with the baselines, which are not judged then
-            facts = {name: again.measurements[name].provenance for name in found}
-            found |= {str(known.get("baseline", name)) for name, known in facts.items()}
-        return self._compare(
-            {name: baseline[name] for name in baseline if name in found},
-            {name: again.measurements[name] for name in again.measurements if name in found},
-        )
-
-    def _arguments(self) -> list[str]:
-        one_process = ["-n0"] if self.config.pluginmanager.hasplugin("xdist") else []
-        given = map(str, self.config.invocation_params.args)
-        return [*given, f"--rootdir={self.config.rootpath}", *one_process]
+        else:
+            session.exitstatus = self._exit_status(exitstatus)
 
     def _exit_status(self, exitstatus: int) -> int:
         verdicts: set[str] = {"different"} if self.different else set()
-        if self._changes is not None:
-            verdicts |= {kind for change in self._changes.changes for kind in change.kinds}
+        if self._gate is not None:
+            verdicts |= self._gate.kinds
         found = not verdicts.isdisjoint(self._failures)
         told = (
             exitstatus == pytest.ExitCode.OK
@@ -561,14 +393,15 @@ class _Main(Recorder):
     @property
     def _unjudged(self) -> tuple[str, ...]:
         """Why instructions are not judged that are to be."""
-        if self._changes is None or _INSTRUCTIONS not in self._failures:
+        if self._gate is None or self._gate.changes is None or _INSTRUCTIONS not in self._failures:
             return ()
-        return self._changes.unjudged_instructions
+        return self._gate.changes.unjudged_instructions
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        lines = [*self._told, *self._unjudged]
-        if self._changes is not None:
-            lines += [f"against {self.config.option.convtime_against}:", self._changes.details()]
+        lines = [*([] if self._gate is None else self._gate.told), *self._unjudged]
+        if self._gate is not None and self._gate.changes is not None:
+            against = self.config.option.convtime_against
+            lines += [f"against {against}:", self._gate.changes.details()]
         else:
             lines += map(str, self.measurements.values())
             lines += [f"different: {name}: {said}" for name, said in self.different.items()]
@@ -577,12 +410,8 @@ class _Main(Recorder):
             terminalreporter.write("\n".join(lines) + "\n")
 
 
-def _some(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], float, float]:
-    """Parse the verdicts that fail a run, and the margins of times and of instructions."""
+def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Parse the verdicts that fail a run, and the margins as options of ``compare_runs``."""
     failures: list[str] = []
     margins: dict[str, set[float]] = {"slower and faster": set(), _INSTRUCTIONS: set()}
     for entry in ",".join(given).split(",") if given else []:
@@ -602,29 +431,8 @@ def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], float, float
             raise pytest.UsageError(
                 f"--convtime-fail-on must have one margin for {kind}, got {','.join(given)!r}"
             )
-    times, instructions = margins.values()
-    return (
-        tuple(failures),
-        max(times, default=_DEFAULT_MARGIN),
-        max(instructions, default=_DEFAULT_INSTRUCTIONS_MARGIN),
-    )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise pytest.UsageError(
-            f"{folder}: runs cannot be saved there ({error.strerror})"
-        ) from error
-
-
-@contextlib.contextmanager
-def _usage_errors() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:  # convtime's InputError
-        raise pytest.UsageError(str(error)) from error
+    options = zip(("margin", "instructions_margin"), margins.values(), strict=True)
+    return tuple(failures), {name: found.pop() for name, found in options if found}
 
 
 class _WithoutPytestBenchmark:

@@ -77,7 +77,7 @@ def test_the_check_comes_after_the_timing_and_respects_what_comes_before_calls()
         log.append("call")
         return torch.ones(1)
 
-    candidate = Candidate(call, setup=lambda: log.append("setup"))
+    candidate = Candidate(call, before=lambda: log.append("setup"))
     compared = convtime.compare([candidate, candidate], **QUICK)
     timed = 6 + compared.measurements["call"].warmup_calls // 2
     assert log == ["setup", "call"] * (2 * timed + 3)

@@ -75,8 +75,8 @@ def test_where_nothing_is_flushed_persisting_lines_stay(
 
 def test_of_a_cpu_no_clean_cache_is_claimed() -> None:
     one = convtime.time_op(torch.relu, torch.rand(4), cache="cold-clean", warmup=1, max_samples=10)
-    assert (one.cache, one.cache_requested) == ("uncontrolled", "cold-clean")
-    assert one.cache_reason == "on a CPU, only cache='cold' is controlled"
+    assert (one.cache, one.cache.requested) == ("uncontrolled", "cold-clean")
+    assert one.cache.reason == "on a CPU, only cache='cold' is controlled"
 
 
 @contextlib.contextmanager
@@ -117,7 +117,7 @@ class TestOnAGpu:
             assert set(seen) == {0}
             assert current() == before
             assert one.cache == asked
-            assert one.cache_reason == ""
+            assert one.cache.reason == ""
 
             def fail() -> None:
                 raise KeyboardInterrupt
@@ -125,7 +125,7 @@ class TestOnAGpu:
             with pytest.raises(KeyboardInterrupt):
                 convtime.time_op(fail, device="cuda", cache=asked)
             assert current() == before
-        assert convtime.time_op(torch.relu, x, cache=asked, max_samples=20).cache_reason == ""
+        assert convtime.time_op(torch.relu, x, cache=asked, max_samples=20).cache.reason == ""
 
     def test_a_warm_cache_keeps_what_is_set_aside(self) -> None:
         x = torch.rand(MEBIBYTE, device="cuda")
@@ -137,7 +137,7 @@ class TestOnAGpu:
                 max_samples=20,
             )
             assert set(seen) == {current()} != {0}
-            assert one.cache_reason == ""
+            assert one.cache.reason == ""
 
     @pytest.mark.timing
     @pytest.mark.parametrize("method", ["kernel", "event", "graph"])
@@ -145,7 +145,7 @@ class TestOnAGpu:
         """By each, relu takes what torch.profiler has after a flush that reads."""
         x = torch.randn(4 * MEBIBYTE, device="cuda")
         clean = convtime.time_op(torch.relu, x, method=method, cache="cold-clean")
-        assert (clean.method, clean.cache, clean.cache_reason) == (method, "cold-clean", "")
+        assert (clean.method, clean.cache, clean.cache.reason) == (method, "cold-clean", "")
         expected = profiled_seconds(x, clean=True)
         assert clean.median == pytest.approx(
             expected, abs=max(0.5e-6, clean.overhead_uncertainty), rel=0.03

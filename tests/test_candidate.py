@@ -25,10 +25,10 @@ def test_backward_calls_follow_a_forward_pass_each_and_find_no_gradient() -> Non
     x = torch.randn(8, 4, requires_grad=True)
     module = torch.nn.Linear(4, 3)
     backward = backward_of(Candidate(module, x, name="linear"))
-    assert backward.setup is not None
+    assert backward.before is not None
     gradients: list[torch.Tensor] = []
     for _ in range(2):
-        backward.setup()
+        backward.before()
         assert x.grad is None
         assert module.weight.grad is None
         backward.fn()
@@ -47,9 +47,9 @@ def test_backward_runs_the_candidates_own_setup_first() -> None:
         log.append("forward")
         return x * 2
 
-    backward = backward_of(Candidate(forward, name="one", setup=lambda: log.append("setup")))
-    assert backward.setup is not None
-    backward.setup()
+    backward = backward_of(Candidate(forward, name="one", before=lambda: log.append("setup")))
+    assert backward.before is not None
+    backward.before()
     assert log == ["setup", "forward"]
 
 
@@ -74,9 +74,9 @@ def test_leaves_that_vary_from_call_to_call_find_no_gradient() -> None:
     experts = [torch.randn(4, requires_grad=True) for _ in range(3)]
     turns = itertools.cycle(experts)
     backward = backward_of(Candidate(lambda: next(turns) * 2, name="mixture"))
-    assert backward.setup is not None
+    assert backward.before is not None
     for call in range(7):
-        backward.setup()
+        backward.before()
         assert all(expert.grad is None for expert in experts)
         backward.fn()
         assert [expert.grad is not None for expert in experts].index(True) == call % 3
@@ -165,10 +165,10 @@ def test_backward_finds_the_parameters_behind_any_object() -> None:
     holder = Holder()
     x = torch.randn(2, 4)
     backward = backward_of(Candidate(lambda features: holder.module(features), x, name="one"))
-    assert backward.setup is not None
+    assert backward.before is not None
     found = []
     for _ in range(3):
-        backward.setup()
+        backward.before()
         backward.fn()
         found.append(holder.module.weight.grad.clone())
     assert torch.equal(found[0], found[2])
@@ -186,10 +186,10 @@ def test_clearing_gradients_keeps_the_setup() -> None:
     x = torch.ones(1)
     x.grad = torch.ones(1)
     cleared = clearing_gradients(
-        Candidate(log.clear, name="one", setup=lambda: log.append("a"), grad_to_none=[x])
+        Candidate(log.clear, name="one", before=lambda: log.append("a"), grad_to_none=[x])
     )
-    assert cleared.setup is not None
-    cleared.setup()
+    assert cleared.before is not None
+    cleared.before()
     assert (x.grad, log) == (None, ["a"])
 
 
@@ -213,7 +213,7 @@ def test_candidates_of_a_comparison_have_arguments_of_their_own() -> None:
     compared = convtime.compare(
         {
             "a": convtime.Candidate(call, "a", x, kwargs={"scale": 2}, flops=7),
-            "b": Candidate(call, "b", y, kwargs={"scale": 3}, setup=lambda: log.append("b")),
+            "b": Candidate(call, "b", y, kwargs={"scale": 3}, before=lambda: log.append("b")),
         },
         device="cpu",
         **QUICK,
@@ -299,7 +299,7 @@ def test_a_candidates_repr_is_short() -> None:
     ("options", "message"),
     [
         ({"name": 3}, "a measurement's name must be a string, got 3"),
-        ({"setup": 3}, "setup must be callable, got int"),
+        ({"before": 3}, "before must be callable, got int"),
         ({"backward": 1}, "backward must be True or False, got 1"),
         ({"grad_to_none": 3}, "grad_to_none must be a sequence of tensors, got 3"),
     ],
@@ -329,7 +329,7 @@ def test_odd_values_are_refused_in_a_sentence(
 
 def test_a_cpus_cache_is_not_controlled() -> None:
     one = convtime.time_op(torch.relu, torch.ones(2), cache="rotate", **QUICK)
-    assert (one.cache, one.cache_requested) == ("uncontrolled", "rotate")
+    assert (one.cache, one.cache.requested) == ("uncontrolled", "rotate")
     assert one.sm_clocks_hz == ()
     assert one.max_sm_clock_hz is None
 

@@ -14,7 +14,7 @@ import convtime
 import convtime.timing.ceilings
 from convtime.timing import ceilings as module
 from convtime.timing.candidate import Candidate
-from convtime.timing.rates import Ceilings
+from convtime.timing.measurement import Ceilings
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}

@@ -99,7 +99,7 @@ def test_conv_in_a_pipe(tmp_path, layers_csv):
     assert "line 2" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("2 distinct layers, 2 bit-identical; ")
     document = json.loads((tmp_path / "a.json").read_text())
-    assert set(document) == {"schema", "rows", "provenance"}
+    assert set(document) == {"type", "schema", "rows", "provenance"}
     assert document["provenance"]["torch"] == torch.__version__
     assert [row["layer"]["names"] for row in document["rows"]] == [["line 2"], ["line 3"]]
     assert (tmp_path / "a.csv").read_text().count("\n") == 3
@@ -351,6 +351,7 @@ def no_timing(monkeypatch):
         (["conv", "conv1d:n1", "--layers", "a.csv"], "not allowed with argument"),
         (["conv", "conv1d:n0c2w9k4s3"], "batch is 0, but must be between 1"),
         (["conv", "--fail-on", "slower,later"], "--fail-on: got 'later', but it must be one of"),
+        (["conv", "--fail-on", "missing"], "--fail-on: got 'missing', but it must be one of"),
         (["conv", "--model", "b:c"], "--model needs --input"),
         (["conv", "--input", "1,2"], "--input requires --model"),
         (["conv", "--model", "b:c", "--input", "8,3,x"], "--input: got 'x', but it must be"),

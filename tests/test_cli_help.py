@@ -106,7 +106,9 @@ def test_help_lists_exit_codes(capsys):
 
 
 @pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+    "path",
+    [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))],
+    ids=lambda path: path.name,
 )
 def test_commands_in_the_documentation_can_be_parsed(path):
     blocks = re.findall(r"```bash\n(.*?)```", path.read_text(), re.DOTALL)
@@ -119,7 +121,7 @@ def test_commands_in_the_documentation_can_be_parsed(path):
 
 
 def test_the_documentation_lists_the_exit_codes():
-    text = (ROOT / "docs" / "command-line.md").read_text()
+    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
     for code, meaning in exit_codes.MEANINGS.items():
         plain = meaning.replace("--uncertain names", "`--uncertain CODE` names")
         plain = re.sub(r"(?<!`)--fail-on(?!`)", "`--fail-on`", plain)

@@ -32,7 +32,7 @@ def test_time_prints_a_result_and_writes_it(tmp_path, capsys):
     measured = Measurement.from_dict(json.loads(out.read_text()))
     assert measured.device == "cpu"
     assert len(measured.seconds) == 3
-    assert measured.placement_requested == "auto"
+    assert measured.placement.requested == "auto"
 
 
 def test_json_takes_the_place_of_the_text(capsys):
@@ -74,7 +74,8 @@ def test_a_gpu_that_nobody_named_is_named(monkeypatch, capsys, command):
     def diagnose(fn, *, device, again, **options):
         return convtime.diagnose(fn, device="cpu", **options)
 
-    monkeypatch.setattr(f"convtime.cli.{command[0]}.resolve_device", resolve)
+    monkeypatch.setattr("convtime.cli.snippet.resolve_device", resolve)
+    monkeypatch.setattr("convtime.cli.sweep.resolve_device", resolve)
     monkeypatch.setattr("convtime.cli.diagnose.diagnose", diagnose)
     quick = ["--budget", "0.01"]
     assert cli.main([*command, "-s", "x = 1", *quick]) == 0
@@ -127,6 +128,7 @@ def test_log_goes_to_standard_error(capsys):
         (["compare", "-n", "a=1", "-n", "b=c", *QUICK], "line 1 of statement 'b' raised NameError"),
         (["compare", "1", "2", "--margin", "-1", *CPU], "margin must be"),
         (["compare", "1", "--fail-on", "other", *CPU], "--fail-on: got 'other', but it must be"),
+        (["compare", "1", "--fail-on", "missing", *CPU], "--fail-on: got 'missing', but it must"),
         (["compare", "1", "--uncertain", "256", *CPU], "got '256', but it must be a whole number"),
     ],
 )

@@ -52,7 +52,7 @@ def test_axes_may_be_options_and_iterations(capsys):
     assert cli.main(["sweep", "1 + 1", *axes, "--device", "cpu", "--json", "-"]) == 0
     swept = Sweep.from_dict(json.loads(capsys.readouterr().out))
     assert [len(each.seconds) for each in swept.measurements.values()] == [1, 1, 4, 4]
-    assert [each.cache_requested for each in swept.measurements.values()] == ["auto", "warm"] * 2
+    assert [each.cache.requested for each in swept.measurements.values()] == ["auto", "warm"] * 2
 
 
 def test_values_that_are_neither_numbers_nor_texts_go_by_their_expressions(capsys):

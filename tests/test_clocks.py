@@ -248,7 +248,7 @@ def test_an_exception_resets_and_passes_through(gpu):
 def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(gpu, record_path):
     def check(*_):
         record = json.loads(record_path.read_text())
-        assert record["schema"] == "2.0"
+        assert record["type"] == "LockRecord"
         assert record["pid"] == os.getpid()
         assert record["clocks"] == {"gpu": gpu.UUID, "sm_mhz": 1500, "memory_mhz": None}
         checked.append(True)

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import convtime
+from convtime.core import codec
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.comparison import Agreement, Comparison, Interference
+from tests.helpers.measurements import changed
 from tests.helpers.texts import flat
 
 KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,))
@@ -109,7 +111,7 @@ def test_verdicts_know_how_well_the_methods_own_cost_is_known(
 def by_kernels(name: str, busy: float, span: float) -> convtime.Measurement:
     """Thirty samples by activity records, in microseconds."""
     noise = 1e-6 * (1 + 0.001 * np.random.default_rng(len(name)).standard_normal(30))
-    return dataclasses.replace(
+    return changed(
         events_of(name, busy, 0.0),
         seconds=tuple(busy * noise),
         busy_seconds=tuple(busy * noise),
@@ -174,7 +176,7 @@ def test_ratios_count_a_place_once_and_know_the_clocks_tick() -> None:
 
 def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None:
     fast, slow, idle = (
-        dataclasses.replace(events_of("relu", time, 0.0), method="kernel", activities=activities)
+        changed(events_of("relu", time, 0.0), method="kernel", activities=activities)
         for time, activities in ((1.0, (KERNEL,)), (2.0, (KERNEL,)), (0.0, ()))
     )
     comparison = Comparison({"fast": fast, "slow": slow, "idle": idle})
@@ -200,7 +202,7 @@ def measured(
     name: str, seconds: Sequence[float], clocks_mhz: Sequence[float | None] = (), **fields: Any
 ) -> convtime.Measurement:
     clocks_hz = tuple(None if mhz is None else 1e6 * mhz for mhz in clocks_mhz)
-    return dataclasses.replace(
+    return changed(
         one_of_ten(),
         name=name,
         seconds=tuple(seconds),
@@ -416,7 +418,7 @@ def test_everything_is_written_and_read_again() -> None:
         interference_reason="there was no time",
     )
     document = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-    assert document["schema"] == "1.2"
+    assert (document["type"], document["schema"]) == ("Comparison", codec.SCHEMA)
     assert Comparison.from_dict(document) == comparison
     judged = document["judgements"]
     assert (judged["other"]["verdict"], judged["control"]["verdict"]) == ("slower", "same")
@@ -426,14 +428,14 @@ def test_everything_is_written_and_read_again() -> None:
         assert said in html
     assert "other: interference: takes <more> beside the others" in text
     assert "other: interference: takes &lt;more&gt; beside the others" in html
-    older = {"schema": "1.0", "measurements": document["measurements"], "margin": 0.01}
+    older = {"schema": "6.0", "measurements": document["measurements"], "margin": 0.01}
     assert Comparison.from_dict(older).baseline == "other"
 
 
 def test_reads_only_what_was_measured_together() -> None:
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, stop="count").to_dict()
     longer = {**one, "seconds": [1.0] * 11}
-    document = {"schema": "1.0", "measurements": {"a": one, "b": longer}}
+    document = codec.document("Comparison", {"measurements": {"a": one, "b": longer}})
     with pytest.raises(ValueError, match=r"number of samples, got {'a': 10, 'b': 11}"):
         Comparison.from_dict(document)
     with pytest.raises(ValueError, match="at least one measurement, got none"):
@@ -533,5 +535,5 @@ def test_candidates_with_arguments_are_compared_with_rotating_tensors() -> None:
 
 
 def test_a_method_of_a_newer_version_can_be_shown() -> None:
-    one = dataclasses.replace(events_of("relu", 2.0, 0.0), method="oracle")
+    one = changed(events_of("relu", 2.0, 0.0), method="oracle")
     assert "judged on the time that 'oracle' gives" in flat(Comparison({"relu": one}))

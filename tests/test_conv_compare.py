@@ -309,7 +309,7 @@ def test_result_as_json():
     assert row["layer"]["problem"]["kernel_size"] == [3, 5]
     for who in ("pytorch", "convtime"):
         assert row[who]["median"] == pytest.approx(statistics.median(row[who]["seconds"]), rel=0.02)
-        assert row[who]["method"] == "cpu"
+        assert row[who]["method"]["used"] == "cpu"
         assert "provenance" not in row[who]
     rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
     median = statistics.median(ours / theirs for ours, theirs in rounds)

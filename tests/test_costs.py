@@ -110,7 +110,7 @@ class Meter:
 def test_energy_of_a_setup_is_not_the_calls(monkeypatch, before):
     meter = Meter(monkeypatch)
     setup = None if before is None else lambda: meter.draw(before)
-    found = convtime.energy(meter.draw, 100, setup=setup, seconds=0.01)
+    found = convtime.energy(meter.draw, 100, before=setup, seconds=0.01)
     assert found.joules == pytest.approx(100)
 
 
@@ -129,7 +129,7 @@ def test_energy_of_a_backward_pass_is_not_that_of_the_forward_pass(monkeypatch):
             return gradient
 
     x = torch.ones(4, requires_grad=True)
-    found = convtime.energy(Op.apply, x, backward=True, setup=lambda: meter.draw(7), seconds=0.01)
+    found = convtime.energy(Op.apply, x, backward=True, before=lambda: meter.draw(7), seconds=0.01)
     assert found.joules == pytest.approx(100)
 
 
@@ -193,7 +193,7 @@ def test_peak_memory_of_a_setup_is_not_the_calls():
     def setup():
         kept["large"] = torch.empty(16 << 20, device="cuda")
 
-    assert 4 << 20 <= convtime.peak_memory(torch.relu, x, setup=setup).bytes < 5 << 20
+    assert 4 << 20 <= convtime.peak_memory(torch.relu, x, before=setup).bytes < 5 << 20
 
 
 @pytest.mark.cuda
@@ -203,4 +203,5 @@ def test_a_backward_pass_takes_its_own_energy():
     y = x.clone().requires_grad_()
     forward = convtime.energy(torch.mm, x, y, seconds=1.0)
     backward = convtime.energy(torch.mm, x, y, backward=True, seconds=1.0)  # a product, too
-    assert backward.joules == pytest.approx(forward.joules, rel=0.3)
+    # Of other layouts, and without the forward pass, which would double it.
+    assert backward.joules == pytest.approx(forward.joules, rel=0.5)

@@ -17,15 +17,16 @@ import convtime
 from convtime.cli import main
 from convtime.core.errors import InputError
 from convtime.core.load import _C
+from convtime.counting.chip import REFUSALS, explain
 from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.counting.groups import DURATION, GROUPS
 from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
 from convtime.counting.listing import names_of
 from convtime.counting.names import Wanted, describe, resolve, split_names
 from convtime.counting.nvprof import NVPROF
-from convtime.counting.refusals import REFUSALS, explain
 from convtime.counting.show import format_value
 from convtime.counting.summing import adds_up, make_counters
+from convtime.timing.condition import Condition
 from convtime.timing.sampling.measure import Place
 from tests.helpers.gh100 import Gh100
 
@@ -300,17 +301,17 @@ def test_a_file_of_counters_is_shown_with_what_was_read_beside(tmp_path, capsys)
     assert capsys.readouterr().out == f"{told}\n"
     assert main(["show", str(file), "--json", "-"]) == 0
     assert Counters.from_dict(json.loads(capsys.readouterr().out)) == counters
-    with pytest.raises(InputError, match="must be a Measurement.*, got hardware counters"):
+    with pytest.raises(InputError, match="must be a Measurement.*, got JSON of type 'Counters'"):
         convtime.read_measurements(file)
 
 
 def test_the_command_counts_what_it_finds_on_standard_input(monkeypatch, tmp_path, capsys):
-    def count(fn, **options):
-        assert fn() == 3
-        return dataclasses.replace(made([CALL]), name=options["name"])
+    def count(candidate, **options):
+        assert candidate.fn() == 3
+        return dataclasses.replace(made([CALL]), name=candidate.name)
 
-    def watch(fn, *, name, setup, backward, device):
-        return PeakMemory(name, 8, 4, "cuda:0")
+    def watch(candidate, *, device):
+        return PeakMemory(candidate.name, 8, 4, "cuda:0")
 
     monkeypatch.setattr("convtime.cli.counters.counters", count)
     monkeypatch.setattr("convtime.cli.counters.peak_memory", watch)
@@ -325,12 +326,12 @@ def test_the_command_counts_what_it_finds_on_standard_input(monkeypatch, tmp_pat
 def test_the_command_reads_energy_and_memory_of_what_it_counts(monkeypatch, capsys):
     asked = []
 
-    def watch(fn, *, name, setup, backward, device):
-        setup()
-        asked.append((fn(), name, backward, device))
+    def watch(candidate, *, device):
+        candidate.before()
+        asked.append((candidate.fn(), candidate.name, candidate.backward, device))
 
-    def count(fn, **options):
-        watch(fn, **{what: options[what] for what in ("name", "setup", "backward", "device")})
+    def count(candidate, **options):
+        watch(candidate, device=options["device"])
         return made([CALL])
 
     monkeypatch.setattr("convtime.cli.counters.counters", count)
@@ -444,7 +445,10 @@ def test_without_a_driver_the_core_says_so():
     [
         ({"metrics": "dramm"}, "no metric or group 'dramm'"),
         ({"replay": "range"}, "replay must be one of 'call', 'kernel', got 'range'"),
-        ({"cache": "rotate"}, "cache must be one of 'cold', 'cold-clean', 'warm', got 'rotate'"),
+        (
+            {"cache": "rotate"},
+            "cache must be 'auto' or one of 'cold', 'cold-clean', 'warm' to read counters",
+        ),
         ({"repeats": 0}, "repeats must be a whole number, 1 or more, got 0"),
         ({"repeats": 1.5}, "repeats must be a whole number, 1 or more, got 1.5"),
     ],
@@ -489,7 +493,7 @@ def core(monkeypatch):
     monkeypatch.setattr(_C, "cuda_available", lambda: True)
     monkeypatch.setattr(_C, "count_kernels", core.count_kernels, raising=False)
     monkeypatch.setattr(_C, "CuptiError", type("CuptiError", (RuntimeError,), {}), raising=False)
-    turn = {"exclusive": True, "exclusive_reason": ""}
+    turn = {"exclusive": Condition(True, True)}
     for name, stand_in in {
         "find_place": lambda _candidates, _device: Place(gpu, (), "asked for"),
         "on": lambda _device, _stream: contextlib.nullcontext(),
@@ -513,7 +517,7 @@ def test_the_core_counts_the_call_as_asked(core):
         kwargs={"two": 2},
         metrics="dram,dram_read_bytes",
         name="mine",
-        setup=lambda: seen.append("set up"),
+        before=lambda: seen.append("set up"),
         repeats=2,
         replay="kernel",
         cache="warm",

@@ -61,11 +61,11 @@ def test_governors_are_named_once(tmp_path: Path) -> None:
 def test_the_flush_comes_after_what_is_set_up() -> None:
     buffer = torch.zeros(4, dtype=torch.uint8)
     seen = []
-    candidate = Candidate(int, name="x", setup=lambda: seen.append(int(buffer[0])))
+    candidate = Candidate(int, name="x", before=lambda: seen.append(int(buffer[0])))
     flushed = cpu.flushing(candidate, buffer)
     for _ in range(2):
-        assert flushed.setup is not None
-        flushed.setup()
+        assert flushed.before is not None
+        flushed.before()
     assert seen == [0, 1]
     assert buffer.tolist() == [2] * 4
 
@@ -82,7 +82,7 @@ def test_cold_on_a_cpu_is_asked_for_and_not_timed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: 64 << 20)
     x = torch.ones(4)
     one = convtime.time_op(torch.relu, x, cache="cold", **QUICK)
-    assert (one.cache, one.cache_requested, one.cache_reason) == ("cold", "cold", "")
+    assert (one.cache, one.cache.requested, one.cache.reason) == ("cold", "cold", "")
     assert flushes == [2 * 64 << 20]
     assert one.median < 2e-3  # to write 128 MiB takes far longer
     assert convtime.time_op(torch.relu, x, **QUICK).cache == "uncontrolled"
@@ -134,8 +134,8 @@ def test_where_the_caches_size_is_unknown_nothing_is_said_to_be_cold(
 ) -> None:
     monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: None)
     one = convtime.time_op(torch.relu, torch.ones(4), cache="cold", **QUICK)
-    assert (one.cache, one.cache_requested) == ("uncontrolled", "cold")
-    assert one.cache_reason == "this machine does not report the size of its CPUs' caches"
+    assert (one.cache, one.cache.requested) == ("uncontrolled", "cold")
+    assert one.cache.reason == "this machine does not report the size of its CPUs' caches"
 
 
 def test_the_calling_thread_is_pinned_while_it_times() -> None:

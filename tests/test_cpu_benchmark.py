@@ -16,7 +16,7 @@ import results
 from cpu_parts import causes, fresh, load, measure, truth
 from cpu_parts.truth import Interval
 
-from convtime.diagnosis.rules import LEAST_EFFECT_ON_CPU
+from convtime.diagnosis.weighing import LEAST_EFFECT_ON_CPU
 
 LOAD = [0.1, 0.2]
 

@@ -16,10 +16,16 @@ import convtime
 from convtime import Diagnosis, cli
 from convtime.conv.advice_result import Advice
 from convtime.core.errors import InputError
-from convtime.diagnosis import contrasts, host, other_tools, process, tracing
+from convtime.diagnosis import (
+    contrasts,
+    host,
+    neighbors,
+    other_tools,
+    process,
+    serializing,
+    tracing,
+)
 from convtime.diagnosis import diagnose as running
-from convtime.diagnosis import neighbors as neighbours
-from convtime.diagnosis import serializing as serialising
 from convtime.diagnosis.calls import look_at_calls
 from convtime.diagnosis.diagnosis import Cause, Skipped
 from convtime.diagnosis.difference import Other, split
@@ -464,7 +470,7 @@ def test_what_a_fresh_process_cannot_have_is_said():
 
     main.__module__ = "__main__"
     assert "in the main program" in process.obstacle(subject_of(main), CLEAN)
-    assert "before each call" in process.obstacle(subject_of(abs, 1, setup=list), CLEAN)
+    assert "before each call" in process.obstacle(subject_of(abs, 1, before=list), CLEAN)
     assert process.obstacle(subject_of(abs, 1), CLEAN) == ""
     with pytest.raises(ValueError, match="cannot be passed to another process"):
         process.time_in_fresh_one(subject_of(lambda: None))
@@ -515,7 +521,7 @@ def test_the_command_tells_a_fresh_process_what_to_time(monkeypatch, capsys):
     assert cli.main(seen["again"][3:]) == 0
     measured = convtime.Measurement.from_dict(json.loads(capsys.readouterr().out))
     assert measured.name == "torch.relu(x)"
-    assert measured.cache_requested == "warm"
+    assert measured.cache.requested == "warm"
 
 
 @pytest.mark.parametrize(
@@ -568,7 +574,9 @@ def test_on_a_gpu_a_missing_wait_is_found():
         torch.cuda.current_stream().wait_stream(side)
         return y + 1.0
 
-    wrong, right = (serialising.look_at_results(subject_of(fn)) for fn in (unwaited, waited))
+    wrong, right = (
+        serializing.look_at_results(subject_of(fn), CLEAN).serialized for fn in (unwaited, waited)
+    )
     assert wrong.repeats
     assert wrong.differing > 0
     assert right.repeats
@@ -576,8 +584,8 @@ def test_on_a_gpu_a_missing_wait_is_found():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("around", [neighbours.in_a_stream, neighbours.in_a_process])
-@pytest.mark.parametrize("eats", neighbours.EATS)
+@pytest.mark.parametrize("around", [neighbors.in_a_stream, neighbors.in_a_process])
+@pytest.mark.parametrize("eats", neighbors.EATS)
 def test_on_a_gpu_neighbours_begin_and_end(around, eats):
     device = torch.device("cuda", torch.cuda.current_device())
     with around(device, eats):

@@ -16,6 +16,7 @@ import convtime
 from convtime.core import codec
 from convtime.diagnosis.diagnosis import CauseCode
 from convtime.diagnosis.evidence import Evidence
+from convtime.exchange.upgrade import renewed
 from convtime.timing.sampling.placement import is_mapped
 from tests.helpers import BENCHMARKS
 
@@ -81,7 +82,7 @@ def test_the_summary_has_a_value_for_each_goal():
 @pytest.mark.parametrize("case", ROWS, ids=[row["key"] for row in ROWS])
 def test_the_rules_judge_what_was_seen_on_a_gpu_as_it_is_published(case):
     published = {name: case[name] for name in ("first", "first_without_counters", "causes")}
-    assert diagnose.judged(codec.decode(Evidence, case["evidence"])) == published
+    assert diagnose.judged(codec.decode(Evidence, renewed(case["evidence"]))) == published
 
 
 def test_what_is_published_names_what_was_planted():
@@ -96,5 +97,5 @@ def test_on_a_gpu_the_hosts_memory_is_told_from_its_own():
     there = mapped(torch.randn(1 << 22).pin_memory(), "cuda")
     assert is_mapped(there.data_ptr())
     assert not is_mapped(torch.ones(9, device="cuda").data_ptr())
-    assert "in host memory" in convtime.time_op(torch.relu, there, budget=0.1).placement_reason
+    assert "in host memory" in convtime.time_op(torch.relu, there, budget=0.1).placement.reason
     assert convtime.diagnose(torch.relu, there, budget=5).first == "transfer"

@@ -4,6 +4,8 @@ import dataclasses
 import mmap
 import os
 import resource
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -58,6 +60,25 @@ def test_new_pages_are_counted_and_what_one_takes_is_known():
     found = look(host.look_at_host, call).host
     assert found.minor_faults == pytest.approx(expected, rel=0.1, abs=2)
     assert 10e-9 < found.fault_seconds < 100e-6
+
+
+def test_a_process_that_a_call_starts_is_no_other_process():
+    class Probe:
+        def begin(self, seconds):
+            pass
+
+        def end(self):
+            return {"samples": 1, "seconds": 1.0, "cpu_seconds": 0.1, "others_seconds": 10.0}
+
+    def children():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    before = children()
+    command = [sys.executable, "-c", "sum(range(10**6))"]
+    found, _ = host._read(Probe(), lambda: subprocess.run(command, check=True))  # type: ignore[arg-type]
+    assert children() > before
+    assert found.others_seconds == pytest.approx(10 - (children() - before))
 
 
 @pytest.mark.parametrize("count", [1, 7])

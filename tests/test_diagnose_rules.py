@@ -9,10 +9,11 @@ import pytest
 from convtime.core import codec
 from convtime.diagnosis import cpu_rules, rules, weighing
 from convtime.diagnosis.account import account_of
-from convtime.diagnosis.advice import _BY_CAUSE, advise
+from convtime.diagnosis.advice import ADVICE, advise
 from convtime.diagnosis.diagnosis import CauseCode
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
-from convtime.diagnosis.rules import judge, variance_shares
+from convtime.diagnosis.rules import judge
+from convtime.diagnosis.weighing import variance_shares
 from tests.helpers import RESULTS
 from tests.helpers.clean_evidence import CALLS, CLEAN, US, WORK, but, times, timing
 
@@ -52,7 +53,7 @@ PLANTED = {
         },
         work={"copies": 4, "copied_bytes": 16, "held": False},
     ),
-    "missing-wait": but(serialised={"differing": 2, "largest_error": 1.5}),
+    "missing-wait": but(serialized={"differing": 2, "largest_error": 1.5}),
     "allocation": but(
         calls={"loop": timing(900), "issuing": 890 * US, "allocations": 1.0, "frees": 1.0},
         trace={"allocations": 2.0, "allocating": 780 * US, "issuing": 20 * US},
@@ -63,7 +64,7 @@ PLANTED = {
         contrasts={"regime": {"burst": timing(100, 1980), "sustained": timing(118, 1600)}}
     ),
     "placement": but(contrasts={"placement": {"as-is": timing(112), "moved": timing(100)}}),
-    "contention": but(neighbours={"spin": 16e-3}),
+    "contention": but(neighbors={"spin": 16e-3}),
     "layout": but(contrasts={"layout": {"as-is": timing(100), "contiguous": timing(60)}}),
     "transfer": but(
         calls={"loop": timing(1000), "issuing": 900 * US},
@@ -97,7 +98,7 @@ def test_what_is_planted_comes_first_with_evidence_and_advice(code):
 
 
 def test_every_cause_of_a_gpu_is_planted():
-    assert {*PLANTED, "process"} == set(rules.LEAST_EFFECT)
+    assert {*PLANTED, "process"} == set(weighing.LEAST_EFFECT)
 
 
 def test_intervals_that_meet_show_nothing():
@@ -161,8 +162,8 @@ def test_copies_beside_kernels_cost_nothing():
     "seen",
     [
         but(work={"other_launches": 0.4}),
-        but(neighbours={"copied_bytes_per_second": 2.1e12}),
-        but(neighbours={"spin": 16e-3}),
+        but(neighbors={"copied_bytes_per_second": 2.1e12}),
+        but(neighbors={"spin": 16e-3}),
     ],
 )
 def test_others_show_in_launches_copies_or_kernels_of_known_duration(seen):
@@ -179,13 +180,13 @@ def test_the_host_works_where_a_launch_takes_many_times_the_smallest():
 
 
 def test_a_result_that_does_not_repeat_says_nothing_of_waits():
-    assert codes(but(serialised={"repeats": False, "differing": 4})) == []
+    assert codes(but(serialized={"repeats": False, "differing": 4})) == []
 
 
 def test_beside_others_all_else_is_less_sure():
     cached = but(contrasts={"cache": times(cold=160, warm=95)})
     (alone,) = judge(cached)
-    first, second = judge(but(cached, neighbours={"spin": 16e-3}))
+    first, second = judge(but(cached, neighbors={"spin": 16e-3}))
     assert (first.code, second.code) == ("contention", "cache")
     assert second.confidence == pytest.approx(rules.DISTORTED * alone.confidence)
 
@@ -316,9 +317,9 @@ def test_on_a_cpu(code, seen):
 
 
 def test_every_cause_of_a_cpu_has_a_limit_and_advice():
-    of_cpu = set(rules.LEAST_EFFECT_ON_CPU)
-    assert of_cpu | set(rules.LEAST_EFFECT) == set(get_args(CauseCode))
-    assert of_cpu <= set(_BY_CAUSE)
+    of_cpu = set(weighing.LEAST_EFFECT_ON_CPU)
+    assert of_cpu | set(weighing.LEAST_EFFECT) == set(get_args(CauseCode))
+    assert set(ADVICE) == set(get_args(CauseCode))
 
 
 def test_waits_are_those_of_others_only_as_far_as_own_threads_find_cores():

@@ -19,15 +19,15 @@ from convtime.device.resolve import resolve_gpu
 from convtime.device.state import CpuState, GpuState
 from convtime.health import doctor
 from convtime.health.examination import Examination, KnownDuration, OperationTiming
-from convtime.health.findings import find, passed
-from convtime.health.show import document, text
-from convtime.timing.rates import Ceilings
+from convtime.health.findings import find
+from convtime.timing.condition import Condition
+from convtime.timing.measurement import Ceilings
 
 GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)
 GOOD_GPU = GpuState(
     uuid="GPU-1",
     other_processes=0,
-    utilisation=0.0,
+    utilization=0.0,
     persistence_mode=True,
     ecc=True,
     uncorrected_errors=0,
@@ -57,7 +57,7 @@ GOOD = Examination(
 
 def test_a_good_machine_has_no_advice():
     assert {finding.status for finding in find(GOOD)} == {"ok"}
-    assert passed(GOOD)
+    assert GOOD.passed
 
 
 def cpu(**change):
@@ -112,7 +112,7 @@ SUSTAINED = OperationTiming("matmul", "kernel", "sustained", 198e-6, 0.01, (197e
         (operations(BURST, OperationTiming("matmul", "auto", "sustained", None, None, None, "hot")),
          "regime sustained", "advice", "was not reached: hot", "sm_clocks_hz"),
         (on_gpu(other_processes=2), "other processes", "failed", "2 other processes", "stop them"),
-        (on_gpu(utilisation=0.3), "utilisation", "advice", "busy for 30%", "nvidia-smi"),
+        (on_gpu(utilization=0.3), "utilization", "advice", "busy for 30%", "nvidia-smi"),
         (on_gpu(throttle_reasons=("gpu_idle", "sw_power_cap")), "throttling", "advice",
          "lowered by sw_power_cap", "regime="),
         (on_gpu(throttle_reasons=("hw_thermal_slowdown", "sw_power_cap")), "throttling", "failed",
@@ -145,7 +145,7 @@ def test_each_fault_is_found_and_nothing_else(seen, check, status, message, advi
     assert finding.status == status
     assert message in finding.message
     assert advice in finding.advice
-    assert passed(seen) == (status != "failed")
+    assert seen.passed == (status != "failed")
     others = [found for found in find(seen) if found.check != check]
     assert {found.status for found in others} <= {"ok"}
 
@@ -164,7 +164,7 @@ def test_what_is_not_known_is_not_judged():
 def test_the_text_has_each_row_and_each_finding():
     seen = dataclasses.replace(GOOD, operations=(*GOOD.operations, BURST))
     seen = dataclasses.replace(seen, gpu=dataclasses.replace(GOOD_GPU, uncorrected_errors=3))
-    lines = [" ".join(line.split()) for line in text(seen).splitlines()]
+    lines = [" ".join(line.split()) for line in str(seen).splitlines()]
     assert lines[0] == "NVIDIA H200; torch 2.11.0"
     assert "kernel 80.00 µs 80.03 µs +30 ns 0.10%" in lines
     assert "median ± IQR kernel sync burst" in lines
@@ -230,11 +230,11 @@ def test_the_gpus_state_is_asked_of_nvml(gpu):
         ClockReading(0, None, None, None, None, reasons)
         for reasons in (("sw_power_cap",), None, ("gpu_idle", "sw_power_cap"))
     ]
-    state = machine.gpu_state(device, machine.utilisation(device), readings)
+    state = machine.gpu_state(device, machine.utilization(device), readings)
     assert dataclasses.replace(state, may_lock_clocks=True, may_read_counters=None) == GpuState(
         uuid=gpu.UUID,
         other_processes=2,  # without this one
-        utilisation=0.4,
+        utilization=0.4,
         persistence_mode=False,
         ecc=True,
         uncorrected_errors=5,
@@ -248,10 +248,10 @@ def test_the_gpus_state_is_asked_of_nvml(gpu):
 
 def test_a_gpu_that_tells_nothing(gpu):
     device = resolve_gpu(None)
-    state = machine.gpu_state(device, machine.utilisation(device), [])
-    assert (state.other_processes, state.utilisation, state.ecc) == (None, None, None)
+    state = machine.gpu_state(device, machine.utilization(device), [])
+    assert (state.other_processes, state.utilization, state.ecc) == (None, None, None)
     gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
-    assert machine.utilisation(device) is None
+    assert machine.utilization(device) is None
     with pytest.raises(nvml.NvmlUnavailableError, match="Driver Not Loaded"):
         machine.gpu_state(device, None, [])
 
@@ -305,16 +305,17 @@ def test_a_host_whose_cost_drifts_from_timing_to_timing_fails_no_method(monkeypa
         assert each.measured == pytest.approx(80e-6)
         low, high = each.interval
         assert low <= each.measured <= high
-    assert passed(known(*found))
+    assert known(*found).passed
 
 
 @pytest.mark.parametrize("reached", [True, False])
 def test_a_regime_that_was_not_reached_has_no_time(monkeypatch, reached):
     def time_op(_fn, *, regime, **_options):
         return types.SimpleNamespace(
-            regime=regime if reached else "as-is",
-            regime_reason="" if reached else "the clock fell",
-            method="kernel",
+            regime=Condition(regime, regime)
+            if reached
+            else Condition("as-is", regime, "the clock fell"),
+            method=Condition("kernel", "auto"),
             median=2e-6,
             iqr=1e-7,
             median_interval=(1e-6, 3e-6),
@@ -348,7 +349,7 @@ def test_on_a_cpu_the_command_prints_its_findings(capsys):
 @pytest.mark.parametrize(("errors", "code"), [(0, 0), (3, 1)])
 def test_the_exit_code_says_whether_a_check_failed(monkeypatch, capsys, errors, code):
     seen = dataclasses.replace(GOOD, gpu=dataclasses.replace(GOOD_GPU, uncorrected_errors=errors))
-    monkeypatch.setattr("convtime.cli.doctor.examine", lambda _device: seen)
+    monkeypatch.setattr("convtime.cli.doctor.doctor", lambda _device: seen)
     assert cli.main(["doctor", "--device", "cpu"]) == code
     assert "NVIDIA H200" in capsys.readouterr().out
 
@@ -356,8 +357,8 @@ def test_the_exit_code_says_whether_a_check_failed(monkeypatch, capsys, errors, 
 @pytest.mark.timing
 @pytest.mark.cuda
 def test_on_a_gpu_each_method_is_checked():
-    seen = doctor.examine(torch.device("cuda", 0))
-    print(text(seen))  # for whoever reads the log of a machine that does not pass
+    seen = convtime.doctor("cuda:0")
+    print(seen)  # for whoever reads the log of a machine that does not pass
     assert seen.seconds < 20
     assert seen.gpu is not None
     assert seen.gpu.uuid == f"GPU-{torch.cuda.get_device_properties(0).uuid}"
@@ -379,5 +380,5 @@ def test_on_a_gpu_each_method_is_checked():
     assert len(kernel) == 4
     for name, median in kernel.items():
         assert event[name] == pytest.approx(median, rel=0.3, abs=0.5e-6)
-    json.dumps(document(seen), allow_nan=False)
+    json.dumps(seen.to_dict(), allow_nan=False)
     assert convtime.ceilings("cuda") == seen.ceilings

@@ -377,6 +377,18 @@ def test_vmap_is_that_of_separate_ops(device: torch.device) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_addends_of_one_example_are_batched(device: torch.device) -> None:
+    tensors = make_tensors(2, device)
+    example, addend = tensors["input"][0], tensors["other"][0]
+
+    def call(z: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = fused(2)(example, tensors["weight"], other=z, stride=2, padding=1)
+        return output
+
+    addends = torch.stack([addend, -addend])
+    torch.testing.assert_close(torch.vmap(call)(addends), torch.stack([*map(call, addends)]))
+
+
 def test_flops_are_the_convolutions(device: torch.device) -> None:
     register_formulas()
     tensors = make_tensors(2, device)
@@ -459,16 +471,16 @@ PLAIN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("case", PLAIN)
 def test_plain_arguments_take_the_direct_entry(
-    case: str, rank: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    case: str, rank: int, device: torch.device, monkeypatch: pytest.MonkeyPatch, spy: Any
 ) -> None:
     tensors = make_tensors(rank, device)
     if case == "uneven padding":
         tensors["weight"] = tensors["weight"][(..., *[slice(2)] * rank)]
     arguments = {**tensors, **PLAIN[case], "activation": "leaky_relu"}
-    with monkeypatch.context() as patch:
-        patch.setattr(_C, f"conv{rank}d_epilogue", lambda *_: NotImplemented)
+    with spy:
         expected = fused(rank)(**arguments)
-    monkeypatch.setattr(epilogue, "_of_any_kind", lambda *_: pytest.fail("it went by torch.ops"))
+    assert torch.ops.convtime.convolution_epilogue in spy.seen
+    monkeypatch.setattr(epilogue, "_by_torch_ops", lambda *_: pytest.fail("it went by torch.ops"))
     with torch.device("meta"):  # as torch.set_default_device, and of no concern here
         assert torch.equal(fused(rank)(**arguments), expected)
 

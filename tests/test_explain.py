@@ -41,7 +41,7 @@ def example(device="cpu", **options):
 @pytest.mark.parametrize("fn", [F.conv2d, torch.conv2d, convtime.ops.conv2d])
 def test_functions(fn):
     x, w = example()
-    found = explain(fn, x, weight=w, padding=(1, 2), stride=2, **QUICK)
+    found = explain(fn, x, kwargs={"weight": w, "padding": (1, 2), "stride": 2}, **QUICK)
     assert (found.backend, found.device, found.policy) == ("Mkldnn", "cpu", None)
     assert "oneDNN" in found.why
     (fprop,) = found.passes
@@ -70,7 +70,12 @@ def test_every_function(where, transposed, rank):
     options = {"output_padding": 1, "dilation": 1} if transposed else {"dilation": 2}
     function = getattr(where, name)
     found = explain(
-        function, x, w, stride=2, groups=2, padding=1, backward=True, **options, **QUICK
+        function,
+        x,
+        w,
+        kwargs={"stride": 2, "groups": 2, "padding": 1, **options},
+        backward=True,
+        **QUICK,
     )
     assert found.call.problem.kind.function == name
     assert found.call.problem.output_shape == function(x, w, None, 2, 1, groups=2, **options).shape
@@ -92,7 +97,7 @@ def test_every_module(where, rank):
     assert found.call.problem.output_shape == plain(x).shape
     transposed = getattr(where, f"ConvTranspose{rank}d")(4, 6, 3, stride=2)
     size = [2 * length + 2 for length in SPATIAL[:rank]]
-    found = explain(transposed, x[0], output_size=size, **QUICK)
+    found = explain(transposed, x[0], kwargs={"output_size": size}, **QUICK)
     assert found.call.problem.kind.function == f"conv_transpose{rank}d"
     assert found.call.problem.output_padding == (1,) * rank
     assert found.call.problem.output_shape == (1, 6, *size)
@@ -120,7 +125,7 @@ def test_modules(kind, options, padding):
 
 def test_uneven_same_padding_is_put_at_the_end_first():
     x, w = torch.randn(1, 4, 8, 8), torch.randn(6, 4, 2, 5)
-    found = explain(F.conv2d, x, w, padding="same", **QUICK)
+    found = explain(F.conv2d, x, w, kwargs={"padding": "same"}, **QUICK)
     assert found.call.x.sizes == (1, 4, 9, 8)
     assert found.call.problem.padding == (0, 2)
     assert found.call.problem.output_shape == (1, 6, 8, 8)
@@ -170,7 +175,7 @@ def test_it_survives_json_and_can_be_read():
     for text in (str(found), found.details(), found._repr_html_()):
         for part in ("2×4×9×11", "float32", "Mkldnn", "wgrad", "run the same"):
             assert part in text
-    with pytest.raises(ValueError, match=r"an Explanation of schema '7.0' .* only of schema 2\.x"):
+    with pytest.raises(ValueError, match=r"an Explanation of schema '7.0' .* only of schema 6\.x"):
         Explanation.from_dict(found.to_dict() | {"schema": "7.0"})
 
 
@@ -180,7 +185,7 @@ def test_it_survives_json_and_can_be_read():
         (torch.relu, "got relu$"),
         (torch.nn.Linear(2, 2), "got Linear$"),
         (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), r"contains 1 convolution\(s\)"),
-        (torch.ones(2), "got Tensor$"),
+        (torch.ones(2), "got Tensor for"),
     ],
 )
 def test_what_is_no_convolution(fn, message):
@@ -247,8 +252,10 @@ def test_other_mistakes():
     x, w = example()
     with pytest.raises(RuntimeError, match="expected input"):
         explain(F.conv2d, x[:, :3], w)
+    with pytest.raises(TypeError, match="explain has no option 'padding'"):
+        explain(F.conv2d, x, w, padding=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        explain(F.conv2d, x, w, no_such_option=1)
+        explain(F.conv2d, x, w, kwargs={"no_such_option": 1})
     with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
         explain(F.conv2d, x, w, backward="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dtype must be one of"):
@@ -482,10 +489,10 @@ def pretended_cudnn(monkeypatch):
     )
     monkeypatch.setattr(running, "PlanOracle", FakeOracle)
 
-    def pretend(log, choices, fn=F.conv2d, arguments=None, **options):
+    def pretend(log, choices, fn=F.conv2d, arguments=None, backward=None, **options):
         monkeypatch.setattr(FakeOracle, "answer", log)
         monkeypatch.setattr(running, "plan_cache", lambda: choices)
-        return explain(fn, *(arguments or example()), **options, **QUICK)
+        return explain(fn, *(arguments or example()), kwargs=options, backward=backward, **QUICK)
 
     return pretend
 
@@ -537,11 +544,11 @@ def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pr
         choices,
         F.conv_transpose1d,
         (torch.randn(2, 4, 11), torch.randn(4, 3, 3)),
+        backward=True,
         stride=2,
         padding=1,
         output_padding=1,
         groups=2,
-        backward=True,
     )
     assert [explained.convtime.plan.tag for explained in found.passes] == [
         "Conv_dgrad_eng38",
@@ -584,7 +591,7 @@ def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
 def test_what_the_time_goes_into_is_told_on_a_gpu(layout):
     x = torch.randn(8, 64, 56, 56, device="cuda").to(memory_format=layout)
     w = torch.randn(64, 64, 3, 3, device="cuda").to(memory_format=layout)
-    found = explain(F.conv2d, x, w, padding=1, backward=True, **QUICK)
+    found = explain(F.conv2d, x, w, kwargs={"padding": 1}, backward=True, **QUICK)
     for explained in found.passes:
         roles = [part.role for part in parts(explained.pytorch.kernels)]
         assert "main kernel" in roles, found.details()
@@ -618,7 +625,7 @@ def test_other_kinds_run_pytorchs_plans_on_a_gpu(kind, layout):
 def test_pytorchs_depthwise_kernel_is_run_on_a_gpu():
     x = torch.randn(2, 32, 28, 28, device="cuda")
     w = torch.randn(32, 1, 3, 3, device="cuda")
-    found = explain(F.conv2d, x, w, groups=32, **QUICK)
+    found = explain(F.conv2d, x, w, kwargs={"groups": 32}, **QUICK)
     assert found.backend == "CudaDepthwise2d"
     assert "float16" in found.why
     assert found.differences == ()
@@ -632,8 +639,10 @@ def test_a_difference_is_found_on_a_gpu():
     with dataclasses.replace(Flags.current(), allow_tf32=True).applied():
         usual = explain(F.conv2d, x, w, **QUICK).passes[0].convtime.plan
     with dataclasses.replace(Flags.current(), allow_tf32=False).applied():
-        other = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch.plan
-    ours = explain(convtime.ops.conv2d, x, w, policy=other.tag, **QUICK)
+        pytorch = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch
+    other = pytorch.plan
+    assert other is not None, pytorch.no_plan
+    ours = explain(convtime.ops.conv2d, x, w, kwargs={"policy": other.tag}, **QUICK)
     assert other.tag != usual.tag
     assert any("tag" in text for text in ours.differences)
     assert ours.passes[0].convtime.plan.tag == other.tag

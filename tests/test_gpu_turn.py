@@ -154,8 +154,8 @@ def test_a_result_says_that_it_had_the_gpu_to_itself() -> None:
 
     one = convtime.time_op(times_itself, **QUICK)
     for measured in (one, *nested):
-        assert (measured.exclusive, measured.exclusive_requested) == (True, True)
-        assert (measured.exclusive_reason, measured.waited_seconds) == ("", 0)
+        assert (measured.exclusive, measured.exclusive.requested) == (True, True)
+        assert (measured.exclusive.reason, measured.waited_seconds) == ("", 0)
 
 
 @pytest.mark.usefixtures("said_to_be_on_a_gpu")
@@ -164,13 +164,13 @@ def test_a_result_says_who_may_have_disturbed_it(
 ) -> None:
     monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 0.1)
     one = convtime.time_op(int, **QUICK)
-    assert (one.exclusive, one.exclusive_requested) == (False, True)
-    assert f"was still timing on {GPU}" in one.exclusive_reason
+    assert (one.exclusive, one.exclusive.requested) == (False, True)
+    assert f"was still timing on {GPU}" in one.exclusive.reason
     assert one.waited_seconds >= 0.1
     monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 60.0)
     beside = convtime.time_op(int, exclusive=False, **QUICK)
-    assert (beside.exclusive, beside.exclusive_requested) == (False, False)
-    assert (beside.exclusive_reason, beside.waited_seconds) == ("", 0)
+    assert (beside.exclusive, beside.exclusive.requested) == (False, False)
+    assert (beside.exclusive.reason, beside.waited_seconds) == ("", 0)
     with pytest.raises(
         TimeoutError,
         match=rf"^timeout=0\.1 s passed before there was a sample \(another .* timing on {GPU} ",
@@ -180,7 +180,7 @@ def test_a_result_says_who_may_have_disturbed_it(
 
 def test_work_on_the_cpu_waits_for_nobody(tmp_path: Path) -> None:
     one = convtime.time_op(int, **QUICK)
-    assert (one.exclusive, one.exclusive_reason) == (False, "the work is on the CPU")
+    assert (one.exclusive, one.exclusive.reason) == (False, "the work is on the CPU")
     assert list(tmp_path.iterdir()) == []
     assert "maybe disturbed" not in flat(one)
 
@@ -188,7 +188,7 @@ def test_work_on_the_cpu_waits_for_nobody(tmp_path: Path) -> None:
 _TIMES = """
 import torch, convtime
 x = torch.ones(1 << 20, device="cuda")
-convtime.time_op(torch.relu, x, setup=lambda: print("timing", flush=True), stop="budget", budget=2)
+convtime.time_op(torch.relu, x, before=lambda: print("timing", flush=True), stop="budget", budget=2)
 """
 
 
@@ -208,4 +208,4 @@ def test_two_processes_time_one_after_the_other_on_a_gpu() -> None:
     assert other.returncode == 0
     assert beside.waited_seconds == 0
     assert after.waited_seconds > 0.2
-    assert (after.exclusive, after.exclusive_reason) == (True, "")
+    assert (after.exclusive, after.exclusive.reason) == (True, "")

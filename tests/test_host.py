@@ -26,7 +26,7 @@ from convtime.regression.compare_runs import compare_runs
 from convtime.timing.comparison import Comparison
 from convtime.timing.host_reading import HostReading
 from convtime.timing.show import reservations
-from tests.helpers.measurements import make
+from tests.helpers.measurements import changed, make
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
@@ -189,7 +189,7 @@ def test_two_groups_of_samples_widen_the_interval() -> None:
     assert few.groups == ()
     assert few.median_interval[1] < 3e-3
     assert on_cpu(fast * 12).groups == ()
-    assert dataclasses.replace(both, method="event").groups == ()
+    assert changed(both, method="event").groups == ()
 
 
 def test_more_threads_than_cores_are_said() -> None:

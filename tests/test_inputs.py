@@ -153,7 +153,7 @@ def test_what_the_call_or_its_setup_overwrites_is_no_input() -> None:
     for call in (
         lambda: convtime.time_op(torch.neg, x, kwargs={"out": zeros.clone()}, **QUICK),
         lambda: convtime.time_op(torch.Tensor.copy_, zeros.clone(), x, **QUICK),
-        lambda: convtime.time_op(torch.neg, y := zeros.clone(), setup=y.normal_, **QUICK),
+        lambda: convtime.time_op(torch.neg, y := zeros.clone(), before=y.normal_, **QUICK),
     ):
         assert call().inputs == ()
     assert len(convtime.time_op(torch.relu_, zeros, **QUICK).inputs) == 1

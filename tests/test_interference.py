@@ -12,7 +12,9 @@ import torch
 import convtime
 from convtime.timing import interference
 from convtime.timing.candidate import Candidate
+from convtime.timing.comparison import Interference
 from convtime.timing.options import Options
+from tests.helpers.measurements import changed
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "stop": "count", "check": None}
@@ -77,7 +79,7 @@ def timed(**fields: Any) -> convtime.Measurement:
         "warmup_calls": 10,
         "between_runs": 0.0,
     }
-    return dataclasses.replace(one, **{**usual, **fields})
+    return changed(one, **{**usual, **fields})
 
 
 def found_alone(
@@ -87,7 +89,7 @@ def found_alone(
     *,
     margin: float = 0.01,
     seconds_left: float = math.inf,
-) -> tuple[dict[str, convtime.Interference], str, Options | None]:
+) -> tuple[dict[str, Interference], str, Options | None]:
     """What is found of two candidates, and the options that they are timed alone with."""
     asked: list[Options] = []
 

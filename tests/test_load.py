@@ -1,91 +1,123 @@
-"""What import convtime checks, each in a process of its own."""
+"""Any result goes to a file and back, also from files of earlier versions."""
 
-from __future__ import annotations
-
-import ctypes.util
-import shutil
-import subprocess
-import sys
+import dataclasses
+import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 import convtime
-from convtime import _build_info
-from convtime.core.load import mapped_cudnn_libraries
+from convtime.cli import main
+from convtime.core.codec import SCHEMA, Stored
+from convtime.storage.load import _TYPES
+from convtime.timing.measurement import Measurement
+from convtime.timing.verdict import Ratio
+from tests.helpers.measurements import make
 
-# convtime is on no package index: only a checkout can be reinstalled from.
-REINSTALL = (
-    "reinstall convtime next to this torch: "
-    "run pip install --force-reinstall --no-deps . in convtime's source folder."
-)
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+# A file of each type, as convtime wrote it before files named their type.
+EARLIER = sorted((Path(__file__).parent / "data" / "earlier").iterdir())
 
 
-def torchs_cudnn() -> Path:
-    return next(Path(torch.__file__).parents[1].glob("nvidia/cudnn/lib/libcudnn.so.*"))
+def of_each_type(folder: Path) -> dict[str, Stored]:
+    """The earlier files' results, as they are read."""
+    found = {path.name: convtime.load(path) for path in EARLIER}
+    return {name: each for name, each in found.items() if isinstance(each, Stored)}
 
 
-def test_another_torch_than_built_for_is_refused_before_the_core_is_loaded() -> None:
-    result = run(
-        "import sys, torch\n"
-        "torch.__version__ = '2.999.1+cu130'\n"
-        "try:\n"
-        "    import convtime\n"
-        "finally:\n"
-        "    assert 'convtime._C' not in sys.modules\n"
+@pytest.mark.parametrize("path", EARLIER, ids=lambda path: path.name)
+def test_an_earlier_file_is_read_and_written_anew(path: Path, tmp_path: Path, capsys) -> None:
+    assert "type" not in path.read_text().partition("\n")[0][:20]
+    found = convtime.load(path)
+    kind = path.stem.removesuffix("File")
+    new = tmp_path / "new.json"
+    assert main(["show", str(path), "--json", str(new)]) == 0
+    shown = capsys.readouterr().out
+    again = convtime.load(new)
+    if isinstance(found, Stored):
+        assert type(found).__name__ == kind
+        assert json.loads(new.read_text())["type"] == kind
+        assert isinstance(again, Stored)
+        assert again.to_dict() == found.to_dict()
+    else:
+        assert kind in ("Measurements", "Convolutions")
+        assert again == found
+    assert json.loads(new.read_text())["schema"] == SCHEMA
+    assert main(["show", str(new)]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_every_type_has_an_earlier_file_or_is_new() -> None:
+    earlier = {path.stem.removesuffix("File") for path in EARLIER}
+    assert _TYPES.keys() - earlier == {"Energy", "PeakMemory", "Proof"}
+
+
+def test_earlier_times_of_kernels_say_that_they_are_sums() -> None:
+    four = json.loads((EARLIER[0].parent / "Measurement.json").read_text())
+    four |= {"method": "kernel", "spans": four["seconds"], "unions": four["seconds"]}
+    from convtime.exchange.upgrade import upgraded
+
+    one = Measurement.from_dict(upgraded(four))
+    assert (one.metric.used, one.metric.requested) == ("sum", "sum")
+    assert one.sum_seconds == one.busy_seconds == one.span_seconds == one.seconds
+
+
+def test_every_result_is_saved_and_loaded(tmp_path: Path) -> None:
+    results = of_each_type(tmp_path)
+    results["energy"] = convtime.Energy("relu", 0.5, 0.1, 400.0, 2.0, 4, "cuda:0")
+    results["memory"] = convtime.PeakMemory("relu", 8, 4, "cuda:0")
+    for name, result in results.items():
+        path = tmp_path / f"{name}.json"
+        result.save(path)
+        again = convtime.load(path)
+        assert isinstance(again, type(result))
+        assert again.to_dict() == result.to_dict()
+        assert str(again) == str(result)
+
+
+def test_an_extension_that_is_not_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(convtime.InputError, match=r"must end in \.json"):
+        make().save(tmp_path / "one.yaml")
+    assert not any(tmp_path.iterdir())
+
+
+def test_unbounded_intervals_come_back(tmp_path: Path) -> None:
+    measured = {"a": make(seconds=(1e-6,) * 3, batches=()), "b": make(seconds=(2e-6,) * 3)}
+    ratio = Ratio(math.nan, -math.inf, math.inf)
+    compared = convtime.Comparison(
+        {
+            name: dataclasses.replace(each, activities=(), sm_clocks_hz=())
+            for name, each in measured.items()
+        },
+        confirmation={"b": ratio},
     )
-    assert result.returncode == 1
-    built = ".".join(_build_info.torch_version.split(".")[:2])
-    assert (
-        f"ImportError: convtime was built for torch {built} and this is torch 2.999.1+cu130; "
-        f"{REINSTALL}\n" in result.stderr
-    )
+    compared.save(tmp_path / "compared.json")
+    again = convtime.load(tmp_path / "compared.json")
+    assert isinstance(again, convtime.Comparison)
+    assert (again.confirmation["b"].low, again.confirmation["b"].high) == (-math.inf, math.inf)
+    assert math.isnan(again.confirmation["b"].value)
 
 
-def test_a_torch_with_another_cuda_is_refused() -> None:
-    result = run("import torch\ntorch.version.cuda = '99.1'\nimport convtime")
-    assert result.returncode == 1
-    assert f"this torch has CUDA 99.1; {REINSTALL}\n" in result.stderr
+def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
+    for document, said in (
+        ({"type": "Sonnet", "schema": SCHEMA}, "got JSON of type 'Sonnet'"),
+        ({"type": "Measurement", "schema": "7.0"}, "only of schema 6.x"),
+        ({"type": "Measurement", "schema": SCHEMA}, "missing required field"),
+        ({"schema": "1.0", "verse": 1}, "the keys 'schema', 'verse'"),
+    ):
+        path = tmp_path / "other.json"
+        path.write_text(json.dumps(document))
+        with pytest.raises(convtime.InputError, match=said) as raised:
+            convtime.load(path)
+        assert "\n" not in str(raised.value)
 
 
-@pytest.mark.skipif(not _build_info.with_cuda, reason="convtime was built without CUDA")
-def test_exactly_torchs_own_cudnn_is_mapped() -> None:
-    libraries = mapped_cudnn_libraries()
-    assert [Path(library).resolve() for library in libraries] == [torchs_cudnn().resolve()]
-    assert convtime.show_config()["cudnn_libraries"] == libraries
-
-
-@pytest.mark.skipif(not _build_info.with_cuda, reason="convtime was built without CUDA")
-def test_two_cudnns_are_refused(tmp_path: Path) -> None:
-    other = tmp_path / "libcudnn.so.9"
-    shutil.copy(torchs_cudnn(), other)
-    result = run(f"import ctypes, torch\nctypes.CDLL({str(other)!r})\nimport convtime")
-    assert result.returncode == 1
-    assert "ImportError: this process has loaded more than one cuDNN" in result.stderr
-    assert str(other) in result.stderr
-
-
-def test_the_core_uses_the_cplusplus_library_of_torch() -> None:
-    """A second libstdc++, linked statically, crashes in the cuDNN frontend's first stream."""
-    maps = Path("/proc/self/maps").read_text()
-    assert len({line.split()[-1] for line in maps.splitlines() if "libstdc++.so" in line}) == 1
-    assert ctypes.util.find_library("stdc++")
-    core = Path(convtime.cmake_prefix_path) / "lib" / "libconvtime.so"
-    assert b"libstdc++.so.6" in core.read_bytes()
-
-
-def test_the_import_loads_no_compiler_and_no_distributed_tensors() -> None:
-    """Each takes a second, and dynamo's exit handlers hide that a process was interrupted."""
-    program = "import sys, torch; before = set(sys.modules); import convtime, convtime.ops\n"
-    program += "convtime.nn, convtime.time_op; print(*sorted(set(sys.modules) - before))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert "convtime" in loaded
-    heavy = ("torch._dynamo", "torch._inductor", "torch.distributed.tensor")
-    assert not [module for module in loaded if module.startswith(heavy)]
+def test_doctors_examination_is_a_result(tmp_path: Path) -> None:
+    seen = convtime.doctor("cpu")
+    assert isinstance(seen, convtime.Examination)
+    assert "checks in" in str(seen)
+    assert repr(seen).startswith("<convtime.Examination ")
+    seen.save(tmp_path / "seen.json")
+    assert convtime.load(tmp_path / "seen.json") == seen
+    assert torch.get_num_threads() == seen.provenance["threads"]

@@ -11,9 +11,8 @@ import pytest
 import torch.utils.benchmark
 
 from convtime.core.units import format_seconds
-from convtime.timing.measurement import Measurement
-from convtime.timing.rates import Ceilings
-from tests.helpers.measurements import make
+from convtime.timing.measurement import Ceilings, Measurement
+from tests.helpers.measurements import changed, make
 from tests.helpers.texts import flat
 
 
@@ -55,18 +54,15 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
 
 
 def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
-    optional = {"flops", "nbytes", "ceilings", "ceilings_reason"}
-    optional |= {"metric_reason", "unrecorded", "other_launches", "faulty_batches", "fault"}
-    optional |= {"metric_requested"}
-    optional |= {"overhead_uncertainty", "overhead_reason"}
-    optional |= {"exclusive", "exclusive_requested", "exclusive_reason", "waited_seconds"}
-    optional |= {"sustained", "places", "batches", "clock_tick", "placement_variance_share"}
-    optional |= {"inputs", "placement", "placement_requested", "placement_reason", "placements"}
-    optional |= {"pages", "pages_requested", "pages_reason"}
-    older = {name: value for name, value in make().to_dict().items() if name not in optional}
-    newer = {**make().to_dict(), "schema": "5.99", "speed": 1}
-    for data in (older, newer):
-        assert Measurement.from_dict(data) == make()
+    one = make()
+    fields = dataclasses.fields(Measurement)
+    optional = {field.name for field in fields if field.default is not dataclasses.MISSING}
+    older = {name: value for name, value in one.to_dict().items() if name not in optional}
+    plain: dict[str, Any] = {
+        field.name: field.default for field in fields if field.name in optional
+    }
+    assert Measurement.from_dict(older) == dataclasses.replace(one, **plain)
+    assert Measurement.from_dict({**one.to_dict(), "schema": "6.99", "speed": 1}) == one
 
 
 def test_others_that_timed_meanwhile_are_told() -> None:
@@ -86,7 +82,9 @@ def test_is_frozen() -> None:
 
 def test_round_trips_through_json() -> None:
     one = make()
-    assert Measurement.from_dict(json.loads(one.to_json())) == one
+    again = Measurement.from_dict(json.loads(one.to_json()))
+    assert again == one
+    assert again.to_dict() == one.to_dict()  # with what was requested, and why
 
 
 def nested(depth: int) -> list[Any]:
@@ -99,8 +97,9 @@ def nested(depth: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 3}, "a Measurement of schema 3 cannot be read, only of schema 5.x"),
-        ({"schema": "6.0"}, "a Measurement of schema '6.0' cannot be read"),
+        ({"schema": 3}, "a Measurement of schema 3 cannot be read, only of schema 6.x"),
+        ({"schema": "7.0"}, "a Measurement of schema '7.0' cannot be read"),
+        ({"type": "Comparison"}, "cannot be read from JSON of type 'Comparison'"),
         ({"schema": None}, "schema None cannot be read"),
         ({"seconds": ["a"]}, r"Expected `float`, got `str` - at `\$.seconds\[0\]`"),
         ({"schema": 4}, "schema 4 cannot be read"),
@@ -164,7 +163,7 @@ def test_what_became_of_the_cache_is_told_where_it_is_as_asked_for() -> None:
 
 def test_files_from_before_inputs_were_looked_at_can_be_read() -> None:
     older = {key: value for key, value in make().to_dict().items() if key != "inputs"}
-    assert Measurement.from_dict({**older, "schema": "5.0"}).inputs == ()
+    assert Measurement.from_dict({**older, "schema": "6.0"}).inputs == ()
 
 
 def test_what_was_taken_off_is_told_with_its_uncertainty() -> None:
@@ -311,7 +310,7 @@ def test_another_measurement_can_bring_the_other_clock() -> None:
         assert scaled.seconds == pytest.approx(20e-6 + 200e3 / 1.7e9)
         assert scaled.source == "this measurement and another"
     with pytest.raises(ValueError, match="not available: cache is 'cold' here and 'warm' in the"):
-        fast.at_clock(1700, other=dataclasses.replace(slow, cache="warm"))
+        fast.at_clock(1700, other=changed(slow, cache="warm"))
 
 
 def test_noise_makes_no_part_negative() -> None:

@@ -22,6 +22,7 @@ from convtime.recording.module_times import ModuleTimes, PassTimes
 from convtime.recording.recording import Recording
 from convtime.recording.watching import WatchedModules, calls_seen, innermost_called
 from convtime.timing.activity import DeviceActivity
+from tests.helpers.measurements import changed
 
 QUICK: dict[str, Any] = {"steps": 2, "warmup": 1, "budget": 1e-3, "min_samples": 6}
 
@@ -432,7 +433,7 @@ def on_a_gpu(times: ModuleTimes, kernel: str) -> ModuleTimes:
     """As if the first pass had launched a kernel in the step, and "a" by itself."""
     first = times.passes[0]
     assert first.isolated is not None
-    alone = dataclasses.replace(
+    alone = changed(
         first.isolated,
         method="kernel",
         seconds=(1e-5,) * 20,

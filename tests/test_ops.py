@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import inspect
 import itertools
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -403,6 +405,18 @@ def test_func_grad_is_pytorchs(name: str, device: torch.device) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("name", [name for name in ops.__all__ if name.startswith("conv")])
+def test_generated_functions_are_like_written_ones(name: str) -> None:
+    function = getattr(ops, name)
+    assert function.__name__ == function.__qualname__ == function.__code__.co_name == name
+    assert pickle.loads(pickle.dumps(function)) is function
+    documentation = inspect.getdoc(function)
+    assert "conv" in documentation.splitlines()[0]
+    assert not {"{", "}"} & set(documentation)
+    assert max(map(len, documentation.splitlines())) <= 100
+    assert "torch.Tensor" in str(inspect.signature(function))
+
+
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_fx_records_the_op(name: str, device: torch.device) -> None:
     x, w, _, kwargs = make_inputs(name, device)
@@ -435,7 +449,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     def through_torch_ops(*arguments: Any) -> None:
         pytest.fail("the call went through torch.ops")
 
-    monkeypatch.setattr(convolutions, "_of_any_kind", through_torch_ops)
+    monkeypatch.setattr(convolutions, "_by_torch_ops", through_torch_ops)
 
 
 @pytest.mark.usefixtures("direct")

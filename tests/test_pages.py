@@ -20,8 +20,8 @@ import convtime
 from convtime import cli
 from convtime.core import cpu
 from convtime.timing.options import Options, Pages
+from convtime.timing.sampling.cpu import governed_pages
 from convtime.timing.sampling.measure import Place, _refuse_contradictions
-from convtime.timing.sampling.pages import governed_pages
 
 PAGE = resource.getpagesize()
 NBYTES = 40 << 20  # more than glibc ever keeps: it maps and unmaps such blocks in each call
@@ -103,7 +103,7 @@ def test_fresh_pages_are_mapped_in_each_call(nbytes: int) -> None:
     x = ones(nbytes)
     faults, measured = faults_per_call("fresh", lambda: torch.neg(x))
     assert faults[0] == pytest.approx(nbytes / PAGE, abs=4)
-    assert (measured.pages, measured.pages_requested, measured.pages_reason) == ("fresh",) * 2 + (
+    assert (measured.pages, measured.pages.requested, measured.pages.reason) == ("fresh",) * 2 + (
         "",
     )
 
@@ -114,8 +114,8 @@ def test_retained_pages_are_not_mapped_again(nbytes: int, pages: Pages) -> None:
     x = ones(nbytes)
     faults, measured = faults_per_call(pages, lambda: torch.neg(x))
     assert faults[len(faults) // 2] <= 2
-    assert (measured.pages, measured.pages_requested) == ("retained", pages)
-    assert bool(measured.pages_reason) == (pages == "auto")
+    assert (measured.pages, measured.pages.requested) == ("retained", pages)
+    assert bool(measured.pages.reason) == (pages == "auto")
 
 
 @without_huge_pages
@@ -130,7 +130,7 @@ def test_as_is_leaves_the_allocator_alone() -> None:
     faults, measured = faults_per_call("as-is", call)
     assert set(seen) == {before}
     assert faults[0] == pytest.approx(NBYTES / PAGE, abs=16)
-    assert (measured.pages, measured.pages_requested) == ("as-is", "as-is")
+    assert (measured.pages, measured.pages.requested) == ("as-is", "as-is")
 
 
 def test_results_of_several_sizes_are_all_retained() -> None:
@@ -235,10 +235,10 @@ def test_a_nested_timing_does_not_end_the_outer_one(inner: Pages, used: str) -> 
         with governed_pages(inner, on_gpu=False) as nested:
             told = nested()
         assert allocator() == governs != before
-        assert outer()["pages"] == "retained"
+        assert outer() == "retained"
     assert allocator() == before
-    assert told["pages"] == used
-    assert bool(told["pages_reason"]) == (used == "as-is")
+    assert told == used
+    assert bool(told.reason) == (used == "as-is")
 
 
 def test_an_allocator_of_somebody_elses_stays() -> None:
@@ -247,12 +247,12 @@ def test_an_allocator_of_somebody_elses_stays() -> None:
         measured = convtime.time_op(lambda: seen.add(allocator()), pages="retained", **QUICK)
         assert seen == {theirs}
     assert measured.pages == "as-is"
-    assert "replaced" in measured.pages_reason
+    assert "replaced" in measured.pages.reason
     assert "pages as-is where retained was asked for" in str(measured)
     with governed_pages("retained", on_gpu=False) as outcome, other_allocator():
         told = outcome()
-    assert told["pages"] == "as-is"
-    assert "replaced" in told["pages_reason"]
+    assert told == "as-is"
+    assert "replaced" in told.reason
 
 
 def test_the_profiler_sees_memory() -> None:
@@ -280,7 +280,7 @@ def test_pages_are_for_work_on_the_cpu() -> None:
     for unaffected in ("auto", "as-is"):
         _refuse_contradictions([], Options(pages=unaffected), gpu)
         with governed_pages(unaffected, on_gpu=True) as outcome:
-            assert outcome()["pages"] == "as-is"
+            assert outcome() == "as-is"
 
 
 def test_other_values_are_refused() -> None:

@@ -290,7 +290,7 @@ def test_why_tensors_stay_where_they_are(kind: str) -> None:
 
 def test_a_setup_that_refers_to_the_arguments_keeps_them_where_they_are() -> None:
     x = torch.ones(4)
-    candidate = Candidate(torch.neg, x, setup=lambda: x.zero_(), name="one")
+    candidate = Candidate(torch.neg, x, before=lambda: x.zero_(), name="one")
     with pytest.raises(CannotPlaceError, match="setup refers to its arguments"):
         count_places(Original(candidate, CPU), "random", ROOM)
 
@@ -374,7 +374,7 @@ def test_a_warm_call_comes_behind_an_untimed_one_on_the_same_copy() -> None:
     candidate = Candidate(
         lambda a: seen.append(a.data_ptr()),
         torch.ones(4),
-        setup=lambda: setups.append(len(seen)),
+        before=lambda: setups.append(len(seen)),
     )
     run(placed(candidate), samples=20)
     assert len(seen) == 1 + 2 * 20
@@ -529,8 +529,8 @@ def test_backward_passes_of_copies_share_what_they_leave() -> None:
     calls_module._time_backward(calls)
     with_gradients = []
     for copy in calls.copies.candidates[:3]:
-        assert copy.setup is not None
-        copy.setup()
+        assert copy.before is not None
+        copy.before()
         copy.fn()
         with_gradients.append(sum(owner.weight.grad is not None for owner in owners))  # type: ignore[attr-defined]
     assert with_gradients == [1, 1, 1]
@@ -616,12 +616,12 @@ def test_where_tensors_lie_cuda_is_asked_by_their_address(
 
 def test_a_cpus_tensors_stay_where_they_are() -> None:
     one = convtime.time_op(torch.neg, torch.ones(4), max_samples=10, warmup=1)
-    assert (one.placement, one.placement_requested, one.placements) == ("as-is", "auto", 1)
-    assert one.placement_reason == "where a CPU's tensors lie is not controlled"
+    assert (one.placement, one.placement.requested, one.placements) == ("as-is", "auto", 1)
+    assert one.placement.reason == "where a CPU's tensors lie is not controlled"
     assert one.placement_variance_share is None
     assert "placement: as-is (asked for auto: where a CPU's tensors" in flat(one)
     asked = convtime.time_op(torch.neg, torch.ones(4), max_samples=10, warmup=1, placement="as-is")
-    assert asked.placement_reason == ""
+    assert asked.placement.reason == ""
     assert convtime.Measurement.from_dict(one.to_dict()) == one
 
 
@@ -656,8 +656,8 @@ class TestOnGpu:
         x = torch.randn(elements, device="cuda")
         noted = Addresses()
         one = convtime.time_op(noted, x, **QUICK)
-        assert (one.placement, one.placement_requested) == ("random", "auto")
-        assert one.placement_reason == (
+        assert (one.placement, one.placement.requested) == ("random", "auto")
+        assert one.placement.reason == (
             "its tensors can be copied, and calls leave them as they are"
         )
         assert one.placements == 256
@@ -705,7 +705,7 @@ class TestOnGpu:
 
         one = convtime.time_op(add, x, placement=placement, **QUICK)
         assert (one.placement, one.placements) == ("as-is", 1)
-        assert one.placement_reason == "a call writes different values to args[0] each time"
+        assert one.placement.reason == "a call writes different values to args[0] each time"
         assert x.tolist() == [float(len(calls))] * 1000
 
     def test_random_numbers_are_the_callers(self) -> None:
@@ -727,14 +727,14 @@ class TestOnGpu:
         x = torch.randn(1000, device="cuda")
         one = convtime.time_op(noted, x, placement="aligned", **QUICK)
         assert {address % PAGE for address in noted.given} == {0}
-        assert "PyTorch's allocator places the results" in one.placement_reason
+        assert "PyTorch's allocator places the results" in one.placement.reason
 
     def test_as_is_calls_the_tensors_that_were_given(self) -> None:
         noted = Addresses()
         x = torch.randn(1000, device="cuda")
         one = convtime.time_op(noted, x, placement="as-is", **QUICK)
         assert set(noted.given) == {x.data_ptr()}
-        assert (one.placement, one.placement_reason, one.placements) == ("as-is", "", 1)
+        assert (one.placement, one.placement.reason, one.placements) == ("as-is", "", 1)
 
     @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
     @pytest.mark.parametrize("cache", ["cold", "warm", "rotate"])
@@ -768,16 +768,16 @@ class TestOnGpu:
         one = convtime.time_op(torch.relu, x, method="graph", cache=cache, max_samples=50)
         if cache == "warm":
             assert (one.placement, one.placements) == ("as-is", 1)
-            assert "captures calls back to back" in one.placement_reason
+            assert "captures calls back to back" in one.placement.reason
         else:
             assert one.placement == "random"
             assert one.placements >= 4
-            assert "a graph has a private memory pool" in one.placement_reason
+            assert "a graph has a private memory pool" in one.placement.reason
 
     def test_graphs_of_calls_that_write_hold_the_original(self) -> None:
         x = torch.zeros(1000, device="cuda")
         one = convtime.time_op(lambda x: x.add_(1), x, method="graph", max_samples=20)
-        assert one.placement_reason == "a call writes different values to args[0] each time"
+        assert one.placement.reason == "a call writes different values to args[0] each time"
         assert len(x.unique()) == 1
         assert x[0] > 20
 
@@ -789,7 +789,7 @@ class TestOnGpu:
         before = allocated()
         one = convtime.time_op(model, x, backward=True, **QUICK)
         assert one.placement == "random"
-        assert "they are gradients" in one.placement_reason
+        assert "they are gradients" in one.placement.reason
         assert model.weight.grad is not None  # the last call's
         model.zero_grad(set_to_none=True)
         assert allocated() == before
@@ -812,14 +812,14 @@ class TestOnGpu:
 
         one = convtime.time_op(several, torch.randn(1 << 20, device="cuda"), **QUICK)
         assert one.placement == "random"
-        assert "places the results" in one.placement_reason or len(set(made[12:])) > 100
+        assert "places the results" in one.placement.reason or len(set(made[12:])) > 100
 
     def test_where_there_is_no_memory_tensors_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calls_module, "room_for_copies", lambda device: 1 << 20)
         x = torch.randn(1 << 20, device="cuda")
         one = convtime.time_op(torch.relu, x, placement="random", **QUICK)
-        assert (one.placement, one.placement_requested) == ("as-is", "random")
-        assert one.placement_reason == (
+        assert (one.placement, one.placement.requested) == ("as-is", "random")
+        assert one.placement.reason == (
             "its tensors take 4.0 MiB, and 4 copies do not fit into 1 MiB"
         )
 
@@ -827,7 +827,7 @@ class TestOnGpu:
         part = torch.zeros(1 << 12, dtype=torch.uint8, device="cuda").untyped_storage()[4:2052]
         x = torch.empty(0, device="cuda").set_(part)
         one = convtime.time_op(torch.relu, x, **QUICK)
-        assert one.placement_reason == (
+        assert one.placement.reason == (
             "one of its tensors is not aligned to 256 bytes, unlike a copy"
         )
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
-from convtime.conv.plan_choice import Plan
+from convtime.conv.plan_choice import Plan, TensorDescriptor
 from convtime.conv.threads import in_fresh_thread
 
 RECORD = {
@@ -64,9 +64,9 @@ def test_choices_come_frozen_and_with_the_cores_fields(monkeypatch: pytest.Monke
     names = {field.name for field in dataclasses.fields(choice)}
     assert names - set(RECORD) == {"compute_type"}  # which the core does not tell
     assert set(RECORD) <= names
-    assert choice.x == convtime.TensorDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 32, "float32")
+    assert choice.x == TensorDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 32, "float32")
     assert choice.z is None
-    assert choice.b == convtime.TensorDescriptor((1, 1), (1, 1), 4, "float32")
+    assert choice.b == TensorDescriptor((1, 1), (1, 1), 4, "float32")
     assert choice.refused == ("ConvFwd_eng1: no",)
     assert (choice.tag, choice.engine) == ("ConvFwd_eng38_k2=8_k13=1", 38)
     assert choice.knobs == {2: 8, 13: 1}
@@ -126,7 +126,7 @@ def test_every_pass_has_a_choice_that_says_what_it_is_for(op: str) -> None:
         assert (choice.policy, choice.dtype, choice.device) == ("heuristic", "float32", "cuda:0")
         assert choice.x.sizes == choice.y.sizes == (16, 64, *lengths)
         weight = (64 * strides[0], *strides)
-        assert choice.w == convtime.TensorDescriptor((64, 64, *kernel), weight, 32, "float32")
+        assert choice.w == TensorDescriptor((64, 64, *kernel), weight, 32, "float32")
         one = (1,) * len(kernel)
         padding = one if spatial > 1 else (0, 1)
         assert (choice.stride, choice.padding, choice.dilation) == (one, padding, one)

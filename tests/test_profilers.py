@@ -144,7 +144,7 @@ def busy_thread() -> Iterator[None]:
 def test_the_work_of_other_threads_is_in_no_sample() -> None:
     x = torch.rand(1 << 16, device="cuda")
     one = convtime.time_op(torch.relu, x, max_samples=200, stop="count")
-    assert one.method == "kernel", one.method_reason
+    assert one.method == "kernel", one.method.reason
     assert one.other_launches > 0
     assert len(one.activities) == 1
     assert None not in one.activities[0].seconds
@@ -180,7 +180,7 @@ def test_work_on_a_stream_that_does_not_wait_is_timed_on_an_idle_gpu() -> None:
     ahead = convtime.time_op(on_two_streams(joined=False), max_samples=100, stop="count")
     assert ahead.method == "kernel"
     assert ahead.queue == "none"
-    assert "idle" in ahead.queue_reason
+    assert "idle" in ahead.queue.reason
     assert "other streams" in flat(ahead)
     assert all(
         busy <= span * 1.000001
@@ -228,7 +228,7 @@ def test_a_call_of_unrecorded_work_alone_is_timed_by_events() -> None:
 
     one = convtime.time_op(first_takes_long, max_samples=50, stop="count")
     assert one.method == "event"
-    assert "WriteValue" in one.method_reason
+    assert "WriteValue" in one.method.reason
     assert one.first_call_seconds is not None
     assert one.first_call_seconds >= 0.1  # of the very first call, by the other method
     assert one.warmup_calls == len(calls) - len(one.seconds)
@@ -254,7 +254,7 @@ def test_busy_time_span_and_sum_of_kernels_that_run_at_once() -> None:
 @pytest.mark.parametrize("metric", ["busy", "span", "sum"])
 def test_the_metric_asked_for_is_the_result(metric: Any) -> None:
     one = convtime.time_op(on_two_streams(joined=True), metric=metric, max_samples=50, stop="count")
-    assert (one.metric, one.metric_requested, one.metric_reason) == (metric, metric, "")
+    assert (one.metric, one.metric.requested, one.metric.reason) == (metric, metric, "")
     assert one.seconds == getattr(one, f"{metric}_seconds")
     assert (f"metric {metric}" in str(one)) == (metric != "busy")
 
@@ -263,8 +263,8 @@ def test_the_metric_asked_for_is_the_result(metric: Any) -> None:
 def test_other_methods_have_no_other_metric() -> None:
     x = torch.ones(1 << 20, device="cuda")
     one = convtime.time_op(torch.relu, x, method="event")
-    assert (one.metric, one.metric_requested) == ("elapsed", "busy")
-    assert "event" in one.metric_reason
+    assert (one.metric, one.metric.requested) == ("elapsed", "busy")
+    assert "event" in one.metric.reason
     with pytest.raises(ValueError, match=r"metric 'span'.*method 'event'"):
         convtime.time_op(torch.relu, x, method="event", metric="span")
 

@@ -21,6 +21,7 @@ import convtime.conv.sources.called
 import convtime.device.gpu_turn
 import convtime.exchange.files
 import convtime.integrations.gpu_benchmark
+import convtime.integrations.pytest_gate
 import convtime.regression.compare_runs
 import convtime.regression.show
 import convtime.timing.agreement
@@ -158,7 +159,7 @@ def test_fixtures_give_what_convtimes_functions_do(run: Any, pytester: pytest.Py
         class TestMarked:
             def test_by_class(self, time_op):
                 found = time_op(int, warmup=1, stop="count")
-                assert (found.method_requested, len(found.seconds)) == ("cpu", 11)
+                assert (found.method.requested, len(found.seconds)) == ("cpu", 11)
 
             @pytest.mark.convtime(max_samples=12, margin=0.1)
             def test_nearer(self, time_op, compare):
@@ -837,7 +838,7 @@ def test_the_wheel_names_the_plugin() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["docs/regression-tests.md", "examples/ci/gpu.yml", "examples/ci/cpu.yml"]
+    "source", ["docs/guides/regression-tests.md", "examples/ci/gpu.yml", "examples/ci/cpu.yml"]
 )
 def test_documents_and_examples_name_options_that_there_are(
     source: str, run: Any, pytester: pytest.Pytester

@@ -640,7 +640,7 @@ with convtime.record("kernel") as recording, convtime.region("step"):
     measured = convtime.time_op(torch.erfinv, x)
     torch.erfinv(x)
 assert measured.method == "event", measured.method
-assert "recording" in measured.method_reason, measured.method_reason
+assert "recording" in measured.method.reason, measured.method.reason
 assert any("erfinv" in each.name for each in recording.region("step").activities)
 """
 

@@ -15,6 +15,7 @@ import convtime
 from convtime.device.clock_reading import ClockReading
 from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling.measure import controlled_clocks
+from tests.helpers.measurements import changed
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
@@ -43,8 +44,8 @@ def test_what_cannot_be_is_refused_before_anything_is_called(
 @pytest.mark.parametrize("regime", ["burst", "sustained"])
 def test_a_cpu_has_no_regimes_and_says_so(regime: Regime) -> None:
     one = convtime.time_op(torch.relu, torch.ones(4), regime=regime, **QUICK)
-    assert (one.regime, one.regime_requested) == ("as-is", regime)
-    assert one.regime_reason == "the work is on the CPU, and regimes are a GPU's"
+    assert (one.regime, one.regime.requested) == ("as-is", regime)
+    assert one.regime.reason == "the work is on the CPU, and regimes are a GPU's"
     assert f"regime: as-is (asked for {regime}: the work is on the CPU" in flat(one)
     assert (one.idle_seconds, one.conditions) == (0, ())
     assert one.seconds
@@ -64,7 +65,7 @@ def test_unless_asked_for_there_is_no_regime(
         {"a": lambda: None, "b": lambda: None}, device="cpu", **QUICK, **options
     )
     for measurement in result.measurements.values():
-        assert (measurement.regime, measurement.regime_requested, measurement.regime_reason) == (
+        assert (measurement.regime, measurement.regime.requested, measurement.regime.reason) == (
             "as-is",
             requested,
             reason,
@@ -74,7 +75,7 @@ def test_unless_asked_for_there_is_no_regime(
 
 
 def test_what_auto_did_on_a_gpu_is_shown() -> None:
-    one = dataclasses.replace(
+    one = changed(
         convtime.time_op(torch.relu, torch.ones(4), **QUICK),
         device="cuda:0",
         regime="burst",
@@ -178,7 +179,7 @@ class TestOnGpu:
 
     def test_each_regime_is_reached(self, measured: dict[str, convtime.Measurement]) -> None:
         for regime, measurement in measured.items():
-            assert (measurement.regime, measurement.regime_reason) == (regime, ""), repr(
+            assert (measurement.regime, measurement.regime.reason) == (regime, ""), repr(
                 measurement
             )
             assert len(measurement.seconds) >= 10
@@ -219,8 +220,8 @@ class TestOnGpu:
     ) -> None:
         a = torch.randn(4096, 4096, device="cuda").bfloat16()
         one = convtime.time_op(torch.mm, a, a, cache="warm")
-        assert (one.regime, one.regime_requested) == ("burst", "auto"), repr(one)
-        assert one.regime_reason.startswith("the clock fell from ")
+        assert (one.regime, one.regime.requested) == ("burst", "auto"), repr(one)
+        assert one.regime.reason.startswith("the clock fell from ")
         assert one.discarded
         assert one.idle_seconds <= 11
         assert one.median == pytest.approx(measured["burst"].median, rel=0.02)
@@ -235,7 +236,7 @@ class TestOnGpu:
         for _ in range(10):
             one = convtime.time_op(torch.relu, x)
             assert (one.regime, one.idle_seconds, one.conditions) == ("as-is", 0, ())
-            assert one.regime_reason == "the clock did not fall under the calls"
+            assert one.regime.reason == "the clock did not fall under the calls"
 
     def test_a_burst_is_faster_than_sustained_calls(self) -> None:
         a = torch.randn(4096, 4096, device="cuda").bfloat16()
@@ -255,7 +256,7 @@ class TestOnGpu:
     def test_calls_that_leave_the_gpu_alone_have_no_regime(self) -> None:
         one = convtime.time_op(lambda: None, device="cuda", regime="burst", **QUICK)
         assert (one.method, one.regime) == ("cpu", "as-is")
-        assert one.regime_reason == "the calls issue no work to the GPU"
+        assert one.regime.reason == "the calls issue no work to the GPU"
 
     @pytest.mark.parametrize("method", ["event", "graph"])
     def test_other_methods_have_regimes_too(self, method: Method) -> None:

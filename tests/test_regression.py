@@ -18,6 +18,7 @@ from convtime.regression.compare_runs import compare_runs
 from convtime.regression.significance import adjusted, student_quantile
 from convtime.timing.host_reading import HostReading
 from convtime.timing.measurement import Measurement
+from tests.helpers.measurements import changed as with_fields
 from tests.helpers.traces import measurement, trace
 
 PROVENANCE: dict[str, Any] = {
@@ -39,11 +40,8 @@ BASE = dataclasses.replace(measurement(trace("the same")), sm_clocks_hz=(), devi
 
 def of(seconds: Any, provenance: Mapping[str, Any] = PROVENANCE, **fields: Any) -> Measurement:
     """A measurement with these samples."""
-    return dataclasses.replace(
-        BASE,
-        **{"seconds": tuple(map(float, seconds)), "provenance": provenance, "cache": "cold"}
-        | fields,
-    )
+    seconds = tuple(map(float, seconds))
+    return with_fields(BASE, **{"seconds": seconds, "provenance": provenance, **fields})
 
 
 def noisy(rng: np.random.Generator, median: float = 1e-5, count: int = 200) -> Measurement:
@@ -54,9 +52,7 @@ def changed(after: Mapping[str, Any] = PROVENANCE, **fields: Any) -> Changes:
     """Equal times, of which the later ones have another provenance or field."""
     rng = np.random.default_rng(1)
     before, now = noisy(rng), noisy(rng)
-    return compare_runs(
-        {"one": before}, {"one": dataclasses.replace(now, provenance=after, **fields)}
-    )
+    return compare_runs({"one": before}, {"one": with_fields(now, provenance=after, **fields)})
 
 
 def test_verdicts_are_those_of_planted_changes() -> None:
@@ -331,9 +327,7 @@ class Suite:
 
     def measured(self, test: int, factor: float) -> Measurement:
         recorded = self.samples[test % len(self.samples)]
-        starts = self.rng.integers(
-            0, len(recorded) - 10, 20
-        )  # stretches keep what neighbours share
+        starts = self.rng.integers(0, len(recorded) - 10, 20)  # stretches keep what neighbors share
         drawn = np.concatenate([recorded[start : start + 10] for start in starts])
         process = 1 + BETWEEN_PROCESSES * self.rng.standard_normal()
         return of((factor * process * drawn).tolist(), batches=BATCHES, clock_tick=32e-9)

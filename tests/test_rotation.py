@@ -58,7 +58,7 @@ def test_copies_hold_the_working_set_between_two_uses_of_one(device: torch.devic
     assert found.copies[0] is candidate
     assert len({storage(copy.args[0]) for copy in found.copies}) == len(found.copies)
     for copy in found.copies:
-        assert (copy.name, copy.fn, copy.setup) == ("add", add, None)
+        assert (copy.name, copy.fn, copy.before) == ("add", add, None)
         assert copy.args[0].device == x.device
         assert torch.equal(copy.args[0], x)
         assert storage(copy.kwargs["b"]) == storage(copy.args[0])
@@ -406,7 +406,7 @@ def test_tensors_of_closures_are_named() -> None:
         return helper(), model, holder, inner, (lambda: unset), a  # noqa: F821
 
     assert rotated(fn, torch.ones(4)).left_warm == ("closure variable 'x'",), "of the helper"
-    candidate = Candidate(fn, torch.ones(4), name="one", setup=lambda: None)
+    candidate = Candidate(fn, torch.ones(4), name="one", before=lambda: None)
     found = rotate(candidate, torch.device("cpu"), KIB)
     assert set(found.left_warm) == {
         "closure variable 'x'",
@@ -527,7 +527,7 @@ def setups(x: torch.Tensor) -> dict[str, Callable[[], object]]:
 @pytest.mark.parametrize("where", setups(torch.ones(4)))
 def test_a_setup_that_resets_the_original_only_is_refused(where: str) -> None:
     x = torch.ones(4)
-    candidate = Candidate(torch.neg, x, name="one", setup=setups(x)[where])
+    candidate = Candidate(torch.neg, x, name="one", before=setups(x)[where])
     with pytest.raises(ValueError, match="setup must not refer to") as raised:
         rotate(candidate, torch.device("cpu"), KIB)
     assert str(raised.value) == (
@@ -539,9 +539,9 @@ def test_a_setup_that_resets_the_original_only_is_refused(where: str) -> None:
 
 def test_other_setups_are_kept() -> None:
     other = torch.ones(4)
-    candidate = Candidate(torch.neg, torch.ones(4), name="one", setup=lambda: other.zero_())
+    candidate = Candidate(torch.neg, torch.ones(4), name="one", before=lambda: other.zero_())
     copies = rotate(candidate, torch.device("cpu"), KIB).copies
-    assert all(copy.setup is candidate.setup for copy in copies)
+    assert all(copy.before is candidate.before for copy in copies)
 
 
 class Uncopiable:

@@ -11,6 +11,7 @@ import torch
 from convtime.conv import show as convolutions
 from convtime.conv.compare import LayerResult, compare_layers
 from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.core import codec
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.measurement import Measurement
@@ -118,7 +119,7 @@ def test_json(results):
         raise AssertionError(f"{name} is no JSON")
 
     document = json.loads(text, parse_constant=refuse)
-    assert document["schema"] == convolutions.SCHEMA
+    assert (document["type"], document["schema"]) == ("Convolutions", codec.SCHEMA)
     assert document["provenance"] == {"gpu": None, "torch": "2.11"}
     assert [row["layer"]["names"] for row in document["rows"]] == [["first", "twin"], ["second"]]
     assert document["rows"][0]["ratio"]["value"] == 2.0

@@ -27,7 +27,7 @@ PLAN = Plan(
 
 
 def side(measured: Measurement, plan: Plan | None = PLAN, no_plan: str = "") -> Side:
-    return Side(plan, no_plan, measured.activities, measured.median, measured.method)
+    return Side(plan, no_plan, measured.activities, measured.median, measured.method.used)
 
 
 def layout(*sizes: int) -> TensorLayout:
@@ -133,7 +133,9 @@ def test_html_draws_what_the_time_goes_into() -> None:
 
 
 def test_the_documentation_shows_what_is_printed() -> None:
-    page = (ROOT / "docs" / "reading-results.md").read_text("utf-8")
+    folder = ROOT / "docs" / "reference"
+    pages = (folder / "reading-results.md", folder / "reading-other-results.md")
+    page = "".join(path.read_text("utf-8") for path in pages)
     layer = layers()["float32 nchw layer1.0.conv2"]
     compared = Comparison({"pytorch": layer.pytorch, "convtime": layer.convtime})
     _, _, of_it = str(explanation()).partition("same\n  of it:")

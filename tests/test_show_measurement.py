@@ -18,7 +18,7 @@ from convtime.device.clock_trace import ClockTrace
 from convtime.exchange.unknown import of_samples
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
-from tests.helpers.measurements import make
+from tests.helpers.measurements import changed, make
 from tests.helpers.recorded import activity, layers
 from tests.helpers.texts import flat
 from tests.helpers.traces import TRACES
@@ -52,7 +52,7 @@ def test_a_measurement_is_one_line() -> None:
     assert str(as_asked()) == line
     assert repr(as_asked()) == f"<convtime.Measurement {line}>"
     on_cpu = as_asked(device="cpu", method="cpu", method_requested="auto", cache="uncontrolled")
-    on_cpu = dataclasses.replace(on_cpu, cache_requested="auto", queue="none")
+    on_cpu = changed(on_cpu, cache_requested="auto", queue="none")
     assert str(on_cpu) == "relu: 4.095 µs [4.050, 4.140], cpu, cache uncontrolled"
 
 

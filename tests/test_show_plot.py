@@ -56,7 +56,7 @@ def drawn(monkeypatch, results):
         figures.append(original(**options))
         return figures[-1]
 
-    monkeypatch.setattr("convtime.conv.plot.figure_class", lambda: record)
+    monkeypatch.setattr("convtime.core.plot.figure_class", lambda: record)
     plot.draw(results, "title", ".png")
     return figures[0].axes
 

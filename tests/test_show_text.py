@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from convtime.core import text
+from convtime.core.page import Facts, Sentences
 
 HEADERS = ("layer", "time", "ratio")
 ROWS = (
@@ -45,17 +46,16 @@ def test_columns_are_aligned() -> None:
         "fc                     12 µs",
         "                       13 µs",
     ]
-    assert text.facts({"median": "1 s", "method": "cpu"}, indent=2).splitlines() == [
+    assert text.render([Facts({"median": "1 s", "method": "cpu"}, indent=2)]).splitlines() == [
         "  median:  1 s",
         "  method:  cpu",
     ]
-    assert text.sentences([]) == text.facts({}) == ""
 
 
 def test_what_is_piped_is_as_wide_as_it_needs_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")  # of the terminal that the pipe was made in
     long = "word " * 200
-    assert long.strip() in text.sentences([long])
+    assert long.strip() in text.render([Sentences([long])])
     assert len(text.table(HEADERS, ROWS).splitlines()) == 5
     monkeypatch.setattr(sys, "stdout", None)  # as where a service closed it
     assert len(text.table(HEADERS, ROWS).splitlines()) == 5
@@ -67,7 +67,8 @@ def test_a_terminal_gets_several_lines_and_all_of_the_words(terminal) -> None:
     assert max(map(len, table.splitlines())) <= 40
     for word in ("131.2", "0.3%", "[0.995,", "1.001]", "layer1.0.dow", "nsample.0"):
         assert word in table
-    told = text.facts({"method": "cpu (asked for auto: the work is on the CPU)"}, indent=2)
+    named = {"method": "cpu (asked for auto: the work is on the CPU)"}
+    told = text.render([Facts(named, indent=2)])
     assert told.splitlines() == [
         "  method:  cpu (asked for auto: the work",
         "           is on the CPU)",
@@ -79,8 +80,8 @@ def test_a_name_cannot_steer_the_terminal_nor_mark_up() -> None:
     shown = r"µ\n\x1b[31m\u202e[bold]x[/bold]:smile:"
     assert text.printable(hostile) == shown
     assert text.table([hostile], [[hostile]]).splitlines()[::2] == [shown, shown]
-    assert text.facts({hostile: hostile}) == f"{shown}:  {shown}"
-    assert text.sentences([hostile]) == shown
+    assert text.render([Facts({hostile: hostile})]) == f"{shown}:  {shown}"
+    assert text.render([Sentences([hostile])]) == shown
 
 
 CELLS = st.text(max_size=40)

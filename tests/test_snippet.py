@@ -85,7 +85,7 @@ def test_a_statement_is_timed_as_its_options_say():
     assert measured.name == "append"
     assert len(measured.seconds) == 3
     assert measured.warmup_requested == 2
-    assert not measured.exclusive_requested
+    assert not measured.exclusive.requested
     assert len(namespace["resets"]) == len(namespace["calls"])
 
 
@@ -108,8 +108,9 @@ def test_a_result_is_called_as_its_statement():
     ],
 )
 def test_errors_name_the_line(code, says):
-    with pytest.raises(InputError) as error, snippet.told_in_one_sentence():
-        snippet.time_statement(code, options_of(), {})
+    options = options_of("--device", "cpu")
+    with pytest.raises(InputError) as error, snippet.prepared(options) as (namespace, _):
+        snippet.time_statement(code, options, namespace)
     assert str(error.value).startswith(says)
 
 

@@ -158,7 +158,7 @@ class AddsUp:
 
 cases = [
     dict(fn=adds_up),
-    dict(fn=int, setup=adds_up),
+    dict(fn=int, before=adds_up),
     dict(fn=AddsUp),
     dict(fn=int, log=adds_up),
     dict(fn=time.sleep, args=(1e-5,)),

@@ -21,12 +21,13 @@ import pytest
 import torch
 
 import convtime
-from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPlan, SweepPoint
+from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPoint
 from convtime.core.errors import InputError
 from convtime.core.provenance import provenance
 from convtime.sweeps import application, journal
 from convtime.sweeps import files as sweeps
 from convtime.sweeps import sweep as running
+from convtime.sweeps.plan import SweepPlan
 from tests.helpers.measurements import make
 from tests.helpers.texts import flat
 
@@ -94,8 +95,8 @@ def test_iterations_are_all_the_calls_of_a_run_but_the_one_that_loads() -> None:
     assert calls == sum(counts) + 10 + 10 + len(swept.points) + len(swept.controls)
     assert swept.plan.rest == 0
     for measured in swept.measurements.values():
-        assert (measured.cache_requested, measured.placement_requested) == ("warm", "as-is")
-        assert (measured.regime_requested, measured.queue_requested) == ("as-is", "none")
+        assert (measured.cache.requested, measured.placement.requested) == ("warm", "as-is")
+        assert (measured.regime.requested, measured.queue.requested) == ("as-is", "none")
 
 
 @pytest.mark.cuda
@@ -127,7 +128,7 @@ def test_iterations_begin_behind_a_rest(monkeypatch: pytest.MonkeyPatch) -> None
 def test_options_of_time_op_are_axes() -> None:
     axes: dict[str, Any] = {"max_samples": [3, 5], "placement": ["as-is", "auto"]}
     swept = convtime.sweep(nothing, axes, stop="count", min_samples=1, warmup=1)
-    found = [(len(each.seconds), each.placement_requested) for each in swept.measurements.values()]
+    found = [(len(each.seconds), each.placement.requested) for each in swept.measurements.values()]
     assert found == [(3, "as-is"), (3, "auto"), (5, "as-is"), (5, "auto")]
 
 
@@ -426,7 +427,7 @@ def test_the_file_of_another_machine_is_refused(
     ("edit", "said"),
     [
         (lambda text: "print('mine')\n", "is not the file of a sweep (unchanged)"),
-        (lambda text: text.replace('"schema": "1.', '"schema": "9.', 1), "of schema '9.0' cannot"),
+        (lambda text: text.replace('"schema": "6.', '"schema": "9.', 1), "of schema '9.0' cannot"),
         (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2: is not valid JSON"),
         (lambda text: text.replace('"visit": 0', '"visit": "x"', 1), "line 2: a SweepPoint cannot"),
         (lambda text: text.replace('{"warmup": 1}', '{"warmup": 2}', 1), "not in the sweep's plan"),
@@ -774,8 +775,8 @@ def test_counters_that_cannot_be_read_are_said_and_the_rest_goes_on(
 def test_counters_are_read_at_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def read(fn: object, *_: object, metrics: object, repeats: int = 1, **__: object) -> Counters:
-        asked.append((fn, metrics, repeats))
+    def read(candidate: Any, metrics: object, repeats: int = 1, **__: object) -> Counters:
+        asked.append((candidate.fn, metrics, repeats))
         return counters_of(written=(1.0, 3.0))
 
     monkeypatch.setattr(running, "read_counters", read)

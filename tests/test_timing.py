@@ -36,12 +36,12 @@ QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2}
 def test_times_a_call_of_known_duration() -> None:
     one = convtime.time_op(time.sleep, 0.005, device="cpu", max_samples=20)
     assert 0.005 <= one.min <= one.median < 0.02
-    assert (one.method, one.method_requested) == ("cpu", "auto")
-    assert one.method_reason == "the work is on the CPU"
-    assert (one.queue, one.queue_requested) == ("none", "gate")
-    assert one.queue_reason == "method 'cpu' does not queue calls on a device"
-    assert (one.cache, one.cache_requested) == ("uncontrolled", "auto")
-    assert one.cache_reason == "a flush takes milliseconds on a CPU; cache='cold' requests it"
+    assert (one.method, one.method.requested) == ("cpu", "auto")
+    assert one.method.reason == "the work is on the CPU"
+    assert (one.queue, one.queue.requested) == ("none", "gate")
+    assert one.queue.reason == "method 'cpu' does not queue calls on a device"
+    assert (one.cache, one.cache.requested) == ("uncontrolled", "auto")
+    assert one.cache.reason == "a flush takes milliseconds on a CPU; cache='cold' requests it"
     assert one.device == "cpu"
     assert one.stream is None
     assert one.provenance["torch"] == torch.__version__
@@ -122,8 +122,8 @@ def test_what_has_not_done_its_work_is_refused(
 
 @pytest.mark.parametrize("setup", [_sleeps, _yields, _yields_later])
 def test_a_setup_that_would_not_run_is_refused(setup: Callable[[], object]) -> None:
-    with pytest.raises(TypeError, match=rf"setup must .*'{setup.__name__}'"):
-        convtime.time_op(int, setup=setup, device="cpu")
+    with pytest.raises(TypeError, match=rf"before must .*'{setup.__name__}'"):
+        convtime.time_op(int, before=setup, device="cpu")
 
 
 def test_the_results_destruction_is_not_timed() -> None:
@@ -143,12 +143,12 @@ def test_setup_runs_before_each_call_and_is_not_timed() -> None:
         time.sleep(0.002)
 
     one = convtime.time_op(
-        lambda: log.append("call"), setup=setup, device="cpu", max_samples=10, **QUICK
+        lambda: log.append("call"), before=setup, device="cpu", max_samples=10, **QUICK
     )
     assert log == ["setup", "call"] * (len(log) // 2)
     assert one.median < 0.001
-    with pytest.raises(TypeError, match="setup must be callable, got int"):
-        convtime.time_op(time.sleep, 0, setup=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="before must be callable, got int"):
+        convtime.time_op(time.sleep, 0, before=1)  # type: ignore[arg-type]
 
 
 def test_whatever_the_callable_raises_passes_through() -> None:
@@ -286,8 +286,11 @@ def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:
     with pytest.raises(TypeError, match="must be callable, got Tensor"):
         convtime.time_op(torch.ones(1))  # type: ignore[arg-type]
     candidate = convtime.Candidate(abs, 1, name="a")
-    with pytest.raises(TypeError, match="got the Candidate 'a'; pass its function and its arg"):
-        convtime.time_op(candidate)  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match="got the Candidate 'a' and arguments, backward; pass these"
+    ):
+        convtime.time_op(candidate, 2, backward=True)
+    assert convtime.time_op(candidate, name="b", device="cpu", **QUICK).name == "b"
 
 
 def test_names_are_the_callables_own() -> None:
@@ -407,7 +410,7 @@ class TestOnGpu:
             layer(x).sum().backward()  # autograd launches from a thread of its own
 
         one = convtime.time_op(step, cache="warm")
-        assert (one.method, one.method_requested) == ("kernel", "auto")
+        assert (one.method, one.method.requested) == ("kernel", "auto")
         with torch.profiler.profile(acc_events=True) as profiler:
             for _ in range(20):
                 step()
@@ -452,7 +455,7 @@ class TestOnGpu:
             torch.cos(x)
             torch.cuda.synchronize()
         assert inside.method == "event"
-        assert "torch.profiler session is active" in inside.method_reason
+        assert "torch.profiler session is active" in inside.method.reason
         kernels = [
             profiled.name
             for profiled in profiler.events()
@@ -504,7 +507,11 @@ for _ in range(2):
     def test_what_setup_issues_is_not_timed(self, method: Method) -> None:
         x = torch.ones(4, device="cuda")
         one = convtime.time_op(
-            torch.relu, x, setup=lambda: torch.cuda._sleep(2_000_000), method=method, max_samples=20
+            torch.relu,
+            x,
+            before=lambda: torch.cuda._sleep(2_000_000),
+            method=method,
+            max_samples=20,
         )
         assert one.median < 200e-6
         assert len(one.activities) == (method == "kernel")
@@ -569,12 +576,12 @@ for _ in range(2):
 
         for method in ("kernel", "event"):
             one = convtime.time_op(many, method=method, warmup=3, max_samples=100)
-            assert (one.queue, one.queue_reason) == ("gate", "")
+            assert (one.queue, one.queue.reason) == ("gate", "")
             assert one.discarded == ()
 
     def test_calls_that_leave_the_gpu_alone_are_timed_on_the_host(self) -> None:
         one = convtime.time_op(lambda: None, device="cuda", **QUICK)
-        assert (one.method, one.method_reason) == ("cpu", "the calls issue no work to the GPU")
+        assert (one.method, one.method.reason) == ("cpu", "the calls issue no work to the GPU")
 
     def test_event_agrees_with_torch_events_on_a_long_kernel(self) -> None:
         x = torch.randn(2048, 2048, device="cuda")
@@ -609,7 +616,7 @@ for _ in range(2):
         assert held.queue == "gate"
         assert held.median < 20e-6
         bare = convtime.time_op(two_short_kernels, x, queue="none", method="event")
-        assert bare.queue == bare.queue_requested == "none"
+        assert bare.queue == bare.queue.requested == "none"
         assert bare.median > 80e-6
 
     def test_sync_and_cpu_see_more_and_less_than_the_kernel(self) -> None:
@@ -625,8 +632,8 @@ for _ in range(2):
         start = time.perf_counter()
         one = convtime.time_op(lambda: x.sum().item())
         assert time.perf_counter() - start < 3
-        assert (one.queue, one.queue_requested) == ("none", "gate")
-        assert "waits for the GPU" in one.queue_reason
+        assert (one.queue, one.queue.requested) == ("none", "gate")
+        assert "waits for the GPU" in one.queue.reason
         assert one.seconds
 
     def test_an_exception_leaves_the_gpu_usable(self) -> None:
@@ -815,7 +822,7 @@ def test_a_thread_that_finds_cupti_taken_is_told_so_once() -> None:
     thread.start()
     try:
         convtime.time_op(
-            torch.relu, x, method="kernel", setup=started.set, stop="budget", budget=0.5
+            torch.relu, x, method="kernel", before=started.set, stop="budget", budget=0.5
         )
     finally:
         started.set()
@@ -865,11 +872,11 @@ def test_what_cannot_be_rotated_is_named() -> None:
     x = torch.randn(1 << 20, device="cuda")
     y = torch.randn(1 << 20, device="cuda")
     one = convtime.time_op(functools.partial(lambda: x + 1), cache="rotate")
-    assert (one.cache, one.cache_requested) == ("warm", "rotate")
-    assert "closure variable 'x'" in one.cache_reason
+    assert (one.cache, one.cache.requested) == ("warm", "rotate")
+    assert "closure variable 'x'" in one.cache.reason
     one = convtime.time_op(functools.partial(lambda a: a + x, y), cache="rotate")
     assert one.cache == "partly warm"
-    assert "closure variable 'x'" in one.cache_reason
+    assert "closure variable 'x'" in one.cache.reason
 
 
 @pytest.mark.cuda
@@ -1040,14 +1047,16 @@ def test_the_options_signature_docs_and_types_are_one_list() -> None:
         assert "{options}" not in (function.__doc__ or "")
     # What type checkers see is written out beside it, since no type follows from a dataclass.
     source = ast.parse(inspect.getsource(options_module))
-    (shared,) = (
+    shared = [
         node
         for node in ast.walk(source)
-        if isinstance(node, ast.ClassDef) and node.name == "SharedOptions"
-    )
+        if isinstance(node, ast.ClassDef)
+        and node.name in ("DeviceOptions", "ConditionOptions", "SharedOptions")
+    ]
     typed = {
         statement.target.id: ast.unparse(statement.annotation)
-        for statement in shared.body
+        for node in shared
+        for statement in node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
     (listed,) = (

@@ -1,7 +1,8 @@
 """What a timed function can do to look faster than it is, and what becomes of that.
 
 The tricks are those of published attacks on kernel benchmarks. Each is counted (its work is in the
-time), detected (the result says so), or without effect; what cannot be seen is in docs/methods.md.
+time), detected (the result says so), or without effect; what cannot be seen is in
+docs/explanation/sampling.md.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def test_work_on_a_side_stream_is_counted(x: torch.Tensor, honest: float) -> Non
 
     one = time_op(trick, **QUICK)
     assert one.median > 0.7 * honest
-    assert "idle" in one.queue_reason
+    assert "idle" in one.queue.reason
 
 
 @pytest.mark.cuda
@@ -123,7 +124,7 @@ def test_results_remembered_by_address_do_not_help(x: torch.Tensor) -> None:
 def test_a_result_remembered_is_a_result_that_does_not_follow_its_input() -> None:
     """Remembered by nothing at all: the comparison's check calls it on the same values, and agrees.
 
-    So that is undetectable by a check on equal inputs; docs/methods.md says so.
+    So that is undetectable by a check on equal inputs; docs/explanation/sampling.md says so.
     """
     values = torch.rand(1000)
     remembered: list[torch.Tensor] = []

@@ -172,11 +172,11 @@ class MethodPasses:
             self._row = {"reason": first_line(error)}
             return
         if measurement.method != self._method:
-            self._row = {"reason": measurement.method_reason or f"was {measurement.method}"}
+            self._row = {"reason": measurement.method.reason or f"was {measurement.method}"}
             return
         self._row["median"].append(measurement.median)
         self._row["midmean"].append(_midmean(measurement.seconds))
-        self._row["queue"].append(measurement.queue)
+        self._row["queue"].append(measurement.queue.used)
         self._row["overhead"].append(measurement.overhead)
         if measurement.span_seconds:
             self._row["span"].append(statistics.median(measurement.span_seconds))

@@ -347,9 +347,9 @@ def large_sum(draw: Draw) -> Planted:
     return Planted(torch.sum, (torch.randn(draw.whole("Mi numbers", 48, 96) * MIB),))
 
 
-def inverse_errors(draw: Draw) -> Planted:
+def sigmoids(draw: Draw) -> Planted:
     x = torch.randn(draw.whole("Mi numbers", 32, 64) * MIB)
-    return Planted(functools.partial(torch.special.erfinv, out=torch.empty_like(x)), (x / 8,))
+    return Planted(functools.partial(torch.sigmoid, out=torch.empty_like(x)), (x,))
 
 
 def arc_tangents(draw: Draw) -> Planted:
@@ -394,5 +394,5 @@ CAUSES: Plants = {
 
 CONTROLS: Plants = {
     f"control: {make.__name__.replace('_', ' ')}": _control(make)
-    for make in (matmul, batched_matmul, large_relu, large_sum, inverse_errors, arc_tangents)
+    for make in (matmul, batched_matmul, large_relu, large_sum, sigmoids, arc_tangents)
 }

@@ -16,7 +16,7 @@ from common.running import Call
 from convtime import Measurement, compare, diagnose, time_op
 from convtime.core import codec
 from convtime.timing.options import Pages
-from convtime.timing.sampling.pages import governed_pages
+from convtime.timing.sampling.cpu import governed_pages
 from cpu_parts.causes import CAUSES, CONTROLS
 from cpu_parts.load import planted_load
 from cpu_parts.operations import (
@@ -241,7 +241,7 @@ def _told(measured: Measurement) -> results.Row:
         "median": measured.median,
         "interval": [end if math.isfinite(end) else None for end in (low, high)],
         "disturbance": measured.disturbance,
-        "pages": measured.pages,
+        "pages": measured.pages.used,
         "repeats": measured.repeats,
     }
 

@@ -155,7 +155,7 @@ def _compared(
     ends = [end if abs(end) < float("inf") else None for end in (ratio.low, ratio.high)]
     measured = compared.measurements
     return {
-        "method": measured["with"].method,
+        "method": measured["with"].method.used,
         "without": measured["without"].median,
         "with": measured["with"].median,
         "ratio": [ratio.value, *ends],

@@ -71,10 +71,10 @@ def _count(
     call: Callable[[], object],
     device: torch.device,
     cache: CounterCache,
-    setup: Callable[[], None] | None = None,
+    before: Callable[[], None] | None = None,
 ) -> _Counted:
     # Each call anew, so that what it finds in the cache is what differs between these.
-    shared: dict[str, Any] = {"cache": cache, "setup": setup, "replay": "call", "device": device}
+    shared: dict[str, Any] = {"cache": cache, "before": before, "replay": "call", "device": device}
     every = convtime.counters(call, metrics=GROUPS, **shared)
     moved = [metric for metric in every.units if metric in (*DRAM_READ, *DRAM_WRITE)]
     return every, convtime.counters(call, metrics=("time", *moved), repeats=REPEATS, **shared)

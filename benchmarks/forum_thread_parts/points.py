@@ -88,7 +88,7 @@ def _behind_the_step(
         found.append(
             convtime.time_op(
                 call,
-                setup=call.behind(training.step),
+                before=call.behind(training.step),
                 device=device,
                 cache="warm" if device.type == "cuda" else "auto",
                 placement="as-is",
@@ -103,8 +103,8 @@ def _behind_the_step(
         )
     return {
         **_summed_up([second for run in found for second in run.seconds]),
-        "method": found[0].method,
-        "cache": found[0].cache,
+        "method": found[0].method.used,
+        "cache": found[0].cache.used,
         "sm_clock_hz": _median(clock for run in found for clock in run.sm_clocks_hz),
         "kernels": [activity.name for activity in found[0].activities],
     }

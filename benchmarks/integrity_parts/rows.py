@@ -120,8 +120,8 @@ def probe_interleaving(device: torch.device, name: str, part: str) -> results.Ro
 
 def describe(measured: convtime.Measurement) -> results.Row:
     return {
-        "method": measured.method,
-        "reason": measured.method_reason,
+        "method": measured.method.used,
+        "reason": measured.method.reason,
         "samples": len(measured.seconds),
         "incomplete": count_incomplete(measured, None),
         "faulty_batches": measured.faulty_batches,

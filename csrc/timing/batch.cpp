@@ -102,8 +102,7 @@ CallCost BatchRunner::call_alone(std::size_t candidate) {
   timer_.run({&call, 1});
   const double host_seconds = now_seconds() - start;
   double ignored = 0;
-  hooks_.wait([&] {
-    hooks_.await_device();
+  hooks_.wait_for_device([&] {
     timer_.collect({&ignored, 1});
     if (probe_ != nullptr) {
       probe_->finish();
@@ -198,8 +197,7 @@ BatchRunner::Issue BatchRunner::issue(const Schedule& schedule, std::size_t roun
 Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
   std::vector<double> seconds(schedule.calls.size());
   std::vector<double> clocks_hz(probe_ == nullptr ? 0 : schedule.calls.size());
-  hooks_.wait([&] {
-    hooks_.await_device();
+  hooks_.wait_for_device([&] {
     timer_.collect(seconds);
     if (probe_ != nullptr) {
       probe_->collect(clocks_hz);

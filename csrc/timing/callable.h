@@ -45,6 +45,25 @@ class Callable {
   virtual std::size_t place() const { return 0; }
 };
 
+/// A Callable that forwards everything to another one, which must outlive it. A derived class
+/// overrides what it changes.
+class ForwardingCallable : public Callable {
+ public:
+  explicit ForwardingCallable(Callable& callable) : callable_(callable) {}
+
+  void prepare() override { callable_.prepare(); }
+  bool prepares_work() const override { return callable_.prepares_work(); }
+  void call() override { callable_.call(); }
+  void discard_result() override { callable_.discard_result(); }
+  void settle() override { callable_.settle(); }
+  std::vector<MemoryBlock> result_blocks() override { return callable_.result_blocks(); }
+  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
+  std::size_t place() const override { return callable_.place(); }
+
+ private:
+  Callable& callable_;
+};
+
 /// A Callable made from a C++ function object that returns nothing.
 class FunctionCallable final : public Callable {
  public:

@@ -31,12 +31,8 @@ namespace {
 std::function<void()> make_drain([[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
-    return [&options] {
-      options.hooks.wait([&] {
-        options.hooks.await_device();
-        synchronize(options.other_devices);
-      });
-    };
+    return
+        [&options] { options.hooks.wait_for_device([&] { synchronize(options.other_devices); }); };
   }
 #endif
   return [] {};
@@ -56,10 +52,7 @@ std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_
         "method 'graph' captures the work of one device, but the calls use several; use 'kernel'");
   }
   const auto wait = [hooks = options.hooks](const std::function<void()>& blocking) {
-    hooks.wait([&] {
-      hooks.await_device();
-      blocking();
-    });
+    hooks.wait_for_device(blocking);
   };
   const GraphContext context{options.graph_recorder, stream_of(options), wait, options.allocate};
   if (options.flush.empty()) {

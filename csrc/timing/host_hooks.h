@@ -12,6 +12,13 @@ struct HostHooks {
   /// Called within wait(), before an unbounded wait for the device; throws DeadlineError if the
   /// device is not idle in time. Returns immediately if there is no limit.
   std::function<void()> await_device = [] {};
+  /// Call await_device(), and then a function that waits for the device, within one wait().
+  void wait_for_device(const std::function<void()>& blocking) const {
+    wait([&] {
+      await_device();
+      blocking();
+    });
+  }
   /// Called between batches; may throw to end the sampling.
   std::function<void()> poll = [] {};
 };

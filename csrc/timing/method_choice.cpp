@@ -1,9 +1,12 @@
 #include "timing/method_choice.h"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "timing/factory.h"
+#include "timing/trace/trace_lost.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "timing/trace/cupti_session.h"
 #endif
@@ -11,46 +14,133 @@
 namespace convtime {
 namespace {
 
-ChosenTimer choose_on_cpu(const TimingOptions& options, std::size_t candidates) {
-  if (options.method != Method::kAuto && options.method != Method::kCpu) {
-    throw std::invalid_argument(std::string("method '") + to_string(options.method) +
+Outcome<Method> first_method(const TimingOptions& asked) {
+  const bool automatic = asked.method == Method::kAuto;
+  if (asked.on_gpu) {
+    return automatic
+               ? Outcome<Method>{Method::kKernel, "the work is on a GPU and CUPTI can be used"}
+               : Outcome<Method>{asked.method};
+  }
+  if (!automatic && asked.method != Method::kCpu) {
+    throw std::invalid_argument(std::string("method '") + to_string(asked.method) +
                                 "' times work on a GPU and this work is on the CPU; use 'cpu' "
                                 "or 'auto', or name the device");
   }
-  return {make_timer(Method::kCpu, options, candidates), Method::kCpu,
-          options.method == Method::kAuto ? "the work is on the CPU" : ""};
+  return {Method::kCpu, automatic ? "the work is on the CPU" : ""};
 }
 
-/// Return the kernel timer, or for Method::kAuto another method's timer if kernel times are
-/// unavailable.
-ChosenTimer choose_kernel_or_other(const TimingOptions& options, std::size_t candidates) {
-  const bool automatic = options.method == Method::kAuto;
-  std::string problem = kernel_problem();
-  if (problem.empty()) {
-    try {
-      return {make_timer(Method::kKernel, options, candidates), Method::kKernel,
-              automatic ? "the work is on a GPU and CUPTI can be used" : ""};
-    } catch (const std::runtime_error& error) {
-      problem = error.what();
-    }
+/// Return the method that replaces kKernel if its times are unavailable. Events see one stream of
+/// one device.
+Outcome<Method> without_kernel_times(const TimingOptions& asked, const std::string& problem) {
+  if (asked.method != Method::kAuto) {
+    throw std::runtime_error("method 'kernel' cannot be used: " + problem +
+                             "; use 'event' or 'auto'");
   }
-  if (!automatic) {
-    throw std::runtime_error(kernel_refusal(problem));
+  return {asked.other_devices.empty() ? Method::kEvent : Method::kSync,
+          "kernel times are unavailable: " + problem};
+}
+
+/// Return the method that replaces kKernel for calls that only the host works on.
+Outcome<Method> without_device_work(const TimingOptions& asked) {
+  if (asked.method != Method::kAuto) {
+    throw std::invalid_argument(
+        "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
   }
-  const Method method = fallback_method(options);
-  return {make_timer(method, options, candidates), method, fallback_reason(problem)};
+  return {Method::kCpu, "the calls issue no work to the GPU"};
+}
+
+/// Return the names of functions whose work has no CUPTI record.
+std::string unrecorded_work(std::span<const CandidateSamples> candidates) {
+  std::set<std::string> functions;
+  for (const CandidateSamples& samples : candidates) {
+    functions.insert(samples.unrecorded.begin(), samples.unrecorded.end());
+  }
+  std::string names;
+  for (const std::string& function : functions) {
+    names += (names.empty() ? "" : ", ") + function;
+  }
+  return names;
+}
+
+/// Throw TraceLost if CUPTI cannot determine whether these calls, which have no records, issued
+/// work.
+void require_records(const SamplerResult& samples) {
+  if (samples.of_other_threads > 0) {
+    throw TraceLost(
+        "all work of the GPU during the calls is from threads that also issue work while no call "
+        "is made");
+  }
+  const std::string unrecorded = unrecorded_work(samples.candidates);
+  if (!unrecorded.empty()) {
+    throw TraceLost("CUPTI has no record of the calls' only work, which is issued by " +
+                    unrecorded);
+  }
+}
+
+/// Return all calls of a run whose samples are dropped.
+EarlierCalls calls_of(const SamplerResult& run) {
+  EarlierCalls calls{{}, run.warmup_calls, run.warmup_seconds + run.sampling_seconds};
+  for (const CandidateSamples& samples : run.candidates) {
+    calls.first_call_seconds.push_back(samples.first_call_seconds);
+    calls.count += samples.seconds.size() + samples.discarded.size();
+  }
+  return calls;
 }
 
 }  // namespace
 
-ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates) {
-  if (!options.on_gpu) {
-    return choose_on_cpu(options, candidates);
+std::string kernel_problem() {
+#ifdef CONVTIME_WITH_CUDA
+  const std::string problem = CuptiSession::unavailable();
+  return problem.empty() ? CuptiSession::taken() : problem;
+#else
+  return "convtime was built without CUDA";
+#endif
+}
+
+std::unique_ptr<Timer> make_method_timer(const TimingOptions& options, std::size_t candidates) {
+  if (options.method != Method::kKernel) {
+    return make_timer(options.method, options, candidates);
   }
-  if (options.method == Method::kAuto || options.method == Method::kKernel) {
-    return choose_kernel_or_other(options, candidates);
+  if (const std::string problem = kernel_problem(); !problem.empty()) {
+    throw TraceLost(problem);
   }
-  return {make_timer(options.method, options, candidates), options.method, ""};
+  try {
+    return make_timer(options.method, options, candidates);
+  } catch (const std::runtime_error& error) {
+    throw TraceLost(error.what());
+  }
+}
+
+Timing sample_by_methods(const TimingOptions& asked, const SampleByMethod& sample) {
+  TimingOptions options = asked;
+  Outcome<Method> method = first_method(asked);
+  EarlierCalls earlier;
+  for (;;) {
+    options.method = method.value;
+    try {
+      Timing timing = sample(options, earlier);
+      if (method.value != Method::kKernel || !none_issued_work(timing.samples.candidates)) {
+        if (options.regime != asked.regime) {
+          timing.regime.reason = method.reason;
+        }
+        timing.method = std::move(method);
+        return timing;
+      }
+      earlier = calls_of(timing.samples);
+      require_records(timing.samples);
+      method = without_device_work(asked);
+      options.regime = Regime::kAsIs;  // a regime of the GPU is not a condition of these calls
+    } catch (const TraceLost& lost) {
+      if (method.value != Method::kKernel) {
+        throw;
+      }
+      method = without_kernel_times(asked, lost.what());
+    }
+    if (asked.supervision.deadline.passed()) {
+      throw DeadlineError(method.reason);
+    }
+  }
 }
 
 bool none_issued_work(std::span<const CandidateSamples> candidates) {
@@ -58,29 +148,6 @@ bool none_issued_work(std::span<const CandidateSamples> candidates) {
     return std::all_of(samples.activities.begin(), samples.activities.end(),
                        [](const auto& activities) { return activities.empty(); });
   });
-}
-
-std::string kernel_refusal(const std::string& problem) {
-  return "method 'kernel' cannot be used: " + problem + "; use 'event' or 'auto'";
-}
-
-Method fallback_method(const TimingOptions& options) {
-  return options.other_devices.empty() ? Method::kEvent : Method::kSync;
-}
-
-std::string fallback_reason(const std::string& problem) {
-  return "kernel times are unavailable: " + problem;
-}
-
-std::string kernel_problem() {
-#ifdef CONVTIME_WITH_CUDA
-  if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
-    return *problem;
-  }
-  return CuptiSession::taken();
-#else
-  return "convtime was built without CUDA";
-#endif
 }
 
 }  // namespace convtime

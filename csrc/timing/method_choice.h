@@ -1,39 +1,37 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "timing/options.h"
 #include "timing/samples.h"
+#include "timing/time_op.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {
-
-/// The selected timer, and why its method differs from the requested one; empty if it does not.
-struct ChosenTimer {
-  std::unique_ptr<Timer> timer;
-  Method method = Method::kAuto;
-  std::string reason;
-};
-
-/// Return the timer of the requested method, or for Method::kAuto the best available one. Throws
-/// std::invalid_argument if the method does not fit the work, std::runtime_error if it cannot be
-/// used.
-ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates);
 
 /// Return why kernel times are unavailable; empty if they are available. If CUPTI is shared,
 /// another tool's session is not a reason, because its buffers are not affected.
 std::string kernel_problem();
 
-/// Return the error message for an explicit request of unavailable kernel times.
-std::string kernel_refusal(const std::string& problem);
+/// Create the timer of the options' method, which is not Method::kAuto. Throws TraceLost if kernel
+/// times are unavailable, otherwise like make_timer().
+std::unique_ptr<Timer> make_method_timer(const TimingOptions& options, std::size_t candidates);
 
-/// Return the method that Method::kAuto selects if kernel times are unavailable, and the reason.
-/// Events see one stream of one device.
-Method fallback_method(const TimingOptions& options);
-std::string fallback_reason(const std::string& problem);
+/// Samples with the options' method, which is not Method::kAuto. `earlier` is as in Sampler::run();
+/// throws TraceLost if kernel times are unavailable.
+using SampleByMethod = std::function<Timing(const TimingOptions& options, EarlierCalls& earlier)>;
+
+/// Sample with the requested method or, for Method::kAuto, with the first that can time the calls:
+/// kCpu for work on the CPU. For work on a GPU kKernel, which is followed by kEvent (kSync for
+/// several GPUs) if kernel times are unavailable, and by kCpu if the calls issue no work to the
+/// GPU. Each method receives the calls of the one before it. Throws std::invalid_argument if the
+/// requested method does not fit the work, std::runtime_error if it cannot be used, and
+/// DeadlineError if no time is left for another method.
+Timing sample_by_methods(const TimingOptions& asked, const SampleByMethod& sample);
 
 /// Return whether no candidate issued work to a device, according to a timer that sees it: kernel
 /// times are then meaningless. If some did, their times are kept, and the times of the others are

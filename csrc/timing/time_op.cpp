@@ -4,10 +4,12 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
-#include <set>
 #include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "timing/calibration/calibrator.h"
 #include "timing/device_traits.h"
@@ -16,7 +18,6 @@
 #include "timing/judge/statistics.h"
 #include "timing/method_choice.h"
 #include "timing/sampler.h"
-#include "timing/trace/trace_lost.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
@@ -37,21 +38,21 @@ std::optional<double> max_clock_of([[maybe_unused]] const TimingOptions& options
   return std::nullopt;
 }
 
-std::string why_not_held(const TimingOptions& options, Method method,
-                         const SamplerResult& samples) {
-  if (!samples.not_held_reason.empty()) {
-    return samples.not_held_reason;
+Outcome<Queue> queue_of(const TimingOptions& options, const SamplerResult& samples) {
+  if (samples.queue_held) {
+    return {options.queue, samples.not_held_reason};
   }
-  if (options.queue == Queue::kNone || samples.queue_held) {
-    return "";
+  if (samples.not_held_reason.empty() && options.queue != Queue::kNone) {
+    return {Queue::kNone, std::string("method '") + to_string(options.method) +
+                              "' does not queue calls on a device"};
   }
-  return std::string("method '") + to_string(method) + "' does not queue calls on a device";
+  return {Queue::kNone, samples.not_held_reason};
 }
 
-RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regime,
-                        const SamplerResult& samples) {
+Outcome<Regime> regime_of(const TimingOptions& options, const RegimeControl* regime,
+                          const SamplerResult& samples) {
   if (options.regime == Regime::kAsIs) {
-    return {};
+    return {Regime::kAsIs};
   }
   if (regime == nullptr) {
     return {Regime::kAsIs, options.on_gpu ? "method 'cpu' times the host, and not the GPU"
@@ -66,9 +67,9 @@ RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regim
 
 /// If no regime watches the clock, watch calls long enough to see whether a GPU's clock falls under
 /// them.
-Warmup warmup_of(const TimingOptions& options, Method method) {
+Warmup warmup_of(const TimingOptions& options) {
   Warmup warmup = options.warmup;
-  if (options.on_gpu && method != Method::kCpu && options.regime == Regime::kAsIs) {
+  if (options.on_gpu && options.method != Method::kCpu && options.regime == Regime::kAsIs) {
     warmup.min_steady_seconds = std::max(warmup.min_steady_seconds, kDeviceTraits.watch_seconds);
   }
   return warmup;
@@ -77,12 +78,11 @@ Warmup warmup_of(const TimingOptions& options, Method method) {
 /// Return the calibration for the stop rule; empty if the rule does not depend on it. If no
 /// calibration is possible, the rule judges uncorrected samples, as in the result.
 std::function<Overhead(bool)> make_calibration([[maybe_unused]] const TimingOptions& options,
-                                               [[maybe_unused]] Method method,
                                                [[maybe_unused]] ClockProbe* probe) {
 #ifdef CONVTIME_WITH_CUDA
-  if (is_calibrated(method) && depends_on_overhead(options.stop.criterion)) {
-    return [&options, method, probe](bool held) {
-      return expected_overhead(method, options, held, *probe).overhead.value_or(Overhead{});
+  if (is_calibrated(options.method) && depends_on_overhead(options.stop.criterion)) {
+    return [&options, probe](bool held) {
+      return expected_overhead(options.method, options, held, *probe).value;
     };
   }
 #endif
@@ -109,142 +109,50 @@ TimingOptions with_bounded_waits(const TimingOptions& options) {
   return bounded;
 }
 
-Timing sample(std::span<Callable* const> candidates, const TimingOptions& asked,
+/// Sample with the options' method.
+Timing sample(std::span<Callable* const> candidates, const TimingOptions& options,
               EarlierCalls& earlier) {
-  const TimingOptions options = with_bounded_waits(asked);
-  ChosenTimer chosen;
+  std::unique_ptr<Timer> timer;
   // Some methods wait for the device when they start.
-  options.hooks.wait([&] {
-    options.hooks.await_device();
-    chosen = choose_timer(options, candidates.size());
-  });
-  const std::unique_ptr<QueueHold> hold = make_hold(options, *chosen.timer);
+  options.hooks.wait_for_device([&] { timer = make_method_timer(options, candidates.size()); });
+  const std::unique_ptr<QueueHold> hold = make_hold(options, *timer);
   const std::optional<double> max_sm_clock_hz = max_clock_of(options);
-  const std::unique_ptr<ClockProbe> probe =
-      make_clock_probe(options, candidates.size(), *chosen.timer);
-  const ConditionedCandidates conditioned(candidates, options, chosen.method, probe.get());
+  const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, candidates.size(), *timer);
+  const ConditionedCandidates conditioned(candidates, options, options.method, probe.get());
   const std::unique_ptr<RegimeControl> regime =
-      make_regime(options, chosen.method, max_sm_clock_hz.value_or(0));
+      make_regime(options, options.method, max_sm_clock_hz.value_or(0));
 
-  Sampler sampler(*chosen.timer, hold.get(), probe.get(), warmup_of(options, chosen.method),
-                  options.stop, options.hooks, regime.get(),
-                  make_calibration(options, chosen.method, probe.get()));
+  Sampler sampler(*timer, hold.get(), probe.get(), warmup_of(options), options.stop, options.hooks,
+                  regime.get(), make_calibration(options, probe.get()));
   sampler.supervise(options.supervision);
   SamplerResult samples = sampler.run(conditioned.get(), earlier);
 
-  const Queue queue = samples.queue_held ? options.queue : Queue::kNone;
-  std::string queue_reason = why_not_held(options, chosen.method, samples);
-  const RegimeOutcome outcome = regime_of(options, regime.get(), samples);
+  Outcome<Queue> queue = queue_of(options, samples);
+  Outcome<Regime> outcome = regime_of(options, regime.get(), samples);
   return {.samples = std::move(samples),
-          .method = chosen.method,
-          .method_reason = std::move(chosen.reason),
-          .queue = queue,
-          .queue_reason = std::move(queue_reason),
-          .regime = outcome.regime,
-          .regime_reason = outcome.reason,
+          .method = {options.method},
+          .queue = std::move(queue),
+          .regime = std::move(outcome),
           .overhead = {},
-          .overhead_reason = "",
           .max_sm_clock_hz = max_sm_clock_hz};
 }
 
 /// Subtract the method's overhead from the samples, or record why it is unknown.
 void correct([[maybe_unused]] Timing& timing, [[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
-  if (!is_calibrated(timing.method)) {
+  if (!is_calibrated(timing.method.value)) {
     return;
   }
   if (timing.samples.stop_reason == StopReason::kTimeout &&
       !synchronize_within(options.other_devices, 0)) {
-    timing.overhead_reason = kStillBusy;
+    timing.overhead.reason = kStillBusy;
     return;
   }
-  const Calibration calibration = calibrate(timing.method, options, timing.samples.queue_held);
-  timing.overhead_reason = calibration.failure;
-  if (calibration.overhead.has_value()) {
-    timing.overhead = *calibration.overhead;
-    subtract(timing.overhead, timing.samples.candidates);
+  timing.overhead = calibrate(timing.method.value, options, timing.samples.queue_held);
+  if (timing.overhead.reason.empty()) {
+    subtract(timing.overhead.value, timing.samples.candidates);
   }
 #endif
-}
-
-/// Return all calls of a run whose samples are dropped.
-EarlierCalls calls_of(const SamplerResult& run) {
-  EarlierCalls calls{{}, run.warmup_calls, run.warmup_seconds + run.sampling_seconds};
-  for (const CandidateSamples& samples : run.candidates) {
-    calls.first_call_seconds.push_back(samples.first_call_seconds);
-    calls.count += samples.seconds.size() + samples.discarded.size();
-  }
-  return calls;
-}
-
-/// Return the names of functions whose work has no CUPTI record.
-std::string unrecorded_work(std::span<const CandidateSamples> candidates) {
-  std::set<std::string> functions;
-  for (const CandidateSamples& samples : candidates) {
-    functions.insert(samples.unrecorded.begin(), samples.unrecorded.end());
-  }
-  std::string names;
-  for (const std::string& function : functions) {
-    names += (names.empty() ? "" : ", ") + function;
-  }
-  return names;
-}
-
-/// Time calls on the host that issue no work to the GPU, although a GPU method was selected.
-Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions& options,
-                      const SamplerResult& before) {
-  if (options.method != Method::kAuto) {
-    throw std::invalid_argument(
-        "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
-  }
-  TimingOptions on_host = options;
-  on_host.method = Method::kCpu;
-  on_host.regime = Regime::kAsIs;
-  EarlierCalls earlier = calls_of(before);
-  Timing timing = sample(candidates, on_host, earlier);
-  timing.method_reason = "the calls issue no work to the GPU";
-  timing.regime_reason = options.regime == Regime::kAsIs ? "" : timing.method_reason;
-  return timing;
-}
-
-/// Throw TraceLost if CUPTI cannot determine the calls' work.
-void require_records(const Timing& timing) {
-  if (timing.method != Method::kKernel || !none_issued_work(timing.samples.candidates)) {
-    return;
-  }
-  if (timing.samples.of_other_threads > 0) {
-    throw TraceLost(
-        "all work of the GPU during the calls is from threads that also issue work while no call "
-        "is made");
-  }
-  const std::string unrecorded = unrecorded_work(timing.samples.candidates);
-  if (!unrecorded.empty()) {
-    throw TraceLost("CUPTI has no record of the calls' only work, which is issued by " +
-                    unrecorded);
-  }
-}
-
-/// Sample; switch to another method if kernel times are lost on the way.
-Timing sample_to_the_end(std::span<Callable* const> candidates, const TimingOptions& options) {
-  EarlierCalls earlier;
-  try {
-    Timing timing = sample(candidates, options, earlier);
-    earlier = calls_of(timing.samples);
-    require_records(timing);
-    return timing;
-  } catch (const TraceLost& lost) {
-    if (options.method != Method::kAuto) {
-      throw std::runtime_error(kernel_refusal(lost.what()));
-    }
-    if (options.supervision.deadline.passed()) {
-      throw DeadlineError(fallback_reason(lost.what()));
-    }
-    TimingOptions without_records = options;
-    without_records.method = fallback_method(options);
-    Timing timing = sample(candidates, without_records, earlier);
-    timing.method_reason = fallback_reason(lost.what());
-    return timing;
-  }
 }
 
 }  // namespace
@@ -253,10 +161,10 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
   if (options.on_gpu && !cuda_available()) {
     throw std::invalid_argument("on_gpu must be false without a CUDA device, got true");
   }
-  Timing timing = sample_to_the_end(candidates, options);
-  if (timing.method == Method::kKernel && none_issued_work(timing.samples.candidates)) {
-    timing = sample_on_host(candidates, options, timing.samples);
-  }
+  Timing timing = sample_by_methods(with_bounded_waits(options),
+                                    [&](const TimingOptions& by_method, EarlierCalls& earlier) {
+                                      return sample(candidates, by_method, earlier);
+                                    });
   correct(timing, options);
   return timing;
 }
@@ -306,15 +214,16 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   Timing timing = time_candidates({&candidate, 1}, options);
   CandidateSamples& samples = timing.samples.candidates.front();
   const double between_runs = samples.between_runs * convtime::median(samples.seconds);
-  const Estimate estimate = estimate_median(
-      {samples.seconds, samples.places}, timing.samples.batches,
-      {timing.samples.clock_tick_seconds, timing.overhead.uncertainty_seconds + between_runs});
+  const Estimate estimate =
+      estimate_median({samples.seconds, samples.places}, timing.samples.batches,
+                      {timing.samples.clock_tick_seconds,
+                       timing.overhead.value.uncertainty_seconds + between_runs});
   return {std::move(samples.seconds),
-          timing.method,
-          timing.queue,
-          timing.regime,
-          std::move(timing.regime_reason),
-          timing.overhead,
+          timing.method.value,
+          timing.queue.value,
+          timing.regime.value,
+          std::move(timing.regime.reason),
+          timing.overhead.value,
           estimate.interval,
           timing.samples.clock_tick_seconds,
           samples.repeats,

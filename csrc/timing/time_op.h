@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "core/outcome.h"
 #include "timing/callable.h"
 #include "timing/judge/overhead.h"
 #include "timing/judge/statistics.h"
@@ -19,16 +20,12 @@ namespace convtime {
 /// Samples of several candidates, with the methods and conditions that were used, and why.
 struct Timing {
   SamplerResult samples;
-  Method method = Method::kAuto;
-  std::string method_reason;
-  Queue queue = Queue::kNone;
-  std::string queue_reason;
-  Regime regime = Regime::kAsIs;
-  std::string regime_reason;
-  /// For kEvent and kGraph: the overhead subtracted from raw_seconds to get the samples; 0 if it is
-  /// unknown.
-  Overhead overhead;
-  std::string overhead_reason;  ///< why it is unknown; empty if it is known, and for other methods
+  Outcome<Method> method;
+  Outcome<Queue> queue{Queue::kNone};
+  Outcome<Regime> regime{Regime::kAsIs};
+  /// For kEvent and kGraph: the overhead subtracted from raw_seconds to get the samples; 0, with
+  /// the reason, if it is unknown.
+  Outcome<Overhead> overhead;
   /// The maximum rate of the device's clock; none without a GPU.
   std::optional<double> max_sm_clock_hz;
 };

@@ -3,7 +3,8 @@
     pytest examples/regressions --convtime-save main
     pytest examples/regressions --convtime-against main --convtime-fail-on slower:3%
 
-On a GPU where there is one, else on the CPU. docs/regression-tests.md says what else there is.
+On a GPU where there is one, else on the CPU. docs/guides/regression-tests.md says what else there
+is.
 """
 
 from __future__ import annotations

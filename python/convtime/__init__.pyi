@@ -3,21 +3,23 @@ from .conv.advice_result import Advice
 from .conv.explain.explain import explain
 from .conv.explain.explanation import Explanation
 from .conv.plan_cache import clear_plan_cache, plan_cache
-from .conv.plan_choice import PlanChoice, TensorDescriptor
+from .conv.plan_choice import PlanChoice
 from .core.config import cmake_prefix_path, show_config
+from .core.errors import InputError, InputWarning
 from .counting.costs import energy, peak_memory
 from .counting.costs_result import Energy, PeakMemory
 from .counting.counters import counters
 from .counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
-from .counting.listing import CounterName, counter_names
+from .counting.listing import counter_names
 from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
 from .device.clock_reading import ClockReading
 from .device.clock_trace import ClockTrace
 from .device.clocks import trace_clocks
 from .diagnosis.diagnose import diagnose
 from .diagnosis.diagnosis import Cause, Diagnosis
-from .diagnosis.evidence import Evidence
 from .exchange.files import read_measurements, write_measurements
+from .health.doctor import doctor
+from .health.examination import Examination
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
 from .recording.module_times import ModuleTimes, PassTimes
@@ -27,17 +29,18 @@ from .recording.region import region
 from .recording.time_modules import time_modules
 from .regression.changes import Change, Changes
 from .regression.compare_runs import compare_runs
-from .sweeps.plan import SweepPlan, SweepPoint
+from .storage.load import load
+from .sweeps.plan import SweepPoint
 from .sweeps.result import Sweep
 from .sweeps.sweep import sweep
 from .timing.batch_record import BatchRecord
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.compare import compare
-from .timing.comparison import Agreement, Comparison, Interference
-from .timing.measurement import Measurement
-from .timing.rates import Ceilings
-from .timing.scaling import ScaledTime
+from .timing.comparison import Agreement, Comparison
+from .timing.condition import Condition
+from .timing.measurement import Ceilings, Measurement
+from .timing.options import Options
 from .timing.time_op import time_op
 from .timing.verdict import Judgement, Ratio
 
@@ -55,30 +58,29 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
-    "CounterName",
+    "Condition",
     "Counters",
     "CountersUnavailable",
     "Diagnosis",
     "Energy",
-    "Evidence",
+    "Examination",
     "Explanation",
-    "Interference",
+    "InputError",
+    "InputWarning",
     "Judgement",
     "KernelCounters",
     "LockedClocks",
     "Measurement",
     "ModuleTimes",
+    "Options",
     "PassTimes",
     "PeakMemory",
     "PlanChoice",
     "Ratio",
     "Recording",
     "RegionTimes",
-    "ScaledTime",
     "Sweep",
-    "SweepPlan",
     "SweepPoint",
-    "TensorDescriptor",
     "__version__",
     "ceilings",
     "clear_plan_cache",
@@ -88,8 +90,10 @@ __all__ = [
     "counter_names",
     "counters",
     "diagnose",
+    "doctor",
     "energy",
     "explain",
+    "load",
     "locked_clocks",
     "nn",
     "ops",

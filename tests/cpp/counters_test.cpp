@@ -16,8 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cupti_check.h"
-#include "timing/counters/counters_refused.h"
+#include "core/cupti_error.h"
 #include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
 #include "timing/counters/profiler_api.h"
@@ -329,7 +328,7 @@ TEST_F(CountersTest, RefusesACallOfWhichNotAllIsCounted) {
   try {
     count();
     FAIL();
-  } catch (const CountersRefused& refused) {
+  } catch (const CuptiError& refused) {
     EXPECT_EQ(refused.result(), "kernels uncounted");
     EXPECT_STREQ(
         refused.what(),
@@ -379,7 +378,7 @@ TEST_F(CountersTest, SaysWhatCuptiSaid) {
     count();
     FAIL();
   } catch (const CuptiError& error) {
-    EXPECT_EQ(error.status(), CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
+    EXPECT_EQ(error.result(), "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES");
     EXPECT_STREQ(error.what(),
                  "CUPTI call failed: cuptiRangeProfilerEnable returned "
                  "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES");

@@ -43,16 +43,16 @@ TEST(EventTimer, TimesAKernelOfKnownDuration) {
   KnownKernel kernel;
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.method = Method::kEvent, .on_gpu = true});
-  EXPECT_EQ(timing.queue, Queue::kGate);
+  EXPECT_EQ(timing.queue.value, Queue::kGate);
   ASSERT_EQ(timing.samples.candidates[0].raw_seconds.size(),
             timing.samples.candidates[0].seconds.size());
   EXPECT_NEAR(timing.samples.candidates[0].raw_seconds[0] - timing.samples.candidates[0].seconds[0],
-              timing.overhead.seconds, 1e-12);
-  EXPECT_GT(timing.overhead.seconds, 0.5e-6);
-  EXPECT_LT(timing.overhead.seconds, 10e-6);
-  EXPECT_GT(timing.overhead.uncertainty_seconds, 0);
-  EXPECT_LT(timing.overhead.uncertainty_seconds, 0.5e-6);
-  EXPECT_EQ(timing.overhead_reason, "");
+              timing.overhead.value.seconds, 1e-12);
+  EXPECT_GT(timing.overhead.value.seconds, 0.5e-6);
+  EXPECT_LT(timing.overhead.value.seconds, 10e-6);
+  EXPECT_GT(timing.overhead.value.uncertainty_seconds, 0);
+  EXPECT_LT(timing.overhead.value.uncertainty_seconds, 0.5e-6);
+  EXPECT_EQ(timing.overhead.reason, "");
   for (const double seconds : timing.samples.candidates[0].seconds) {
     EXPECT_NEAR(seconds, kKnown, 5e-6);
   }
@@ -64,7 +64,7 @@ TEST(KernelTimer, TimesAKernelOfKnownDuration) {
   KnownKernel kernel;
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true});
-  EXPECT_EQ(timing.method, Method::kKernel);
+  EXPECT_EQ(timing.method.value, Method::kKernel);
   const std::vector<ActivityColumn> columns = tabulate(timing.samples.candidates[0].activities);
   ASSERT_EQ(columns.size(), 1U);
   EXPECT_NE(columns[0].info.name.find("sleep_kernel"), std::string::npos);
@@ -104,7 +104,7 @@ TEST(KernelTimer, IsWhatAutoChooses) {
   SKIP_WITHOUT_GPU();
   KnownKernel kernel;
   Callable* const candidates[] = {&kernel};
-  EXPECT_EQ(time_candidates(candidates, {.on_gpu = true}).method, Method::kKernel);
+  EXPECT_EQ(time_candidates(candidates, {.on_gpu = true}).method.value, Method::kKernel);
 }
 
 TEST(KernelTimer, IsRefusedWhereItIsTaken) {
@@ -118,8 +118,8 @@ TEST(KernelTimer, LeavesCallsWithoutGpuWorkToTheHostsClock) {
   FunctionCallable nothing([] {});
   Callable* const candidates[] = {&nothing};
   const Timing timing = time_candidates(candidates, {.on_gpu = true});
-  EXPECT_EQ(timing.method, Method::kCpu);
-  EXPECT_EQ(timing.method_reason, "the calls issue no work to the GPU");
+  EXPECT_EQ(timing.method.value, Method::kCpu);
+  EXPECT_EQ(timing.method.reason, "the calls issue no work to the GPU");
   EXPECT_THROW(time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true}),
                std::invalid_argument);
 }
@@ -132,7 +132,7 @@ TEST(KernelTimer, KeepsItsTimesBesideACallWithoutGpuWork) {
     Callable* const candidates[] = {first ? &nothing : static_cast<Callable*>(&kernel),
                                     first ? static_cast<Callable*>(&kernel) : &nothing};
     const Timing timing = time_candidates(candidates, {.on_gpu = true});
-    EXPECT_EQ(timing.method, Method::kKernel);
+    EXPECT_EQ(timing.method.value, Method::kKernel);
     EXPECT_NEAR(median(timing.samples.candidates[first ? 1 : 0].seconds), kKnown, 5e-6);
     EXPECT_EQ(median(timing.samples.candidates[first ? 0 : 1].seconds), 0);
   }
@@ -155,7 +155,7 @@ TEST(GateHold, IsNeverOverfilledByCallsOfManyLaunches) {
     Callable* const candidates[] = {&kernels};
     const Timing timing = time_candidates(
         candidates, {.method = method, .on_gpu = true, .stop = {.max_samples = 100}});
-    EXPECT_EQ(timing.queue, Queue::kGate) << timing.queue_reason;
+    EXPECT_EQ(timing.queue.value, Queue::kGate) << timing.queue.reason;
     EXPECT_TRUE(timing.samples.candidates[0].discarded.empty()) << to_string(method);
   }
 }
@@ -169,8 +169,8 @@ TEST(Calibration, ThatFailsLeavesTheSamplesAsTheyAre) {
     throw std::runtime_error("out of memory");
   };
   const Timing timing = time_candidates(candidates, options);
-  EXPECT_EQ(timing.overhead_reason, "out of memory");
-  EXPECT_EQ(timing.overhead.seconds, 0);
+  EXPECT_EQ(timing.overhead.reason, "out of memory");
+  EXPECT_EQ(timing.overhead.value.seconds, 0);
   EXPECT_TRUE(timing.samples.candidates[0].raw_seconds.empty());
   EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 10e-6);
 }
@@ -202,8 +202,8 @@ TEST(Calibration, WaitsThroughTheHostsHookAndTakesItsMemoryFromTheCaller) {
       return {data, [](void* memory) { cudaFree(memory); }};
     };
     const Timing timing = time_candidates(candidates, options);
-    EXPECT_EQ(timing.overhead_reason, "");
-    EXPECT_GT(timing.overhead.seconds, 0);
+    EXPECT_EQ(timing.overhead.reason, "");
+    EXPECT_GT(timing.overhead.value.seconds, 0);
     EXPECT_GE(calibrations, 2);  // before sampling and after it
     EXPECT_GE(allocated, 1U + static_cast<std::size_t>(calibrations));
   }
@@ -214,7 +214,7 @@ TEST(SyncTimer, TimesAKernelOfKnownDuration) {
   KnownKernel kernel;
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.method = Method::kSync, .on_gpu = true});
-  EXPECT_EQ(timing.queue, Queue::kNone);
+  EXPECT_EQ(timing.queue.value, Queue::kNone);
   EXPECT_GE(timing.samples.candidates[0].seconds[0], kKnown);
   EXPECT_LE(timing.samples.candidates[0].seconds[0], kKnown + 200e-6);
 }
@@ -274,7 +274,7 @@ TEST(GraphTimer, TimesAKernelOfKnownDuration) {
       options.flush = {flush};
     }
     const Timing timing = time_candidates(candidates, options);
-    EXPECT_EQ(timing.queue, Queue::kGate);
+    EXPECT_EQ(timing.queue.value, Queue::kGate);
     EXPECT_EQ(timing.samples.candidates[0].raw_seconds.size(),
               timing.samples.candidates[0].seconds.size());
     // By CUPTI such a kernel takes 0.6 us more than it spins.
@@ -344,11 +344,11 @@ TEST(TimeCandidates, LeaveTheDeviceAloneWhereItsClockStaysUp) {
   KnownKernel kernel;
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.on_gpu = true});
-  EXPECT_EQ(timing.regime, Regime::kAsIs);
-  EXPECT_EQ(timing.regime_reason, "the clock did not fall under the calls");
+  EXPECT_EQ(timing.regime.value, Regime::kAsIs);
+  EXPECT_EQ(timing.regime.reason, "the clock did not fall under the calls");
   EXPECT_TRUE(timing.samples.steady);
   const Timing host = time_candidates(candidates, {.method = Method::kCpu, .on_gpu = true});
-  EXPECT_EQ(host.regime_reason, "method 'cpu' times the host, and not the GPU");
+  EXPECT_EQ(host.regime.reason, "method 'cpu' times the host, and not the GPU");
 }
 
 TEST(TimeCandidates, ReachARegimeWithLightWork) {
@@ -357,7 +357,7 @@ TEST(TimeCandidates, ReachARegimeWithLightWork) {
   Callable* const candidates[] = {&kernel};
   for (const Regime regime : {Regime::kBurst, Regime::kSustained}) {
     const Timing timing = time_candidates(candidates, {.on_gpu = true, .regime = regime});
-    EXPECT_EQ(timing.regime, regime) << timing.regime_reason;
+    EXPECT_EQ(timing.regime.value, regime) << timing.regime.reason;
     EXPECT_EQ(timing.samples.idle_seconds > 0, regime == Regime::kBurst);
     EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 5e-6);
   }
@@ -436,8 +436,8 @@ TEST(QueueHold, IsGivenUpForCallsThatWaitForTheGpu) {
     const double start = now_seconds();
     const Timing timing =
         time_candidates(candidates, {.method = Method::kEvent, .queue = queue, .on_gpu = true});
-    EXPECT_EQ(timing.queue, Queue::kNone);
-    EXPECT_NE(timing.queue_reason, "");
+    EXPECT_EQ(timing.queue.value, Queue::kNone);
+    EXPECT_NE(timing.queue.reason, "");
     EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
     EXPECT_LT(now_seconds() - start, 2);
   }
@@ -485,7 +485,7 @@ TEST(WithoutPersistingL2, GivesTheCacheBackAndSetsItAsideAgain) {
   {
     const WithoutPersistingL2 without(0);
     EXPECT_EQ(l2_bytes_set_aside(), 0U);
-    EXPECT_EQ(without.told(), "");
+    EXPECT_EQ(without.reason(), "");
   }
   EXPECT_EQ(l2_bytes_set_aside(), before);
   cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 0);

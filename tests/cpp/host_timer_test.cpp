@@ -169,8 +169,8 @@ TEST(TimeOp, SaysWhyTheQueueIsNotHeldOnACpu) {
   FunctionCallable nothing([] {});
   Callable* const candidates[] = {&nothing};
   const Timing timing = time_candidates(candidates, {.queue = Queue::kSleep});
-  EXPECT_EQ(timing.queue, Queue::kNone);
-  EXPECT_EQ(timing.queue_reason, "method 'cpu' does not queue calls on a device");
+  EXPECT_EQ(timing.queue.value, Queue::kNone);
+  EXPECT_EQ(timing.queue.reason, "method 'cpu' does not queue calls on a device");
 }
 
 TEST(TimeOp, SaysWhyACpuHasNoRegime) {

@@ -71,7 +71,7 @@ std::size_t kept(const std::vector<Step>& all) {
       all.begin(), all.end(), [](const Step& done) { return done.fate == BatchFate::kKeep; }));
 }
 
-RegimeOutcome outcome_at(const RegimeControl& regime, double clock_hz, bool steady = true) {
+Outcome<Regime> outcome_at(const RegimeControl& regime, double clock_hz, bool steady = true) {
   const std::vector<std::vector<double>> clocks_hz = {std::vector<double>(20, clock_hz)};
   return regime.outcome(clocks_hz, steady);
 }
@@ -89,7 +89,7 @@ TEST(AsIs, LeavesTheDeviceAlone) {
   EXPECT_EQ(regime.gap_seconds(), 0);
   EXPECT_EQ(step(regime, gpu).fate, BatchFate::kKeep);
   EXPECT_EQ(regime.warmup({}).min_steady_seconds, Warmup{}.min_steady_seconds);
-  EXPECT_EQ(outcome_at(regime, 1e9).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_at(regime, 1e9).value, Regime::kAsIs);
   EXPECT_EQ(outcome_at(regime, 1e9).reason, "");
 }
 
@@ -102,7 +102,7 @@ TEST(Burst, KeepsARestedDeviceAtItsClockWithEverShorterGaps) {
   EXPECT_LT(all[11].gap_seconds, 0.1 * all[0].gap_seconds);
   EXPECT_GE(all[11].gap_seconds, 0.9 * BurstLimits{}.batch_seconds);  // busy half of the time
   EXPECT_EQ(kept(all), 11U);  // the first one had nothing before it to be compared with
-  EXPECT_EQ(outcome_at(regime, gpu.rested_hz).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_at(regime, gpu.rested_hz).value, Regime::kBurst);
 }
 
 TEST(Burst, IsSettledOnceSomeBatchesAgree) {
@@ -123,7 +123,7 @@ TEST(Burst, IdlesLongerWhereTheClockFalls) {
       all.begin(), all.end(), [](const Step& done) { return done.fate == BatchFate::kSetAside; });
   ASSERT_NE(fallen, all.end());
   EXPECT_GT((fallen + 1)->gap_seconds, 1.9 * fallen->gap_seconds);
-  EXPECT_EQ(outcome_at(regime, gpu.rested_hz).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_at(regime, gpu.rested_hz).value, Regime::kBurst);
 }
 
 TEST(Burst, MakesBatchesShorterWhereOneAloneMakesTheClockFall) {
@@ -217,8 +217,8 @@ TEST(Burst, GivesUpOnADeviceThatNeverRecovers) {
   EXPECT_EQ(regime.batch_seconds(), RegimeControl().batch_seconds());
   EXPECT_TRUE(regime.settled());
   EXPECT_EQ(step(regime, gpu).fate, BatchFate::kKeep);
-  const RegimeOutcome outcome = outcome_at(regime, gpu.fallen_hz);
-  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  const Outcome<Regime> outcome = outcome_at(regime, gpu.fallen_hz);
+  EXPECT_EQ(outcome.value, Regime::kAsIs);
   EXPECT_NE(outcome.reason.find("10 batches in a row, most recently to 85.3 %"), std::string::npos)
       << outcome.reason;
 }
@@ -247,7 +247,7 @@ TEST(Burst, IsAskedToEndBeforeItsSamplesAreGivenUp) {
   }
   EXPECT_EQ(regime.judge(batch_at(1.4e9)), BatchFate::kSetAside);
   EXPECT_TRUE(regime.exhausted());
-  EXPECT_EQ(outcome_at(regime, 1.63e9).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_at(regime, 1.63e9).value, Regime::kBurst);
   for (int i = 0; i < 4; ++i) {  // it was not, since there were too few
     EXPECT_EQ(regime.judge(batch_at(1.4e9)), BatchFate::kSetAside);
   }
@@ -267,8 +267,8 @@ TEST(Burst, IsRefusedWhereTheClockIsLowWithoutLoad) {
   BurstRegime regime(kMaxClockHz);
   FakeGpu locked{.rested_hz = 1.2e9, .idle_hz = 1.2e9};
   steps(5, regime, locked);
-  const RegimeOutcome outcome = outcome_at(regime, locked.rested_hz);
-  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  const Outcome<Regime> outcome = outcome_at(regime, locked.rested_hz);
+  EXPECT_EQ(outcome.value, Regime::kAsIs);
   EXPECT_EQ(outcome.reason,
             "the clock came to 1200 MHz of 1980 MHz even without load: it is locked, or the GPU is "
             "hot or capped");
@@ -279,7 +279,7 @@ TEST(Burst, IsRefusedWhereClocksAreNotKnown) {
   FakeGpu silent{.rested_hz = kNan, .fallen_hz = kNan, .idle_hz = kNan};
   const std::vector<Step> all = steps(5, regime, silent);
   EXPECT_EQ(all.back().fate, BatchFate::kSetAllAside);
-  EXPECT_EQ(outcome_at(regime, kNan).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_at(regime, kNan).value, Regime::kAsIs);
   EXPECT_EQ(outcome_at(regime, kNan).reason, "the GPU's clock is not known");
 }
 
@@ -289,10 +289,10 @@ TEST(Burst, IsRefusedWhereTooManySamplesAreBelowTheHighestClock) {
   steps(5, regime, gpu);
   std::vector<std::vector<double>> clocks_hz = {std::vector<double>(20, gpu.rested_hz)};
   clocks_hz[0][3] = gpu.fallen_hz;
-  EXPECT_EQ(regime.outcome(clocks_hz, true).regime, Regime::kBurst);  // one of 20
+  EXPECT_EQ(regime.outcome(clocks_hz, true).value, Regime::kBurst);  // one of 20
   std::fill_n(clocks_hz[0].begin(), 5, gpu.fallen_hz);
-  const RegimeOutcome outcome = regime.outcome(clocks_hz, true);
-  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  const Outcome<Regime> outcome = regime.outcome(clocks_hz, true);
+  EXPECT_EQ(outcome.value, Regime::kAsIs);
   EXPECT_EQ(outcome.reason.find("25.0 % of the samples are below 98 % of 1630 MHz, "), 0U)
       << outcome.reason;
 }
@@ -339,14 +339,14 @@ TEST(Sustained, LoadsTheDeviceUntilItIsSteady) {
   EXPECT_EQ(warmup.max_steady_seconds, SustainedLimits{}.max_seconds);
   EXPECT_EQ(warmup.max_series_seconds, 2 * SustainedLimits{}.min_seconds);
   EXPECT_EQ(regime.gap_seconds(), 0);
-  EXPECT_EQ(outcome_at(regime, 1.4e9).regime, Regime::kSustained);
+  EXPECT_EQ(outcome_at(regime, 1.4e9).value, Regime::kSustained);
 }
 
 TEST(Sustained, IsRefusedWhereItDriftsOrNothingIsKnown) {
   const SustainedRegime regime;
   const std::vector<std::vector<double>> clocks_hz = {{1.39e9, 1.45e9}, {1.5e9, 1.41e9}};
-  const RegimeOutcome drifts = regime.outcome(clocks_hz, false);
-  EXPECT_EQ(drifts.regime, Regime::kAsIs);
+  const Outcome<Regime> drifts = regime.outcome(clocks_hz, false);
+  EXPECT_EQ(drifts.value, Regime::kAsIs);
   EXPECT_EQ(drifts.reason.find("times or clocks still drifted after 8.0 s of load"), 0U)
       << drifts.reason;
   EXPECT_NE(drifts.reason.find("between 1390 MHz and 1500 MHz"), std::string::npos)
@@ -376,7 +376,7 @@ TEST(Auto, CostsNothingWhereTheClockStaysUp) {
   const std::vector<Step> all = steps(50, regime, gpu);
   EXPECT_EQ(kept(all), all.size());
   EXPECT_EQ(rested_for(all), 0);
-  EXPECT_EQ(outcome_at(regime, 0.99 * kMaxClockHz).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_at(regime, 0.99 * kMaxClockHz).value, Regime::kAsIs);
   EXPECT_EQ(outcome_at(regime, 0.99 * kMaxClockHz).reason,
             "the clock did not fall under the calls");
 }
@@ -398,7 +398,7 @@ TEST(Auto, TakesBurstsWhereTheClockFalls) {
   EXPECT_EQ(all[0].gap_seconds, AutoRegime::kUnaskedBursts.first_gap_seconds);
   EXPECT_EQ(kept(all), 11U);  // as of a burst that was asked for
   EXPECT_TRUE(regime.settled());
-  EXPECT_EQ(outcome_at(regime, kMaxClockHz).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_at(regime, kMaxClockHz).value, Regime::kBurst);
   EXPECT_EQ(outcome_at(regime, kMaxClockHz).reason,
             "the clock fell from 1980 MHz to 1390 MHz under the calls");
 }
@@ -426,7 +426,7 @@ TEST(Auto, RestsOnceToSeeWhetherALowClockFell) {
   const Step rested = step(regime, gpu);
   EXPECT_GT(rested.gap_seconds, 0.05);
   EXPECT_EQ(rested.fate, BatchFate::kBeginAnew);
-  EXPECT_EQ(outcome_at(regime, gpu.fallen_hz).regime, Regime::kAsIs);  // no burst was seen yet
+  EXPECT_EQ(outcome_at(regime, gpu.fallen_hz).value, Regime::kAsIs);  // no burst was seen yet
 }
 
 TEST(Auto, DoesNotRestForClocksThatAreNoLongerKnown) {
@@ -476,8 +476,8 @@ TEST(Auto, SaysWhyNoBurstWasReached) {
     fate = regime.judge(batch_at(1.4e9));
   }
   EXPECT_EQ(fate, BatchFate::kSetAllAside);
-  const RegimeOutcome outcome = outcome_at(regime, 1.4e9);
-  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  const Outcome<Regime> outcome = outcome_at(regime, 1.4e9);
+  EXPECT_EQ(outcome.value, Regime::kAsIs);
   EXPECT_NE(outcome.reason.find("under the calls, and no burst was reached: the clock fell below"),
             std::string::npos)
       << outcome.reason;

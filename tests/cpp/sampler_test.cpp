@@ -734,7 +734,7 @@ TEST_F(SamplerTest, WaitsOnlyThroughTheHostsHook) {
   EXPECT_EQ(waits, timer_.batch_sizes.size());
 }
 
-RegimeOutcome outcome_of(const RegimeControl& regime, const SamplerResult& result) {
+Outcome<Regime> outcome_of(const RegimeControl& regime, const SamplerResult& result) {
   std::vector<std::vector<double>> clocks_hz;
   for (const CandidateSamples& samples : result.candidates) {
     clocks_hz.push_back(samples.sm_clocks_hz);
@@ -876,7 +876,7 @@ TEST_F(SamplerTest, KeepsABurstsSamplesWhereTheDeviceNoLongerComesToIt) {
               {.criterion = StopCriterion::kCount, .min_samples = 64, .max_samples = 5000}, {},
               &burst)
           .run(candidates);
-  EXPECT_EQ(outcome_of(burst, result).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_of(burst, result).value, Regime::kBurst);
   EXPECT_GT(result.candidates[0].seconds.size(), kAtTop / 2);
   EXPECT_GE(*std::min_element(result.candidates[0].sm_clocks_hz.begin(),
                               result.candidates[0].sm_clocks_hz.begin() + kAtTop / 2),
@@ -908,7 +908,7 @@ class TiringProbe final : public ClockProbe {
 
 struct AutomaticRun {
   SamplerResult result;
-  RegimeOutcome outcome;
+  Outcome<Regime> outcome;
   std::vector<BatchRecord> records;
 };
 
@@ -941,7 +941,7 @@ std::size_t count_anew(const std::vector<BatchRecord>& records, bool warming_up)
 TEST_F(SamplerTest, BeginsAnewInBurstsWhereTheClockFallsInTheWarmUp) {
   const AutomaticRun run =
       sample_automatically(a_, 100, {.min_steady_seconds = 10, .max_steady_seconds = 10}, 1000);
-  EXPECT_EQ(run.outcome.regime, Regime::kBurst) << run.outcome.reason;
+  EXPECT_EQ(run.outcome.value, Regime::kBurst) << run.outcome.reason;
   EXPECT_EQ(count_anew(run.records, true), 1U);
   EXPECT_TRUE(run.result.steady);
   EXPECT_EQ(run.result.candidates[0].sm_clocks_hz, std::vector<double>(1000, 2e9));
@@ -951,7 +951,7 @@ TEST_F(SamplerTest, BeginsAnewInBurstsWhereTheClockFallsInTheWarmUp) {
 
 TEST_F(SamplerTest, BeginsAnewInBurstsWhereTheClockFallsWhileSampling) {
   const AutomaticRun run = sample_automatically(a_, 5000, {.min_steady_seconds = 0}, 6000);
-  EXPECT_EQ(run.outcome.regime, Regime::kBurst) << run.outcome.reason;
+  EXPECT_EQ(run.outcome.value, Regime::kBurst) << run.outcome.reason;
   EXPECT_EQ(count_anew(run.records, false), 1U);
   EXPECT_TRUE(run.result.steady);
   EXPECT_EQ(run.result.candidates[0].sm_clocks_hz, std::vector<double>(6000, 2e9));
@@ -961,7 +961,7 @@ TEST_F(SamplerTest, BeginsAnewInBurstsWhereTheClockFallsWhileSampling) {
 
 TEST_F(SamplerTest, LeavesTheDeviceAloneWhereTheClockStaysUp) {
   const AutomaticRun run = sample_automatically(a_, 1'000'000, {.min_steady_seconds = 0}, 5000);
-  EXPECT_EQ(run.outcome.regime, Regime::kAsIs);
+  EXPECT_EQ(run.outcome.value, Regime::kAsIs);
   EXPECT_EQ(run.result.idle_seconds, 0);
   EXPECT_TRUE(run.result.candidates[0].discarded.empty());
 }
@@ -1020,7 +1020,7 @@ TEST_F(SamplerTest, SamplesARestedDeviceInBursts) {
   BurstRegime burst(2e9, {.first_gap_seconds = 4e-3});
   const SamplerResult result =
       Sampler(timer, nullptr, &probe, kOneCall, {.max_samples = 300}, {}, &burst).run(candidates);
-  EXPECT_EQ(outcome_of(burst, result).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_of(burst, result).value, Regime::kBurst);
   EXPECT_TRUE(result.steady);
   EXPECT_GE(result.candidates[0].seconds.size(), 20U);
   EXPECT_GE(result.idle_seconds, 3 * 2e-3);
@@ -1040,7 +1040,7 @@ TEST_F(SamplerTest, GoesOnAsItIsWhereABurstCannotBeReached) {
           .run(candidates);
   EXPECT_EQ(result.candidates[0].seconds.size(), 640U);
   EXPECT_GE(result.candidates[0].discarded.size(), 5U);
-  EXPECT_EQ(outcome_of(burst, result).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_of(burst, result).value, Regime::kAsIs);
 }
 
 SamplerResult sample_clocked(Callable& callable, ClockProbe& probe, Timer& timer,
@@ -1055,7 +1055,7 @@ TEST_F(SamplerTest, SamplesUnderTheLoadThatMadeTheDeviceSteady) {
   PreparingTimer timer;
   SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5});
   const SamplerResult result = sample_clocked(a_, probe, timer, sustained);
-  EXPECT_EQ(outcome_of(sustained, result).regime, Regime::kSustained);
+  EXPECT_EQ(outcome_of(sustained, result).value, Regime::kSustained);
   EXPECT_GE(result.warmup_seconds, 0.02);
   EXPECT_EQ(result.idle_seconds, 0);
   EXPECT_DOUBLE_EQ(result.candidates[0].sm_clocks_hz.back(), 2e9 * std::pow(0.999, 400));
@@ -1101,7 +1101,7 @@ TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
   EXPECT_FALSE(result.steady);
   EXPECT_EQ(result.candidates[0].seconds.size(), 10U);
   EXPECT_LT(result.warmup_seconds, 2);
-  EXPECT_EQ(outcome_of(sustained, result).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_of(sustained, result).value, Regime::kAsIs);
 }
 
 TEST_F(SamplerTest, EndsAtADeadlineWithTheSamplesThatThereAre) {

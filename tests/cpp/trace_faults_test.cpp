@@ -206,7 +206,7 @@ class EverythingOnce final : public Callable {
 
 void expect_all_activities(const Timing& timing) {
   const CandidateSamples& samples = timing.samples.candidates[0];
-  EXPECT_EQ(timing.method, Method::kKernel) << timing.method_reason;
+  EXPECT_EQ(timing.method.value, Method::kKernel) << timing.method.reason;
   EXPECT_FALSE(samples.seconds.empty());
   for (const auto& call : samples.activities) {
     EXPECT_EQ(call.size(), EverythingOnce::kActivities);
@@ -279,8 +279,8 @@ TEST_P(PlantedLoss, EndsInEventsWhereItLasts) {
   constexpr int kForEver = 1 << 30;
   Between between(GetParam().tamper, kForEver);
   const Timing timing = time_everything(&between);
-  EXPECT_EQ(timing.method, Method::kEvent);
-  EXPECT_NE(timing.method_reason.find(GetParam().said), std::string::npos) << timing.method_reason;
+  EXPECT_EQ(timing.method.value, Method::kEvent);
+  EXPECT_NE(timing.method.reason.find(GetParam().said), std::string::npos) << timing.method.reason;
   Between again(GetParam().tamper, kForEver);
   EXPECT_THROW(time_everything(&again, Method::kKernel), std::runtime_error);
 }
@@ -321,8 +321,8 @@ TEST(PlantedLoss, OfAFullPoolOfBuffersEndsInEvents) {
   Callable* const candidates[] = {&call};
   const Timing timing = time_candidates(candidates, {.on_gpu = true});
   max_buffers = 512;
-  EXPECT_EQ(timing.method, Method::kEvent);
-  EXPECT_NE(timing.method_reason.find("incomplete"), std::string::npos) << timing.method_reason;
+  EXPECT_EQ(timing.method.value, Method::kEvent);
+  EXPECT_NE(timing.method.reason.find("incomplete"), std::string::npos) << timing.method.reason;
   expect_all_activities(time_everything(nullptr));
 }
 

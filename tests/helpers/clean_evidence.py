@@ -6,8 +6,8 @@ from convtime.diagnosis.evidence import (
     Calls,
     Evidence,
     Held,
-    Neighbours,
-    Serialised,
+    Neighbors,
+    Serialized,
     Timing,
     Trace,
     Work,
@@ -75,9 +75,9 @@ CLEAN = Evidence(
     work=WORK,
     contrasts=CONTRASTS,
     trace=TRACE,
-    serialised=Serialised(repeats=True, calls=4, differing=0),
+    serialized=Serialized(repeats=True, calls=4, differing=0),
     held=Held(0.02, 10 * US),
-    neighbours=Neighbours(8.04e-3, 8.1e-3, 4.3e12, 4.8e12, other_processes=0),
+    neighbors=Neighbors(8.04e-3, 8.1e-3, 4.3e12, 4.8e12, other_processes=0),
     smallest_launch=7 * US,
 )
 

@@ -6,7 +6,27 @@ import dataclasses
 from typing import Any
 
 from convtime.timing.activity import DeviceActivity
+from convtime.timing.condition import Condition
 from convtime.timing.measurement import Measurement
+
+CONDITIONS = ("method", "metric", "queue", "cache", "placement", "pages", "regime", "exclusive")
+
+
+def changed(measured: Measurement, **fields: Any) -> Measurement:
+    """Change fields; ``cache``, ``cache_requested`` and ``cache_reason`` are parts of one."""
+    for name in CONDITIONS:
+        parts = {
+            part: fields.pop(key)
+            for part, key in (
+                ("used", name),
+                ("requested", f"{name}_requested"),
+                ("reason", f"{name}_reason"),
+            )
+            if key in fields and not isinstance(fields[key], Condition)
+        }
+        if parts:
+            fields[name] = dataclasses.replace(getattr(measured, name), **parts)
+    return dataclasses.replace(measured, **fields)
 
 
 def make(**changes: Any) -> Measurement:
@@ -16,7 +36,7 @@ def make(**changes: Any) -> Measurement:
         discarded=(9e-6,),
         overhead=0.0,
         raw_seconds=(),
-        metric="elapsed",
+        metric=Condition("elapsed", "busy"),
         busy_seconds=(4e-6, 1e-6, 3e-6, 2e-6),
         span_seconds=(5e-6, 2e-6, 4e-6, 3e-6),
         sum_seconds=(4e-6, 1e-6, 3e-6, 2e-6),
@@ -32,18 +52,13 @@ def make(**changes: Any) -> Measurement:
                 seconds=(4e-6, 1e-6, None, 2e-6),
             ),
         ),
-        method="event",
-        method_requested="auto",
-        method_reason="the work is on a GPU",
-        queue="sleep",
-        queue_requested="sleep",
-        queue_reason="",
-        cache="cold",
-        cache_requested="cold",
-        cache_reason="",
-        regime="as-is",
-        regime_requested="as-is",
-        regime_reason="",
+        method=Condition("event", "auto", "the work is on a GPU"),
+        queue=Condition("sleep", "sleep"),
+        cache=Condition("cold", "cold"),
+        placement=Condition("as-is", "as-is"),
+        pages=Condition("as-is", "as-is"),
+        regime=Condition("as-is", "as-is"),
+        exclusive=Condition(False, False),
         clocks="observe",
         conditions=(),
         conditions_reason="",
@@ -69,4 +84,4 @@ def make(**changes: Any) -> Measurement:
     )
     if "seconds" in changes:
         changes = {"busy_seconds": (), "span_seconds": (), "sum_seconds": ()} | changes
-    return dataclasses.replace(measurement, **changes)
+    return changed(measurement, **changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from convtime.timing.condition import Condition
 from convtime.timing.measurement import Measurement
 from tests.helpers import TESTS
 
@@ -18,15 +19,16 @@ def trace(name: str, index: int = 0) -> dict[str, Any]:
 def measurement(recorded: dict[str, Any]) -> Measurement:
     """With what a trace leaves out, and these tests do not look at."""
     count = len(recorded["seconds"])
-    conditions: dict[str, Any] = dict.fromkeys(
-        ("method_requested", "method_reason", "queue", "queue_requested", "queue_reason"), ""
-    ) | dict.fromkeys(("cache_requested", "cache_reason", "device", "device_reason"), "")
-    conditions |= dict.fromkeys(("regime", "regime_requested"), "as-is")
-    conditions |= {"regime_reason": "", "clocks": "observe", "pin": None}
-    conditions |= {"conditions": (), "conditions_reason": ""}
+    fields = {**recorded, "seconds": tuple(recorded["seconds"])}
+    for name in ("method", "metric", "queue", "cache", "placement", "pages", "regime"):
+        used = recorded.get(name, "elapsed" if name == "metric" else "as-is")
+        fields[name] = Condition(used, used)
     return Measurement(
-        **{**recorded, "seconds": tuple(recorded["seconds"])},
-        **conditions,
+        **fields,
+        exclusive=Condition(False, False),
+        clocks="observe",
+        device="",
+        device_reason="",
         discarded=(),
         activities=(),
         stream=0,

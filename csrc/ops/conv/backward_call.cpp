@@ -18,6 +18,15 @@ std::optional<std::string_view> policy_for(conv::Pass pass, const ConvBackwardCa
   return is_for_another ? std::nullopt : call.policy;
 }
 
+/// Compute one of the gradients, by that pass, for a call with other tensors.
+Gradients one_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
+                 const at::Tensor& input, const at::Tensor& weight, std::array<bool, 3> output_mask,
+                 conv::Pass pass) {
+  return dispatch({grad_output, input, weight, call.stride, call.padding, call.dilation,
+                   call.transposed, call.output_padding, call.groups, output_mask,
+                   policy_for(pass, call)});
+}
+
 }  // namespace
 
 Gradients dispatch(const ConvBackwardCall& call) {
@@ -43,32 +52,14 @@ Gradients gradients_of(const at::Tensor& grad_output, const at::Tensor& input,
 
 at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
                          const at::Tensor& input, const at::Tensor& weight) {
-  return std::get<0>(dispatch({grad_output,
-                               input,
-                               weight,
-                               call.stride,
-                               call.padding,
-                               call.dilation,
-                               call.transposed,
-                               call.output_padding,
-                               call.groups,
-                               {true, false, false},
-                               policy_for(input_gradient_pass(call.transposed), call)}));
+  return std::get<0>(one_of(call, grad_output, input, weight, {true, false, false},
+                            input_gradient_pass(call.transposed)));
 }
 
 at::Tensor grad_weight_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
                           const at::Tensor& input, const at::Tensor& weight) {
-  return std::get<1>(dispatch({grad_output,
-                               input,
-                               weight,
-                               call.stride,
-                               call.padding,
-                               call.dilation,
-                               call.transposed,
-                               call.output_padding,
-                               call.groups,
-                               {false, true, false},
-                               policy_for(conv::Pass::kWgrad, call)}));
+  return std::get<1>(
+      one_of(call, grad_output, input, weight, {false, true, false}, conv::Pass::kWgrad));
 }
 
 at::Tensor grad_bias_of(const at::Tensor& grad_output) {

@@ -31,13 +31,13 @@ Overhead difference(const TimedReference& by_method, const TimedReference& kerne
 
 }  // namespace
 
-Calibration attempt(const std::function<Overhead()>& calibration) {
+Outcome<Overhead> attempt(const std::function<Overhead()>& calibration) {
   try {
-    return {calibration(), ""};
+    return {calibration()};
   } catch (const std::exception& error) {
     // PyTorch's errors continue with a stack trace.
     const std::string text = error.what();
-    return {std::nullopt, text.substr(0, text.find('\n'))};
+    return {Overhead{}, text.substr(0, text.find('\n'))};
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "core/outcome.h"
 #include "timing/device_traits.h"
 #include "timing/judge/overhead.h"
 #include "timing/options.h"
@@ -39,14 +40,9 @@ struct CalibrationState {
   auto operator<=>(const CalibrationState&) const = default;
 };
 
-/// The overhead of a method; if it cannot be determined, empty with a reason.
-struct Calibration {
-  std::optional<Overhead> overhead;
-  std::string failure;
-};
-
-/// Run a calibration that may throw: a failed calibration must not lose the measurement.
-CONVTIME_API Calibration attempt(const std::function<Overhead()>& calibration);
+/// Run a calibration that may throw: a failed calibration must not lose the measurement. Returns no
+/// overhead and the reason if it fails.
+CONVTIME_API Outcome<Overhead> attempt(const std::function<Overhead()>& calibration);
 
 /// Values by the rate of the device's clock.
 template <typename Value>

@@ -29,9 +29,9 @@ Overhead calibrate_waiting(const CalibrationState& state, const TimingOptions& o
 
 }  // namespace
 
-Calibration expected_overhead(Method method, const TimingOptions& options, bool held,
-                              ClockProbe& probe) {
-  Calibration found;
+Outcome<Overhead> expected_overhead(Method method, const TimingOptions& options, bool held,
+                                    ClockProbe& probe) {
+  Outcome<Overhead> found;
   options.hooks.wait([&] {
     found = attempt([&] {
       const CalibrationState state = state_of(method, options, held);
@@ -42,8 +42,8 @@ Calibration expected_overhead(Method method, const TimingOptions& options, bool 
   return found;
 }
 
-Calibration calibrate(Method method, const TimingOptions& options, bool held) {
-  Calibration found;
+Outcome<Overhead> calibrate(Method method, const TimingOptions& options, bool held) {
+  Outcome<Overhead> found;
   options.hooks.wait([&] {
     found = attempt([&] { return calibrate_waiting(state_of(method, options, held), options); });
   });

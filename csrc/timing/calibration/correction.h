@@ -6,15 +6,16 @@
 
 namespace convtime {
 
-// Both functions wait for the device through the options' hooks, and do not throw if no calibration
-// is possible. `held` says whether the samples' queue is held.
+// Both functions wait for the device through the options' hooks. If no calibration is possible,
+// they do not throw, and return no overhead and the reason. `held` says whether the samples' queue
+// is held.
 
 /// Return a method's overhead per sample at the device's present clock, from the last calibration
 /// at that clock or from a new one.
-Calibration expected_overhead(Method method, const TimingOptions& options, bool held,
-                              ClockProbe& probe);
+Outcome<Overhead> expected_overhead(Method method, const TimingOptions& options, bool held,
+                                    ClockProbe& probe);
 
 /// Return a method's overhead per sample from a new calibration.
-Calibration calibrate(Method method, const TimingOptions& options, bool held);
+Outcome<Overhead> calibrate(Method method, const TimingOptions& options, bool held);
 
 }  // namespace convtime

@@ -88,13 +88,13 @@ std::string AutoRegime::fall_of(std::span<const double> clocks_hz) const {
   return "";
 }
 
-RegimeOutcome AutoRegime::outcome(std::span<const std::vector<double>> clocks_hz,
-                                  bool steady) const {
+Outcome<Regime> AutoRegime::outcome(std::span<const std::vector<double>> clocks_hz,
+                                    bool steady) const {
   if (in_bursts()) {
-    const RegimeOutcome burst = burst_.outcome(clocks_hz, steady);
-    return {burst.regime, burst.regime == Regime::kBurst
-                              ? fall_
-                              : fall_ + ", and no burst was reached: " + burst.reason};
+    const Outcome<Regime> burst = burst_.outcome(clocks_hz, steady);
+    return {burst.value, burst.value == Regime::kBurst
+                             ? fall_
+                             : fall_ + ", and no burst was reached: " + burst.reason};
   }
   if (last_hz_.empty()) {
     return {Regime::kAsIs, kUnknownClock};

@@ -33,7 +33,8 @@ class CONVTIME_API AutoRegime final : public RegimeControl {
   bool settled() const override;
   bool exhausted() const override;
   BatchFate judge(const RegimeBatch& batch) override;
-  RegimeOutcome outcome(std::span<const std::vector<double>> clocks_hz, bool steady) const override;
+  Outcome<Regime> outcome(std::span<const std::vector<double>> clocks_hz,
+                          bool steady) const override;
   void idled(double seconds) override;
 
  private:

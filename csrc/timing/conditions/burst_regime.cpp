@@ -199,8 +199,8 @@ BatchFate BurstRegime::reject(const Clocks& clocks_hz) {
   return BatchFate::kSetAllAside;
 }
 
-RegimeOutcome BurstRegime::outcome(std::span<const std::vector<double>> clocks_hz,
-                                   bool /*steady*/) const {
+Outcome<Regime> BurstRegime::outcome(std::span<const std::vector<double>> clocks_hz,
+                                     bool /*steady*/) const {
   if (given_up()) {
     return {Regime::kAsIs, refusal_};
   }

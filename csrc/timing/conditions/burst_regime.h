@@ -34,7 +34,8 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
   bool settled() const override;
   bool exhausted() const override;
   BatchFate judge(const RegimeBatch& batch) override;
-  RegimeOutcome outcome(std::span<const std::vector<double>> clocks_hz, bool steady) const override;
+  Outcome<Regime> outcome(std::span<const std::vector<double>> clocks_hz,
+                          bool steady) const override;
 
  private:
   /// [candidate][call], only known clocks.

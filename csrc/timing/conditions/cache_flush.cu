@@ -64,7 +64,7 @@ void flush(const FlushBuffer& buffer, void* stream) {
 }
 
 void ColdCallable::prepare() {
-  callable_.prepare();
+  ForwardingCallable::prepare();
   for (const FlushBuffer& buffer : buffers_) {
     const CurrentDevice current(buffer.device);
     flush(buffer, buffer.stream);

@@ -34,21 +34,14 @@ CONVTIME_API void flush(const FlushBuffer& buffer, void* stream);
 
 /// A Callable whose data is never in the L2 caches: before each call, and outside the timed region,
 /// it flushes each buffer on its stream.
-class CONVTIME_API ColdCallable final : public Callable {
+class CONVTIME_API ColdCallable final : public ForwardingCallable {
  public:
   ColdCallable(Callable& callable, std::span<const FlushBuffer> buffers)
-      : callable_(callable), buffers_(buffers) {}
+      : ForwardingCallable(callable), buffers_(buffers) {}
 
   void prepare() override;
-  bool prepares_work() const override { return callable_.prepares_work(); }
-  void call() override { callable_.call(); }
-  void discard_result() override { callable_.discard_result(); }
-  void settle() override { callable_.settle(); }
-  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
-  std::size_t place() const override { return callable_.place(); }
 
  private:
-  Callable& callable_;
   std::span<const FlushBuffer> buffers_;
 };
 

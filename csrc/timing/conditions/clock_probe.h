@@ -47,23 +47,17 @@ CONVTIME_API std::vector<double> clock_rates_hz(std::span<const ClockStamp> stam
                                                 std::size_t group);
 
 /// A Callable that stamps the clocks before each call, outside the timed region.
-class ClockedCallable final : public Callable {
+class ClockedCallable final : public ForwardingCallable {
  public:
-  ClockedCallable(Callable& callable, ClockProbe& probe) : callable_(callable), probe_(probe) {}
+  ClockedCallable(Callable& callable, ClockProbe& probe)
+      : ForwardingCallable(callable), probe_(probe) {}
 
   void prepare() override {
-    callable_.prepare();
+    ForwardingCallable::prepare();
     probe_.stamp();
   }
-  bool prepares_work() const override { return callable_.prepares_work(); }
-  void call() override { callable_.call(); }
-  void discard_result() override { callable_.discard_result(); }
-  void settle() override { callable_.settle(); }
-  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
-  std::size_t place() const override { return callable_.place(); }
 
  private:
-  Callable& callable_;
   ClockProbe& probe_;
 };
 

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "timing/clock.h"
+#include "timing/conditions/text_file.h"
 
 namespace convtime {
 namespace {
@@ -33,30 +34,6 @@ constexpr double kCountedSeconds = 0.1;
 constexpr double kTicksSeconds = 0.03;
 /// A thread that ran less than this between two looks was woken up for something else.
 constexpr double kComputedSeconds = 20e-6;
-
-int open_file(const std::filesystem::path& path) {
-  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-}
-
-void close_file(int file) {
-  if (file >= 0) {
-    ::close(file);
-  }
-}
-
-/// A file of /proc from its beginning, as far as it fits; empty where it cannot be read.
-template <std::size_t kSize>
-std::string_view read_file(int file, std::array<char, kSize>& buffer) {
-  if (file < 0) {
-    return {};
-  }
-  const ssize_t length = ::pread(file, buffer.data(), kSize - 1, 0);
-  if (length <= 0) {
-    return {};
-  }
-  buffer[static_cast<std::size_t>(length)] = '\0';
-  return {buffer.data(), static_cast<std::size_t>(length)};
-}
 
 double cpu_seconds() {
   timespec time{};
@@ -107,8 +84,8 @@ HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::p
       static_cast<double>(allowed_cores_.empty() ? std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))
                                                  : static_cast<long>(allowed_cores_.size()));
   tasks_ = ::open((proc_ / "self" / "task").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  load_ = open_file(proc_ / "loadavg");
-  stat_ = open_file(proc_ / "stat");
+  load_ = open_text_file(proc_ / "loadavg");
+  stat_ = open_text_file(proc_ / "stat");
   find_quotas(cgroups);
   find_threads();
   read_threads();
@@ -232,7 +209,7 @@ HostProbe::Moment HostProbe::look(bool counts_cores) const {
   moment.throttled_seconds = throttled_seconds();
   if (counts_cores) {
     std::array<char, 16384> buffer{};
-    const std::string_view stat = read_file(stat_, buffer);
+    const std::string_view stat = read_text(stat_, buffer);
     const double per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
     for (const int core : allowed_cores_) {
       const std::string name = "\ncpu" + std::to_string(core) + " ";
@@ -282,7 +259,7 @@ bool HostProbe::read_threads() {
   const double now = now_seconds();
   for (Thread& thread : threads_) {
     std::array<char, 96> buffer{};
-    const std::string_view text = read_file(thread.file, buffer);
+    const std::string_view text = read_text(thread.file, buffer);
     if (text.empty()) {
       complete = false;
       thread.waited = 0;
@@ -313,7 +290,7 @@ void HostProbe::find_threads() {
     if (known != threads_.end()) {
       found.push_back(*known);
       known->file = -1;
-    } else if (const int file = open_file(entry->path() / "schedstat"); file >= 0) {
+    } else if (const int file = open_text_file(entry->path() / "schedstat"); file >= 0) {
       found.push_back({id, file});
     }
   }
@@ -353,7 +330,7 @@ void HostProbe::find_quotas(const std::filesystem::path& cgroups) {
 /// one do.
 double HostProbe::running_others(double own) const {
   std::array<char, 128> buffer{};
-  const std::string_view load = read_file(load_, buffer);  // "0.20 0.18 0.12 3/80 11206": three run
+  const std::string_view load = read_text(load_, buffer);  // "0.20 0.18 0.12 3/80 11206": three run
   const std::size_t slash = load.find('/');
   if (slash == std::string_view::npos) {
     return HostReading::kUnknown;
@@ -374,7 +351,7 @@ void HostProbe::watch_quotas(const std::filesystem::path& mount, const std::stri
     std::ifstream limit(folder / (unified ? "cpu.max" : "cpu.cfs_quota_us"));
     std::string quota;
     if (limit >> quota && quota != "max" && quota != "-1") {
-      if (const int file = open_file(folder / "cpu.stat"); file >= 0) {
+      if (const int file = open_text_file(folder / "cpu.stat"); file >= 0) {
         throttled_.push_back(file);
       }
     }
@@ -389,7 +366,7 @@ double HostProbe::throttled_seconds() const {
   double sum = 0;  // without a quota, nothing is throttled
   for (const int file : throttled_) {
     std::array<char, 512> buffer{};
-    const std::string_view text = read_file(file, buffer);
+    const std::string_view text = read_text(file, buffer);
     const double microseconds = number_after(text, "throttled_usec ");
     const double seconds = std::isnan(microseconds) ? 1e-9 * number_after(text, "throttled_time ")
                                                     : 1e-6 * microseconds;

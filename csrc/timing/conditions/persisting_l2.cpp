@@ -42,8 +42,8 @@ WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
     return;
   }
   if (status != cudaSuccess) {
-    told_ = "the size of the persisting part" + cache +
-            ", where lines outlast a flush, is unknown (" + described(status) + ")";
+    reason_ = "the size of the persisting part" + cache +
+              ", where lines outlast a flush, is unknown (" + described(status) + ")";
     return;
   }
   if (bytes == 0) {
@@ -55,10 +55,11 @@ WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
     status = cudaCtxResetPersistingL2Cache();  // resets lines that already persist
   }
   if (status != cudaSuccess) {
-    told_ = std::to_string(bytes) + " bytes" + cache +
-            " are set aside for persisting accesses, where lines outlast a flush, and could not be "
-            "released (" +
-            described(status) + ")";
+    reason_ =
+        std::to_string(bytes) + " bytes" + cache +
+        " are set aside for persisting accesses, where lines outlast a flush, and could not be "
+        "released (" +
+        described(status) + ")";
   }
 }
 

@@ -19,12 +19,12 @@ class CONVTIME_API WithoutPersistingL2 {
   WithoutPersistingL2& operator=(const WithoutPersistingL2&) = delete;
 
   /// Return why lines may still outlast a flush; empty if they do not.
-  const std::string& told() const { return told_; }
+  const std::string& reason() const { return reason_; }
 
  private:
   int device_;
   std::size_t restored_bytes_ = 0;  ///< by the destructor
-  std::string told_;
+  std::string reason_;
 };
 
 }  // namespace convtime

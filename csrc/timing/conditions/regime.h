@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "core/outcome.h"
 #include "timing/conditions/warmup.h"
 
 namespace convtime {
@@ -21,13 +22,6 @@ enum class Regime {
 CONVTIME_API const char* to_string(Regime regime);
 /// Throws std::invalid_argument with the allowed names.
 CONVTIME_API Regime regime_from_string(const std::string& name);
-
-/// The regime of the samples, never Regime::kAuto, and why it differs from the requested one; empty
-/// if it does not.
-struct RegimeOutcome {
-  Regime regime = Regime::kAsIs;
-  std::string reason;
-};
 
 /// The device's state during a batch.
 struct RegimeBatch {
@@ -76,11 +70,11 @@ class CONVTIME_API RegimeControl {
 
   virtual BatchFate judge(const RegimeBatch&) { return BatchFate::kKeep; }
 
-  /// Return the outcome for samples with these clocks in hertz, [candidate][round]; `steady` says
-  /// how the warm-up ended.
-  virtual RegimeOutcome outcome(std::span<const std::vector<double>> /*clocks_hz*/,
-                                bool /*steady*/) const {
-    return {};
+  /// Return the regime of samples with these clocks in hertz, [candidate][round], never
+  /// Regime::kAuto; `steady` says how the warm-up ended.
+  virtual Outcome<Regime> outcome(std::span<const std::vector<double>> /*clocks_hz*/,
+                                  bool /*steady*/) const {
+    return {Regime::kAsIs};
   }
 
   virtual void idled(double seconds) { idle_seconds_ += seconds; }

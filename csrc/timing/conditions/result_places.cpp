@@ -21,11 +21,11 @@ bool fills_a_segment(std::size_t bytes) {
   return kMaxSmallSeparator < bytes && bytes <= kSmallBytes;
 }
 
-std::size_t max_separator_bytes(std::size_t neighbour_bytes) {
-  if (neighbour_bytes > kSmallBytes) {
+std::size_t max_separator_bytes(std::size_t neighbor_bytes) {
+  if (neighbor_bytes > kSmallBytes) {
     return kMaxLargeSeparator;
   }
-  return fills_a_segment(neighbour_bytes) ? kSmallBytes : kMaxSmallSeparator;
+  return fills_a_segment(neighbor_bytes) ? kSmallBytes : kMaxSmallSeparator;
 }
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
@@ -99,9 +99,9 @@ void ResultPlaces::fill_segment_behind(const Block& block) {
 }
 
 /// Return a size from the same pool as the neighbor's.
-std::size_t ResultPlaces::separator_bytes(std::size_t neighbour_bytes) {
-  const std::size_t fewest = neighbour_bytes <= kSmallBytes ? 0 : kSmallBytes;
-  const std::size_t most = max_separator_bytes(neighbour_bytes);
+std::size_t ResultPlaces::separator_bytes(std::size_t neighbor_bytes) {
+  const std::size_t fewest = neighbor_bytes <= kSmallBytes ? 0 : kSmallBytes;
+  const std::size_t most = max_separator_bytes(neighbor_bytes);
   return fewest + kGranule * std::uniform_int_distribution<std::size_t>(
                                  1, (most - fewest) / kGranule)(random_);
 }

@@ -45,7 +45,7 @@ class CONVTIME_API ResultPlaces {
 
   void keep(std::span<const MemoryBlock> result, std::size_t places);
   void fill_segment_behind(const Block& block);
-  std::size_t separator_bytes(std::size_t neighbour_bytes);
+  std::size_t separator_bytes(std::size_t neighbor_bytes);
   Blocks& blocks_of(std::size_t place) { return blocks_[place % blocks_.size()]; }
 
   DeviceAllocator allocate_;

@@ -17,8 +17,8 @@ Warmup SustainedRegime::warmup(const Warmup& asked) const {
   return warmup;
 }
 
-RegimeOutcome SustainedRegime::outcome(std::span<const std::vector<double>> clocks_hz,
-                                       bool steady) const {
+Outcome<Regime> SustainedRegime::outcome(std::span<const std::vector<double>> clocks_hz,
+                                         bool steady) const {
   const std::vector<std::vector<double>> known_hz = known_clocks(clocks_hz);
   if (!all_have_clocks(known_hz)) {
     return {Regime::kAsIs, kUnknownClock};

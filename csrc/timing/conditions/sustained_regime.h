@@ -24,7 +24,8 @@ class CONVTIME_API SustainedRegime final : public RegimeControl {
   Warmup warmup(const Warmup& asked) const override;
   double batch_seconds() const override { return limits_.load_seconds; }
   double load_seconds() const override { return limits_.load_seconds; }
-  RegimeOutcome outcome(std::span<const std::vector<double>> clocks_hz, bool steady) const override;
+  Outcome<Regime> outcome(std::span<const std::vector<double>> clocks_hz,
+                          bool steady) const override;
 
  private:
   SustainedLimits limits_;

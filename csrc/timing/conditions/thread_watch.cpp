@@ -1,6 +1,5 @@
 #include "timing/conditions/thread_watch.h"
 
-#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,6 +9,8 @@
 #include <random>
 #include <string_view>
 #include <system_error>
+
+#include "timing/conditions/text_file.h"
 
 namespace convtime {
 namespace {
@@ -96,16 +97,6 @@ Kind kind_of(long call, unsigned long first) {
   }
 }
 
-/// Return the file's text, truncated to the buffer; empty if it is not readable.
-std::string_view read_text(int file, std::array<char, 256>& buffer) {
-  const ssize_t length = file < 0 ? -1 : ::pread(file, buffer.data(), buffer.size() - 1, 0);
-  if (length <= 0) {
-    return {};
-  }
-  buffer[static_cast<std::size_t>(length)] = '\0';
-  return {buffer.data(), static_cast<std::size_t>(length)};
-}
-
 bool is_ready(std::string_view text) { return text.starts_with("running"); }
 
 }  // namespace
@@ -113,7 +104,7 @@ bool is_ready(std::string_view text) { return text.starts_with("running"); }
 ThreadWatch::ThreadWatch(const std::filesystem::path& proc)
     : tasks_(proc / "self" / "task"), watched_(thread_id()) {
   const std::filesystem::path path = tasks_ / std::to_string(watched_) / "syscall";
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  file_ = open_text_file(path);
   std::array<char, 256> buffer{};
   if (read_text(file_, buffer).empty()) {
     missing_ = path.string() + " does not report the system call of a waiting thread";
@@ -124,9 +115,7 @@ ThreadWatch::ThreadWatch(const std::filesystem::path& proc)
 
 ThreadWatch::~ThreadWatch() {
   stop();
-  if (file_ >= 0) {
-    ::close(file_);
-  }
+  close_file(file_);
 }
 
 ThreadActivity ThreadWatch::stop() {
@@ -180,12 +169,10 @@ bool ThreadWatch::another_is_ready() const {
     if (id == watched_ || id == own_) {
       continue;
     }
-    const int file = ::open((entry->path() / "syscall").c_str(), O_RDONLY | O_CLOEXEC);
+    const int file = open_text_file(entry->path() / "syscall");
     std::array<char, 256> buffer{};
     const bool ready = is_ready(read_text(file, buffer));
-    if (file >= 0) {
-      ::close(file);
-    }
+    close_file(file);
     if (ready) {
       return true;
     }

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "core/cuda_check.h"
-#include "core/cupti_check.h"
 #include "core/current_device.h"
 #include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
@@ -26,18 +25,6 @@ namespace convtime {
 namespace {
 
 const ProfilerApi kCupti;
-
-/// Run a function that may throw CuptiError, which belongs to the timing layer.
-template <typename Function>
-auto telling_refusals(Function function) {
-  try {
-    return function();
-  } catch (const CuptiError& error) {
-    const char* name = nullptr;
-    kCupti.result_string(error.status(), &name);
-    throw CountersRefused(name == nullptr ? "" : name, error.what());
-  }
-}
 
 /// Return the context that the runtime uses for the current device. libcuda is reached through the
 /// runtime, because convtime does not link with it: it comes with the driver.
@@ -55,12 +42,13 @@ CUcontext current_context() {
 }
 
 void require_cupti() {
-  if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
-    throw CountersRefused("no CUPTI", *problem);
+  std::string problem = CuptiSession::unavailable();
+  if (problem.empty()) {
+    static const std::string missing = load_profiler_libraries();
+    problem = missing;
   }
-  static const std::string missing = load_profiler_libraries();
-  if (!missing.empty()) {
-    throw CountersRefused("no CUPTI", missing);
+  if (!problem.empty()) {
+    throw CuptiError("no CUPTI", problem);
   }
   CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // CUPTI needs a context to know a device
 }
@@ -156,8 +144,7 @@ void require_countable(const Launches& launches, bool replays_kernels) {
     throw std::invalid_argument("the call launches no kernel on this GPU");
   }
   if (launches.differ && launches.in_graphs) {
-    throw CountersRefused::uncounted(
-        "calls do not launch the same kernels each time, some of them in CUDA graphs");
+    throw uncounted("calls do not launch the same kernels each time, some of them in CUDA graphs");
   }
   if (launches.differ && !replays_kernels) {
     throw std::invalid_argument(
@@ -227,44 +214,37 @@ Counted count_kernels(Callable& call, const CountingOptions& options) {
   conditioned.prepare();
   conditioned.call();
   conditioned.discard_result();
-  return telling_refusals([&] {
-    const Launches launches = trace_launches(conditioned, options.hooks);
-    require_countable(launches, options.replays_kernels);
-    Counted result;
-    result.launches = launches.kernels;
-    if (launches.differ) {
-      result.unnamed = "calls do not launch the same kernels each time";
-    }
-    count_repeats(conditioned, launches, options, result);
-    return result;
-  });
+  const Launches launches = trace_launches(conditioned, options.hooks);
+  require_countable(launches, options.replays_kernels);
+  Counted result;
+  result.launches = launches.kernels;
+  if (launches.differ) {
+    result.unnamed = "calls do not launch the same kernels each time";
+  }
+  count_repeats(conditioned, launches, options, result);
+  return result;
 }
 
 std::vector<std::optional<DescribedMetric>> describe_metrics(std::span<const std::string> names) {
   require_cupti();
   const CountingTurn turn;
-  return telling_refusals([&] {
-    const ProfilerLibrary library(kCupti);
-    const MetricHost host(kCupti, library.chip_name(current_device()));
-    std::vector<std::optional<DescribedMetric>> described;
-    for (const std::string& name : names) {
-      const std::optional<MetricInfo> info = host.describe(name);
-      described.push_back(
-          info.has_value()
-              ? std::optional<DescribedMetric>({info->description, info->unit, info->hardware_unit})
-              : std::nullopt);
-    }
-    return described;
-  });
+  const ProfilerLibrary library(kCupti);
+  const MetricHost host(kCupti, library.chip_name(current_device()));
+  std::vector<std::optional<DescribedMetric>> described;
+  for (const std::string& name : names) {
+    const std::optional<MetricInfo> info = host.describe(name);
+    described.push_back(info.has_value() ? std::optional<DescribedMetric>(
+                                               {info->description, info->unit, info->hardware_unit})
+                                         : std::nullopt);
+  }
+  return described;
 }
 
 std::vector<std::string> metric_names() {
   require_cupti();
   const CountingTurn turn;
-  return telling_refusals([&] {
-    const ProfilerLibrary library(kCupti);
-    return MetricHost(kCupti, library.chip_name(current_device())).metrics();
-  });
+  const ProfilerLibrary library(kCupti);
+  return MetricHost(kCupti, library.chip_name(current_device())).metrics();
 }
 
 }  // namespace convtime

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "core/cupti_error.h"
 #include "core/export.h"
 #include "timing/callable.h"
 #include "timing/conditions/cache_flush.h"
-#include "timing/counters/counters_refused.h"
 #include "timing/host_hooks.h"
 #include "timing/trace/device_activity.h"
 
@@ -38,7 +38,7 @@ struct Counted {
 };
 
 /// Count hardware events in each kernel that a call launches on the current device. Throws
-/// CountersRefused if CUPTI refuses or does not count each kernel, std::invalid_argument for a call
+/// CuptiError if CUPTI refuses or does not count each kernel, std::invalid_argument for a call
 /// without kernels, std::runtime_error while a profiler or another timing is active, and any
 /// exception of the call.
 CONVTIME_API Counted count_kernels(Callable& call, const CountingOptions& options);
@@ -50,7 +50,7 @@ struct DescribedMetric {
   std::string hardware_unit;
 };
 
-/// Throws CountersRefused, and std::runtime_error like count_kernels().
+/// Throws CuptiError, and std::runtime_error like count_kernels().
 CONVTIME_API std::vector<std::optional<DescribedMetric>> describe_metrics(
     std::span<const std::string> names);
 

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "timing/counters/counters_refused.h"
 #include "timing/counters/range_profiler.h"
 
 namespace convtime {
@@ -63,9 +62,8 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
                              ": no other thread of this process may use the GPU while counting");
   }
   if (rows.size() < counted.fewest) {
-    throw CountersRefused::uncounted("CUPTI counted " + std::to_string(rows.size()) + " of the " +
-                                     std::to_string(counted.fewest) +
-                                     " kernels that the call launches");
+    throw uncounted("CUPTI counted " + std::to_string(rows.size()) + " of the " +
+                    std::to_string(counted.fewest) + " kernels that the call launches");
   }
   return rows;
 }
@@ -82,6 +80,13 @@ void append(Rows part, Rows& rows) {
 }
 
 }  // namespace
+
+CuptiError uncounted(const std::string& seen) {
+  return {"kernels uncounted",
+          seen +
+              ", and CUPTI's range profiler does not count the nodes of a CUDA graph one by one; "
+              "count the call that was captured, not the graph's replay"};
+}
 
 std::vector<Rows> count_calls(const CountedCall& counted, const ProfilerApi& api, CUcontext context,
                               const CountingHooks& hooks) {

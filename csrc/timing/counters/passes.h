@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "core/cupti_error.h"
 #include "timing/callable.h"
 #include "timing/counters/profiler_api.h"
 #include "timing/counters/scheduling.h"
@@ -34,11 +36,14 @@ struct CountingHooks {
   std::function<void()> require_turn;
 };
 
+/// Return the error if CUPTI does not count some of a call's kernels separately.
+CuptiError uncounted(const std::string& seen);
+
 /// Make the calls needed to count all metrics. Returns, for each repeat and each counted kernel in
 /// launch order, the metrics' values. The preparation of each call is not counted. A
-/// ProfilerLibrary must outlive the counting. Throws CuptiError, CountersRefused if CUPTI counted
-/// fewer kernels than the call launches, std::runtime_error if other kernels ran, too, and any
-/// exception of the call.
+/// ProfilerLibrary must outlive the counting. Throws CuptiError, also if CUPTI counted fewer
+/// kernels than the call launches, std::runtime_error if other kernels ran, too, and any exception
+/// of the call.
 std::vector<std::vector<std::vector<double>>> count_calls(const CountedCall& counted,
                                                           const ProfilerApi& api, CUcontext context,
                                                           const CountingHooks& hooks);

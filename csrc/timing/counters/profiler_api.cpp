@@ -8,24 +8,22 @@
 namespace convtime {
 namespace {
 
-std::string failure(const ProfilerApi& api, CUptiResult status, const char* call) {
-  const char* text = nullptr;
-  api.result_string(status, &text);
-  return std::string("CUPTI call failed: ") + call + " returned " +
-         (text == nullptr ? std::to_string(status) : text);
+CuptiError error_of(const ProfilerApi& api, CUptiResult status, const char* call) {
+  const std::string result = detail::cupti_result(status, api.result_string);
+  return {result, detail::cupti_failure(result, call)};
 }
 
 }  // namespace
 
 void ProfilerApi::check(CUptiResult status, const char* call) const {
   if (status != CUPTI_SUCCESS) {
-    throw CuptiError(status, failure(*this, status, call));
+    throw error_of(*this, status, call);
   }
 }
 
 void ProfilerApi::warn(CUptiResult status, const char* call) const noexcept {
   if (status != CUPTI_SUCCESS) {
-    std::fprintf(stderr, "convtime: %s\n", failure(*this, status, call).c_str());
+    std::fprintf(stderr, "convtime: %s\n", error_of(*this, status, call).what());
   }
 }
 

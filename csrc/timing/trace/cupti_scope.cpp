@@ -13,8 +13,8 @@ namespace convtime {
 namespace {
 
 bool is_of_the_other_scope(const CuptiError& error) {
-  return error.status() == CUPTI_ERROR_NOT_COMPATIBLE ||
-         error.status() == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+  return error.result() == detail::cupti_result(CUPTI_ERROR_NOT_COMPATIBLE) ||
+         error.result() == detail::cupti_result(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
 }
 
 }  // namespace

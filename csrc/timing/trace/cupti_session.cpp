@@ -67,6 +67,10 @@ struct Turn {
   std::size_t making_way = 0;
   bool counting = false;   ///< hardware counters are being read
   bool disturbed = false;  ///< a profiler has started since
+
+  /// Return why nobody else can use CUPTI now; empty if somebody can. An active profiler is no
+  /// reason if `may_share` and CUPTI is shared.
+  std::string taken(bool may_share) const;
 };
 
 Turn& turn() {
@@ -96,6 +100,18 @@ double measure_ticks_per_ns() {
   return std::abs(measured - 1) < kTolerance ? 1 : measured;
 }
 
+std::string Turn::taken(bool may_share) const {
+  if (session != nullptr) {
+    return kInUse;
+  }
+  if (counting) {
+    return kCounting;
+  }
+  const bool profiled =
+      making_way > 0 || (profiler_is_active() && !(may_share && CuptiSession::shared()));
+  return profiled ? kProfilerActive : "";
+}
+
 [[noreturn]] void refuse_counting(const std::string& reason) {
   throw std::runtime_error("hardware counters cannot be read: " + reason);
 }
@@ -110,18 +126,12 @@ void append(TraceRecords&& more, TraceRecords& records) {
 }  // namespace
 
 CuptiSession::CuptiSession(TracedThreads threads) {
-  if (const auto problem = unavailable(); problem.has_value()) {
-    throw std::runtime_error(*problem);
+  if (const std::string problem = unavailable(); !problem.empty()) {
+    throw std::runtime_error(problem);
   }
   const std::lock_guard lock(turn().mutex);
-  if (turn().session != nullptr) {
-    throw std::runtime_error(kInUse);
-  }
-  if (turn().counting) {
-    throw std::runtime_error(kCounting);
-  }
-  if (turn().making_way > 0 || (profiler_is_active() && !shared())) {
-    throw std::runtime_error(kProfilerActive);
+  if (const std::string reason = turn().taken(/*may_share=*/true); !reason.empty()) {
+    throw std::runtime_error(reason);
   }
   open(threads);
   turn().session = this;
@@ -286,7 +296,7 @@ void CuptiSession::give_way(const std::string& reason) {
   scope_.reset();
 }
 
-std::optional<std::string> CuptiSession::unavailable() {
+std::string CuptiSession::unavailable() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return "there is no CUDA driver";  // without a driver, some versions of CUPTI crash
@@ -299,10 +309,10 @@ std::optional<std::string> CuptiSession::unavailable() {
     return "the loaded CUPTI has version " + std::to_string(version) +
            ", but convtime was built for " + std::to_string(CUPTI_API_VERSION);
   }
-  return std::nullopt;
+  return "";
 }
 
-bool CuptiSession::shared() { return !unavailable().has_value() && subscribers_are_shared(); }
+bool CuptiSession::shared() { return unavailable().empty() && subscribers_are_shared(); }
 
 std::string CuptiSession::taken() {
   const std::lock_guard lock(turn().mutex);
@@ -312,14 +322,8 @@ std::string CuptiSession::taken() {
 
 CountingTurn::CountingTurn() {
   const std::lock_guard lock(turn().mutex);
-  if (turn().session != nullptr) {
-    refuse_counting(kInUse);
-  }
-  if (turn().counting) {
-    refuse_counting(kCounting);
-  }
-  if (turn().making_way > 0 || profiler_is_active()) {
-    refuse_counting(kProfilerActive);
+  if (const std::string reason = turn().taken(/*may_share=*/false); !reason.empty()) {
+    refuse_counting(reason);
   }
   turn().counting = true;
   turn().disturbed = false;

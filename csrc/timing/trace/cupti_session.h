@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -52,9 +51,8 @@ class CONVTIME_API CuptiSession {
   void pause();
   void resume();
 
-  /// Return why CUPTI cannot be used in this process, independent of other tools; nothing if it
-  /// can.
-  static std::optional<std::string> unavailable();
+  /// Return why CUPTI cannot be used in this process, independent of other tools; empty if it can.
+  static std::string unavailable();
 
   /// Return whether another tool has made CUPTI serve several tools in this process, each with
   /// separate records. A session then does not disturb the other tools.

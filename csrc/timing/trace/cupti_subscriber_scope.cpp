@@ -141,11 +141,11 @@ class SubscriberScope final : public ActivityScope {
     subscriber_ = nullptr;
     if (status == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
       const std::string name(other, strnlen(other, sizeof(other)));
-      throw CuptiError(status, "CUPTI is in use by a tool that does not share it" +
-                                   (name.empty() ? name : " ('" + name + "')"));
+      throw CuptiError(detail::cupti_result(status),
+                       "CUPTI is in use by a tool that does not share it" +
+                           (name.empty() ? name : " ('" + name + "')"));
     }
-    throw CuptiError(status,
-                     detail::cupti_failure(status, "cuptiSubscribe_v2", __FILE__, __LINE__));
+    throw detail::cupti_error(status, "cuptiSubscribe_v2", __FILE__, __LINE__);
   }
 
   /// No callback is enabled, but CUPTI requires one.

@@ -3,52 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from convtime.conv.problem import LARGEST_SIZE
 from convtime.conv.sources.csv_file import whole_number
 
+_Value = TypeVar("_Value")
+
 DEVICE_HELP = "cpu, cuda or cuda:N (default: cuda if there is a GPU)"
 
 
-def _number(text: str, kind: Callable[[str], Any], expected: str) -> Any:
-    """Parse a positive number; errors name the value and the allowed range."""
+def _parsed(text: str, kind: Callable[[str], _Value], expected: str) -> _Value:
+    """Parse a value; errors name it and what is expected."""
     try:
-        value = kind(text)
+        return kind(text)
     except ValueError:
-        value = 0
-    if not 0 < value <= LARGEST_SIZE:
-        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be {expected}")
-    return value
+        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be {expected}") from None
 
 
 def batch(text: str) -> int:
     """Parse a number of images."""
-    expected = f"a whole number from 1 to {LARGEST_SIZE}"
-    return int(_number(text, whole_number, expected))
+    return _parsed(text, whole_number, f"a whole number from 1 to {LARGEST_SIZE}")
 
 
 def count(text: str) -> int:
     """Parse a whole number, 0 or more."""
-    try:
-        return whole_number(text, smallest=0)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, but it must be a whole number from 0 to {LARGEST_SIZE}"
-        ) from None
+    kind = functools.partial(whole_number, smallest=0)
+    return _parsed(text, kind, f"a whole number from 0 to {LARGEST_SIZE}")
 
 
 def number(text: str) -> float:
     """Parse a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    return _parsed(text, _finite, "a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be a number")
+        raise ValueError
     return value
 
 
@@ -61,7 +57,14 @@ def warmup(text: str) -> str | int | float:
 
 def seconds(text: str) -> float:
     """Parse a positive number of seconds."""
-    return float(_number(text, float, f"a positive number of seconds, {LARGEST_SIZE} at most"))
+    return _parsed(text, _seconds, f"a positive number of seconds, {LARGEST_SIZE} at most")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= LARGEST_SIZE:
+        raise ValueError
+    return value
 
 
 def file_name(text: str) -> Path:
@@ -74,4 +77,4 @@ def file_name(text: str) -> Path:
 def shape(text: str) -> tuple[int, ...]:
     """Parse a tensor's sizes."""
     expected = "positive whole numbers separated by commas, such as 8,3,224,224"
-    return tuple(_number(size.strip(), whole_number, expected) for size in text.split(","))
+    return tuple(_parsed(size.strip(), whole_number, expected) for size in text.split(","))

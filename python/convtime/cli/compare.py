@@ -6,22 +6,20 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
 from convtime.cli import snippet
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
-from convtime.cli.verdicts import Finding, add_verdict_options, judge
-from convtime.core import codec
+from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
-from convtime.device.resolve import resolve_device
 from convtime.timing.agreement import Check
 from convtime.timing.compare import compare
-from convtime.timing.comparison import Comparison
+from convtime.timing.comparison import FINDS
 from convtime.timing.confirming import ratios_in, run_fresh
-from convtime.timing.verdict import Failure, Ratio
+from convtime.timing.verdict import Ratio
 
 _CONFIRM = "--confirm"
 
@@ -74,27 +72,23 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     add_verdict_options(
         parser,
-        get_args(Failure),
+        FINDS,
         "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
         "result is different, or busy time and span contradict each other",
     )
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
-    add_verbose(parser)
-    add_json(parser)
+    add_outputs(parser, verbose=True)
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_json(options.json)
+    check_outputs(options)
     statements = snippet.named_statements(options)
     if options.baseline is not None and options.baseline not in statements:
         raise InputError(
             f"--baseline must be one of {', '.join(map(repr, statements))}, got "
             f"{options.baseline!r}"
         )
-    device = resolve_device(options.device)
-    namespace = snippet.fresh_namespace(device)
-    with snippet.told_in_one_sentence():
-        snippet.set_up(options, namespace, device)
+    with snippet.prepared(options) as (namespace, device):
         compared = compare(
             {
                 name: snippet.candidate_of(
@@ -110,14 +104,8 @@ def _run(options: argparse.Namespace) -> int:
         )
     if options.confirm and compared.others:
         compared = dataclasses.replace(compared, confirmation=_confirmation(options))
-    code, why = judge(list(_found(compared)), options)
-    text = compared.details() if options.verbose else str(compared)
-    text = snippet.with_device(text, options, device)
-    deliver_result(
-        options,
-        lambda: "\n\n".join(filter(None, (text, why))),
-        lambda: codec.to_json(compared.to_dict()),
-    )
+    code, why = judge(compared.findings, options)
+    snippet.deliver(options, compared, device, why)
     return code
 
 
@@ -132,15 +120,3 @@ def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
             return ratios_in(file)
         except (RuntimeError, OSError) as error:
             raise InputError(f"--confirm: {error}") from error
-
-
-def _found(compared: Comparison) -> Iterator[Finding]:
-    """Yield the findings for all except the baseline; one candidate can have two."""
-    for name in compared.others:
-        judged = compared.judge(name)
-        yield name, judged.verdict
-        if judged.contradiction:
-            yield name, "contradictory"
-        agreement = compared.same_results.get(name)
-        if agreement is not None and agreement.same is False:
-            yield name, "different"

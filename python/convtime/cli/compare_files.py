@@ -10,21 +10,15 @@ from typing import get_args
 
 from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
-from convtime.cli.output import add_json, check_json, deliver_result, named_file
+from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.core import codec
 from convtime.core.errors import InputError, shown
-from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.core.text import printable
 from convtime.exchange.files import read_measurements
+from convtime.regression.changes import FINDS
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.differences import SameGpu
 from convtime.timing.measurement import Measurement
-
-_FAILURES = (
-    *("slower", "faster", "uncertain", "missing", "new"),
-    *("contradictory", "more-instructions"),
-)
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +62,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     add_verdict_options(
         parser,
-        _FAILURES,
+        FINDS,
         "a time is slower or faster by more than the margin, this is uncertain, its name is "
         "missing from the later file or new in it, busy time and span contradict each other, "
         "or a call on the CPU executes over 1 % more instructions",
@@ -79,16 +73,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the result for a pull request",
     )
-    add_json(parser)
+    add_outputs(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    written = {"--json": named_file(options.json), "--markdown": options.markdown}
-    for what, read in (("BEFORE", options.before), ("AFTER", options.after)):
-        check_distinct({what: read, **written})
-    check_json(options.json)
-    if options.markdown:
-        check_writable(options.markdown)
+    check_outputs(options, {"BEFORE": options.before, "AFTER": options.after})
     before, after = _with_names_in_common(options.before, options.after)
     try:
         changes = compare_runs(
@@ -101,22 +90,18 @@ def _run(options: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise InputError(str(error)) from error
-    found = [(change.name, kind) for change in changes.changes for kind in change.kinds]
-    code, why = judge(found, options)
+    code, why = judge(changes.findings, options)
     asked = "more-instructions" in options.fail_on
     unjudged = changes.unjudged_instructions if asked else ()
-    if unjudged and code == DONE:
-        code = options.uncertain
-    others = []
-    if options.markdown:
-        others.append(lambda: write_file(options.markdown, changes.to_markdown()))
     deliver_result(
         options,
-        lambda: "\n\n".join(filter(None, (changes.details(), *map(printable, unjudged), why))),
-        lambda: codec.to_json(changes.to_dict()),
-        others,
+        changes.details,
+        changes.to_json,
+        *map(printable, unjudged),
+        why,
+        markdown=changes.to_markdown,
     )
-    return code
+    return code or (options.uncertain if unjudged else DONE)
 
 
 def _with_names_in_common(

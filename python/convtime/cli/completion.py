@@ -17,7 +17,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command to its parser."""
     parser.description = (
         "Prints a script that completes convtime's commands and options in a shell; "
-        "docs/command-line.md explains the installation."
+        "docs/guides/command-line.md explains the installation."
     )
     parser.add_argument("shell", choices=SHELLS)
     parser.set_defaults(run=_run)

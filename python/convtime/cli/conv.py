@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from convtime.cli import arguments
-from convtime.cli.output import (
-    add_json,
-    check_files,
-    deliver_result,
-)
-from convtime.cli.verdicts import Finding, add_verdict_options, judge
+from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.conv import plot
 from convtime.conv import show as convolutions
 from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
@@ -31,10 +26,10 @@ from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, l
 from convtime.conv.sources.resnet50 import resnet50
 from convtime.conv.step import StepResult, compare_step
 from convtime.core.errors import InputError
-from convtime.core.files import write_file
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
-from convtime.timing.verdict import Failure
+from convtime.timing.comparison import FINDS
+from convtime.timing.verdict import Finding
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +48,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="PROBLEM",
-        help=f"a convolution such as {EXAMPLE}, as docs/command-line.md describes",
+        help=f"a convolution such as {EXAMPLE}, as docs/reference/convolution-lines.md describes",
     )
     source.add_argument(
         "--layers",
@@ -107,15 +102,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     add_verdict_options(
         parser,
-        get_args(Failure),
+        FINDS,
         f"a layer is slower or faster than PyTorch's by more than {100 * MARGIN:g} %, this is "
         "uncertain, its result is different (other bits although PyTorch's own repeat), or busy "
         "time and span contradict each other",
     )
-    add_json(parser)
-    output = functools.partial(parser.add_argument, type=arguments.file_name)
-    output("--csv", metavar="FILE", help="write the table")
-    output("--plot", metavar="FILE", help="plot the result: PNG, SVG or PDF")
+    add_outputs(parser, table=True)
 
 
 # Images per call of ResNet-50's layers. With this, a CPU takes half a minute for all layers.
@@ -134,7 +126,7 @@ class _Group:
 def _run(options: argparse.Namespace) -> int:
     # Check all inputs before the first layer is timed.
     device = resolve_device(options.device)
-    check_files(options, "layers")
+    check_outputs(options, {"--layers": options.layers})
     model = _model(options, device)
     groups, empty = _groups(options, model, device)
     backward = model is not None if options.backward is None else options.backward
@@ -170,16 +162,16 @@ def _run(options: argparse.Namespace) -> int:
         ]
         if step:
             parts += [step.replaced, convolutions.step_line(step)]
-        return "\n\n".join(filter(None, [*parts, why]))
+        return "\n\n".join(filter(None, parts))
 
-    others: list[Callable[[], None]] = []
-    if options.csv:
-        others.append(lambda: write_file(options.csv, convolutions.to_csv(results)))
-    if options.plot:
-        others.append(
-            lambda: write_file(options.plot, plot.draw(results, title, options.plot.suffix))
-        )
-    deliver_result(options, text, lambda: convolutions.to_json(results, facts, step, empty), others)
+    deliver_result(
+        options,
+        text,
+        lambda: convolutions.to_json(results, facts, step, empty),
+        why,
+        csv=lambda: convolutions.to_csv(results),
+        plot=lambda: plot.draw(results, title, options.plot.suffix),
+    )
     return code
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any, get_args
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.core import codec, text
 from convtime.core.errors import InputError
 from convtime.counting.costs import energy, peak_memory
@@ -16,7 +16,6 @@ from convtime.counting.groups import GROUPS
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
 from convtime.counting.listing import counter_names
 from convtime.counting.nvprof import NVPROF
-from convtime.device.resolve import resolve_device
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +26,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "For example: convtime counters 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
     parser.set_defaults(run=_run)
-    parser.add_argument(
-        "statement",
-        nargs="*",
-        metavar="STATEMENT",
-        help="statement to count; several arguments are its lines, and - reads standard input",
-    )
+    snippet.add_statement(parser, "count", nargs="*")
     parser.add_argument(
         "--metrics",
         default=",".join(DEFAULT_METRICS),
@@ -66,53 +60,39 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--energy", action="store_true", help="also read the energy of a call")
     parser.add_argument("--memory", action="store_true", help="also read a call's peak memory")
     parser.add_argument("--device", help=arguments.DEVICE_HELP)
-    add_verbose(parser)
-    add_json(parser)
+    add_outputs(parser, verbose=True)
 
 
 def _run(options: argparse.Namespace) -> None:
-    check_json(options.json)
+    check_outputs(options)
     if options.list is not None:
         _list(options)
         return
     if not options.statement:
         raise InputError("STATEMENT or --list is required (see convtime counters --help)")
     statement = snippet.statement_of(options.statement)
-    device = resolve_device(options.device)
-    namespace = snippet.fresh_namespace(device)
-    with snippet.told_in_one_sentence():
-        snippet.set_up(options, namespace, device)
+    with snippet.prepared(options) as (namespace, device):
         found = _read(statement, options, namespace)
-    told = found.details() if options.verbose else str(found)
-    told = snippet.with_device(told, options, device)
-    deliver_result(options, lambda: told, lambda: codec.to_json(found.to_dict()))
+    snippet.deliver(options, found, device)
 
 
 def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]) -> Counters:
     """Read the counters, and energy and memory if requested."""
     candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
     found = counters(
-        candidate.fn,
+        candidate,
         metrics=options.metrics,
-        name=candidate.name,
-        setup=candidate.setup,
-        backward=candidate.backward,
         repeats=options.repeats,
         replay=options.replay,
         cache=options.cache,
         device=options.device,
     )
-    same: dict[str, Any] = {
-        "name": candidate.name,
-        "setup": candidate.setup,
-        "backward": candidate.backward,
-        "device": options.device,
-    }
+    costs: dict[str, Any] = {}
     if options.energy:
-        found = dataclasses.replace(found, energy=energy(candidate.fn, **same))
+        costs["energy"] = energy(candidate, device=options.device)
     if options.memory:
-        found = dataclasses.replace(found, peak_memory=peak_memory(candidate.fn, **same))
-    return found
+        costs["peak_memory"] = peak_memory(candidate, device=options.device)
+    return dataclasses.replace(found, **costs)
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -6,10 +6,7 @@ import argparse
 import sys
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result, named_file
-from convtime.core import codec
-from convtime.core.files import check_distinct
-from convtime.device.resolve import resolve_device
+from convtime.cli.output import add_outputs, check_outputs, tell
 from convtime.diagnosis.diagnose import diagnose
 
 _BUDGET = 15.0
@@ -24,12 +21,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "For example: convtime diagnose 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
     parser.set_defaults(run=_run)
-    parser.add_argument(
-        "statement",
-        nargs="+",
-        metavar="STATEMENT",
-        help="statement to diagnose; several arguments are its lines, and - reads standard input",
-    )
+    snippet.add_statement(parser, "diagnose")
     parser.add_argument("--name", help="name of the result (default: the statement)")
     snippet.add_setup_options(parser)
     parser.add_argument("--device", help=arguments.DEVICE_HELP)
@@ -52,35 +44,24 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="read hardware counters if permitted",
     )
-    add_verbose(parser)
-    add_json(parser)
+    add_outputs(parser, verbose=True)
 
 
 def _run(options: argparse.Namespace) -> None:
-    check_distinct({"--against": options.against, "--json": named_file(options.json)})
-    check_json(options.json)
+    check_outputs(options, {"--against": options.against})
     statement = snippet.statement_of(options.statement)
-    device = resolve_device(options.device)
-    namespace = snippet.fresh_namespace(device)
-    if sys.stderr and sys.stderr.isatty():
-        print(f"convtime: this takes up to some {options.budget:.0f} s", file=sys.stderr)
-    with snippet.told_in_one_sentence():
-        snippet.set_up(options, namespace, device)
+    tell(f"this takes up to some {options.budget:.0f} s")
+    with snippet.prepared(options) as (namespace, device):
         candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
         found = diagnose(
-            candidate.fn,
-            name=candidate.name,
-            setup=candidate.setup,
-            backward=candidate.backward,
+            candidate,
             against=_against(options.against),
             budget=options.budget,
             device=device,
             counters=options.counters,
             again=_again(statement, options, str(device)),
         )
-    text = found.details() if options.verbose else str(found)
-    text = snippet.with_device(text, options, device)
-    deliver_result(options, lambda: text, lambda: codec.to_json(found.to_dict()))
+    snippet.deliver(options, found, device)
 
 
 def _against(given: str | None) -> float | str | None:

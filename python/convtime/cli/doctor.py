@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import torch
 
 from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
-from convtime.cli.output import add_json, check_json, deliver_result
-from convtime.core import codec
+from convtime.cli.output import add_outputs, check_outputs, deliver_result, tell
 from convtime.core.errors import InputError
 from convtime.core.proof import store
 from convtime.device.resolve import resolve_device
-from convtime.health.doctor import examine
-from convtime.health.findings import passed
+from convtime.health.doctor import doctor
 from convtime.health.proof import prove
-from convtime.health.show import document, proof_text, text
+from convtime.health.show import proof_text
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -35,19 +32,18 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="check convtime's promises on this GPU (about 60 s) and store the result, which every "
         "measurement on it then reports; exits with 1 if a promise is broken",
     )
-    add_json(parser)
+    add_outputs(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_json(options.json)
+    check_outputs(options)
     device = resolve_device(options.device)
     if options.prove:
         return _prove(options, device)
-    if sys.stderr and sys.stderr.isatty():
-        print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)
-    seen = examine(device)
-    deliver_result(options, lambda: text(seen), lambda: codec.to_json(document(seen)))
-    return DONE if passed(seen) else FOUND
+    tell("this takes some seconds, up to 20 on a GPU")
+    seen = doctor(device)
+    deliver_result(options, lambda: str(seen), seen.to_json)
+    return DONE if seen.passed else FOUND
 
 
 def _prove(options: argparse.Namespace, device: torch.device) -> int:
@@ -56,13 +52,7 @@ def _prove(options: argparse.Namespace, device: torch.device) -> int:
             "--prove needs a GPU, because it checks promises about times on one; leave it out to "
             "examine the CPU"
         )
-    interactive = sys.stderr and sys.stderr.isatty()
-
-    def tell(part: str) -> None:
-        if interactive:
-            print(f"convtime: checking {part}", file=sys.stderr)
-
-    proved = prove(device, tell)
+    proved = prove(device, lambda part: tell(f"checking {part}"))
     store(proved)
-    deliver_result(options, lambda: proof_text(proved), lambda: codec.to_json(proved.to_dict()))
+    deliver_result(options, lambda: proof_text(proved), proved.to_json)
     return DONE if proved.holds else FOUND

@@ -1,4 +1,4 @@
-"""Exit codes of the commands; `convtime --help` and docs/command-line.md show this list."""
+"""Exit codes of the commands; `convtime --help` and docs/reference/exit-codes.md show this list."""
 
 DONE = 0
 FOUND = 1

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TextIO
 
 from convtime.cli import arguments
 from convtime.core.errors import InputError
 from convtime.core.files import check_distinct, check_writable, write_file
+from convtime.core.shown import Shown
 
 STANDARD_OUTPUT = Path("-")
+_OUTPUTS = ("json", "csv", "plot", "markdown")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add --json; every command with a result has it."""
+def add_outputs(
+    parser: argparse.ArgumentParser, *, verbose: bool = False, table: bool = False
+) -> None:
+    """Add --json, which every command with a result has.
+
+    Args:
+        parser: the parser to add it to.
+        verbose: whether to add --verbose: the result has more details than the command prints.
+        table: whether to add --csv and --plot.
+    """
+    if verbose:
+        parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
     parser.add_argument(
         "--json",
         type=arguments.file_name,
@@ -26,97 +40,97 @@ def add_json(parser: argparse.ArgumentParser) -> None:
         help="also write the result as JSON; - prints it instead of the text",
     )
 
-
-def add_verbose(parser: argparse.ArgumentParser) -> None:
-    """Add --verbose, for commands whose results have more details than they print."""
-    parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
-
-
-def named_file(path: Path | None) -> Path | None:
-    """Return the path of an output option, or None for standard output."""
-    return None if path == STANDARD_OUTPUT else path
+    if table:
+        output = functools.partial(parser.add_argument, type=arguments.file_name)
+        output("--csv", metavar="FILE", help="write the table")
+        output("--plot", metavar="FILE", help="plot the result: PNG, SVG or PDF")
 
 
-def check_json(file: Path | None) -> None:
-    """Check, before anything is timed, that the file of --json can be written.
-
-    Raises:
-        InputError: It cannot be written, or convtime would read it as CSV.
-    """
-    named = named_file(file)
-    if named is None:
-        return
-    if named.suffix.lower() == ".csv":
-        raise InputError(
-            f"--json must not name a .csv file, which is read as CSV, got {named}; name it "
-            f"{named.with_suffix('.json')}"
-        )
-    check_writable(named)
-
-
-def check_files(options: argparse.Namespace, other: str) -> None:
-    """Check that --json, --csv and --plot can be written, each to a separate file.
+def check_outputs(
+    options: argparse.Namespace, inputs: Mapping[str, str | Path | None] = MappingProxyType({})
+) -> None:
+    """Check, before anything is timed, that each output can be written to a file of its own.
 
     Args:
-        options: Options that include these three.
-        other: The name, without dashes, of one more option for a file.
+        options: a parsed command line, with :func:`add_outputs`.
+        inputs: files that the command reads, by the names of their options or arguments.
 
     Raises:
-        InputError: One of the files cannot be written, or two of the four are the same file.
+        InputError: a file cannot be written, is also an input or another output, or would be JSON
+            that convtime reads as CSV.
     """
-    from convtime.core import plot
+    files = {f"--{name}": getattr(options, name, None) for name in _OUTPUTS}
+    if options.json == STANDARD_OUTPUT:
+        del files["--json"]
+    check_distinct(files)
+    for what, path in inputs.items():
+        check_distinct({what: path, **files})
+    json = files.get("--json")
+    if json and json.suffix.lower() == ".csv":
+        raise InputError(
+            f"--json must not name a .csv file, which is read as CSV, got {json}; name it "
+            f"{json.with_suffix('.json')}"
+        )
+    for path in filter(None, files.values()):
+        check_writable(path)
+    if files["--plot"]:
+        from convtime.core import plot
 
-    names = (other, "json", "csv", "plot")
-    check_distinct({f"--{name}": named_file(vars(options)[name]) for name in names})
-    check_json(options.json)
-    for path in (options.csv, options.plot):
-        if path:
-            check_writable(path)
-    if options.plot:
-        plot.check_plot(options.plot)
+        plot.check_plot(files["--plot"])
+
+
+def tell(text: str) -> None:
+    """Print a line about progress to standard error, if that is a terminal."""
+    if sys.stderr and sys.stderr.isatty():
+        print(f"convtime: {text}", file=sys.stderr)
+
+
+def text_of(result: object, options: argparse.Namespace) -> str:
+    """Return a result as text, with its details if the command line asks for them."""
+    return result.details() if options.verbose and isinstance(result, Shown) else str(result)
 
 
 def deliver_result(
     options: argparse.Namespace,
     text: Callable[[], str],
     json: Callable[[], str],
-    others: Sequence[Callable[[], None]] = (),
+    *remarks: str,
+    **files: Callable[[], str | bytes],
 ) -> None:
     """Print a command's result as text, or as JSON, and write all other requested outputs.
 
     Args:
-        options: Options that include --json, from :func:`add_json`.
-        text: Returns the result as text.
-        json: Returns the result as JSON.
-        others: Functions that write other files.
+        options: a parsed command line, with :func:`add_outputs`.
+        text: returns the result as text.
+        json: returns the result as JSON.
+        remarks: paragraphs after the text; empty ones are left out.
+        files: by the names of options that can name a file, functions that return its content.
 
     Raises:
         InputError: Some outputs failed, with the reason for each; the others are still written.
     """
-    if options.json == STANDARD_OUTPUT:
-        deliver([*others, lambda: print_result(json().rstrip("\n"))])
-        return
-    files = [lambda: write_file(options.json, json())] if options.json else []
-    deliver([*files, *others, lambda: print_result(text())])
 
+    def told() -> str:
+        return "\n\n".join(filter(None, (text(), *remarks)))
 
-def deliver(outputs: Sequence[Callable[[], None]]) -> None:
-    """Write every output, even if earlier ones failed.
-
-    Raises:
-        InputError: Some outputs failed, with the reason for each.
-    """
     failures: list[str] = []
 
-    def make(output: Callable[[], None]) -> None:
+    def write(content: Callable[[], str | bytes], path: Path | None) -> None:
         try:
-            output()
+            if path is None:
+                print_result(str(content()).rstrip("\n"))
+            else:
+                write_file(path, content())
         except InputError as error:
             failures.append(str(error))
 
+    printed = json if options.json == STANDARD_OUTPUT else told
     with contextlib.ExitStack() as stack:  # continues after any other exception too
-        for output in reversed(outputs):
-            stack.callback(make, output)
+        stack.callback(write, printed, None)
+        for name, content in reversed({"json": json, **files}.items()):
+            path = getattr(options, name)
+            if path and content is not printed:
+                stack.callback(write, content, path)
     if failures:
         raise InputError("; ".join(failures))
 
@@ -136,7 +150,7 @@ def print_result(text: str) -> None:
             raise InputError(f"standard output cannot be written ({error.strerror})") from error
 
 
-def print_error(text: str) -> None:
+def print_error(text: object) -> None:
     """Print a line to standard error; ignore it if that cannot be written."""
     if sys.stderr is None:  # closed; print would use standard output instead
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,12 @@ from torch.nn import functional as F
 
 from convtime import ops as ops  # statements can use torch.ops.convtime
 from convtime.cli import arguments
+from convtime.cli.output import deliver_result, text_of
 from convtime.cli.timing_options import add_timing_options, timing_options
+from convtime.core.codec import Stored
 from convtime.core.errors import InputError, one_line
 from convtime.core.user_code import import_from_working_directory
+from convtime.device.resolve import resolve_device
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.snippet import function_of, raised_by, run
@@ -44,6 +47,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="bytes that a call must move, for comparison with the device's peak",
     )
     add_timing_options(parser, but=("margin",))
+
+
+def add_statement(parser: argparse.ArgumentParser, verb: str, nargs: str = "+") -> None:
+    """Add the statement, for commands that take only one; see :func:`statement_of`.
+
+    Args:
+        parser: the parser to add it to.
+        verb: what the command does with it.
+        nargs: number of arguments, as for argparse.
+    """
+    parser.add_argument(
+        "statement",
+        nargs=nargs,
+        metavar="STATEMENT",
+        help=f"statement to {verb}; several arguments are its lines, and - reads standard input",
+    )
 
 
 def add_setup_options(parser: argparse.ArgumentParser) -> None:
@@ -153,6 +172,7 @@ def candidate_of(
     *,
     name: str | None = None,
     what: str = "the statement",
+    **of_call: Any,
 ) -> Candidate:
     """Convert a statement to a candidate for :func:`convtime.compare`.
 
@@ -162,6 +182,7 @@ def candidate_of(
         namespace: the variables after :func:`set_up`.
         name: name of the candidate; the statement by default.
         what: how error messages refer to the statement.
+        of_call: further keywords of the candidate.
 
     Raises:
         InputError: the statement is empty or not valid Python.
@@ -170,8 +191,9 @@ def candidate_of(
     return Candidate(
         function_of(statement, namespace, what=what),
         name=name,
-        setup=function_of(before, namespace, what="--before") if before else None,
+        before=function_of(before, namespace, what="--before") if before else None,
         backward=options.backward,
+        **of_call,
     )
 
 
@@ -184,30 +206,46 @@ def time_statement(
         InputError: as :func:`candidate_of`. Exceptions from the statement and from
             :func:`convtime.time_op` propagate.
     """
-    candidate = candidate_of(statement, options, namespace, name=options.name)
-    return time_op(
-        candidate.fn,
-        name=candidate.name,
-        setup=candidate.setup,
-        backward=candidate.backward,
-        flops=options.flops,
-        nbytes=options.nbytes,
-        **timing_options(options),
+    of_call = {"name": options.name, "flops": options.flops, "nbytes": options.nbytes}
+    candidate = candidate_of(statement, options, namespace, **of_call)
+    return time_op(candidate, **timing_options(options))
+
+
+def deliver(
+    options: argparse.Namespace,
+    result: Stored,
+    device: torch.device,
+    *remarks: str,
+    **files: Callable[[], str | bytes],
+) -> None:
+    """Print and write a result, as :func:`deliver_result` does.
+
+    The text also names the GPU that the setup's tensors are on, if no option named it.
+    """
+    where = f"no --device was given: the setup's new tensors are on {device}"
+    needless = not options.setup or options.device is not None or device.type == "cpu"
+    deliver_result(
+        options,
+        lambda: text_of(result, options),
+        result.to_json,
+        "" if needless else where,
+        *remarks,
+        **files,
     )
 
 
-def with_device(text: str, options: argparse.Namespace, device: torch.device) -> str:
-    """Append the GPU that the setup's tensors are on, if no option named it."""
-    if not options.setup or options.device is not None or device.type == "cpu":
-        return text
-    return f"{text}\n\nno --device was given: the setup's new tensors are on {device}"
-
-
 @contextlib.contextmanager
-def told_in_one_sentence() -> Iterator[None]:
-    """Convert exceptions from statements, `time_op` and `compare` to an InputError."""
+def prepared(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], torch.device]]:
+    """Run the setup, and yield the variables for statements and the device.
+
+    Raises:
+        InputError: the setup or a statement failed, or the code that times it within the context.
+    """
+    device = resolve_device(options.device)
+    namespace = fresh_namespace(device)
     try:
-        yield
+        set_up(options, namespace, device)
+        yield namespace, device
     except (Exception, SystemExit) as error:
         sentence = raised_by(error)
         if not sentence and isinstance(error, (ValueError, RuntimeError, OSError)):

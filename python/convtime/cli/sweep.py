@@ -13,26 +13,18 @@ from typing import Any
 import torch
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import (
-    add_json,
-    add_verbose,
-    check_files,
-    deliver_result,
-    print_error,
-)
+from convtime.cli.output import add_outputs, check_outputs, print_error
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.conv.compare import BACKWARD, FORWARD, SIDES, layer_call
 from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
-from convtime.core.files import write_file
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
 from convtime.sweeps import plot
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS
-from convtime.sweeps.result import Sweep
 from convtime.sweeps.sweep import run
 from convtime.timing.candidate import Candidate
 from convtime.timing.snippet import names_in
@@ -97,15 +89,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     snippet.add_setup_options(parser)
     add_timing_options(parser, but=("margin",))
-    add_verbose(parser)
-    add_json(parser)
-    output = functools.partial(parser.add_argument, type=arguments.file_name)
-    output("--csv", metavar="FILE", help="write the table")
-    output("--plot", metavar="FILE", help="plot the result: PNG, SVG or PDF")
+    add_outputs(parser, verbose=True, table=True)
 
 
 def _run(options: argparse.Namespace) -> None:
-    check_files(options, "file")
+    check_outputs(options, {"--file": options.file})
     device = resolve_device(options.device)
     are_problems = _are_problems(options)
 
@@ -134,26 +122,13 @@ def _run(options: argparse.Namespace) -> None:
                 f"convtime: the points so far are in {options.file}; the same command continues"
             )
         raise
-    _deliver(options, swept, device)
+    files: dict[str, Callable[[], str | bytes]] = {"csv": swept.to_csv}
+    if swept.measurements:
+        files["plot"] = lambda: plot.draw_sweep(swept, options.plot.suffix)
+    snippet.deliver(options, swept, device, **files)
     if not swept.measurements:
         first = swept.failed[0]
         raise InputError(f"every point failed, e.g. {first.name}: {first.error}")
-
-
-def _deliver(options: argparse.Namespace, swept: Sweep, device: torch.device) -> None:
-    others: list[Callable[[], None]] = []
-    if options.csv:
-        others.append(lambda: write_file(options.csv, swept.to_csv()))
-    if options.plot and swept.measurements:
-        others.append(lambda: write_file(options.plot, plot.draw_sweep(swept, options.plot.suffix)))
-    deliver_result(
-        options,
-        lambda: snippet.with_device(
-            swept.details() if options.verbose else str(swept), options, device
-        ),
-        lambda: codec.to_json(swept.to_dict()),
-        others,
-    )
 
 
 def _texts(given: Sequence[str]) -> dict[str, str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 
 from convtime.cli import snippet
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
-from convtime.core import codec
-from convtime.device.resolve import resolve_device
+from convtime.cli.output import add_outputs, check_outputs
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -18,25 +16,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "For example: convtime time 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
     parser.set_defaults(run=_run)
-    parser.add_argument(
-        "statement",
-        nargs="+",
-        metavar="STATEMENT",
-        help="statement to time; several arguments are its lines, and - reads standard input",
-    )
+    snippet.add_statement(parser, "time")
     snippet.add_options(parser)
-    add_verbose(parser)
-    add_json(parser)
+    add_outputs(parser, verbose=True)
 
 
 def _run(options: argparse.Namespace) -> None:
-    check_json(options.json)
+    check_outputs(options)
     statement = snippet.statement_of(options.statement)
-    device = resolve_device(options.device)
-    namespace = snippet.fresh_namespace(device)
-    with snippet.told_in_one_sentence():
-        snippet.set_up(options, namespace, device)
+    with snippet.prepared(options) as (namespace, device):
         measured = snippet.time_statement(statement, options, namespace)
-    text = measured.details() if options.verbose else str(measured)
-    text = snippet.with_device(text, options, device)
-    deliver_result(options, lambda: text, lambda: codec.to_json(measured.to_dict()))
+    snippet.deliver(options, measured, device)

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from convtime.cli import arguments
 from convtime.cli.output import print_error
 from convtime.core.errors import InputError
-from convtime.timing.batch_record import BatchRecord
 from convtime.timing.options import Options
 
 # A stream belongs to this process; `log` is only a switch on a command line, not a function.
@@ -39,14 +38,14 @@ def add_timing_options(
     for name, field in _FIELDS.items():
         if name not in (*_NOT_AS_SUCH, *but):
             group.add_argument(
-                _flag(name),
+                f"--{name.replace('_', '-')}",
                 help=_help(texts[name].__metadata__[0], defaults.get(name, field.default)),
                 **_reading(name, hints[name]),
             )
     group.add_argument(
         "--log",
         action="store_const",
-        const=_log,
+        const=print_error,
         help="print a line for each batch of calls to standard error",
     )
 
@@ -85,11 +84,3 @@ def _help(text: str, default: object) -> str:
     plain = re.sub(r":\w+:`(.+?)`", r"\1", text).replace("``", "")
     plain = plain.rstrip(".").replace("%", "%%")
     return plain if default is None or default is True else f"{plain} (default: {default})"
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _log(record: BatchRecord) -> None:
-    print_error(str(record))

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.core.text import printable
-
-Finding = tuple[str, str]  # the title, and the verdict, such as "slower"
+from convtime.timing.verdict import Finding, exit_code_of
 
 
 def add_verdict_options(
@@ -52,11 +51,7 @@ def add_verdict_options(
 
 def judge(found: Sequence[Finding], options: argparse.Namespace) -> tuple[int, str]:
     """Return the exit code, and a line with the reason; the line is empty for 0."""
-    causes = [each for each in found if each[1] in options.fail_on]
-    code = FOUND if causes else DONE
-    if not causes:
-        causes = [each for each in found if each[1] == "uncertain"]
-        code = options.uncertain if causes else DONE
+    code, causes = exit_code_of(found, options.fail_on, options.uncertain)
     told = (f"{printable(title)} ({what})" for title, what in causes)
     return code, f"exits with {code}: {', '.join(told)}" if code else ""
 

@@ -18,6 +18,7 @@ from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
+from convtime.exchange.upgrade import renewed
 from convtime.ops.arguments import resolve_padding
 from convtime.timing.activity import same_launches
 from convtime.timing.compare import compare
@@ -130,12 +131,12 @@ class LayerResult:
             for who in ("pytorch", "convtime")
             if isinstance(data.get(who), Mapping)
         }
-        return codec.decode(cls, {**data, **sides})
+        return codec.decode(cls, renewed({**data, **sides}))
 
 
 def measurement_row(measurement: Measurement) -> dict[str, Any]:
     """Encode a measurement without its provenance, which is the same for every row of a run."""
-    fields = measurement.to_dict()
+    fields = codec.encode(measurement)
     del fields["provenance"]
     # To the picosecond: no clock is finer, and further digits only enlarge the file.
     for name in (

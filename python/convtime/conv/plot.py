@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.plot import COLOURS, figure_class, file_type
+from convtime.core.plot import COLORS, file_content, new_figure
 from convtime.core.text import printable
 
 if TYPE_CHECKING:
@@ -29,9 +28,8 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     Returns:
         Content of the plot's file.
     """
-    # A separate Figure, not pyplot's: it always draws off-screen and leaves the user's state alone.
     width = min(40.0, max(8.0, 0.32 * len(results) + 2))  # inches
-    figure = figure_class()(figsize=(width, 6.2), dpi=130, layout="constrained")
+    figure = new_figure(width, 6.2)
     times, ratios = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
 
     places = range(len(results))
@@ -54,7 +52,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
             fmt="o",
             markersize=4,
             capsize=2.5,
-            color=COLOURS[who],
+            color=COLORS[who],
             label=who,
         )
     times.set_yscale("log")
@@ -85,7 +83,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
         fmt="o",
         markersize=4,
         capsize=2.5,
-        color=COLOURS["convtime"],
+        color=COLORS["convtime"],
     )
     different = [place for place in places if not results[place].bit_identical]
     if different:
@@ -112,7 +110,4 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
         parse_math=False,  # a name may contain any character, including "$"
     )
     ratios.set_xlim(-0.6, len(results) - 0.4)
-
-    picture = io.BytesIO()
-    figure.savefig(picture, format=file_type(suffix))
-    return picture.getvalue()
+    return file_content(figure, suffix)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from convtime.core.dimensions import per_dimension
 from convtime.core.errors import InputError
-from convtime.core.kinds import ConvolutionKind
+from convtime.core.kinds import ConvolutionKind, kind_of
 
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
 LARGEST_SIZE = 2**31 - 1
@@ -158,7 +158,7 @@ class ConvProblem:
     @property
     def kind(self) -> ConvolutionKind:
         """The kind of convolution, one of six."""
-        return ConvolutionKind(self.rank, self.transposed)
+        return kind_of(self.rank, self.transposed)
 
     @property
     def output_size(self) -> tuple[int, ...]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from convtime.conv.compare import LayerResult
     from convtime.conv.step import StepResult
 
-SCHEMA = "3.3"
 FEW_SAMPLES = 10  # with fewer, a median's interval spans almost the whole range
 
 
@@ -147,11 +146,8 @@ def to_json(
         step: result of a model's training step; None if not timed.
         empty: names of layers called on an empty input, once per call.
     """
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "rows": [result.to_dict() for result in results],
-        "provenance": provenance,
-    }
+    rows = [result.to_dict() for result in results]
+    document = codec.document("Convolutions", {"rows": rows, "provenance": provenance})
     if step is not None:
         document["step"] = step.to_dict()
     if empty:

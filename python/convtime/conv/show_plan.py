@@ -1,12 +1,13 @@
-"""Render a PlanChoice as one line, a sheet of facts, and HTML."""
+"""Show a PlanChoice: one line, and all facts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from convtime.core import html, text
+from convtime.core.page import Block, Facts
+from convtime.core.text import printable
 
 if TYPE_CHECKING:
     from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
@@ -19,30 +20,22 @@ def line(choice: PlanChoice) -> str:
         f"{choice.pass_name} of {' by '.join(sizes)}, {choice.dtype}, {choice.device}: "
         f"{choice.tag}, by {choice.policy} ({choice.source}), used {choice.uses} times"
     )
-    return text.printable(told)
+    return printable(told)
 
 
-def sheet(choice: PlanChoice) -> str:
-    """Return one line per fact."""
-    return f"{line(choice)}\n{text.facts(_facts(choice), indent=2)}"
-
-
-def html_sheet(choice: PlanChoice) -> str:
-    """Return an HTML table, with all text escaped."""
-    return html.facts(line(choice), _facts(choice))
-
-
-def _sizes(tensor: TensorDescriptor | None) -> str:
-    return "unknown" if tensor is None else "×".join(map(str, tensor.sizes))
-
-
-def _facts(choice: PlanChoice) -> dict[str, text.Cell]:
+def details(choice: PlanChoice) -> Iterator[Block]:
+    """Yield one line per fact."""
     absent = [name for name in ("z", "b") if getattr(choice, name) is None]  # no tensor is added
-    return {
+    facts = {
         field.name.replace("_", " "): in_words(getattr(choice, field.name))
         for field in dataclasses.fields(choice)
         if field.name not in absent
     }
+    yield Facts(facts, title=line(choice))
+
+
+def _sizes(tensor: TensorDescriptor | None) -> str:
+    return "unknown" if tensor is None else "×".join(map(str, tensor.sizes))
 
 
 def in_words(value: object) -> str:

@@ -1,4 +1,4 @@
-"""JSON serialization of result types, each with a "major.minor" schema version.
+"""JSON of results: every document names its type and its schema version.
 
 A reader fills fields that older minor versions lack with their defaults, ignores fields that newer
 minor versions add, and rejects every other major version.
@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+
+from convtime.core.files import extension_of, write_file
 
 Result = TypeVar("Result")
 Kept = TypeVar("Kept", bound="Stored")
@@ -24,34 +27,105 @@ Kept = TypeVar("Kept", bound="Stored")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Stored:
-    """A dataclass that is stored as JSON with a schema version."""
+#: Version of all documents. The major version changes when older readers cannot read a document.
+SCHEMA = "6.0"
 
-    SCHEMA: ClassVar[str]
+
+class Stored:
+    """A dataclass that is stored as JSON, with its type and the schema version."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable dict that includes the schema version."""
-        return encode(self, self.SCHEMA)
+        """Return a JSON-serializable dict that includes type and schema version."""
+        return document(type(self).__name__, encode(self))
 
     @classmethod
     def from_dict(cls: type[Kept], data: Mapping[str, Any]) -> Kept:
         """Rebuild the object from :meth:`to_dict` output, also after JSON turned tuples into lists.
 
         Raises:
-            ValueError: the major schema version differs, a field is missing, or a field has the
-                wrong type.
+            ValueError: the data is of another type or major schema version, a field is missing, or
+                a field has the wrong type.
         """
-        return decode(cls, data, cls.SCHEMA)
+        check_document(cls.__name__, data)
+        return decode(cls, data)
 
     def to_json(self) -> str:
-        """Return :meth:`to_dict` as a strict JSON string."""
-        return json.dumps(self.to_dict(), allow_nan=False)
+        """Return :meth:`to_dict` as strict JSON; numbers that JSON cannot represent become null."""
+        return to_json(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to a file, from which :func:`convtime.load` reads it.
+
+        The file holds either its old content or the new at every moment.
+
+        Args:
+            path: the file; it ends in ``.json`` or has no extension.
+
+        Raises:
+            InputError: the path has another extension, or the file cannot be written.
+        """
+        extension_of(path, (".json",))
+        write_file(path, self.to_json())
 
 
-def encode(value: object, schema: str | None = None) -> dict[str, Any]:
-    """Convert a dataclass to JSON-serializable builtins, with its schema version if it has one."""
+def document(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with the type and the schema version of their document."""
+    return {"type": kind, "schema": SCHEMA, **fields}
+
+
+def check_document(kind: str, data: object) -> None:
+    """Check the type and the major schema version of a document.
+
+    Raises:
+        ValueError: one of them is different.
+    """
+    told = data if isinstance(data, Mapping) else {}
+    found, schema = told.get("type", kind), told.get("schema")
+    if found != kind:
+        raise ValueError(f"{_name(kind)} cannot be read from JSON of type {reprlib.repr(found)}")
+    major = SCHEMA.partition(".")[0]
+    if not isinstance(schema, str) or schema.partition(".")[0] != major:
+        raise ValueError(
+            f"{_name(kind)} of schema {reprlib.repr(schema)} cannot be read, only of schema "
+            f"{major}.x; convtime.load reads files of some earlier versions"
+        )
+
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Number: TypeAlias = float
+    LowerBound: TypeAlias = float
+    UpperBound: TypeAlias = float
+else:
+
+    class Number(float):
+        """A number that may be NaN, which JSON has as null."""
+
+    class LowerBound(float):
+        """A number that may be -inf, which JSON has as null."""
+
+    class UpperBound(float):
+        """A number that may be inf, which JSON has as null."""
+
+
+_NULLS: dict[type[float], float] = {Number: math.nan, LowerBound: -math.inf, UpperBound: math.inf}
+
+
+def _number(kind: type[Any], value: object) -> Any:
+    if kind not in _NULLS:
+        raise TypeError(f"a {kind.__name__} cannot be read from JSON")
+    if value is None:
+        return kind(_NULLS[kind])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"Expected `float`, got `{type(value).__name__}`")
+    return kind(value)
+
+
+def encode(value: object) -> dict[str, Any]:
+    """Convert a dataclass to JSON-serializable builtins."""
     fields: dict[str, Any] = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
-    return fields if schema is None else {"schema": schema, **fields}
+    return fields
 
 
 def _plain(value: object) -> object:
@@ -62,43 +136,29 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} is not JSON-serializable, got {value!r}")
 
 
-def decode(kind: type[Result], data: object, schema: str | None = None) -> Result:
+def decode(kind: type[Result], data: object) -> Result:
     """Reverse :func:`encode`, also after JSON turned tuples into lists and keys into strings.
 
     Raises:
-        ValueError: the major version differs, a field is missing, or a field has the wrong type;
-            the message names the field's path.
+        ValueError: a field is missing or has the wrong type; the message names the field's path.
     """
     try:
-        if schema is not None:
-            _check_version(kind, data, schema)
-        return msgspec.convert(data, kind, str_keys=True)
+        return msgspec.convert(data, kind, str_keys=True, dec_hook=_number)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{_name(kind)} cannot be read: {error}") from error
+        raise ValueError(f"{_name(kind.__name__)} cannot be read: {error}") from error
 
 
-def _check_version(kind: type[object], data: object, schema: str) -> None:
-    found = data.get("schema") if isinstance(data, Mapping) else None
-    major = schema.partition(".")[0]
-    if not isinstance(found, str) or found.partition(".")[0] != major:
-        raise ValueError(
-            f"{_name(kind)} of schema {reprlib.repr(found)} cannot be read, only of schema "
-            f"{major}.x; read it with the convtime that wrote it"
-        )
+def _name(kind: str) -> str:
+    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
 
 
-def _name(kind: type[object]) -> str:
-    article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    return f"{article} {kind.__name__}"
-
-
-def to_json(document: Mapping[str, Any]) -> str:
+def to_json(content: Mapping[str, Any]) -> str:
     """Format strict JSON with one line per list item: a diff then shows which rows changed.
 
     Each line has the format of :func:`to_json_line`.
     """
     entries = []
-    for key, value in document.items():
+    for key, value in content.items():
         if isinstance(value, list | tuple) and value:
             rows = ",\n".join(f"  {to_json_line(row)}" for row in value)
             entries.append(f" {to_json_line(key)}: [\n{rows}\n ]")

@@ -1,53 +1,66 @@
-"""Build HTML tables and lists; all text is escaped.
+"""Render a page as HTML; all text is escaped.
 
 The page's own colors apply, which makes results readable in light and dark themes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
-from convtime.core.text import Cell, printable
+from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Sentences, Table
+from convtime.core.text import printable
 
 
-def facts(title: str, named: Mapping[str, Cell]) -> str:
-    """Return a table with one row per fact."""
-    rows = "".join(
-        f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in named.items()
-    )
-    return f"<table><caption>{_safe(title)}</caption>{rows}</table>"
+def render(blocks: Iterable[Block]) -> str:
+    """Return a page as HTML."""
+    return "".join(map(_block, blocks))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> str:
-    """Return a table with headers and an optional title."""
-    lines = ["".join(_cell("th", header) for header in headers)]
-    lines += ["".join(_cell("td", cell) for cell in row) for row in rows]
+def _block(block: Block) -> str:
+    match block:
+        case Line(text):
+            return _paragraph(text)
+        case Facts(named):
+            rows = [_cell("th", name) + _cell("td", fact) for name, fact in named.items()]
+            return _table(block.title, rows)
+        case Table(headers, cells, right):
+            rows = [_row("td", row, headers or row, right) for row in cells]
+            heads = [_row("th", headers, headers, right)] if headers and rows else []
+            return _table(block.title, heads + rows)
+        case Sentences(texts):
+            items = "".join(f"<li>{_safe(text)}</li>" for text in texts)
+            return _paragraph(block.title) + (f"<ul>{items}</ul>" if items else "")
+        case Picture(svg):
+            return _paragraph(block.title) + svg
+        case Details(blocks):
+            summary = _safe(block.title or "details")
+            return f"<details><summary>{summary}</summary>{render(blocks)}</details>"
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{_safe(text)}</p>" if text else ""
+
+
+def _table(title: str, rows: Sequence[str]) -> str:
+    if not rows:
+        return _paragraph(title)
     caption = f"<caption>{_safe(title)}</caption>" if title else ""
-    return f"<table>{caption}{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    return f"<table>{caption}{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
-def items(texts: Iterable[str]) -> str:
-    """Return a list; an empty string if there are no items."""
-    told = "".join(f"<li>{_safe(text)}</li>" for text in texts)
-    return f"<ul>{told}</ul>" if told else ""
+def _row(kind: str, cells: Sequence[Cell], headers: Sequence[Cell], right: Collection[str]) -> str:
+    pairs = zip(headers, cells, strict=True)
+    return "".join(
+        _cell(kind, cell, "right" if header in right else "left") for header, cell in pairs
+    )
 
 
-def paragraph(text: str) -> str:
-    """Return a paragraph."""
-    return f"<p>{_safe(text)}</p>"
-
-
-def hidden(summary: str, content: str) -> str:
-    """Return content that is collapsed under a summary; the content must be HTML."""
-    return f"<details><summary>{_safe(summary)}</summary>{content}</details>"
+def _cell(kind: str, content: Cell, side: str = "left") -> str:
+    lines = [content] if isinstance(content, str) else content
+    return f"<{kind} style='text-align:{side}'>{'<br>'.join(map(_safe, lines))}</{kind}>"
 
 
 def _safe(text: str) -> str:
     """Escape text for HTML, and replace control characters such as text direction marks."""
     return escape(printable(text))
-
-
-def _cell(kind: str, content: Cell) -> str:
-    lines = [content] if isinstance(content, str) else content
-    return f"<{kind} style='text-align:left'>{'<br>'.join(map(_safe, lines))}</{kind}>"

@@ -18,21 +18,31 @@ class ConvolutionKind:
         transposed: whether it is a transposed convolution.
         function: name of the function and op, e.g. "conv_transpose2d".
         layer: name of the torch.nn class, e.g. "ConvTranspose2d".
+        numbers: names of the op's arguments after the bias, in order.
     """
 
     rank: int
     transposed: bool
-    # Stored, not computed on access: torch.compile may treat the rank as a symbol.
-    function: str = dataclasses.field(init=False)
-    layer: str = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        function = f"conv{'_transpose' if self.transposed else ''}{self.rank}d"
-        object.__setattr__(self, "function", function)
-        layer = f"Conv{'Transpose' if self.transposed else ''}{self.rank}d"
-        object.__setattr__(self, "layer", layer)
+    function: str
+    layer: str
+    numbers: tuple[str, ...]
 
 
 KINDS = tuple(
-    ConvolutionKind(rank, transposed) for transposed in (False, True) for rank in (1, 2, 3)
+    ConvolutionKind(rank, transposed, f"{function}{rank}d", f"{layer}{rank}d", numbers)
+    for transposed, function, layer, numbers in (
+        (False, "conv", "Conv", ("stride", "padding", "dilation", "groups")),
+        (
+            True,
+            "conv_transpose",
+            "ConvTranspose",
+            ("stride", "padding", "output_padding", "groups", "dilation"),
+        ),
+    )
+    for rank in (1, 2, 3)
 )
+
+
+def kind_of(rank: int, transposed: bool) -> ConvolutionKind:
+    """Return the convolution with this number of spatial dimensions."""
+    return KINDS[rank - 1 + 3 * transposed]

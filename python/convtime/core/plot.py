@@ -12,8 +12,8 @@ from typing import Any
 from convtime.core.errors import InputError, MissingPackageError, first_line
 
 # Okabe and Ito's palette, which is suitable for color-blind readers.
-COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
-SMALL: dict[str, Any] = {"markersize": 3, "color": COLOURS["convtime"]}
+COLORS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
+SMALL: dict[str, Any] = {"markersize": 3, "color": COLORS["convtime"]}
 FILE_TYPES = ("png", "svg", "pdf")  # matplotlib's types that need no other program
 
 
@@ -41,6 +41,21 @@ def figure_class() -> Any:
     return ShownFigure
 
 
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of a size in inches.
+
+    It is not pyplot's: it always draws off-screen and leaves the user's state alone.
+    """
+    return figure_class()(figsize=(width, height), dpi=130, layout="constrained")
+
+
+def file_content(figure: Any, suffix: str) -> bytes:
+    """Return the content of a figure's file, whose type the suffix determines."""
+    content = io.BytesIO()
+    figure.savefig(content, format=_file_type(suffix))
+    return content.getvalue()
+
+
 def check_plot(path: str | os.PathLike[str]) -> None:
     """Check before any timing that a plot of this file type can be drawn.
 
@@ -48,25 +63,21 @@ def check_plot(path: str | os.PathLike[str]) -> None:
         InputError: matplotlib is missing, or the file type is unknown.
     """
     figure_class()
-    if file_type(Path(path).suffix) not in FILE_TYPES:
+    if _file_type(Path(path).suffix) not in FILE_TYPES:
         raise InputError(
             f"{path}: a plot's file name must end in one of "
             f"{', '.join(f'.{name}' for name in FILE_TYPES)}"
         )
 
 
-def file_type(suffix: str) -> str:
+def _file_type(suffix: str) -> str:
     return suffix.removeprefix(".").lower()
 
 
+def scaled(values: Iterable[float | None], factor: float) -> list[float]:
+    """Return values in another unit; NaN, which plots leave out, where a value is unknown."""
+    return [math.nan if value is None else factor * value for value in values]
+
+
 def microseconds(seconds: Iterable[float]) -> list[float]:
-    return [1e6 * second for second in seconds]
-
-
-def draw_estimate(
-    axis: Any, value: float, interval: tuple[float, float], height: float, who: str
-) -> None:
-    if value > 0:  # the axis is logarithmic
-        axis.plot(1e6 * value, height, "o", color=COLOURS[who], markersize=4)
-    if interval[0] > 0 and math.isfinite(interval[1]):
-        axis.plot(microseconds(interval), (height, height), color=COLOURS[who])
+    return scaled(seconds, 1e6)

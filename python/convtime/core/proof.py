@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from convtime.core import codec
 from convtime.core.files import exclusive_state, replace_file, state_folder
@@ -44,8 +44,6 @@ class Proof(codec.Stored):
         date: date of the check, in UTC.
         promises: the checked promises.
     """
-
-    SCHEMA: ClassVar[str] = "1.0"
 
     gpu: str
     gpu_uuid: str

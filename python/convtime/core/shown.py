@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from convtime.core import html, text
+
 
 class Shown:
     """A result that is printed by the functions of a module.
 
-    The module has ``line`` (one line), ``brief`` (the printed text; without it, ``line``),
-    ``sheet`` (all facts) and ``html_sheet``. It imports the result's type for type checkers only.
+    The module has ``line`` (one line), ``printed`` (the blocks of the printed text; without it,
+    ``line``) and ``details`` (the blocks of the whole page; without it, ``printed``). It imports
+    the result's type for type checkers only.
     """
 
     _show: ClassVar[Any]
@@ -22,17 +25,17 @@ class Shown:
 
     def __str__(self) -> str:
         """Return the result as text, with its remarks."""
-        text: str = getattr(self._show, "brief", self._show.line)(self)
-        return text
+        if hasattr(self._show, "printed"):
+            return text.render(self._show.printed(self))
+        line: str = self._show.line(self)
+        return line
 
     def __repr__(self) -> str:
         return f"<{self._package}.{type(self).__name__} {self._show.line(self)}>"
 
     def details(self) -> str:
         """Return all known facts as text."""
-        text: str = self._show.sheet(self)
-        return text
+        return text.render(self._show.details(self))
 
     def _repr_html_(self) -> str:
-        html: str = self._show.html_sheet(self)
-        return html
+        return html.render(self._show.details(self))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from io import StringIO
 from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
-#: Content of a table cell: one or several lines of text.
-Cell = str | Sequence[str]
+from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Sentences, Table
 
 _UNBOUNDED = 100_000  # columns
 # Minimum widths to which long words may be broken, tried in this order until the table fits.
@@ -31,6 +30,37 @@ def printable(text: str) -> str:
     )
 
 
+def render(blocks: Iterable[Block], indent: int = 0) -> str:
+    """Return a page as text, with an empty line between blocks."""
+    page = ""
+    for block in blocks:
+        if isinstance(block, Picture):
+            continue
+        below = block.indent
+        if below is None:
+            below = 2 if block.title else 0
+        title = " " * indent + printable(block.title) if block.title else ""
+        if told := "\n".join(filter(None, (title, _content(block, indent + below)))):
+            page += ("\n" if block.tight else "\n\n") * bool(page) + told
+    return page
+
+
+def _content(block: Line | Facts | Table | Sentences | Details, indent: int) -> str:
+    match block:
+        case Line(text):
+            return " " * indent + printable(text)
+        case Facts(named):
+            facts = [(f"{name}:", fact) for name, fact in named.items()]
+            return table((), facts, indent=indent)
+        case Table(headers, cells, right):
+            rows = [*cells]
+            return table(headers, rows, right=right, indent=indent) if rows else ""
+        case Sentences(texts):
+            return table((), [(text,) for text in texts], indent=indent)
+        case Details(blocks):
+            return render(blocks, indent)
+
+
 def table(
     headers: Sequence[str],
     rows: Iterable[Sequence[Cell]],
@@ -41,41 +71,28 @@ def table(
     """Return a table; cells wrap if the terminal is narrow.
 
     Args:
-        headers: headers of the columns.
+        headers: headers of the columns; empty for a table without headers.
         rows: rows with one cell per column.
         right: headers of right-aligned columns.
         indent: number of spaces before each line.
     """
     rows = [*rows]
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    lines: list[Sequence[Cell]] = [headers, *rows] if headers else rows
+    if not lines:
+        return ""
+    drawn = Grid(
+        box=box.SIMPLE_HEAD if headers else None,
+        show_header=bool(headers),
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1 if headers else _GAP, 0, 0),
+    )
     sides: list[Literal["left", "right"]] = [
-        "right" if header in right else "left" for header in headers
+        "right" if header in right else "left" for header in lines[0]
     ]
-    widths = _widths([headers, *rows], indent, [side == "right" for side in sides])
-    for header, side, width in zip(headers, sides, widths, strict=True):
+    widths = _widths(lines, indent, [side == "right" for side in sides])
+    for header, side, width in zip(lines[0], sides, widths, strict=True):
         drawn.add_column(_text(header), justify=side, overflow="fold", width=width)
-    return _render(drawn, rows, indent)
-
-
-def facts(named: Mapping[str, Cell], *, indent: int = 0) -> str:
-    """Return one line per fact, with names on the left."""
-    return columns([(f"{name}:", fact) for name, fact in named.items()], indent=indent)
-
-
-def sentences(texts: Iterable[str], *, indent: int = 0) -> str:
-    """Return sentences on separate lines."""
-    return columns([(text,) for text in texts], indent=indent)
-
-
-def columns(rows: Sequence[Sequence[Cell]], *, indent: int = 0) -> str:
-    """Return rows of text without headers."""
-    drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for width in _widths(rows, indent, [False] * (len(rows[0]) if rows else 0)):
-        drawn.add_column(overflow="fold", width=width)
-    return _render(drawn, rows, indent)
-
-
-def _render(drawn: Table, rows: Iterable[Sequence[Cell]], indent: int) -> str:
     for row in rows:
         drawn.add_row(*map(_text, row))
     console = Console(

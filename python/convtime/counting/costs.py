@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,10 +16,21 @@ from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.counting.counters import gpu_place
 from convtime.counting.kernel_counters import CountersUnavailable
 from convtime.device import nvml
-from convtime.timing.candidate import Candidate, LastPass, backward_of, clear_gradients
-from convtime.timing.options import Options
+from convtime.timing.candidate import (
+    Candidate,
+    LastPass,
+    backward_of,
+    clear_gradients,
+    clearing_gradients,
+)
 from convtime.timing.sampling.measure import on, several_ranks, turn_on
 from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.signature import candidate_and_options, takes_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from convtime.timing.options import CountOptions
 
 _WARM_UP_SECONDS = 0.5  # until clock and power settle
 _BATCH_SECONDS = 0.005
@@ -27,16 +38,12 @@ _MOST_CALLS = 1000  # per batch: the GPU's queue has room for so many launches
 _LONGEST_STEP = 1.0  # seconds between two steps of the counter, at most
 
 
+@takes_options(only=("device", "stream", "exclusive"), call=True)
 def energy(
-    fn: Callable[..., object],
+    fn: Callable[..., object] | Candidate,
     *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    setup: Callable[[], object] | None = None,
-    backward: bool = False,
     seconds: float = 2.0,
-    device: torch.device | str | int | None = None,
-    exclusive: bool = True,
+    **options: Unpack[CountOptions],
 ) -> Energy:
     """Measure the energy that the GPU uses for each call ``fn(*args, **kwargs)``, back to back.
 
@@ -44,46 +51,39 @@ def energy(
     is therefore the energy under sustained load with a warm cache. It includes everything else
     that the GPU draws power for, and the work of other processes on the same GPU.
 
-    The counter cannot be stopped between calls. With ``setup`` or ``backward``, the energy of the
+    The counter cannot be stopped between calls. With ``before`` or ``backward``, the energy of the
     work before each call is therefore measured separately and subtracted.
 
     Args:
-        fn: callable to measure.
-        args: positional arguments of ``fn``.
-        kwargs: keyword arguments of ``fn``.
-        name: name of the result. Default: the name of the function.
-        setup: called without arguments before each call; its energy is not part of the result.
-        backward: whether to measure the backward pass of ``fn``'s result instead.
+        {call}
         seconds: minimum duration of the measurement, after half a second of warm-up; twice this
-            with ``setup`` or ``backward``.
-        device: device of the work, as in ``time_op``.
-        exclusive: as in ``time_op``.
+            with ``before`` or ``backward``.
+        {options}
 
     Raises:
         CountersUnavailable: if the GPU or the driver does not count energy.
         ValueError: if ``seconds`` is not positive, or for another device.
     """
-    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
+    candidate, chosen = candidate_and_options("energy", fn, args, options)
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
         raise ValueError(f"seconds must be a positive number, got {seconds!r}")
-    options = Options(device=device, exclusive=exclusive)
-    place = gpu_place(candidate, options, "energy is counted by a GPU")
+    place = gpu_place(candidate, chosen, "energy is counted by a GPU")
     with (
-        turn_on(place, options, TimeLimit.of(None)),
-        on(place.device, None),
+        turn_on(place, chosen, TimeLimit.of(None)),
+        on(place.device, chosen.stream),
         _counter(place.device) as joules,
     ):
-        called = backward_of(candidate) if backward else candidate
-        before = called.setup
+        cleared = clearing_gradients(candidate)
+        called = backward_of(cleared) if candidate.backward else cleared
         if several_ranks():  # each rank would watch its own counter and need its own call count
             with _C.OfOneRank():
-                _with_setup(called)()
-        whole = watch(_Batches(_with_setup(called)), joules, seconds)
-        apart = None if before is None else watch(_Batches(before), joules, seconds)
+                _with_before(called)()
+        whole = watch(_Batches(_with_before(called)), joules, seconds)
+        apart = [watch(_Batches(each), joules, seconds) for each in (called.before,) if each]
     return Energy(
         name=candidate.name,
-        joules=whole.joules_per_call - (apart.joules_per_call if apart else 0),
-        resolution=whole.resolution_per_call + (apart.resolution_per_call if apart else 0),
+        joules=whole.joules / whole.calls - sum(each.joules / each.calls for each in apart),
+        resolution=sum(each.resolution / each.calls for each in (whole, *apart)),
         watts=whole.joules / whole.seconds,
         seconds=whole.seconds,
         calls=whole.calls,
@@ -91,10 +91,10 @@ def energy(
     )
 
 
-def _with_setup(candidate: Candidate) -> Callable[[], object]:
+def _with_before(candidate: Candidate) -> Callable[[], object]:
     def call() -> object:
-        if candidate.setup is not None:
-            candidate.setup()
+        if candidate.before is not None:
+            candidate.before()
         return candidate.fn(*candidate.args, **candidate.kwargs)
 
     return call
@@ -156,14 +156,6 @@ class Watched:
     resolution: float
     seconds: float
     calls: int
-
-    @property
-    def joules_per_call(self) -> float:
-        return self.joules / self.calls
-
-    @property
-    def resolution_per_call(self) -> float:
-        return self.resolution / self.calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,44 +222,33 @@ def _between(first: _Step, last: _Step, largest_step: float) -> Watched:
     )
 
 
+@takes_options(only=("device", "stream"), call=True)
 def peak_memory(
-    fn: Callable[..., object],
-    *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    setup: Callable[[], object] | None = None,
-    backward: bool = False,
-    device: torch.device | str | int | None = None,
+    fn: Callable[..., object] | Candidate, *args: Any, **options: Unpack[CountOptions]
 ) -> PeakMemory:
     """Measure the peak memory of ``fn(*args, **kwargs)``, as PyTorch's allocator counts it.
 
     One call is made first, so that persistent workspaces are already allocated. This resets
-    PyTorch's ``torch.cuda.max_memory_allocated``.
+    PyTorch's ``torch.cuda.max_memory_allocated``. Memory of ``before``, and of the forward pass
+    for ``backward``, counts as already allocated; the result of a backward pass is its gradients.
 
     Args:
-        fn: callable to measure.
-        args: positional arguments of ``fn``.
-        kwargs: keyword arguments of ``fn``.
-        name: name of the result. Default: the name of the function.
-        setup: called without arguments before each call; its memory counts as already allocated.
-        backward: whether to measure the backward pass of ``fn``'s result instead; its result is
-            the gradients. The forward pass's memory counts as already allocated. Gradients are None
-            afterwards.
-        device: device of the work, as in ``time_op``.
+        {call}
+        {options}
 
     Raises:
         CountersUnavailable: for work on the CPU, whose memory PyTorch does not count.
         ValueError: for another device.
     """
-    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
-    options = Options(device=device)
-    gpu = gpu_place(candidate, options, "PyTorch counts only the memory of GPUs").device
+    candidate, chosen = candidate_and_options("peak_memory", fn, args, options)
+    gpu = gpu_place(candidate, chosen, "PyTorch counts only the memory of GPUs").device
     last = LastPass()
-    called = backward_of(candidate, last) if backward else candidate
-    with on(gpu, None):
-        _with_setup(called)()
-        if called.setup is not None:
-            called.setup()
+    cleared = clearing_gradients(candidate)
+    called = backward_of(cleared, last) if candidate.backward else cleared
+    with on(gpu, chosen.stream):
+        _with_before(called)()
+        if called.before is not None:
+            called.before()
         torch.cuda.synchronize(gpu)
         torch.cuda.reset_peak_memory_stats(gpu)
         before = torch.cuda.memory_allocated(gpu)
@@ -275,7 +256,7 @@ def peak_memory(
         torch.cuda.synchronize(gpu)
         peak, after = torch.cuda.max_memory_allocated(gpu), torch.cuda.memory_allocated(gpu)
         del result
-        if backward:  # which also frees what the forward pass saved
+        if candidate.backward:  # which also frees what the forward pass saved
             clear_gradients(last.leaves)
             before_result = torch.cuda.memory_allocated(gpu)
         else:

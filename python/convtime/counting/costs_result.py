@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from convtime.core import codec
+
 
 @dataclasses.dataclass(frozen=True)
-class Energy:
+class Energy(codec.Stored):
     """A GPU's energy per call, measured over many back-to-back calls.
 
     It is the GPU's total energy during the measurement, including its idle power.
@@ -37,7 +39,7 @@ class Energy:
 
 
 @dataclasses.dataclass(frozen=True)
-class PeakMemory:
+class PeakMemory(codec.Stored):
     """Memory that a call took from PyTorch's allocator, in addition to the memory in use before.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -20,6 +21,12 @@ from convtime.timing.sampling.cache import flush_buffers, without_persisting_lin
 from convtime.timing.sampling.measure import Place, find_place, on, turn_on
 from convtime.timing.sampling.profilers import make_way_for_profilers
 from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.signature import candidate_and_options, takes_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from convtime.timing.options import CountOptions
 
 Replay = Literal["call", "kernel"]
 CounterCache = Literal["cold", "cold-clean", "warm"]
@@ -28,44 +35,32 @@ CounterCache = Literal["cold", "cold-clean", "warm"]
 DEFAULT_METRICS = tuple(GROUPS)
 
 
+@takes_options(only=("cache", "device", "stream", "exclusive"), call=True)
 def counters(
-    fn: Callable[..., object],
+    fn: Callable[..., object] | Candidate,
     *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
     metrics: str | Iterable[str] = DEFAULT_METRICS,
-    name: str | None = None,
-    setup: Callable[[], object] | None = None,
-    backward: bool = False,
     repeats: int = 1,
     replay: Replay = "kernel",
-    cache: CounterCache = "cold",
-    device: torch.device | str | int | None = None,
-    exclusive: bool = True,
+    **options: Unpack[CountOptions],
 ) -> Counters:
     """Read the GPU's hardware counters for each kernel of ``fn(*args, **kwargs)``.
 
+    ``fn`` is a callable, or a :class:`convtime.Candidate`, which has its arguments.
+
     Args:
-        fn: callable whose kernels are counted. Its result is dropped.
-        args: positional arguments of ``fn``.
-        kwargs: keyword arguments of ``fn``.
+        {call}
         metrics: one or several names of groups (``time``, ``dram``, ``l2``, ``sm``, ``occupancy``,
             ``tensor``), of metrics as in NVIDIA's tools (``dram__bytes_read.sum``), or of nvprof
             metrics (``dram_write_transactions``). ``all`` reads every metric of this GPU, which
             takes many passes. See :func:`convtime.counter_names`.
-        name: name of the result. Default: the name of the function.
-        setup: called without arguments before each call, before the cache flush; its GPU work is
-            not counted.
-        backward: whether to count the backward pass of ``fn``'s result instead.
         repeats: how many times everything is counted.
         replay: how the work is repeated, because the hardware counts only a few events at a time.
             With ``kernel``, CUPTI repeats each kernel for all metrics, and restores the memory that
-            it wrote. With ``call``, ``fn`` is called again for each set of metrics that fits in one
-            pass, after a flush each time. CUPTI still repeats kernels for a metric that needs
-            several passes alone.
-        cache: state of the L2 cache at each call, as in ``time_op``. If CUPTI repeats a kernel, the
-            flush precedes only the first pass.
-        device: device of the work, as in ``time_op``.
-        exclusive: as in ``time_op``.
+            it wrote; a flush precedes only the first pass. With ``call``, ``fn`` is called again
+            for each set of metrics that fits in one pass, after a flush each time. CUPTI still
+            repeats kernels for a metric that needs several passes alone.
+        {options}
 
     Raises:
         CountersUnavailable: if this machine, build or user has no access to the counters, or for a
@@ -76,26 +71,31 @@ def counters(
         RuntimeError: while a profiler runs, or if CUDA or CUPTI fails. Exceptions of ``fn`` pass
             through.
     """
-    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
     asked = split_names(metrics)
-    for what, value, allowed in (
-        ("replay", replay, get_args(Replay)),
-        ("cache", cache, get_args(CounterCache)),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{what} must be one of {str(allowed)[1:-1]}, got {value!r}")
+    if replay not in get_args(Replay):
+        raise ValueError(f"replay must be one of {str(get_args(Replay))[1:-1]}, got {replay!r}")
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats must be a whole number, 1 or more, got {repeats!r}")
-    options = Options(cache=cache, device=device, exclusive=exclusive)
-    place = gpu_place(candidate, options, "hardware counters need a GPU")
+    candidate, chosen = candidate_and_options("counters", fn, args, options)
+    if chosen.cache == "auto":
+        chosen = dataclasses.replace(chosen, cache="cold")
+    if chosen.cache not in get_args(CounterCache):
+        raise ValueError(
+            f"cache must be 'auto' or one of {str(get_args(CounterCache))[1:-1]} to read counters, "
+            f"got {chosen.cache!r}"
+        )
+    place = gpu_place(candidate, chosen, "hardware counters need a GPU")
     before = provenance(place.device)
-    with turn_on(place, options, TimeLimit.of(None)) as turn, on(place.device, None):
+    with (
+        turn_on(place, chosen, TimeLimit.of(None)) as turn,
+        on(place.device, chosen.stream),
+    ):
         make_way_for_profilers()
         chip = GpuChip(place.device)
         wanted = resolve(asked, chip)
         described = describe(wanted.metrics, chip)
-        with without_persisting_lines(cache, place.gpus) as set_aside:
-            counted = _count(candidate, wanted.metrics, replay, repeats, options, place)
+        with without_persisting_lines(chosen.cache, place.gpus) as set_aside:
+            counted = _count(candidate, wanted.metrics, replay, repeats, chosen, place)
     return make_counters(
         counted,
         wanted,
@@ -103,11 +103,11 @@ def counters(
         name=candidate.name,
         method="range profiler",
         replay=replay,
-        cache=cache,
+        cache=chosen.cache,
         cache_reason=set_aside,
         device=str(place.device),
-        exclusive=turn["exclusive"],
-        exclusive_reason=turn["exclusive_reason"],
+        exclusive=turn["exclusive"].used,
+        exclusive_reason=turn["exclusive"].reason,
         provenance=before,
     )
 
@@ -147,7 +147,7 @@ def _count(
     stream = torch.cuda.current_stream(place.device).cuda_stream
     with telling_refusals(place.device):
         return _C.count_kernels(
-            call=(called.fn, called.args, dict(called.kwargs), called.setup),
+            call=(called.fn, called.args, dict(called.kwargs), called.before),
             metrics=list(metrics),
             replays_kernels=replay == "kernel",
             repeats=repeats,

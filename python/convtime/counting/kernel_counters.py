@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 import reprlib
-from typing import Any, ClassVar
+from typing import Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
@@ -83,8 +83,6 @@ class Counters(codec.Stored, Shown, show=show):
     Raises:
         ValueError: a field lacks an entry for a metric.
     """
-
-    SCHEMA: ClassVar[str] = "1.1"
 
     name: str
     kernels: tuple[KernelCounters, ...]

@@ -11,7 +11,7 @@ from convtime.core.load import _C
 from convtime.counting.chip import GpuChip
 from convtime.counting.groups import GROUPS
 from convtime.counting.kernel_counters import CountersUnavailable
-from convtime.counting.names import Chip, countable, describe
+from convtime.counting.names import countable, describe
 from convtime.device.resolve import resolve_device
 
 
@@ -62,7 +62,7 @@ def counter_names(
     return names_of(GpuChip(gpu), containing)
 
 
-def names_of(chip: Chip, containing: str = "") -> tuple[CounterName, ...]:
+def names_of(chip: GpuChip, containing: str = "") -> tuple[CounterName, ...]:
     """List the metrics of a chip, as :func:`counter_names`."""
     group_of = {
         name: group

@@ -5,31 +5,20 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from convtime.core.errors import InputError
 from convtime.counting.groups import DESCRIPTIONS, DURATION, GROUPS
 from convtime.counting.nvprof import NVPROF
+
+if TYPE_CHECKING:
+    from convtime.counting.chip import GpuChip
 
 ALL: Final = "all"
 _NEAREST = 5
 
 # These count links of the whole device, which CUPTI does not attribute to one kernel.
 _DEVICE_UNITS = frozenset({"c2clink", "ctc", "nvlrx", "nvltx", "pcie"})
-
-
-class Chip(Protocol):
-    """The counters of a GPU."""
-
-    @property
-    def name(self) -> str:
-        """Name for messages, e.g. "cuda:0"."""
-
-    def metrics(self) -> Sequence[str]:
-        """All of its metrics, each with its most common suffix."""
-
-    def describe(self, names: Sequence[str]) -> Sequence[tuple[str, str, str] | None]:
-        """Description, unit and hardware unit of each metric; None for unsupported metrics."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +60,7 @@ def split_names(asked: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def resolve(asked: Iterable[str], chip: Chip) -> Wanted:
+def resolve(asked: Iterable[str], chip: GpuChip) -> Wanted:
     """Return the metrics that names refer to on a GPU.
 
     Raises:
@@ -113,7 +102,7 @@ def countable(metrics: Iterable[str]) -> list[str]:
     ]
 
 
-def describe(metrics: Sequence[str], chip: Chip) -> dict[str, tuple[str, str, float]]:
+def describe(metrics: Sequence[str], chip: GpuChip) -> dict[str, tuple[str, str, float]]:
     """Return each metric's description, unit, and the factor from CUPTI's unit to that unit."""
     told = {}
     for metric, known in zip(metrics, chip.describe(metrics), strict=True):
@@ -138,12 +127,12 @@ def _unit(metric: str) -> str:
     return metric.partition("__")[0]
 
 
-def _first_known(names: Sequence[str], chip: Chip) -> str | None:
+def _first_known(names: Sequence[str], chip: GpuChip) -> str | None:
     described = chip.describe(names)
     return next((name for name, known in zip(names, described, strict=True) if known), None)
 
 
-def _translate(name: str, chip: Chip) -> dict[str, float]:
+def _translate(name: str, chip: GpuChip) -> dict[str, float]:
     terms: Mapping[str, float] = NVPROF[name]
     metrics = [*terms]
     for metric, known in zip(metrics, chip.describe(metrics), strict=True):
@@ -154,7 +143,7 @@ def _translate(name: str, chip: Chip) -> dict[str, float]:
     return dict(terms)
 
 
-def _of_chip(name: str, chip: Chip) -> str:
+def _of_chip(name: str, chip: GpuChip) -> str:
     if _unit(name) in _DEVICE_UNITS:
         raise InputError(
             f"{name!r} counts a link of the whole device, which has no value for a single kernel; "

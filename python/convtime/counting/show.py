@@ -1,11 +1,12 @@
-"""Render Counters as one line, a table, a sheet with every kernel, and HTML."""
+"""Show Counters: one line, a table, and every kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from convtime.core import html, text
+from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
+from convtime.core.text import printable
 from convtime.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -19,59 +20,34 @@ _REPLAYED = {"call": "the whole call is repeated", "kernel": "each kernel is rep
 def line(counters: Counters) -> str:
     """Return one line with the number of kernels and metrics, and the counting conditions."""
     launches = sum(kernel.launches for kernel in counters.kernels)
-    return text.printable(
+    return printable(
         f"{counters.name}: {_count(len(counters.totals), 'metric')} of "
         f"{_count(launches, 'launch', 'launches')} on {counters.device}, in "
         f"{_count(counters.passes, 'pass', 'passes')}, cache {counters.cache}"
     )
 
 
-def brief(counters: Counters) -> str:
-    """Return the totals of a call, and notes on them."""
-    parts = [
-        line(counters),
-        text.table(_HEADERS, _totals(counters), right=_HEADERS[1:2], indent=2),
-        text.sentences(_remarks(counters), indent=2),
-        *_costs(counters),
-    ]
-    return "\n".join(filter(None, parts))
+def printed(counters: Counters) -> Iterator[Block]:
+    """Yield the totals of a call, and notes on them."""
+    yield Table(_HEADERS, _totals(counters), right=_HEADERS[1:2], title=line(counters))
+    yield Sentences(_remarks(counters), indent=2, tight=True)
+    yield Sentences(_costs(counters), tight=True)
 
 
-def sheet(counters: Counters) -> str:
-    """Return the totals, each kernel's values, and the counting conditions."""
-    parts = [
-        line(counters),
-        text.table(_HEADERS, _totals(counters), right=_HEADERS[1:2]),
-        *(
-            f"{text.printable(_title(kernel))}\n"
-            + text.table(
-                ("metric", "of a launch"),
-                _values(counters, kernel),
-                right=("of a launch",),
-                indent=2,
-            )
-            for kernel in counters.kernels
-        ),
-        text.facts(_conditions(counters)),
-        text.sentences(_remarks(counters)),
-        *_costs(counters),
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def html_sheet(counters: Counters) -> str:
-    """Return the counters as HTML, with all text escaped; kernels are collapsed."""
-    kernels = (
-        html.hidden(
-            _title(kernel), html.table(("metric", "of a launch"), _values(counters, kernel))
-        )
-        for kernel in counters.kernels
-    )
-    return (
-        html.table(_HEADERS, _totals(counters), line(counters))
-        + "".join(kernels)
-        + html.items([*_remarks(counters), *_costs(counters)])
-    )
+def details(counters: Counters) -> Iterator[Block]:
+    """Yield the totals, each kernel's values, and the counting conditions."""
+    yield Line(line(counters))
+    yield Table(_HEADERS, _totals(counters), right=_HEADERS[1:2])
+    for kernel in counters.kernels:
+        rows = [
+            (metric, format_value(value, counters.units[metric]))
+            for metric, value in kernel.values.items()
+        ]
+        values = Table(("metric", "of a launch"), rows, right=("of a launch",))
+        yield Details([values], title=_title(kernel))
+    yield Facts(_conditions(counters))
+    yield Sentences(_remarks(counters))
+    yield from map(Line, _costs(counters))
 
 
 def format_value(value: float | None, unit: str) -> str:
@@ -97,11 +73,6 @@ def _totals(counters: Counters) -> Iterator[tuple[str, str, str]]:
     for name, terms in counters.translated.items():
         value = counters[name]
         yield name, "none" if value is None else f"{value:,.6g}", f"nvprof's name: {_sum(terms)}"
-
-
-def _values(counters: Counters, kernel: KernelCounters) -> Iterator[tuple[str, str]]:
-    for metric, value in kernel.values.items():
-        yield metric, format_value(value, counters.units[metric])
 
 
 def _sum(terms: Mapping[str, float]) -> str:
@@ -143,11 +114,7 @@ def _remarks(counters: Counters) -> list[str]:
 
 def _costs(counters: Counters) -> list[str]:
     """Return the energy and peak memory, if measured."""
-    return [
-        text.printable(str(cost))
-        for cost in (counters.energy, counters.peak_memory)
-        if cost is not None
-    ]
+    return [str(cost) for cost in (counters.energy, counters.peak_memory) if cost is not None]
 
 
 def _count(number: int, one: str, several: str = "") -> str:

@@ -29,8 +29,6 @@ from convtime.core.files import exclusive_state, replace_file, state_folder
 from convtime.device import nvml
 from convtime.device.resolve import resolve_gpu
 
-SCHEMA = "2.0"
-
 #: By default these end a process silently, except SIGINT: Python raises KeyboardInterrupt.
 _DEADLY_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -73,7 +71,7 @@ class LockedClocks:
 
 
 @dataclasses.dataclass(frozen=True)
-class LockRecord:
+class LockRecord(codec.Stored):
     """The content of a lock's file: which process has locked which clocks.
 
     Attributes:
@@ -378,7 +376,7 @@ class _RecordError(RuntimeError):
 def _read(path: Path) -> LockRecord | None:
     """Read the record in a file; return None if it is missing or was written before a reboot."""
     try:
-        record = codec.decode(LockRecord, json.loads(path.read_text(encoding="utf-8")), SCHEMA)
+        record = LockRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, PermissionError):  # another user's folder has no record of ours
         return None
     except ValueError as error:
@@ -397,7 +395,7 @@ def _write(path: Path, clocks: LockedClocks) -> None:
         boot=_boot(),
         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
-    replace_file(path, json.dumps(codec.encode(record, SCHEMA)), mode=0o600)
+    replace_file(path, record.to_json(), mode=0o600)
 
 
 def _process_start(pid: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from convtime.core import codec
 from convtime.core.shown import Shown
@@ -36,8 +36,6 @@ class ClockTrace(codec.Stored, Shown, show=show):
         readings: readings in order of time; empty until the block ends.
         reason: why readings are missing or stopped early; empty if they did not.
     """
-
-    SCHEMA: ClassVar[str] = "2.0"
 
     device: str
     interval: float

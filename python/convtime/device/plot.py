@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core.plot import COLOURS, figure_class
+from convtime.core.plot import COLORS, microseconds, new_figure, scaled
 from convtime.core.text import printable
 
 if TYPE_CHECKING:
@@ -34,17 +34,15 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
         "throttled by": bool(reasons),
     }
     shown = [label for label, wanted in panels.items() if wanted]
-    figure: Figure = figure_class()(
-        figsize=(8, 1 + 1.5 * len(shown)), dpi=130, layout="constrained"
-    )
+    figure: Figure = new_figure(8, 1 + 1.5 * len(shown))
     axes = dict(zip(shown, figure.subplots(len(shown), 1, sharex=True), strict=True))
     if times:
         axes["time (µs)"].plot(
             [start for start, _ in times],
-            [1e6 * duration for _, duration in times],
+            microseconds(duration for _, duration in times),
             ".",
             markersize=3,
-            color=COLOURS["PyTorch"],
+            color=COLORS["PyTorch"],
         )
     seconds = [reading.seconds for reading in trace.readings]
     for label, name, scale in (
@@ -52,12 +50,8 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
         ("power (W)", "power", 1.0),
         ("temperature (°C)", "temperature", 1.0),
     ):
-        values = [getattr(reading, name) for reading in trace.readings]
-        axes[label].plot(
-            seconds,
-            [float("nan") if value is None else scale * value for value in values],
-            color=COLOURS["convtime"],
-        )
+        values = scaled((getattr(reading, name) for reading in trace.readings), scale)
+        axes[label].plot(seconds, values, color=COLORS["convtime"])
     if reasons:
         _draw_reasons(axes["throttled by"], trace, reasons)
     for label, axis in axes.items():
@@ -77,6 +71,6 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
             for start, end, reading in zip(starts, ends, trace.readings, strict=True)
             if reason in (reading.throttle_reasons or ())
         ]
-        axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
+        axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLORS["PyTorch"])
     labels = [printable(reason) for reason in reasons]
     axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)

@@ -1,4 +1,4 @@
-"""Render a ClockTrace as one line, a table, and HTML."""
+"""Show a ClockTrace: one line, and a table with a picture of each quantity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import html, svg, text
+from convtime.core import svg
+from convtime.core.page import Block, Line, Picture, Sentences, Table
+from convtime.core.text import printable
 
 if TYPE_CHECKING:
     from convtime.device.clock_trace import ClockTrace
@@ -27,37 +29,27 @@ def line(trace: ClockTrace) -> str:
     """Return one line with the duration and the range of each quantity."""
     if not trace.readings:
         why = trace.reason or "the block is still running"
-        return text.printable(f"{trace.device}: no readings: {why}")
+        return printable(f"{trace.device}: no readings: {why}")
     told = [f"{course.name} {course.range}" for course in _courses(trace)]
     throttled = _throttled(trace)
     if throttled:
         told.append(f"throttled by {', '.join(throttled)}")
     said = f"{_title(trace)}: {', '.join(told) or 'no quantity was reported'}"
-    return text.printable(f"{said}; but {trace.reason}" if trace.reason else said)
+    return printable(f"{said}; but {trace.reason}" if trace.reason else said)
 
 
-def sheet(trace: ClockTrace) -> str:
-    """Return a table of the readings, and how often each reason throttled the GPU."""
+def details(trace: ClockTrace) -> Iterator[Block]:
+    """Yield the readings, and how often each reason throttled the GPU."""
     if not trace.readings:
-        return line(trace)
-    parts = [
-        text.printable(_title(trace)),
-        text.table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:]),
-        text.sentences(_remarks(trace)),
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def html_sheet(trace: ClockTrace) -> str:
-    """Return the table and each quantity over time as HTML, with all text escaped."""
-    if not trace.readings:
-        return html.paragraph(line(trace))
-    parts = [html.table(_HEADERS, map(_row, _courses(trace)), _title(trace))]
+        yield Line(line(trace))
+        return
+    yield Line(_title(trace))
+    yield Table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:])
     times = [reading.seconds for reading in trace.readings]
     for course in _courses(trace):
         picture = svg.course(times, course.values, (course.low, course.high))
-        parts.append(html.paragraph(course.name) + picture)
-    return "".join(parts) + html.items(_remarks(trace))
+        yield Picture(picture, title=course.name)
+    yield Sentences(_remarks(trace))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,7 +47,7 @@ class GpuState:
     Attributes:
         uuid: UUID as nvidia-smi's ``-i`` takes it.
         other_processes: number of other processes that compute on the GPU.
-        utilisation: share of the second before any timing in which the GPU was busy.
+        utilization: share of the second before any timing in which the GPU was busy.
         persistence_mode: whether the driver stays loaded without a client.
         ecc: whether the memory corrects errors.
         uncorrected_errors: number of uncorrected memory errors since the driver was loaded.
@@ -60,7 +60,7 @@ class GpuState:
 
     uuid: str
     other_processes: int | None
-    utilisation: float | None
+    utilization: float | None
     persistence_mode: bool | None
     ecc: bool | None
     uncorrected_errors: int | None
@@ -97,13 +97,13 @@ def cpu_state(root: Path = Path("/")) -> CpuState:
 
 
 def gpu_state(
-    device: torch.device, utilisation: float | None, readings: Sequence[ClockReading]
+    device: torch.device, utilization: float | None, readings: Sequence[ClockReading]
 ) -> GpuState:
     """Query NVML and the driver about a GPU that this process computes on.
 
     Args:
         device: the GPU.
-        utilisation: as in GpuState, measured before the timings.
+        utilization: as in GpuState, measured before the timings.
         readings: clock readings from while operations were timed.
 
     Raises:
@@ -124,7 +124,7 @@ def gpu_state(
             other_processes=None
             if processes is None
             else max(0, len({process.pid for process in processes}) - 1),
-            utilisation=utilisation,
+            utilization=utilization,
             persistence_mode=None if persistence is None else bool(persistence),
             ecc=None if ecc is None else bool(ecc[0]),
             uncorrected_errors=gpu.ask(
@@ -147,7 +147,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def utilisation(device: torch.device) -> float | None:
+def utilization(device: torch.device) -> float | None:
     """Return the share of the last second (or less) in which a GPU was busy; None if unknown."""
     try:
         with nvml.session(device) as gpu:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from convtime.diagnosis.diagnosis import Account
 from convtime.diagnosis.evidence import Evidence
 
 #: Least number of cores used by other threads of the process that matters.
 BACKGROUND_CORES = 0.2
-_BLOCKED = ("sleeping", "files", "pages", "processes", "locks")
+#: States of a call's thread that block it, in words; keys are fields of Waits.
+BLOCKED: Mapping[str, str] = {
+    "sleeping": "it sleeps",
+    "files": "it waits for a file, a pipe or a socket",
+    "pages": "it waits for pages from a disk",
+    "processes": "it waits for another process",
+    "locks": "it waits for a lock that no running thread of this process holds",
+}
 
 
 def account_of(evidence: Evidence) -> Account:
@@ -16,8 +25,9 @@ def account_of(evidence: Evidence) -> Account:
     trace = evidence.trace
     if not evidence.on_gpu:
         return _of_cpu(evidence)
-    busy = min(seconds, _busy(evidence))
     if trace is None:
+        warm = evidence.seconds("cache", "warm")  # as in a loop
+        busy = min(seconds, evidence.work.seconds if warm is None else warm)
         return Account(
             seconds=seconds,
             busy=busy,
@@ -28,6 +38,7 @@ def account_of(evidence: Evidence) -> Account:
             allocating=0.0,
             launches=float(evidence.work.kernels + evidence.work.copies),
         )
+    busy = min(seconds, trace.busy)
     issuing = evidence.calls.issuing
     if trace.waiting + trace.allocating + trace.copying > 0.1 * issuing:
         # The issuing time includes waits. Only the profiler, which has overhead, separates the two.
@@ -51,7 +62,7 @@ def _of_cpu(evidence: Evidence) -> Account:
     queued = throttled = faulting = kernel = interpreting = dispatching = 0.0
     if host is not None:
         if host.waits is not None:
-            waiting = min(seconds, host.waits.seconds * host.waits.share(*_BLOCKED))
+            waiting = min(seconds, host.waits.seconds * host.waits.share(*BLOCKED))
         scale = seconds / host.seconds
         throttled = min(seconds, scale * (host.throttled or 0.0))
         # A thread that a quota stops also counts as waiting for a core.
@@ -83,11 +94,3 @@ def _of_cpu(evidence: Evidence) -> Account:
         interpreting=interpreting,
         dispatching=dispatching,
     )
-
-
-def _busy(evidence: Evidence) -> float:
-    """Return the seconds of a call's work on the device, with the cache state of a loop."""
-    if evidence.trace is not None:
-        return evidence.trace.busy
-    warm = evidence.seconds("cache", "warm")
-    return evidence.work.seconds if warm is None else warm

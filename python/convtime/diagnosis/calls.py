@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from pathlib import Path
+from time import perf_counter
 
 import torch
 
@@ -32,9 +32,9 @@ def look_at_calls(subject: Subject) -> Calls:
     # Some calls may take far longer, e.g. if other threads hold the interpreter's lock.
     count = max(1, min(count, int(_BLOCK_SECONDS / statistics.fmean(waiting))))
     issuing = [_issue(subject) for _ in range(min(count * blocks, _ISSUED))]
-    before, awake, begin = _blocks(subject), _awake_seconds(), _now()
+    before, awake, begin = _blocks(subject), _awake_seconds(), perf_counter()
     loop = [_loop(subject, count) for _ in range(blocks)]
-    seconds, awake = _now() - begin, _awake_seconds() - awake
+    seconds, awake = perf_counter() - begin, _awake_seconds() - awake
     after, calls = _blocks(subject), count * blocks
     return Calls(
         first=first,
@@ -59,20 +59,16 @@ def _awake_seconds() -> float:
     return 1e-9 * found
 
 
-def _now() -> float:
-    return time.perf_counter()
-
-
 def _call_and_wait(subject: Subject) -> float:
     subject.prepare()
     subject.wait()
-    begin = _now()
+    begin = perf_counter()
     result = subject.call()
     if type(result) in DEFERRED_TYPES:
         refuse_deferred_result(result, subject.candidate.name)
     del result  # part of the measured time, as in a loop
     subject.wait()
-    return _now() - begin
+    return perf_counter() - begin
 
 
 def _issue(subject: Subject) -> float:
@@ -85,11 +81,11 @@ def _loop(subject: Subject, count: int) -> float:
     if subject.candidate.acts_before_calls:  # excluded from the call's time
         return statistics.fmean(_call_and_wait(subject) for _ in range(count))
     subject.wait()
-    begin = _now()
+    begin = perf_counter()
     for _ in range(count):
         subject.call()
     subject.wait()
-    return (_now() - begin) / count
+    return (perf_counter() - begin) / count
 
 
 def _blocks(subject: Subject) -> tuple[int, int]:

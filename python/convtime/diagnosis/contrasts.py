@@ -18,8 +18,7 @@ import torch
 
 from convtime.conv.explain.kernels import LAYOUT, role_of
 from convtime.counting.counters import counters
-from convtime.diagnosis import host, process
-from convtime.diagnosis import neighbors as neighbours
+from convtime.diagnosis import host, neighbors, process
 from convtime.diagnosis.account import account_of
 from convtime.diagnosis.evidence import Calls, Evidence, Held, Timing, Work
 from convtime.diagnosis.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
@@ -59,7 +58,8 @@ class Contrast:
         varies: description of the varied factor.
         seconds: approximate duration for short calls.
         calls: least number of calls.
-        obstacle: returns why the contrast does not apply to a subject; empty if it applies.
+        obstacles: functions that return why the contrast does not apply to a subject; empty if it
+            applies.
         look: adds the contrast's results to the evidence.
         only_on: the only supported device type; empty for any.
         kernel_seconds: approximate additional duration per kernel of a call.
@@ -69,10 +69,14 @@ class Contrast:
     varies: str
     seconds: float
     calls: int
-    obstacle: Callable[[Subject, Evidence], str]
+    obstacles: tuple[Callable[[Subject, Evidence], str], ...]
     look: Callable[[Subject, Evidence], Evidence]
     only_on: Literal["cpu", "cuda", ""] = ""
     kernel_seconds: float = 0.0
+
+    def obstacle(self, subject: Subject, evidence: Evidence) -> str:
+        """Return why the contrast does not apply; empty if it applies."""
+        return next(filter(None, (each(subject, evidence) for each in self.obstacles)), "")
 
     def cost(self, evidence: Evidence) -> float:
         """Return the approximate duration in seconds."""
@@ -130,10 +134,6 @@ def _spread_of_places(measured: Measurement) -> float | None:
     return (deciles[-1] - deciles[0]) / measured.median
 
 
-def _always(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
-    return ""
-
-
 def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     if subject.candidate.acts_before_calls:
         return "work runs before each call (setup, grad_to_none or a forward pass)"
@@ -142,18 +142,6 @@ def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 def _has_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     return subject.obstacle
-
-
-def _has_like_tensors(subject: Subject, evidence: Evidence) -> str:
-    return _has_tensors(subject, evidence) or copied_elsewhere(evidence)
-
-
-def _can_rotate(subject: Subject, evidence: Evidence) -> str:
-    return _without_setup(subject, evidence) or copied_elsewhere(evidence)
-
-
-def _look_at_neighbours(subject: Subject, evidence: Evidence) -> Evidence:
-    return dataclasses.replace(evidence, neighbours=neighbours.look(subject.place.device))
 
 
 def _look_at_launch(subject: Subject, evidence: Evidence) -> Evidence:
@@ -175,10 +163,6 @@ def _look_at_held(subject: Subject, evidence: Evidence) -> Evidence:
     returned = seconds_of(subject.call)
     subject.wait()
     return dataclasses.replace(evidence, held=Held(_HELD_SECONDS, returned))
-
-
-def _look_at_serialised(subject: Subject, evidence: Evidence) -> Evidence:
-    return dataclasses.replace(evidence, serialised=look_at_results(subject))
 
 
 def _look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
@@ -237,7 +221,7 @@ def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
     """Time at the current and at many addresses; not interleaved, to keep the cache warm."""
     measured = subject.time(cache="warm", placement="random", budget=2 * BUDGET)
     if measured.placement != "random":
-        raise ValueError(measured.placement_reason)
+        raise ValueError(measured.placement.reason)
     here = subject.time(cache="warm")
     return evidence.with_contrast(
         "places", {"as-is": Timing.of(here), "random": Timing.of(measured)}
@@ -249,23 +233,17 @@ def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tenso
     found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
     tensors = subject.tensors
     if any(not each.is_contiguous() for each in tensors):
-        found["contiguous"] = lambda each: _in_format(each, torch.contiguous_format)
+        found["contiguous"] = torch.Tensor.contiguous
     images = [each for each in tensors if each.dim() == 4]
     if images and not all(each.is_contiguous(memory_format=torch.channels_last) for each in images):
         found["channels_last"] = lambda each: (
-            _in_format(each, torch.channels_last) if each.dim() == 4 else each
+            each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each
         )
     return found
 
 
-def _in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
-    return tensor.contiguous(memory_format=memory_format)
-
-
-def _has_layouts(subject: Subject, evidence: Evidence) -> str:
-    return _has_like_tensors(subject, evidence) or (
-        "" if _layouts(subject) else "its tensors are contiguous, and none is an image"
-    )
+def _has_layouts(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    return "" if _layouts(subject) else "its tensors are contiguous, and none is an image"
 
 
 def _look_at_layout(subject: Subject, evidence: Evidence) -> Evidence:
@@ -277,37 +255,30 @@ def _look_at_layout(subject: Subject, evidence: Evidence) -> Evidence:
     return evidence.with_contrast("layout", {"as-is": Timing.of(here), **times})
 
 
-def _has_numbers(subject: Subject, evidence: Evidence) -> str:
-    return _has_like_tensors(subject, evidence) or (
-        ""
-        if any(each.is_floating_point() for each in subject.tensors)
-        else "none of its tensors has a floating-point dtype"
-    )
-
-
-def _look_at_data_of_cpu(subject: Subject, evidence: Evidence) -> Evidence:
-    """Time all three interleaved and on copies, since addresses also affect times."""
-    changes = {"as given": moved, "zeros": _zeros, "random": _random}
-    candidates = [subject.with_tensors(change, name) for name, change in changes.items()]
-    times = map(Timing.of, subject.time_all(candidates, cache="warm"))
-    return evidence.with_contrast("data", dict(zip(changes, times, strict=True)))
+def _has_numbers(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    if any(each.is_floating_point() for each in subject.tensors):
+        return ""
+    return "none of its tensors has a floating-point dtype"
 
 
 def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
-    """Time the conditions one after the other, since interleaving would give them the same clock.
+    """Time the given values, zeros and random values.
 
-    The clock needs a tenth of a second to fall under load.
+    On a GPU, one after the other: interleaving would give them the same clock, which needs a tenth
+    of a second to fall under load. On a CPU, interleaved and all on copies, since addresses also
+    affect times.
     """
     candidates = {
         "as given": subject.candidate,
         "zeros": subject.with_tensors(_zeros, "zeros"),
         "random": subject.with_tensors(_random, "random"),
     }
-    times = {
-        name: Timing.of(subject.time(candidate, cache="warm", warmup=0.2))
-        for name, candidate in candidates.items()
-    }
-    return evidence.with_contrast("data", times)
+    if subject.on_gpu:
+        found = [subject.time(each, cache="warm", warmup=0.2) for each in candidates.values()]
+    else:
+        candidates["as given"] = subject.with_tensors(moved, "as given")
+        found = subject.time_all([*candidates.values()], cache="warm")
+    return evidence.with_contrast("data", dict(zip(candidates, map(Timing.of, found), strict=True)))
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
@@ -362,8 +333,8 @@ def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
 def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
     """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
     times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
-    for eats in neighbours.EATS:
-        with neighbours.in_a_stream(subject.place.device, eats):
+    for eats in neighbors.EATS:
+        with neighbors.in_a_stream(subject.place.device, eats):
             times[f"beside a stream that eats {eats}"] = Timing.of(
                 subject.time(cache="warm", method="event")
             )
@@ -372,16 +343,14 @@ def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
 
 def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
     times = dict(evidence.contrasts.get("beside", {}))
-    for eats in neighbours.EATS:
-        with neighbours.in_a_process(subject.place.device, eats):
+    for eats in neighbors.EATS:
+        with neighbors.in_a_process(subject.place.device, eats):
             found = subject.time(cache="warm", method="event", exclusive=False)
             times[f"beside a process that eats {eats}"] = Timing.of(found)
     return evidence.with_contrast("beside", times)
 
 
-def _launch_bound(subject: Subject, evidence: Evidence) -> str:
-    if reason := _without_setup(subject, evidence) or _has_like_tensors(subject, evidence):
-        return reason
+def _launch_bound(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     account = account_of(evidence)
     return "" if account.idle > 0.1 * account.seconds else "the GPU does not wait for launches"
 
@@ -399,9 +368,7 @@ def _look_at_batches(subject: Subject, evidence: Evidence) -> Evidence:
     return evidence.with_contrast("batch", {"one call": one, f"{_BATCHED} in one": eight})
 
 
-def _host_tensors(subject: Subject, evidence: Evidence) -> str:
-    if reason := _without_setup(subject, evidence):
-        return reason
+def _host_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     on_host = _on_host(subject)
     if all(each.is_pinned() for each in on_host.tensors):
         return "none of its tensors is in pageable memory"
@@ -438,54 +405,97 @@ def _alone(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 
 def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
-    candidate = subject.candidate
     found = counters(
-        candidate.fn,
-        *candidate.args,
-        kwargs=candidate.kwargs,
-        setup=candidate.setup,
-        backward=candidate.backward,
-        metrics=(BYTES_READ, BYTES_WRITTEN),
-        device=subject.place.device,
+        subject.candidate, metrics=(BYTES_READ, BYTES_WRITTEN), device=subject.place.device
     )
     known = {name: value for name, value in found.totals.items() if value is not None}
     return dataclasses.replace(evidence, counters=known)
 
 
+_LIKE_TENSORS = (_has_tensors, copied_elsewhere)  # copies of which are in the same memory
+
 CONTRASTS: tuple[Contrast, ...] = (
-    Contrast("host", "the operating system's effects", 1.2, 6, _always, host.look_at_host, "cpu"),
-    Contrast("neighbours", "work of known duration", 0.2, 0, _always, _look_at_neighbours, "cuda"),
-    Contrast("launch", "the smallest operation", 0.1, 0, _always, _look_at_launch, "cuda"),
-    Contrast("trace", "a run under a profiler", 1.0, 15, _always, _look_at_trace, "cuda"),
-    Contrast("held", "a busy stream", 0.1, 1, _without_setup, _look_at_held, "cuda"),
+    Contrast("host", "the operating system's effects", 1.2, 6, (), host.look_at_host, "cpu"),
     Contrast(
-        "serialised", "waits in the call", 0.2, 8, _without_setup, _look_at_serialised, "cuda"
+        "neighbors", "work of known duration", 0.2, 0, (), neighbors.look_at_neighbors, "cuda"
     ),
-    Contrast("cache", "the cache's contents", 0.7, 60, _always, _look_at_cache, "cuda"),
-    Contrast("operators", "a run under a profiler", 0.4, 6, _always, host.look_at_operators, "cpu"),
-    Contrast("pages", "memory from the allocator", 0.8, 60, _always, host.look_at_pages, "cpu"),
-    Contrast("threads", "the thread count", 1.2, 60, _several_threads, host.look_at_threads, "cpu"),
-    Contrast("cache", "the cache's contents", 0.8, 60, _always, host.look_at_cache, "cpu"),
-    Contrast("layout", "the tensors' layout", 0.5, 30, _has_layouts, _look_at_layout),
-    Contrast("placement", "the tensors' addresses", 0.6, 80, _has_tensors, _look_at_placement),
-    Contrast("data", "the tensors' values", 1.3, 60, _has_numbers, _look_at_data, "cuda"),
-    Contrast("data", "the tensors' values", 0.6, 60, _has_numbers, _look_at_data_of_cpu, "cpu"),
-    Contrast("denormals", "values near 0", 0.5, 60, _always, host.look_at_denormals, "cpu"),
-    Contrast("method", "events, and a graph", 0.7, 40, _without_setup, _look_at_method, "cuda"),
-    Contrast("pinning", "the host's memory", 0.4, 30, _host_tensors, _look_at_pinning, "cuda"),
-    Contrast("regime", "rest, and sustained load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),
-    Contrast("counters", "hardware counters", 1.5, 20, _alone, _look_at_counters, "cuda", 0.025),
-    Contrast("places", "many addresses", 0.6, 40, _has_tensors, _look_at_random_places, "cuda"),
-    Contrast("rotation", "other tensors", 0.5, 30, _can_rotate, _look_at_rotation, "cuda"),
-    Contrast("batch", "several calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
-    Contrast("beside", "concurrent work", 1.0, 60, _without_setup, _look_beside, "cuda"),
+    Contrast("launch", "the smallest operation", 0.1, 0, (), _look_at_launch, "cuda"),
+    Contrast("trace", "a run under a profiler", 1.0, 15, (), _look_at_trace, "cuda"),
+    Contrast("held", "a busy stream", 0.1, 1, (_without_setup,), _look_at_held, "cuda"),
+    Contrast("serialized", "waits in the call", 0.2, 8, (_without_setup,), look_at_results, "cuda"),
+    Contrast("cache", "the cache's contents", 0.7, 60, (), _look_at_cache, "cuda"),
+    Contrast("operators", "a run under a profiler", 0.4, 6, (), host.look_at_operators, "cpu"),
     Contrast(
-        *("neighbour process", "a concurrent process", 14.0, 20),
-        *(_without_setup, _look_beside_a_process, "cuda"),
+        *("pages", "memory from the allocator", 0.8, 60, ()),
+        functools.partial(host.look_in_turns, "pages", ("as-is", "retained")),
+        "cpu",
+    ),
+    Contrast(
+        "threads", "the thread count", 1.2, 60, (_several_threads,), host.look_at_threads, "cpu"
+    ),
+    Contrast(
+        *("cache", "the cache's contents", 0.8, 60, ()),
+        functools.partial(host.look_in_turns, "cache", ("cold", "warm")),
+        "cpu",
+    ),
+    Contrast(
+        "layout", "the tensors' layout", 0.5, 30, (*_LIKE_TENSORS, _has_layouts), _look_at_layout
+    ),
+    Contrast("placement", "the tensors' addresses", 0.6, 80, (_has_tensors,), _look_at_placement),
+    Contrast(
+        "data",
+        "the tensors' values",
+        1.3,
+        60,
+        (*_LIKE_TENSORS, _has_numbers),
+        _look_at_data,
+        "cuda",
+    ),
+    Contrast(
+        "data", "the tensors' values", 0.6, 60, (*_LIKE_TENSORS, _has_numbers), _look_at_data, "cpu"
+    ),
+    Contrast("denormals", "values near 0", 0.5, 60, (), host.look_at_denormals, "cpu"),
+    Contrast("method", "events, and a graph", 0.7, 40, (_without_setup,), _look_at_method, "cuda"),
+    Contrast(
+        "pinning",
+        "the host's memory",
+        0.4,
+        30,
+        (_without_setup, _host_tensors),
+        _look_at_pinning,
+        "cuda",
+    ),
+    Contrast(
+        "regime", "rest, and sustained load", 5.0, 60, (_lasting_load,), _look_at_regime, "cuda"
+    ),
+    Contrast("counters", "hardware counters", 1.5, 20, (_alone,), _look_at_counters, "cuda", 0.025),
+    Contrast("places", "many addresses", 0.6, 40, (_has_tensors,), _look_at_random_places, "cuda"),
+    Contrast(
+        "rotation",
+        "other tensors",
+        0.5,
+        30,
+        (_without_setup, copied_elsewhere),
+        _look_at_rotation,
+        "cuda",
+    ),
+    Contrast(
+        "batch",
+        "several calls in one",
+        0.5,
+        30,
+        (_without_setup, *_LIKE_TENSORS, _launch_bound),
+        _look_at_batches,
+        "cuda",
+    ),
+    Contrast("beside", "concurrent work", 1.0, 60, (_without_setup,), _look_beside, "cuda"),
+    Contrast(
+        *("neighbor process", "a concurrent process", 14.0, 20),
+        *((_without_setup,), _look_beside_a_process, "cuda"),
     ),
     Contrast(
         *("host, later", "the operating system's effects, later", 0.4, 3),
-        *(_always, host.look_at_host_again, "cpu"),
+        *((), host.look_at_host_again, "cpu"),
     ),
-    Contrast("process", "a fresh process", 8.0, 30, process.obstacle, _look_at_process),
+    Contrast("process", "a fresh process", 8.0, 30, (process.obstacle,), _look_at_process),
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
 from typing import Final
 
 from convtime.core.units import format_seconds
-from convtime.diagnosis.account import BACKGROUND_CORES
+from convtime.diagnosis.account import BACKGROUND_CORES, BLOCKED
 from convtime.diagnosis.diagnosis import Account, Cause
 from convtime.diagnosis.evidence import Evidence, Host
 from convtime.diagnosis.weighing import (
@@ -14,9 +14,8 @@ from convtime.diagnosis.weighing import (
     POSSIBLE,
     SURE,
     Rule,
-    best_change,
-    confidence_in,
-    effect_of,
+    applicable,
+    by_change,
     told_of,
 )
 
@@ -33,14 +32,6 @@ LOADED_CLOCK: Final = 0.90
 #: Share of the tensors' pages on another NUMA node.
 REMOTE: Final = 0.5
 
-_BLOCKED: Final = {
-    "sleeping": "it sleeps",
-    "files": "it waits for a file, a pipe or a socket",
-    "pages": "it waits for pages from a disk",
-    "processes": "it waits for another process",
-    "locks": "it waits for a lock that no running thread of this process holds",
-}
-
 
 def ready_threads(host: Host) -> float:
     """Return the average number of threads of the process that run or wait for a core."""
@@ -56,30 +47,30 @@ def of_others(host: Host) -> float:
     return others / (others + own)
 
 
-def _contention(evidence: Evidence, account: Account) -> Iterator[Cause]:
+def _contention(evidence: Evidence, account: Account) -> Cause | None:
     host = evidence.host
     if host is None or not of_others(host):
-        return
-    told = [f"other processes used {host.others:.1f} of {host.cores:.0f} cores during the run"]
-    if host.longest_wait is not None:
-        told.append(
-            f"a thread of the call waited for a core for {format_seconds(host.longest_wait)} of "
-            f"{format_seconds(host.seconds)}"
-        )
-    yield Cause(
+        return None
+    longest = host.longest_wait
+    return Cause(
         code="contention",
         sentence="other processes occupy cores that the call could use",
-        evidence=tuple(told),
+        evidence=applicable(
+            f"other processes used {host.others:.1f} of {host.cores:.0f} cores during the run",
+            longest is not None
+            and f"a thread of the call waited for a core for {format_seconds(longest)} of "
+            f"{format_seconds(host.seconds)}",
+        ),
         effect=of_others(host) * account.queued / account.seconds,
-        confidence=SURE if host.longest_wait is not None else LIKELY,
+        confidence=LIKELY if longest is None else SURE,
     )
 
 
-def _quota(evidence: Evidence, account: Account) -> Iterator[Cause]:
+def _quota(evidence: Evidence, account: Account) -> Cause | None:
     host = evidence.host
     if host is None or not account.throttled:
-        return
-    yield Cause(
+        return None
+    return Cause(
         code="quota",
         sentence="a cgroup's CPU quota stops the process until its next period",
         evidence=(
@@ -91,39 +82,35 @@ def _quota(evidence: Evidence, account: Account) -> Iterator[Cause]:
     )
 
 
-def _blocking(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    waits = evidence.host.waits if evidence.host else None
-    if waits is None:
-        if evidence.calls.running < READY:
-            yield Cause(
-                code="blocking",
-                sentence="the call waits without computing",
-                evidence=(
-                    f"for {1 - evidence.calls.running:.0%} of its time no thread of the process is "
-                    "ready to run",
-                ),
-                effect=account.waiting / account.seconds,
-                confidence=LIKELY,
-            )
-        return
-    shares = {name: waits.share(name) for name in _BLOCKED}
-    most = max(shares, key=lambda name: shares[name])
-    told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.01)
-    yield Cause(
+def _blocking(evidence: Evidence, account: Account) -> Cause | None:
+    waits, asleep = evidence.host.waits if evidence.host else None, 1 - evidence.calls.running
+    sentence, confidence = "the call waits without computing", LIKELY
+    if waits is not None:
+        shares = {name: waits.share(name) for name in BLOCKED}
+        sentence += f": {BLOCKED[max(shares, key=lambda name: shares[name])]}"
+        seen = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.01)
+        told = f"{waits.looks:,} samples of its thread: {seen or 'none'}"
+        if waits.looks >= ENOUGH_LOOKS:
+            confidence = SURE
+    elif asleep > 1 - READY:
+        told = f"for {asleep:.0%} of its time no thread of the process is ready to run"
+    else:
+        return None
+    return Cause(
         code="blocking",
-        sentence=f"the call waits without computing: {_BLOCKED[most]}",
-        evidence=(f"{waits.looks:,} samples of its thread: {told or 'none'}",),
+        sentence=sentence,
+        evidence=(told,),
         effect=account.waiting / account.seconds,
-        confidence=SURE if waits.looks >= ENOUGH_LOOKS else LIKELY,
+        confidence=confidence,
     )
 
 
-def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
+def _threads(evidence: Evidence, account: Account) -> Cause | None:
     host = evidence.host
+    queued = (1 - of_others(host)) * account.queued / account.seconds if host else 0.0
     if host is not None and host.background >= BACKGROUND_CORES:
         behind = host.waits.share("other_threads") if host.waits else 0.0
-        queued = (1 - of_others(host)) * account.queued / account.seconds
-        yield Cause(
+        return Cause(
             code="threads",
             sentence="other threads of this process compute, and the call waits for them",
             evidence=(
@@ -134,82 +121,68 @@ def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
             effect=max(queued, behind),
             confidence=SURE,
         )
-        return
-    found = best_change(evidence, "threads")
-    told = list(told_of(evidence, "threads"))
     crowded = host is not None and ready_threads(host) > host.cores + 0.5
-    if host is not None and crowded:
-        told.append(
-            f"{ready_threads(host):.1f} threads ran or waited for one of {host.cores:.0f} cores"
-        )
-    if found is not None and confidence_in(found[0], found[2]):
-        here, name, best = found
-        yield Cause(
-            code="threads",
-            sentence=f"PyTorch's threads slow each other down: the call takes "
-            f"{format_seconds(here.median)}, but {format_seconds(best.median)} with {name}",
-            evidence=tuple(told),
-            effect=effect_of(here, best, account),
-            confidence=confidence_in(here, best),
-        )
-    elif host is not None and crowded:
-        yield Cause(
-            code="threads",
-            sentence="the call has more threads than cores, so its threads wait for each other",
-            evidence=tuple(told),
-            effect=(1 - of_others(host)) * account.queued / account.seconds,
-            confidence=LIKELY,
-        )
+    told = applicable(
+        *told_of(evidence, "threads"),
+        host is not None
+        and crowded
+        and f"{ready_threads(host):.1f} threads ran or waited for one of {host.cores:.0f} cores",
+    )
+    sentence = (
+        "PyTorch's threads slow each other down: the call takes {here}, but {best} with {name}"
+    )
+    fewer = by_change("threads", sentence, told, evidence, account, "threads")
+    if not crowded or (fewer is not None and fewer.confidence):
+        return fewer
+    return Cause(
+        code="threads",
+        sentence="the call has more threads than cores, so its threads wait for each other",
+        evidence=told,
+        effect=queued,
+        confidence=LIKELY,
+    )
 
 
-def _memory(evidence: Evidence, account: Account) -> Iterator[Cause]:
+def _memory(evidence: Evidence, account: Account) -> Cause | None:
     """Page faults of newly mapped memory, or another cost of returning and requesting memory."""
-    host, found = evidence.host, best_change(evidence, "pages")
+    host = evidence.host
     faults = host.minor_faults if host else 0.0
-    told = [*told_of(evidence, "pages")]
-    if host is not None and faults >= FAULTS:
-        told.append(
-            f"each call touches {faults:,.0f} pages for the first time, which takes "
-            f"{format_seconds(host.fault_seconds)} per page here"
-        )
+    told = applicable(
+        *told_of(evidence, "pages"),
+        host is not None
+        and faults >= FAULTS
+        and f"each call touches {faults:,.0f} pages for the first time, which takes "
+        f"{format_seconds(host.fault_seconds)} per page here",
+    )
     faulting = account.faulting / account.seconds
-    if found is not None and confidence_in(found[0], found[2]):
-        here, _, retained = found
-        effect, confidence = effect_of(here, retained, account), confidence_in(here, retained)
-        if faults < FAULTS or faulting < effect / 3:
-            yield Cause(
-                code="allocation",
-                sentence="each call requests memory from the system and returns it",
-                evidence=tuple(told),
-                effect=effect,
-                confidence=confidence,
-            )
-            return
-        yield Cause(
-            code="page-faults",
-            sentence=f"each call maps new memory and takes {format_seconds(here.median)}; with "
-            f"memory that is already mapped, it takes {format_seconds(retained.median)}",
-            evidence=tuple(told),
-            effect=max(effect, faulting),
-            confidence=confidence,
-        )
-    elif faults >= FAULTS:
-        yield Cause(
-            code="page-faults",
-            sentence="the call touches newly mapped memory, one page at a time",
-            evidence=tuple(told),
-            effect=faulting,
-            confidence=LIKELY,
-        )
+    sentence = (
+        "each call maps new memory and takes {here}; with memory that is already mapped, it takes "
+        "{best}"
+    )
+    retained = by_change("page-faults", sentence, told, evidence, account, "pages")
+    if retained is not None and retained.confidence:
+        if faults >= FAULTS and faulting >= retained.effect / 3:
+            return dataclasses.replace(retained, effect=max(retained.effect, faulting))
+        sentence = "each call requests memory from the system and returns it"
+        return dataclasses.replace(retained, code="allocation", sentence=sentence)
+    if faults < FAULTS:
+        return None
+    return Cause(
+        code="page-faults",
+        sentence="the call touches newly mapped memory, one page at a time",
+        evidence=told,
+        effect=faulting,
+        confidence=LIKELY,
+    )
 
 
-def _python(evidence: Evidence, account: Account) -> Iterator[Cause]:
+def _python(evidence: Evidence, account: Account) -> Cause | None:
     seen = evidence.operators
     if seen is None:
-        return
+        return None
     python, dispatch = account.interpreting, account.dispatching
     most = "Python" if python >= dispatch else "calling PyTorch's operators"
-    yield Cause(
+    return Cause(
         code="python-overhead",
         sentence=f"most of the time goes into {most}, not into computing: "
         f"{format_seconds(python)} are outside PyTorch's operators, and "
@@ -224,54 +197,44 @@ def _python(evidence: Evidence, account: Account) -> Iterator[Cause]:
     )
 
 
-def _denormals(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = best_change(evidence, "denormals")
-    if found is None:
-        return
-    here, _, flushed = found
-    yield Cause(
-        code="denormals",
-        sentence=f"it computes with denormal values: with one thread, it takes "
-        f"{format_seconds(here.median)}, but {format_seconds(flushed.median)} if these are flushed "
-        "to 0",
-        evidence=told_of(evidence, "denormals"),
-        effect=effect_of(here, flushed, account),
-        confidence=confidence_in(here, flushed),
+def _denormals(evidence: Evidence, account: Account) -> Cause | None:
+    sentence = (
+        "it computes with denormal values: with one thread, it takes {here}, but {best} if these "
+        "are flushed to 0"
     )
+    told = told_of(evidence, "denormals")
+    return by_change("denormals", sentence, told, evidence, account, "denormals")
 
 
-def _numa(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    host, found = evidence.host, best_change(evidence, "placement")
-    if host is None or host.remote_share is None or found is None or host.remote_share < REMOTE:
-        return
-    here, _, near = found
-    yield Cause(
-        code="numa",
-        sentence=f"its tensors are in the memory of another NUMA node: it takes "
-        f"{format_seconds(here.median)}, but {format_seconds(near.median)} on copies made by this "
-        "thread",
-        evidence=(
-            f"{host.remote_share:.0%} of their pages are on another node than the thread",
-            *told_of(evidence, "placement"),
-        ),
-        effect=effect_of(here, near, account),
-        confidence=confidence_in(here, near),
+def _numa(evidence: Evidence, account: Account) -> Cause | None:
+    share = evidence.host.remote_share if evidence.host else None
+    if share is None or share < REMOTE:
+        return None
+    sentence = (
+        "its tensors are in the memory of another NUMA node: it takes {here}, but {best} on copies "
+        "made by this thread"
     )
+    told = (
+        f"{share:.0%} of their pages are on another node than the thread",
+        *told_of(evidence, "placement"),
+    )
+    return by_change("numa", sentence, told, evidence, account, "placement")
 
 
-def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:  # noqa: ARG001
+def _clock(evidence: Evidence, account: Account) -> Cause | None:  # noqa: ARG001
     host = evidence.host
     if host is None or not host.rested_hz or not host.loaded_hz:
-        return
+        return None
     share = host.loaded_hz / host.rested_hz
-    if share < LOADED_CLOCK:
-        yield Cause(
-            code="clock",
-            sentence=f"the core's clock is {share:.0%} of its clock after a rest",
-            evidence=(f"{host.loaded_hz / 1e9:.2f} and {host.rested_hz / 1e9:.2f} GHz",),
-            effect=1 - share,
-            confidence=POSSIBLE,
-        )
+    if share >= LOADED_CLOCK:
+        return None
+    return Cause(
+        code="clock",
+        sentence=f"the core's clock is {share:.0%} of its clock after a rest",
+        evidence=(f"{host.loaded_hz / 1e9:.2f} and {host.rested_hz / 1e9:.2f} GHz",),
+        effect=1 - share,
+        confidence=POSSIBLE,
+    )
 
 
 RULES: tuple[Rule, ...] = (

@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from convtime.conv.advice import measured_advice
+from convtime.conv.advice_result import Advice
+from convtime.conv.call import FPROP
+from convtime.conv.explain.binding import prepare
+from convtime.conv.sources.called import convolutions_of
 from convtime.core.errors import one_line
 from convtime.core.provenance import provenance
-from convtime.diagnosis import convolutions
 from convtime.diagnosis.account import account_of
 from convtime.diagnosis.advice import advise
 from convtime.diagnosis.calls import look_at_calls
-from convtime.diagnosis.contrasts import CONTRASTS, Contrast, time_work, work_of
-from convtime.diagnosis.diagnosis import Cause, Diagnosis, Skipped
+from convtime.diagnosis.contrasts import CONTRASTS, time_work, work_of
+from convtime.diagnosis.diagnosis import Diagnosis, Skipped
 from convtime.diagnosis.difference import split
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.other_tools import other_of
 from convtime.diagnosis.rules import judge
 from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
-from convtime.timing.options import Options, is_finite
+from convtime.timing.options import is_finite
 from convtime.timing.sampling.measure import Place, find_place, on
+from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:
     import os
 
     from torch.utils import benchmark
+    from typing_extensions import Unpack
 
     from convtime.timing.measurement import Measurement
+    from convtime.timing.options import CountOptions
+
+_MOST_CONVOLUTIONS = 3  # with different problems
+_CONVOLUTION_SECONDS = 0.5  # for each
 
 
+@takes_options(only=("metric", "device", "stream", "exclusive"), call=True)
 def diagnose(
-    fn: Callable[..., object],
+    fn: Callable[..., object] | Candidate,
     *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    setup: Callable[[], object] | None = None,
-    grad_to_none: Iterable[torch.Tensor] | None = None,
-    backward: bool = False,
     against: float
     | Callable[[], float]
     | str
@@ -50,9 +57,9 @@ def diagnose(
     | benchmark.Measurement
     | None = None,
     budget: float = 15.0,
-    device: torch.device | str | int | None = None,
     counters: bool = True,
     again: Sequence[str] = (),
+    **options: Unpack[CountOptions],
 ) -> Diagnosis:
     """Explain which causes dominate the time of ``fn(*args, **kwargs)`` or make it vary.
 
@@ -60,25 +67,21 @@ def diagnose(
     to a cause with a confidence and advice. Values, layout and addresses are varied for tensors in
     the arguments, in the module, or in variables that ``fn`` itself refers to.
 
+    ``fn`` is a callable, or a :class:`convtime.Candidate`, which has its arguments. One that has
+    not been called yet captures its first-call cost. With ``before``, fewer factors can be varied.
+
     Args:
-        fn: function to diagnose. Pass a function that has not been called yet to capture its
-            first-call cost.
-        args: positional arguments of ``fn``.
-        kwargs: keyword arguments of ``fn``.
-        name: name of the result. Default: the name of ``fn``.
-        setup: as in ``time_op``; with a setup, fewer factors can be varied.
-        grad_to_none: as in ``time_op``.
-        backward: as in ``time_op``.
+        {call}
         against: another tool's number, whose difference from ours is split into parts. Pass
             seconds; a callable that returns seconds; ``"do_bench"``, ``"do_bench_cudagraph"`` or
             ``"timer"`` to run triton's or PyTorch's tool; a file that
             :func:`convtime.read_measurements` reads, for example from nvbench; or a measurement.
         budget: seconds after which no further contrast starts. The result lists skipped contrasts.
-        device: as in ``time_op``.
         counters: whether to read hardware counters, if allowed.
         again: command that times the same operation in a fresh process and prints a
             :class:`convtime.Measurement` as JSON. Default: a picklable function is passed to a
             fresh process.
+        {options}
 
     Raises:
         TypeError: ``fn`` is not callable, or an option has the wrong type.
@@ -89,29 +92,23 @@ def diagnose(
         raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
     if not isinstance(counters, bool):
         raise TypeError(f"counters must be True or False, got {counters!r}")
-    candidate = Candidate(
-        fn,
-        *args,
-        kwargs=kwargs,
-        name=name,
-        setup=setup,
-        grad_to_none=grad_to_none,
-        backward=backward,
-    )
+    candidate, chosen = candidate_and_options("diagnose", fn, args, options)
     begin = time.perf_counter()
-    place = find_place([candidate], Options(device=device).device)
-    subject = Subject(candidate, place, tuple(again))
+    place = find_place([candidate], chosen.device)
+    if chosen.metric != "busy" and not place.on_gpu:
+        raise ValueError(f"metric {chosen.metric!r} is for work on a GPU; leave out metric")
+    subject = Subject(candidate, place, tuple(again), chosen)
     before = _allocations()
-    with on(place.device, None):
+    with on(place.device, chosen.stream if place.on_gpu else None):
         # First, to capture one-time work of first calls.
         calls = look_at_calls(subject)
-    if device is None and not place.on_gpu and _allocations() > before:
+    if chosen.device is None and not place.on_gpu and _allocations() > before:
         # The first call copied its tensors to a GPU and used it.
         place = find_place([candidate], "cuda")
         subject = dataclasses.replace(subject, place=place)
-        with on(place.device, None):
+        with on(place.device, chosen.stream if place.on_gpu else None):
             calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
-    with on(place.device, None):
+    with on(place.device, chosen.stream if place.on_gpu else None):
         other = None if against is None else other_of(against, candidate)
         measured = time_work(subject, calls)
     unused_gpu = ""
@@ -122,16 +119,18 @@ def diagnose(
         subject = dataclasses.replace(subject, place=place)
         calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
         measured = time_work(subject, calls)
-    with on(place.device, None):
+    with on(place.device, chosen.stream if place.on_gpu else None):
         work = work_of(subject, measured)
         evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
         evidence, skipped = _look(subject, evidence, begin + float(budget), counters=counters)
-        advice, why_not = convolutions.advise(subject, evidence, begin + float(budget))
+        advice, why_not = _try_convolutions(subject, evidence, begin + float(budget))
     if why_not:
         skipped.append(Skipped("convolutions", why_not))
     return Diagnosis(
         name=candidate.name,
-        causes=tuple(map(_with_advice(evidence), judge(evidence))),
+        causes=tuple(
+            dataclasses.replace(cause, advice=advise(cause, evidence)) for cause in judge(evidence)
+        ),
         account=account_of(evidence),
         evidence=evidence,
         skipped=tuple(skipped),
@@ -152,10 +151,6 @@ def _allocations() -> int:
     return sum(torch.cuda.memory_stats(each).get("allocation.all.allocated", 0) for each in devices)
 
 
-def _with_advice(evidence: Evidence) -> Callable[[Cause], Cause]:
-    return lambda cause: dataclasses.replace(cause, advice=advise(cause, evidence))
-
-
 def _look(
     subject: Subject, evidence: Evidence, until: float, *, counters: bool
 ) -> tuple[Evidence, list[Skipped]]:
@@ -169,7 +164,11 @@ def _look(
         why_not = contrast.obstacle(subject, evidence)
         if contrast.name == "counters" and not counters:
             why_not = "counters=False"
-        why_not = why_not or _too_late(contrast, evidence, until)
+        cost, left = contrast.cost(evidence), until - time.perf_counter()
+        if not why_not and cost > left:
+            why_not = (
+                f"it would take about {cost:.1f} s, but the budget has {max(0.0, left):.1f} s left"
+            )
         if not why_not:
             try:
                 evidence = contrast.look(subject, evidence)
@@ -180,8 +179,38 @@ def _look(
     return evidence, skipped
 
 
-def _too_late(contrast: Contrast, evidence: Evidence, until: float) -> str:
-    cost, left = contrast.cost(evidence), until - time.perf_counter()
-    if cost <= left:
-        return ""
-    return f"it would take about {cost:.1f} s, but the budget has {max(0.0, left):.1f} s left"
+def _try_convolutions(
+    subject: Subject, evidence: Evidence, until: float
+) -> tuple[tuple[Advice, ...], str]:
+    """Try other layouts, dtypes and sizes for the convolutions of a call.
+
+    Args:
+        subject: the diagnosed operation.
+        evidence: its evidence.
+        until: end of the budget, on the clock of ``time.perf_counter``.
+
+    Returns:
+        The advice that was tried, and why some or all was skipped. The reason is empty if
+        everything was tried or there are no convolutions.
+    """
+    try:
+        subject.prepare()
+        calls = convolutions_of(subject.call)
+        found = {call.problem.label: (tensors, call) for tensors, call in map(prepare, calls)}
+    except Exception as error:  # no exception here may discard the diagnosis
+        return (), one_line(error)
+    if not found:
+        return (), ""
+    if len(found) > _MOST_CONVOLUTIONS:
+        return (), f"it runs {len(found)} different convolutions; use convtime.explain on each one"
+    advice: list[Advice] = []
+    for label, (tensors, call) in found.items():
+        if time.perf_counter() + _CONVOLUTION_SECONDS + 20 * evidence.calls.waiting.median > until:
+            return tuple(advice), "the budget leaves no time to try other layouts and dtypes"
+        with torch.no_grad(), contextlib.suppress(RuntimeError):  # may not fit in memory
+            tried = measured_advice(call, FPROP, tensors, _CONVOLUTION_SECONDS)
+            advice += [
+                each if len(found) == 1 else dataclasses.replace(each, text=f"{label}: {each.text}")
+                for each in tried
+            ]
+    return tuple(advice), ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from convtime.conv.advice_result import Advice
 from convtime.core import codec
@@ -204,8 +204,6 @@ class Diagnosis(codec.Stored, Shown, show=show):
             therefore diagnosed as CPU work; empty otherwise.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
-
-    SCHEMA: ClassVar[str] = "1.3"
 
     name: str
     causes: tuple[Cause, ...]

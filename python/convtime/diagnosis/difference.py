@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from convtime.diagnosis.diagnosis import Difference, Part
@@ -32,43 +33,61 @@ _LOOP_ON_CPU = "its loop finds the caches in the state that the previous call le
 _Step = Callable[[Evidence, float], Part | None]
 
 
-def _cache(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    return _between(
-        evidence, "cache", "cold", "warm", "it calls with a warm cache, and we with a cold one"
-    )
-
-
-def _flush(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    return _between(
-        evidence,
-        *("cache", "cold", "cold-clean", "its flush leaves nothing to be written back"),
-        name="flush",
-    )
-
-
-def _placement(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    return _between(
-        evidence,
-        *("places", "random", "as-is", "it calls at one choice of addresses, and we at many"),
-        name="placement",
-    )
-
-
-def _clock(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    return _between(
-        evidence,
-        *("regime", "burst", "sustained", "it loads the GPU until power lowers the clock"),
-        name="clock",
-    )
-
-
 def _between(
-    evidence: Evidence, contrast: str, ours: str, theirs: str, sentence: str, name: str = ""
+    name: str,
+    contrast: str,
+    ours: str,
+    theirs: str,
+    sentence: str,
+    evidence: Evidence,
+    so_far: float,  # noqa: ARG001
 ) -> Part | None:
+    """Return the part between two conditions of a contrast."""
     before, after = evidence.seconds(contrast, ours), evidence.seconds(contrast, theirs)
-    if before is None or after is None:
-        return None
-    return Part(name or contrast, after - before, sentence)
+    return None if before is None or after is None else Part(name, after - before, sentence)
+
+
+def _up_to(
+    name: str, condition: str, sentence: str, evidence: Evidence, so_far: float
+) -> Part | None:
+    """Return the part up to the time by another method."""
+    seconds = evidence.seconds("method", condition)
+    return None if seconds is None else Part(name, seconds - so_far, sentence)
+
+
+_cache = partial(
+    _between,
+    *("cache", "cache", "cold", "warm", "it calls with a warm cache, and we with a cold one"),
+)
+_flush = partial(
+    _between,
+    *("flush", "cache", "cold", "cold-clean", "its flush leaves nothing to be written back"),
+)
+_placement = partial(
+    _between,
+    *("placement", "places", "random", "as-is"),
+    "it calls at one choice of addresses, and we at many",
+)
+_clock = partial(
+    _between,
+    *("clock", "regime", "burst", "sustained"),
+    "it loads the GPU until power lowers the clock",
+)
+_threads = partial(
+    _between,
+    *("threads", "threads", "as-is", "1 thread"),
+    "it calls with one thread, and we with PyTorch's",
+)
+_pages = partial(
+    _between,
+    *("pages", "pages", "retained", "as-is"),
+    "its calls allocate memory as usual, and ours use memory that is already mapped",
+)
+_launch_of_events = partial(
+    _up_to,
+    *("launch", "events, not queued", "the GPU waits for launches between its events"),
+)
+_graph = partial(_up_to, *("gaps", "graph", "it counts the gaps between a graph's nodes"))
 
 
 def _gaps(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
@@ -77,45 +96,20 @@ def _gaps(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
 
 
 def _event_cost(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    if not evidence.event_cost:
-        return None
-    return Part("event cost", evidence.event_cost, "it includes the overhead of an event pair")
-
-
-def _launch_of_events(evidence: Evidence, so_far: float) -> Part | None:
-    seconds = evidence.seconds("method", "events, not queued")
-    if seconds is None:
-        return None
-    return Part("launch", seconds - so_far, "the GPU waits for launches between its events")
+    cost, sentence = evidence.event_cost, "it includes the overhead of an event pair"
+    return Part("event cost", cost, sentence) if cost else None
 
 
 def _launch_of_loop(evidence: Evidence, so_far: float) -> Part | None:
-    return Part(
-        "launch", evidence.calls.loop.median - so_far, "the GPU waits for launches in its loop"
-    )
+    seconds = evidence.calls.loop.median - so_far
+    if not evidence.on_gpu:
+        return Part("cache", seconds, _LOOP_ON_CPU)
+    return Part("launch", seconds, "the GPU waits for launches in its loop")
 
 
 def _waiting(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
     seconds = evidence.calls.waiting.median - evidence.calls.loop.median
     return Part("waiting", seconds, "it waits for the GPU after each call")
-
-
-def _graph(evidence: Evidence, so_far: float) -> Part | None:
-    seconds = evidence.seconds("method", "graph")
-    if seconds is None:
-        return None
-    return Part("gaps", seconds - so_far, "it counts the gaps between a graph's nodes")
-
-
-def _threads(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    return _between(
-        evidence, "threads", "as-is", "1 thread", "it calls with one thread, and we with PyTorch's"
-    )
-
-
-def _pages(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    sentence = "its calls allocate memory as usual, and ours use memory that is already mapped"
-    return _between(evidence, "pages", "retained", "as-is", sentence)
 
 
 def _loop_of_one_thread(evidence: Evidence, so_far: float) -> Part | None:
@@ -187,8 +181,6 @@ def _differences(
         for step in (*clock, *steps):
             part = step(evidence, so_far)
             if part is not None:
-                if not evidence.on_gpu and part.name == "launch":
-                    part = Part("cache", part.seconds, _LOOP_ON_CPU)
                 parts.append(part)
                 so_far += part.seconds
         yield Difference(

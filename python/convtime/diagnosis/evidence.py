@@ -182,7 +182,7 @@ class Trace:
 
 
 @dataclasses.dataclass(frozen=True)
-class Serialised:
+class Serialized:
     """Results of calls that wait after each operation, compared with results of normal calls.
 
     Attributes:
@@ -212,7 +212,7 @@ class Held:
 
 
 @dataclasses.dataclass(frozen=True)
-class Neighbours:
+class Neighbors:
     """Measured duration of work whose duration is known, which reveals other users of the GPU.
 
     Attributes:
@@ -346,9 +346,9 @@ class Evidence:
         work: device work of a call.
         contrasts: times by varied property, and then by condition.
         trace: a few calls as recorded by torch.profiler.
-        serialised: results with and without waiting after each operation.
+        serialized: results with and without waiting after each operation.
         held: a call after a kernel that keeps the stream busy.
-        neighbours: work of known duration, which reveals other users of the GPU.
+        neighbors: work of known duration, which reveals other users of the GPU.
         smallest_launch: host seconds to issue PyTorch's smallest operation.
         event_cost: seconds that a pair of events adds to one kernel; None if unknown.
         counters: hardware counters of a call, by metric; empty if they cannot be read.
@@ -361,9 +361,9 @@ class Evidence:
     work: Work
     contrasts: Mapping[str, Mapping[str, Timing]] = dataclasses.field(default_factory=dict)
     trace: Trace | None = None
-    serialised: Serialised | None = None
+    serialized: Serialized | None = None
     held: Held | None = None
-    neighbours: Neighbours | None = None
+    neighbors: Neighbors | None = None
     smallest_launch: float | None = None
     event_cost: float | None = None
     counters: Mapping[str, float] = dataclasses.field(default_factory=dict)

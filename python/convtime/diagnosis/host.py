@@ -11,7 +11,6 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -127,10 +126,20 @@ def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
 def _read(probe: _C.HostProbe, action: Callable[[], object]) -> tuple[HostReading, float]:
     """Return the readings over an action, and this process's CPU seconds in the kernel."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
+    children = _cpu_seconds_of_children()
     probe.begin(_LOOP_SECONDS)
     action()
-    found = probe.end()
-    return HostReading(**found), resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
+    found = HostReading(**probe.end())
+    if found.others_seconds is not None:  # a process that the call starts is no other process
+        others = found.others_seconds - (_cpu_seconds_of_children() - children)
+        found = dataclasses.replace(found, others_seconds=max(0.0, others))
+    return found, resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
+
+
+def _cpu_seconds_of_children() -> float:
+    """Return the CPU time of all processes that this one started, and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _each(value: float | None, count: int) -> float | None:
@@ -200,21 +209,15 @@ def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, f
     return max(0.0, seconds - plain) / max(found["count"], 1), found
 
 
-def look_at_pages(subject: Subject, evidence: Evidence) -> Evidence:
-    """Time with memory from the C library's allocator, and with memory of earlier results."""
-    return _add_in_turns(
-        subject,
-        evidence,
-        "pages",
-        {"as-is": {"pages": "as-is"}, "retained": {"pages": "retained"}},
-    )
-
-
-def look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
-    """Time with the CPU's caches emptied before each call, and as the previous call left them."""
-    return _add_in_turns(
-        subject, evidence, "cache", {name: {"cache": name} for name in ("cold", "warm")}
-    )
+def look_in_turns(
+    option: str, values: tuple[str, ...], subject: Subject, evidence: Evidence
+) -> Evidence:
+    """Time with several values of an option of ``time_op``, alternating."""
+    times: dict[str, list[Timing]] = {value: [] for value in values}
+    for _ in range(_VISITS):
+        for value, found in times.items():
+            found.append(Timing.of(subject.time(subject.candidate, **{option: value})))
+    return _joined(evidence, option, times)
 
 
 def look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
@@ -262,16 +265,6 @@ def look_at_denormals(subject: Subject, evidence: Evidence) -> Evidence:
         torch.set_flush_denormal(False)
         torch.set_num_threads(before)
     return _joined(evidence, "denormals", times)
-
-
-def _add_in_turns(
-    subject: Subject, evidence: Evidence, name: str, conditions: dict[str, dict[str, Any]]
-) -> Evidence:
-    times: dict[str, list[Timing]] = {condition: [] for condition in conditions}
-    for _ in range(_VISITS):
-        for condition, options in conditions.items():
-            times[condition].append(Timing.of(subject.time(**options)))
-    return _joined(evidence, name, times)
 
 
 def _joined(evidence: Evidence, name: str, times: dict[str, list[Timing]]) -> Evidence:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import statistics
 import subprocess
@@ -14,7 +16,8 @@ from typing import Any, Final, Literal
 import torch
 
 from convtime.device import nvml
-from convtime.diagnosis.evidence import Neighbours
+from convtime.diagnosis.evidence import Evidence, Neighbors
+from convtime.diagnosis.subject import Subject
 
 Eats = Literal["bandwidth", "multiprocessors"]
 EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
@@ -29,35 +32,33 @@ _PIECE_SECONDS, _AT_ONCE = 1e-3, 8
 _BEGUN = "begun"
 
 
-def look(device: torch.device) -> Neighbours:
+def look_at_neighbors(subject: Subject, evidence: Evidence) -> Evidence:
     """Time known work on a GPU."""
+    device = subject.place.device
     with torch.cuda.device(device):
-        return Neighbours(
+        found = Neighbors(
             spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),
             spin=_spin_seconds(),
             copied_bytes_per_second=_copy_rate(device),
             highest_bytes_per_second=_highest_rate(device),
             other_processes=_other_processes(device),
         )
+    return dataclasses.replace(evidence, neighbors=found)
 
 
 def _spin_seconds() -> float:
     spin = torch.ops.convtime.spin_ns
     spin(1000)
-
-    def spins() -> None:
-        for _ in range(_SPINS):
-            spin(int(_SPIN_SECONDS * 1e9))
-
-    return _between_events(spins)
+    return _between_events(functools.partial(spin, int(_SPIN_SECONDS * 1e9)), _SPINS)
 
 
-def _between_events(work: Callable[[], object]) -> float:
-    """Return the seconds between events around some work on the current stream."""
+def _between_events(launch: Callable[[], object], count: int) -> float:
+    """Return the seconds between events around several launches on the current stream."""
     event: Any = torch.cuda.Event
     start, end = (event(enable_timing=True) for _ in range(2))
     start.record()
-    work()
+    for _ in range(count):
+        launch()
     end.record()
     end.synchronize()
     return 1e-3 * float(start.elapsed_time(end))
@@ -67,11 +68,9 @@ def _copy_rate(device: torch.device) -> float:
     source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
 
-    def copies() -> None:
-        for _ in range(_COPIES_AT_ONCE):  # otherwise the first launch would count
-            target.copy_(source)
-
-    seconds = statistics.median(_between_events(copies) for _ in range(_COPIES))
+    copy = functools.partial(target.copy_, source)
+    # Several at once: otherwise the first launch would count.
+    seconds = statistics.median(_between_events(copy, _COPIES_AT_ONCE) for _ in range(_COPIES))
     return 2 * _COPIED_BYTES * _COPIES_AT_ONCE / seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import os
@@ -35,11 +36,10 @@ def other_of(against: Any, candidate: Candidate) -> Other:
         return _RUN[against](candidate)
     if isinstance(against, str | os.PathLike):
         return _of_file(against)
+    if type(against).__module__.startswith("torch.utils.benchmark"):
+        (against,) = read_measurements(against).values()
     if isinstance(against, Measurement):
         return _of_measurement(against)
-    if type(against).__module__.startswith("torch.utils.benchmark"):
-        (measured,) = read_measurements(against).values()
-        return _of_measurement(measured)
     if callable(against):
         return Other(_time(against(), "the callable against"))
     return Other(_time(against, "against"))
@@ -68,15 +68,7 @@ def _of_measurement(measured: Measurement) -> Other:
     return Other(seconds, _TOOLS_OF_FILES.get(tool, ""))
 
 
-def _do_bench(candidate: Candidate) -> Other:
-    return Other(_triton("do_bench", candidate), "triton do_bench")
-
-
-def _do_bench_cudagraph(candidate: Candidate) -> Other:
-    return Other(_triton("do_bench_cudagraph", candidate), "triton do_bench_cudagraph")
-
-
-def _triton(function: str, candidate: Candidate) -> float:
+def _triton(function: str, candidate: Candidate) -> Other:
     if not torch.cuda.is_available():
         raise InputError(
             f"against={function!r} needs a GPU, and PyTorch finds none; use against='timer'"
@@ -87,7 +79,7 @@ def _triton(function: str, candidate: Candidate) -> float:
         raise InputError(
             f"against={function!r} requires triton, which cannot be imported ({error})"
         ) from error
-    return 1e-3 * float(getattr(testing, function)(_bare(candidate)))
+    return Other(1e-3 * float(getattr(testing, function)(_bare(candidate))), f"triton {function}")
 
 
 def _timer(candidate: Candidate) -> Other:
@@ -102,7 +94,7 @@ def _bare(candidate: Candidate) -> Callable[[], object]:
 
 
 _RUN: dict[str, Callable[[Candidate], Other]] = {
-    "do_bench": _do_bench,
-    "do_bench_cudagraph": _do_bench_cudagraph,
+    "do_bench": functools.partial(_triton, "do_bench"),
+    "do_bench_cudagraph": functools.partial(_triton, "do_bench_cudagraph"),
     "timer": _timer,
 }

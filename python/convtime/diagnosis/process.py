@@ -29,14 +29,14 @@ def obstacle(subject: Subject, evidence: Evidence) -> str:
     if subject.again:
         return ""
     candidate = subject.candidate
-    if candidate.setup is not None or candidate.backward:
+    if candidate.before is not None or candidate.backward:
         return "the work before each call cannot be passed to another process"
     module = getattr(candidate.fn, "__module__", None)
     if module == "__main__":
         return "its function is defined in the main program, which another process does not import"
     if sum(each.nbytes for each in subject.tensors) > _LARGEST_BYTES:
         return f"its arguments exceed {_LARGEST_BYTES >> 20} MiB, the limit for passing them on"
-    return copied_elsewhere(evidence)
+    return copied_elsewhere(subject, evidence)
 
 
 def time_in_fresh_one(subject: Subject) -> Timing:

@@ -7,6 +7,8 @@ or replayed from a graph, is awaited as a whole.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,10 +16,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from convtime.diagnosis.evidence import Serialised
+from convtime.diagnosis.evidence import Evidence, Serialized
 from convtime.diagnosis.subject import Subject
 from convtime.timing.agreement import repeated_agreement
-from convtime.timing.candidate import Candidate
 
 _HELD_SECONDS = 5e-3
 
@@ -54,8 +55,8 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def look_at_results(subject: Subject) -> Serialised | None:
-    """Compare the results; return None if there are no results to compare."""
+def look_at_results(subject: Subject, evidence: Evidence) -> Evidence:
+    """Compare the results, if there are results to compare."""
     candidate = subject.candidate
     made: list[_Made] = []
 
@@ -65,33 +66,26 @@ def look_at_results(subject: Subject) -> Serialised | None:
         made[:] = mode.made
         return result
 
-    def as_is(*args: Any, **kwargs: Any) -> object:
+    def as_is(held: bool, *args: Any, **kwargs: Any) -> object:
         _forget(made)
+        if held:  # the current stream is busy, so other streams run before its earlier work
+            torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
         with _same_random_numbers():
             return candidate.fn(*args, **kwargs)
 
-    def behind_work(*args: Any, **kwargs: Any) -> object:
-        """Call with the current stream busy, so other streams run before its earlier work."""
-        _forget(made)
-        torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
-        with _same_random_numbers():
-            return candidate.fn(*args, **kwargs)
-
-    def like(fn: Callable[..., object]) -> Candidate:
-        return candidate.but(fn=fn)
-
-    others = [like(as_is), like(behind_work), like(as_is), like(behind_work)]
-    repeats, found = repeated_agreement(like(waiting), others, "close")
+    others = [candidate.but(fn=functools.partial(as_is, held)) for held in (False, True) * 2]
+    repeats, found = repeated_agreement(candidate.but(fn=waiting), others, "close")
     if repeats.same is None:
-        return None
+        return evidence
     errors = [each.largest_error for each in found if each.same is False]
     known = [error for error in errors if error is not None]
-    return Serialised(
+    serialized = Serialized(
         repeats=bool(repeats.same),
         calls=len(found),
         differing=len(errors),
         largest_error=max(known, default=None),
     )
+    return dataclasses.replace(evidence, serialized=serialized)
 
 
 @contextlib.contextmanager

@@ -1,19 +1,19 @@
-"""Render a Diagnosis: causes with evidence and advice, then the account of a call's time."""
+"""Show a Diagnosis: causes with evidence and advice, then the account of a call's time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import html, text
+from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
+from convtime.core.text import printable
 from convtime.core.units import format_estimate, format_seconds, format_signed
 
 if TYPE_CHECKING:
-    from convtime.diagnosis.diagnosis import Cause, Diagnosis, Difference
+    from convtime.diagnosis.diagnosis import Diagnosis, Difference
     from convtime.diagnosis.evidence import Timing
 
 _NOTHING = "no cause was found that dominates its time or makes it vary, except the work itself"
-_PARTS = ("", "part")
 _TIMES = ("varied", "condition", "time [95 %]", "spread", "SM clock")
 
 
@@ -21,60 +21,34 @@ def line(diagnosis: Diagnosis) -> str:
     """Return one line with the name, the time, and the causes by weight."""
     found = ", ".join(cause.code for cause in diagnosis.causes) or "nothing"
     seconds = format_seconds(diagnosis.account.seconds)
-    return text.printable(f"{diagnosis.name}: {seconds} in a loop; {found}")
+    return printable(f"{diagnosis.name}: {seconds} in a loop; {found}")
 
 
-def brief(diagnosis: Diagnosis) -> str:
-    """Return causes, a call's account, convolution alternatives, and another tool's number."""
-    blocks = [line(diagnosis)]
-    if found := [*_findings(diagnosis)]:
-        blocks.append(text.sentences(found, indent=2))
-    blocks += [
-        f"{number}. {text.printable(str(cause))}\n{text.sentences(_body(cause), indent=3)}"
-        for number, cause in enumerate(diagnosis.causes, start=1)
-    ]
-    blocks.append(f"where a call's time goes\n{text.facts(_account(diagnosis), indent=2)}")
-    if diagnosis.advice:
-        tried = text.sentences(map(str, diagnosis.advice), indent=2)
-        blocks.append(f"other ways to convolve\n{tried}")
-    if diagnosis.difference is not None:
-        rows = _parts(diagnosis.difference)
-        title = text.printable(diagnosis.difference.title)
-        blocks.append(f"{title}\n{text.columns(rows, indent=2)}")
-    if diagnosis.skipped:
-        blocks.append(text.sentences(["not looked at: " + ", ".join(_skipped(diagnosis))]))
-    return "\n\n".join(blocks)
-
-
-def sheet(diagnosis: Diagnosis) -> str:
-    """Return :func:`brief`, all times, and the reasons for skipped contrasts."""
-    blocks = [brief(diagnosis)]
-    rows = _times(diagnosis)
-    if rows:
-        blocks.append(text.table(_TIMES, rows, right=_TIMES[2:]))
-    if diagnosis.skipped:
-        blocks.append(f"not looked at\n{text.facts(_reasons(diagnosis), indent=2)}")
-    blocks.append(f"took {diagnosis.seconds:.1f} s on {text.printable(diagnosis.device)}")
-    return "\n\n".join(blocks)
-
-
-def html_sheet(diagnosis: Diagnosis) -> str:
-    """Return the diagnosis as HTML, with all text escaped."""
-    shown = [html.paragraph(line(diagnosis))]
-    shown += map(html.paragraph, _findings(diagnosis))
+def printed(diagnosis: Diagnosis) -> Iterator[Block]:
+    """Yield causes, a call's account, convolution alternatives, and another tool's number."""
+    yield Line(line(diagnosis))
+    yield Sentences(_findings(diagnosis), indent=2)
     for number, cause in enumerate(diagnosis.causes, start=1):
-        shown += [html.paragraph(f"{number}. {cause}"), html.items(_body(cause))]
-    shown.append(html.facts("where a call's time goes", _account(diagnosis)))
+        body = [*cause.evidence, *(f"→ {each}" for each in cause.advice)]
+        yield Sentences(body, title=f"{number}. {cause}", indent=3)
+    yield Facts(_account(diagnosis), title="where a call's time goes")
     if diagnosis.advice:
-        shown += [html.paragraph("other ways to convolve"), html.items(map(str, diagnosis.advice))]
+        yield Sentences(map(str, diagnosis.advice), title="other ways to convolve")
     if diagnosis.difference is not None:
-        difference = diagnosis.difference
-        shown.append(html.table(_PARTS, _parts(difference), difference.title))
-    left = _reasons(diagnosis)
-    full = html.table(_TIMES, _times(diagnosis))
-    full += html.facts("not looked at", left) if left else ""
-    shown.append(html.hidden("all times", full))
-    return "".join(shown)
+        yield Table((), _parts(diagnosis.difference), title=diagnosis.difference.title)
+    if diagnosis.skipped:
+        skipped = ", ".join(each.contrast for each in diagnosis.skipped)
+        yield Sentences([f"not looked at: {skipped}"])
+
+
+def details(diagnosis: Diagnosis) -> Iterator[Block]:
+    """Yield :func:`printed`, all times, and the reasons for skipped contrasts."""
+    yield from printed(diagnosis)
+    full: list[Block] = [Table(_TIMES, _times(diagnosis), right=_TIMES[2:])]
+    if diagnosis.skipped:
+        full.append(Facts(_reasons(diagnosis), title="not looked at"))
+    full.append(Line(f"took {diagnosis.seconds:.1f} s on {diagnosis.device}"))
+    yield Details(full)
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[str]:
@@ -88,13 +62,9 @@ def _findings(diagnosis: Diagnosis) -> Iterator[str]:
         yield _NOTHING
 
 
-def _body(cause: Cause) -> list[str]:
-    return [*cause.evidence, *(f"→ {each}" for each in cause.advice)]
-
-
-def _account(diagnosis: Diagnosis) -> dict[str, text.Cell]:
+def _account(diagnosis: Diagnosis) -> dict[str, Cell]:
     account = diagnosis.account
-    shown: dict[str, text.Cell] = {"a call": format_seconds(account.seconds)}
+    shown: dict[str, Cell] = {"a call": format_seconds(account.seconds)}
     if not diagnosis.evidence.on_gpu:
         for name, seconds in (
             ("waits", account.waiting),
@@ -133,16 +103,12 @@ def _parts(difference: Difference) -> list[tuple[str, str]]:
     return [*rows, (format_signed(difference.unexplained), "unexplained")]
 
 
-def _reasons(diagnosis: Diagnosis) -> dict[str, text.Cell]:
+def _reasons(diagnosis: Diagnosis) -> dict[str, Cell]:
     """Return the reasons for skipped contrasts, by contrast and varied factor."""
     return {
         f"{each.contrast} ({each.varies})" if each.varies else each.contrast: each.reason
         for each in diagnosis.skipped
     }
-
-
-def _skipped(diagnosis: Diagnosis) -> Iterator[str]:
-    return (each.contrast for each in diagnosis.skipped)
 
 
 def _times(diagnosis: Diagnosis) -> list[tuple[str, str, str, str, str]]:

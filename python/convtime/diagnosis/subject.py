@@ -34,11 +34,13 @@ class Subject:
         place: device of its work.
         again: command that times it in a fresh process and prints a Measurement as JSON; empty if
             there is none.
+        options: the requested metric, stream and turns.
     """
 
     candidate: Candidate
     place: Place
     again: Sequence[str] = ()
+    options: Options = dataclasses.field(default_factory=Options)
 
     @property
     def on_gpu(self) -> bool:
@@ -67,8 +69,8 @@ class Subject:
 
     def prepare(self) -> None:
         """Run the work before each call."""
-        if self._called.setup is not None:
-            self._called.setup()
+        if self._called.before is not None:
+            self._called.before()
 
     def call(self) -> object:
         """Call the operation once, without the work before it."""
@@ -87,6 +89,8 @@ class Subject:
         """Time several candidates interleaved."""
         usual: dict[str, Any] = {
             "device": self.place.device,
+            "stream": self.options.stream if self.on_gpu else None,
+            "exclusive": self.options.exclusive,
             "regime": "as-is",
             "placement": "as-is",
             "warmup": _WARMUP_SECONDS,
@@ -94,6 +98,8 @@ class Subject:
             "stop": "budget",
             "budget": BUDGET * len(candidates),
         }
+        if self.on_gpu and options.get("method", "auto") in ("auto", "kernel"):
+            usual["metric"] = self.options.metric  # other methods have only the elapsed time
         return measure(candidates, Options(**{**usual, **options}))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> Candidate:
@@ -101,7 +107,7 @@ class Subject:
         return self.original.with_tensors(change).but(name=name)
 
 
-def copied_elsewhere(evidence: Evidence) -> str:
+def copied_elsewhere(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     """Return why copies of its tensors would be in another kind of memory; empty if not."""
     if evidence.work.mapped_bytes:
         return "its tensors are in the host's memory, but copies would be in the GPU's memory"

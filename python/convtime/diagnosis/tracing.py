@@ -15,12 +15,14 @@ from convtime.diagnosis.subject import Subject
 
 RANGE = "convtime diagnosed call"
 
-_WAITS = re.compile(r"cu(da)?(Stream|Device|Event|Ctx)Synchronize")
-_ALLOCATES = re.compile(
-    r"cuda(Malloc|Free|HostAlloc)(?!\w*Async)|cuMem(Alloc|Free|Create|Map|Unmap|Release)(?!\w*Async)"
-)
-_LAUNCHES = re.compile(r"cu(da)?(LaunchKernel|GraphLaunch|LaunchCooperativeKernel|Memset)\w*")
-_COPIES = re.compile(r"cu(da)?Memcpy\w*")
+# Names of the host's calls.
+_CALLS = {
+    "wait": r"cu(da)?(Stream|Device|Event|Ctx)Synchronize",
+    "allocate": r"cuda(Malloc|Free|HostAlloc)(?!\w*Async)|"
+    r"cuMem(Alloc|Free|Create|Map|Unmap|Release)(?!\w*Async)",
+    "launch": r"cu(da)?(LaunchKernel|GraphLaunch|LaunchCooperativeKernel|Memset)\w*",
+    "copy": r"cu(da)?Memcpy\w*",
+}
 _WITH_HOST = re.compile(r"Memcpy (HtoD|DtoH)")
 
 
@@ -95,10 +97,10 @@ def read_trace(events: Iterable[Event]) -> Trace:
     ]
     kernels = [each for each in done if not each.name.startswith(("Memcpy", "Memset"))]
     copies = [each for each in done if _WITH_HOST.match(each.name)]
-    waits = [each for each in asked if _WAITS.match(each.name)]
-    allocations = [each for each in asked if _ALLOCATES.match(each.name)]
-    copying = [each for each in asked if _COPIES.match(each.name)]
-    launches = [each for each in asked if _LAUNCHES.match(each.name)]
+    calls = {
+        kind: [each for each in asked if re.match(names, each.name)]
+        for kind, names in _CALLS.items()
+    }
     count = len(ranges)
 
     def seconds(some: Sequence[Event]) -> float:
@@ -106,7 +108,7 @@ def read_trace(events: Iterable[Event]) -> Trace:
 
     busy, running, moving = (_union(some) / count for some in (done, kernels, copies))
     host = 1e-9 * sum(end - start for start, end in ranges) / count
-    blocked = seconds(waits) + seconds(allocations) + seconds(copying)
+    waiting, allocating, copying = (seconds(calls[k]) for k in ("wait", "allocate", "copy"))
     return Trace(
         calls=count,
         busy=busy,
@@ -115,13 +117,13 @@ def read_trace(events: Iterable[Event]) -> Trace:
         hidden_copies=max(0.0, running + moving - _union([*kernels, *copies]) / count),
         pageable=seconds([each for each in copies if "Pageable" in each.name]),
         pinned=seconds([each for each in copies if "Pinned" in each.name]),
-        launches=(len(launches) + len(copying)) / count,
-        waits=len(waits) / count,
-        waiting=seconds(waits),
-        allocations=len(allocations) / count,
-        allocating=seconds(allocations),
-        copying=seconds(copying),
-        issuing=max(0.0, host - blocked),
+        launches=(len(calls["launch"]) + len(calls["copy"])) / count,
+        waits=len(calls["wait"]) / count,
+        waiting=waiting,
+        allocations=len(calls["allocate"]) / count,
+        allocating=allocating,
+        copying=copying,
+        issuing=max(0.0, host - (waiting + allocating + copying)),
     )
 
 

@@ -1,17 +1,68 @@
-"""Helpers that rules use to weigh differences of times."""
+"""Weigh causes: the least effect of each, and the effect and confidence of differences of times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 from convtime.core.units import format_seconds
-from convtime.diagnosis.diagnosis import Account, Cause
+from convtime.diagnosis.diagnosis import Account, Cause, CauseCode
 from convtime.diagnosis.evidence import Evidence, Timing
 
-#: A function that looks for one cause.
-Rule = Callable[[Evidence, Account], Iterator[Cause]]
+#: A function that looks for one cause, and returns it or None.
+Rule = Callable[[Evidence, Account], Cause | None]
 
 SURE, LIKELY, POSSIBLE = 0.95, 0.75, 0.5
+
+#: Least effect of a reported cause, as a share of a call's time.
+LEAST_EFFECT: Mapping[CauseCode, float] = {
+    "launch-bound": 0.10,
+    "host-bound": 0.10,
+    "synchronisation": 0.05,
+    "missing-wait": 0.0,
+    "allocation": 0.05,
+    "first-call": 0.10,
+    "cache": 0.10,
+    "clock": 0.05,
+    "placement": 0.02,
+    "contention": 0.10,
+    "layout": 0.08,
+    "transfer": 0.10,
+    "data": 0.05,
+    "process": 0.05,
+}
+#: The same on a CPU, where times vary more.
+LEAST_EFFECT_ON_CPU: Mapping[CauseCode, float] = {
+    "contention": 0.10,
+    "quota": 0.05,
+    "blocking": 0.10,
+    "threads": 0.10,
+    "page-faults": 0.15,
+    "allocation": 0.15,
+    "python-overhead": 0.25,
+    "denormals": 0.15,
+    "numa": 0.10,
+    "clock": 0.10,
+    "first-call": 0.10,
+    "cache": 0.25,  # an empty cache slows down every short call
+    "placement": 0.15,
+    "layout": 0.15,
+    "data": 0.15,
+    "process": 0.15,
+}
+
+#: By cause: the contrast that varies its conditions.
+_VARIED: Mapping[CauseCode, str] = {
+    "cache": "cache",
+    "clock": "regime",
+    "placement": "placement",
+    "layout": "layout",
+    "data": "data",
+    "threads": "threads",
+    "process": "process",
+    "page-faults": "pages",
+    "denormals": "denormals",
+}
 
 
 def extremes(times: Mapping[str, Timing]) -> tuple[tuple[str, Timing], tuple[str, Timing]]:
@@ -20,14 +71,55 @@ def extremes(times: Mapping[str, Timing]) -> tuple[tuple[str, Timing], tuple[str
     return found[-1], found[0]
 
 
-def best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing] | None:
-    """Return the time ``as-is``, and the fastest change and its name; None if none is faster."""
-    others = dict(evidence.contrasts.get(contrast, {}))
-    here = others.pop("as-is", None)
-    if here is None or not others:
+def by_contrast(
+    code: CauseCode,
+    sentence: str,
+    evidence: Iterable[str],
+    account: Account,
+    slower: Timing,
+    faster: Timing,
+    *,
+    in_cycles: bool = True,
+) -> Cause:
+    """Return a cause whose effect and confidence are those of the difference of two times."""
+    return Cause(
+        code=code,
+        sentence=sentence,
+        evidence=tuple(evidence),
+        effect=effect_of(slower, faster, account, in_cycles=in_cycles),
+        confidence=confidence_in(slower, faster),
+    )
+
+
+def by_change(
+    code: CauseCode,
+    sentence: str,
+    told: Iterable[str],
+    evidence: Evidence,
+    account: Account,
+    contrast: str,
+) -> Cause | None:
+    """Return the cause that the fastest change of a contrast shows; None if none is faster.
+
+    Args:
+        code: code of the cause.
+        sentence: format of its sentence; ``{here}`` is the time ``as-is``, ``{name}`` the change,
+            and ``{best}`` the time with the change.
+        told: its evidence.
+        evidence: all observations.
+        account: breakdown of a call's time.
+        contrast: name of the contrast.
+    """
+    here = evidence.timing(contrast, "as-is")
+    if here is None:
         return None
-    name, best = min(others.items(), key=lambda entry: entry[1].median)
-    return (here, name, best) if best.median < here.median else None
+    name, best = extremes(evidence.contrasts[contrast])[1]
+    if best.median >= here.median:
+        return None
+    sentence = sentence.format(
+        here=format_seconds(here.median), name=name, best=format_seconds(best.median)
+    )
+    return by_contrast(code, sentence, told, account, here, best)
 
 
 def effect_of(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool = True) -> float:
@@ -50,6 +142,11 @@ def confidence_in(slower: Timing, faster: Timing) -> float:
     return SURE if apart > (slower.median - faster.median) / 2 else LIKELY
 
 
+def applicable(*sentences: object) -> tuple[str, ...]:
+    """Return the sentences; an argument that is no string is a condition that was not met."""
+    return tuple(each for each in sentences if isinstance(each, str))
+
+
 def told_of(evidence: Evidence, contrast: str) -> tuple[str, ...]:
     """Return a contrast's times as one sentence."""
     times = (
@@ -58,3 +155,18 @@ def told_of(evidence: Evidence, contrast: str) -> tuple[str, ...]:
     )
     told = ", ".join(times)
     return (f"{contrast}: {told}",) if told else ()
+
+
+def variance_shares(evidence: Evidence) -> dict[CauseCode, float]:
+    """Return the share of the variance of log times between the conditions of each contrast.
+
+    The two extreme conditions of a contrast are assumed to be equally frequent and independent of
+    other contrasts. The rest is the variance of samples under one condition.
+    """
+    parts: dict[CauseCode, float] = {}
+    for code, contrast in _VARIED.items():
+        medians = [each.median for each in evidence.contrasts.get(contrast, {}).values()]
+        if len(medians) > 1 and min(medians) > 0:
+            parts[code] = (math.log(max(medians) / min(medians)) / 2) ** 2
+    whole = sum(parts.values()) + evidence.calls.loop.deviation**2
+    return {code: part / whole for code, part in parts.items()} if whole > 0 else {}

@@ -8,17 +8,16 @@ import io
 import json
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec, strict_json
-from convtime.core.errors import InputError, InputWarning, one_line, shown, why
+from convtime.core.errors import InputError, one_line, shown, why
 from convtime.core.files import extension_of, write_file
-from convtime.counting.kernel_counters import Counters
 from convtime.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
 from convtime.exchange.unknown import named
+from convtime.exchange.upgrade import renewed, upgraded
 from convtime.sweeps import files as sweeps
 from convtime.sweeps.result import Sweep
 from convtime.timing import forms
@@ -29,15 +28,14 @@ if TYPE_CHECKING:
     import pandas
     from torch.utils import benchmark
 
-#: Schema version of a file that contains measurements by name.
-RUN_SCHEMA = "1.0"
-
-Format = Literal["convtime", "pytest-benchmark", "nvbench", "csv"]
 
 _READABLE = (
     "a Measurement, a Comparison, a Sweep or a saved run of convtime, JSON of pytest-benchmark "
     "or nvbench, or CSV with the columns name and seconds"
 )
+_MEASURED: dict[str, type[codec.Stored]] = {
+    kind.__name__: kind for kind in (Measurement, Comparison, Sweep)
+}
 _FOR_EACH_SAMPLE = (
     *("raw_seconds", "busy_seconds", "span_seconds", "sum_seconds"),
     *("sm_clocks_hz", "places", "batches"),
@@ -74,10 +72,12 @@ def read_measurements(
     """
     if isinstance(source, str | os.PathLike):
         found = read_file(source)
-        if isinstance(found, Counters):
+        if isinstance(found, Mapping):
+            return dict(found)
+        if not isinstance(found, Measurement | Comparison | Sweep):
             raise InputError(
-                f"{os.fspath(source)}: must be {_READABLE}, got hardware counters; "
-                "convtime show shows them"
+                f"{os.fspath(source)}: must be {_READABLE}, got a {type(found).__name__}; "
+                "convtime show shows it"
             )
         return _by_name(found)
     pandas_loaded = sys.modules.get("pandas")
@@ -86,12 +86,17 @@ def read_measurements(
     return torch_benchmark.read(source)
 
 
-#: Possible contents of a file.
-Found = Comparison | Sweep | Counters | dict[str, Measurement]
+Found = codec.Stored | dict[str, Measurement]
 
 
-def read_file(path: str | os.PathLike[str]) -> Found:
-    """Read a file like :func:`read_measurements`, but keep comparisons, sweeps and counters whole.
+def read_file(
+    path: str | os.PathLike[str], kinds: Mapping[str, type[codec.Stored]] = _MEASURED
+) -> Found:
+    """Read a file like :func:`read_measurements`, but keep results whole.
+
+    Args:
+        path: the file.
+        kinds: types of convtime's results that are read, by name.
 
     Raises:
         InputError: the file cannot be read; the message says in one sentence why.
@@ -104,9 +109,15 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     if path.suffix.lower() == ".csv":
         return frame.read_csv(_text(content, path), str(path))
     if sweeps.is_one(content):
-        found: Found = sweeps.read(io.BytesIO(content), str(path)).sweep
+        found: Found = sweeps.read(io.BytesIO(content), str(path), renewed).sweep
     else:
-        found = _read_document(strict_json.parse(_text(content, path), str(path)), path)
+        document = strict_json.parse(_text(content, path), str(path))
+        try:
+            found = _read_document(document, path, kinds)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{path}: {one_line(error)}") from error
     for measured in _all_of(found):
         _check_lengths(measured, path)
     return found
@@ -120,9 +131,11 @@ def _text(content: bytes, path: Path) -> str:
 
 
 def _by_name(found: Found) -> dict[str, Measurement]:
-    if isinstance(found, Counters):
-        return {}
-    return found if isinstance(found, dict) else dict(found.measurements)
+    if isinstance(found, dict):
+        return found
+    if isinstance(found, Measurement):
+        return {found.name: found}
+    return dict(found.measurements) if isinstance(found, Comparison | Sweep) else {}
 
 
 def _all_of(found: Found) -> Iterator[Measurement]:
@@ -147,43 +160,33 @@ def _check_lengths(measured: Measurement, path: Path) -> None:
             )
 
 
-def _read_document(document: Any, path: Path) -> Found:
-    try:
-        if isinstance(document, Mapping):
-            if "seconds" in document:
-                return named([Measurement.from_dict(document)], str(path))
-            if "plan" in document and "points" in document:
-                return Sweep.from_dict(document)
-            if "totals" in document and "kernels" in document:
-                return Counters.from_dict(document)
-            if isinstance(document.get("measurements"), Mapping):
-                return _read_by_name(document, path)
-            if pytest_benchmark.is_one(document):
-                return named(pytest_benchmark.read(document, str(path)), str(path))
-            if nvbench.is_one(document):
-                return named(nvbench.read(document, path), str(path))
-            if isinstance(document.get("rows"), list):
-                return named(_read_layers(document), str(path))
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"{path}: {one_line(error)}") from error
+def _read_document(document: Any, path: Path, kinds: Mapping[str, type[codec.Stored]]) -> Found:
+    if isinstance(document, Mapping):
+        if pytest_benchmark.is_one(document):
+            return named(pytest_benchmark.read(document, str(path)), str(path))
+        if nvbench.is_one(document):
+            return named(nvbench.read(document, path), str(path))
+        document = upgraded(document)
+        kind = document.get("type")
+        if kind == "Measurements":
+            codec.check_document(kind, document)
+            measurements = document.get("measurements")
+            if not (isinstance(measurements, Mapping) and measurements):
+                raise InputError(f"{path}: contains no measurement")
+            return _renamed(codec.decode(dict[str, Measurement], measurements))
+        if kind == "Convolutions":
+            codec.check_document(kind, document)
+            return named(_read_layers(document), str(path))
+        if isinstance(kind, str) and kind in kinds:
+            return kinds[kind].from_dict(document)
+        if isinstance(kind, str):
+            raise InputError(f"{path}: must be {_READABLE}, got JSON of type {shown(kind)}")
     found = (
         f"a JSON object with the keys {', '.join(map(shown, list(document)[:5]))}"
         if isinstance(document, Mapping) and document
         else f"JSON that begins with {json.dumps(document)[:20]!r}"
     )
     raise InputError(f"{path}: must be {_READABLE}, got {found}")
-
-
-def _read_by_name(document: Mapping[str, Any], path: Path) -> Comparison | dict[str, Measurement]:
-    """Read a comparison, or a saved run."""
-    if "baseline" in document:
-        return Comparison.from_dict(document)
-    measurements = document["measurements"]
-    if not measurements:
-        raise InputError(f"{path}: contains no measurement")
-    return _renamed({name: Measurement.from_dict(each) for name, each in measurements.items()})
 
 
 def _renamed(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
@@ -210,7 +213,7 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
         if "reproducer" in row:
             provenance["reproducer"] = row["reproducer"]
         for side, fields in sides.items():
-            measured = Measurement.from_dict({**fields, "provenance": provenance})
+            measured = codec.decode(Measurement, {**fields, "provenance": provenance})
             name = f"{layer} {pass_name}: {side}"
             found.append(dataclasses.replace(measured, name=name))
     return found
@@ -219,60 +222,37 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
 def write_measurements(
     measurements: Measurement | Comparison | Sweep | Mapping[str, Measurement],
     path: str | os.PathLike[str],
-    format: Format | None = None,
 ) -> None:
     """Write measurements to a file atomically.
 
     Args:
         measurements: one measurement, a comparison, a sweep, or several measurements by name.
-        path: the file.
-        format: ``convtime`` (JSON with everything), ``pytest-benchmark`` or ``nvbench`` (JSON for
-            those tools, from which convtime can restore everything), or ``csv`` (the samples with
-            their conditions; a warning says what is omitted). Default: ``csv`` for a path that ends
-            in ``.csv``, ``convtime`` for one that ends in ``.json`` or has no extension.
+        path: the file. One that ends in ``.csv`` gets the samples with the columns of
+            :meth:`Measurement.to_frame`; one that ends in ``.json`` or has no extension gets JSON
+            with everything.
 
     Raises:
-        InputError: the format is unknown or cannot be derived from the extension, there is no
-            measurement, a measurement for CSV has no name, or the file cannot be written.
+        InputError: the path has another extension, there is no measurement, a measurement for CSV
+            has no name, or the file cannot be written.
     """
-    if format is None:
-        format = "csv" if extension_of(path, (".json", ".csv")) == ".csv" else "convtime"
-    elif format not in get_args(Format):
-        raise InputError(f"format must be one of {str(get_args(Format))[1:-1]}, got {format!r}")
-    if isinstance(measurements, Measurement):
-        by_name: Mapping[str, Measurement] = {measurements.name: measurements}
-    elif isinstance(measurements, Comparison | Sweep):
-        by_name = measurements.measurements
-    else:
-        by_name = measurements
-    renamed = [*_renamed(by_name).values()]
-    if not renamed and not (format == "convtime" and isinstance(measurements, Sweep)):
-        raise InputError(f"{path}: there must be at least one measurement to write, got none")
-    if format == "csv":
-        if not all(each.name for each in renamed):
-            raise InputError(f"{path}: each measurement must have a name in CSV, got an empty name")
-        write_file(path, forms.to_csv(renamed))
-        warnings.warn(
-            f"{os.fspath(path)}: CSV holds only samples, their clocks, "
-            f"{', '.join(forms.CONDITIONS)} and GPU; JSON holds everything",
-            InputWarning,
-            stacklevel=2,
-        )
+    as_csv = extension_of(path, (".json", ".csv")) == ".csv"
+    if not as_csv and isinstance(measurements, codec.Stored):
+        measurements.save(path)
         return
-    if format == "pytest-benchmark":
-        document = pytest_benchmark.document(renamed)
-    elif format == "nvbench":
-        document = nvbench.document(renamed)
-    else:
-        document = document_of(measurements)
-    write_file(path, codec.to_json(document))
+    by_name = measurements if isinstance(measurements, Mapping) else _by_name(measurements)
+    renamed = _renamed(by_name)
+    if not renamed:
+        raise InputError(f"{path}: there must be at least one measurement to write, got none")
+    if as_csv and "" in renamed:
+        raise InputError(f"{path}: each measurement must have a name in CSV, got an empty name")
+    write_file(
+        path, forms.to_csv(renamed.values()) if as_csv else codec.to_json(document_of(renamed))
+    )
 
 
-def document_of(
-    measurements: Measurement | Comparison | Sweep | Counters | Mapping[str, Measurement],
-) -> dict[str, Any]:
-    """Return the content of convtime's JSON for one result, or for several measurements by name."""
-    if isinstance(measurements, Measurement | Comparison | Sweep | Counters):
-        return measurements.to_dict()
-    entries = {name: measured.to_dict() for name, measured in _renamed(measurements).items()}
-    return {"schema": RUN_SCHEMA, "measurements": entries}
+def document_of(found: Found) -> dict[str, Any]:
+    """Return convtime's JSON for one result, or for several measurements by name."""
+    if isinstance(found, codec.Stored):
+        return found.to_dict()
+    entries = {name: codec.encode(measured) for name, measured in _renamed(found).items()}
+    return codec.document("Measurements", {"measurements": entries})

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from convtime.core import codec, strict_json
+from convtime.core import codec
 from convtime.core.errors import InputError, InputWarning, shown
 from convtime.exchange.unknown import of_samples
 from convtime.timing.measurement import Measurement
@@ -101,20 +100,8 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
                     f"{path}: nvbench skipped {shown(name)}: {why}", InputWarning, stacklevel=5
                 )
                 continue
-            whole = state.summary(_WHOLE)
-            found.append(
-                _samples(name, state, devices, path) if whole is None else _own(whole, path)
-            )
+            found.append(_samples(name, state, devices, path))
     return found
-
-
-def _own(whole: _Summary, path: Path) -> Measurement:
-    source = f"{path}: the summary {_WHOLE}"
-    document = strict_json.parse(str(whole.get("value")), source)
-    try:
-        return Measurement.from_dict(document)
-    except ValueError as error:
-        raise InputError(f"{source}: {error}") from error
 
 
 def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Path) -> Measurement:
@@ -194,68 +181,3 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
         raise InputError(f"{beside}: must contain finite numbers, 0 or more, got other values")
     # The shortest decimal of each: 1e-05 instead of 9.999999747378752e-06.
     return tuple(float(str(number)) for number in numbers)
-
-
-def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Convert measurements to nvbench's JSON, which nvbench's scripts can read.
-
-    The samples' statistics use nvbench's names for isolated calls, ``nv/cold``, for any cache
-    state.
-    """
-    names = list(dict.fromkeys(str(each.provenance.get("gpu")) for each in measurements))
-    return {
-        "meta": {"version": {"json": {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}}},
-        "devices": [{"id": number, "name": name} for number, name in enumerate(names)],
-        "benchmarks": [
-            _benchmark(number, measured, names.index(str(measured.provenance.get("gpu"))))
-            for number, measured in enumerate(measurements)
-        ],
-    }
-
-
-def _benchmark(number: int, measured: Measurement, device: int) -> dict[str, Any]:
-    return {
-        "name": measured.name,
-        "index": number,
-        "devices": [device],
-        "axes": [],
-        "states": [
-            {
-                "name": f"Device={device}",
-                "device": device,
-                "axis_values": [],
-                "summaries": list(_summaries(measured)),
-                "is_skipped": False,
-            }
-        ],
-    }
-
-
-def _summaries(measured: Measurement) -> Iterator[dict[str, Any]]:
-    side = "cpu" if measured.device == "cpu" else "gpu"
-    spread = measured.stdev if len(measured.seconds) > 1 else math.inf
-    mean = measured.mean
-    statistics = {
-        "mean": mean,
-        "median": measured.median,
-        "min": measured.min,
-        "max": measured.max,
-        "q1": measured.quantile(0.25),
-        "q3": measured.quantile(0.75),
-        "iqr/absolute": measured.iqr,
-        "stdev/absolute": spread,
-        "stdev/relative": spread / mean if mean else math.inf,
-    }
-    yield _summary("nv/cold/sample_size", "int64", str(len(measured.seconds)))
-    for name, value in statistics.items():
-        yield _summary(f"nv/cold/time/{side}/{name}", "float64", repr(value))
-    yield _summary(_WHOLE, "string", codec.to_json_line(measured.to_dict()))
-
-
-def _summary(tag: str, type: str, value: str) -> dict[str, Any]:
-    return {
-        "tag": tag,
-        "name": tag,
-        "hide": "Not needed in table.",
-        "data": [{"name": "value", "type": type, "value": value}],
-    }

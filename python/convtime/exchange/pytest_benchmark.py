@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from convtime.core import codec
 from convtime.core.errors import InputError, shown
 from convtime.exchange.unknown import of_samples
+from convtime.exchange.upgrade import upgraded
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement
 
@@ -57,7 +58,7 @@ def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
 
 def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
     if PAYLOAD in benchmark.extra_info:
-        measured = Measurement.from_dict(benchmark.extra_info[PAYLOAD])
+        measured = Measurement.from_dict(upgraded(benchmark.extra_info[PAYLOAD]))
         return dataclasses.replace(measured, name=benchmark.fullname)
     stats = benchmark.stats
     if not stats.data:
@@ -83,66 +84,3 @@ def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
         },
         method_reason=f"{_TOOL} does not say{averaged if stats.iterations > 1 else ''}",
     )
-
-
-def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Convert measurements to pytest-benchmark's JSON, which its commands can read."""
-    facts = measurements[0].provenance
-    git, date = facts.get("git"), facts.get("date")
-    if not isinstance(git, Mapping):
-        git = {}
-    return {
-        "machine_info": {
-            "cpu": {"brand_raw": facts.get("cpu")},
-            "gpu": facts.get("gpu"),
-            "driver": facts.get("driver"),
-            "torch": facts.get("torch"),
-        },
-        "commit_info": {"id": git.get("commit"), "dirty": git.get("dirty")},
-        "benchmarks": [_benchmark(measured) for measured in measurements],
-        "datetime": date if isinstance(date, str) else None,
-        "version": "4.0.0",  # the pytest-benchmark version that introduced this format
-    }
-
-
-def _benchmark(measured: Measurement) -> dict[str, Any]:
-    return {
-        "group": None,
-        "name": measured.name,
-        "fullname": measured.name,
-        "params": None,
-        "param": None,
-        "extra_info": {PAYLOAD: measured.to_dict()},
-        "options": {},
-        "stats": statistics_of(measured) | {"data": list(measured.seconds), "iterations": 1},
-    }
-
-
-def statistics_of(measured: Measurement) -> dict[str, Any]:
-    """Return pytest-benchmark's statistics; its outliers are Tukey's."""
-    samples = measured.seconds
-    first, third = measured.quantile(0.25), measured.quantile(0.75)
-    low, high = first - 1.5 * measured.iqr, third + 1.5 * measured.iqr
-    within = [sample for sample in samples if low <= sample <= high]
-    spread = 0.0 if len(samples) == 1 else measured.stdev
-    beyond = sum(abs(sample - measured.mean) > spread for sample in samples)
-    outliers = len(samples) - len(within)
-    total = sum(samples)  # math.fsum raises an error if the sum is too large for a float
-    return {
-        "min": measured.min,
-        "max": measured.max,
-        "mean": measured.mean,
-        "stddev": spread,
-        "rounds": len(samples),
-        "median": measured.median,
-        "iqr": measured.iqr,
-        "q1": first,
-        "q3": third,
-        "iqr_outliers": outliers,
-        "stddev_outliers": beyond,
-        "outliers": f"{beyond};{outliers}",
-        "ld15iqr": min(within),
-        "hd15iqr": max(within),
-        "ops": len(samples) / total if total else 0.0,
-        "total": total,
-    }

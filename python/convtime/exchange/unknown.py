@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convtime.core.errors import InputError, shown
+from convtime.timing.condition import Condition
 from convtime.timing.forms import CONDITIONS, UNKNOWN
 from convtime.timing.measurement import Measurement
 
@@ -20,45 +21,27 @@ def of_samples(
         seconds: the samples, in seconds.
         tool: the tool whose format was read.
         provenance: the tool's data about machine and source.
-        known: other known fields of the measurement.
+        known: other known fields of the measurement; of a condition, its used value, and
+            ``<condition>_reason``.
     """
     silent = f"{tool} does not say"
-    fields: dict[str, Any] = {}
-    for condition in CONDITIONS:
-        fields[condition] = UNKNOWN
-        fields[f"{condition}_reason"] = silent
+    for condition in (*CONDITIONS, "metric"):
         if condition != "device":
-            fields[f"{condition}_requested"] = UNKNOWN
+            reason = known.pop(f"{condition}_reason", silent)
+            known[condition] = Condition(known.get(condition, UNKNOWN), UNKNOWN, reason)
     return Measurement(
         name=name,
         seconds=tuple(seconds),
         provenance={"tool": tool, **provenance},
-        **fields
-        | {
-            "discarded": (),
-            "overhead": 0.0,
-            "raw_seconds": (),
-            "activities": (),
-            "sm_clocks_hz": (),
-            "max_sm_clock_hz": None,
-            "metric": UNKNOWN,
-            "metric_requested": UNKNOWN,
-            "clocks": UNKNOWN,
-            "conditions": (),
+        **{
+            "exclusive": Condition(False, False, silent),
             "conditions_reason": silent,
-            "pin": None,
-            "stream": None,
-            "warmup_requested": UNKNOWN,
-            "steady": None,
-            "warmup_calls": None,
-            "warmup_seconds": None,
-            "first_call_seconds": None,
-            "sampling_seconds": None,
-            "idle_seconds": None,
-            "stop": UNKNOWN,
-            "stop_reason": UNKNOWN,
-        }
-        | known,
+            "device_reason": silent,
+            **dict.fromkeys(
+                ("clocks", "device", "warmup_requested", "stop", "stop_reason"), UNKNOWN
+            ),
+            **known,
+        },
     )
 
 

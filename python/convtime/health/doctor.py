@@ -16,7 +16,9 @@ from convtime.core.load import _C
 from convtime.core.provenance import provenance
 from convtime.device import nvml, state
 from convtime.device.clocks import ClockMonitor
-from convtime.health.examination import AS_IS, Examination, KnownDuration, OperationTiming
+from convtime.device.resolve import resolve_device
+from convtime.health.examination import Examination, KnownDuration, OperationTiming
+from convtime.health.findings import AS_IS
 from convtime.timing.candidate import Candidate
 from convtime.timing.ceilings import ceilings
 from convtime.timing.measurement import Measurement
@@ -29,18 +31,26 @@ _GPU_METHODS: tuple[Method, ...] = ("kernel", "event", "graph", "sync", "cpu")
 _REGIMES: tuple[Regime, ...] = ("burst", "sustained")
 
 
-def examine(device: torch.device) -> Examination:
-    """Inspect the machine, then time kernels of known duration and a few operations.
+def doctor(device: torch.device | str | int | None = None) -> Examination:
+    """Check whether timings can be trusted on this machine, as the command ``convtime doctor``.
 
-    Takes up to 20 s on a GPU and changes no settings.
+    Inspects the machine, then times kernels of known duration and a few operations. Takes up to
+    20 s on a GPU and changes no settings.
 
     Args:
-        device: GPU or CPU to examine.
+        device: GPU or CPU to examine. Default: the current GPU, or the CPU without a GPU.
+
+    Returns:
+        The examination; its ``findings`` are the results of the checks.
+
+    Raises:
+        ValueError: for another device.
     """
+    device = resolve_device(device)
     began = time.perf_counter()
     cpu = state.cpu_state()  # before convtime adds to the load
     on_gpu = device.type == "cuda"
-    utilisation = state.utilisation(device) if on_gpu else None
+    utilization = state.utilization(device) if on_gpu else None
     monitor = ClockMonitor(device, interval=0.1) if on_gpu else None
     with monitor or contextlib.nullcontext():
         known_durations = tuple(_known_durations(device))
@@ -49,7 +59,7 @@ def examine(device: torch.device) -> Examination:
     gpu, gpu_reason = None, ""
     if monitor is not None:
         try:
-            gpu = state.gpu_state(device, utilisation, monitor.readings)
+            gpu = state.gpu_state(device, utilization, monitor.readings)
         except nvml.NvmlUnavailableError as error:
             gpu_reason = str(error)
     return Examination(
@@ -147,7 +157,7 @@ def _timed(
     except RuntimeError as error:
         return OperationTiming(name, method, regime, None, None, None, one_line(error))
     if measured.regime != regime:
-        return OperationTiming(name, method, regime, None, None, None, measured.regime_reason)
+        return OperationTiming(name, method, regime, None, None, None, measured.regime.reason)
     spread = measured.iqr / measured.median
     interval = measured.median_interval
-    return OperationTiming(name, measured.method, regime, measured.median, spread, interval)
+    return OperationTiming(name, measured.method.used, regime, measured.median, spread, interval)

@@ -1,36 +1,17 @@
-"""Data collected by `convtime doctor`, without judgement."""
+"""The result of examining a machine."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any
 
+from convtime.core import codec
+from convtime.core.shown import Shown
 from convtime.device.state import CpuState, GpuState
-from convtime.timing.rates import Ceilings
-
-AS_IS: Final = "as-is"
-
-Status = Literal["ok", "advice", "failed"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """Result of one check.
-
-    Attributes:
-        check: name of the check.
-        status: ``ok``; ``advice`` (times are correct, but could be steadier or mean something
-            other than expected); or ``failed`` (do not trust times from this machine in its
-            current state).
-        message: the observation.
-        advice: suggested action; empty if none is needed.
-    """
-
-    check: str
-    status: Status
-    message: str
-    advice: str = ""
+from convtime.health import show
+from convtime.health.findings import Finding, find
+from convtime.timing.measurement import Ceilings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +71,9 @@ class OperationTiming:
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Examination:
-    """Complete result of examining a machine.
+@dataclasses.dataclass(frozen=True, repr=False)
+class Examination(codec.Stored, Shown, show=show):
+    """Result of examining a machine; see :func:`convtime.doctor`.
 
     Attributes:
         cpu: state of the processors.
@@ -113,3 +94,18 @@ class Examination:
     ceilings: Ceilings
     seconds: float
     provenance: Mapping[str, Any]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The result of each check."""
+        return tuple(find(self))
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(finding.status != "failed" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serializable dict with findings, and whether all checks passed."""
+        findings = [codec.encode(finding) for finding in self.findings]
+        return super().to_dict() | {"passed": self.passed, "findings": findings}

@@ -1,21 +1,23 @@
 """Turn an examination into findings with advice.
 
-The thresholds are at the top. docs/clocks.md explains each threshold.
+The thresholds are at the top. docs/reference/doctor.md explains each threshold.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Literal
 
 from convtime.core.units import format_seconds
 from convtime.device.state import CpuState, GpuState
-from convtime.health.examination import (
-    AS_IS,
-    Examination,
-    Finding,
-    KnownDuration,
-    OperationTiming,
-)
+
+if TYPE_CHECKING:
+    from convtime.health.examination import Examination, KnownDuration, OperationTiming
+
+AS_IS: Final = "as-is"
+
+Status = Literal["ok", "advice", "failed"]
 
 #: Largest acceptable error of a known difference, in seconds. Method ``kernel`` resolves each
 #: median to about two ticks of an H200's clock. One graph of spins had an error of 0.6 µs, and the
@@ -27,12 +29,31 @@ SPREAD_LIMITS = (0.05, 0.5)
 #: Load average per CPU, and GPU utilization before any timing, above which a finding reports other
 #: work on the machine.
 LOAD_LIMIT = 0.5
-UTILISATION_LIMIT = 0.05
+UTILIZATION_LIMIT = 0.05
 
 # The clocks fall normally under load (sw_power_cap) and at rest. The hardware reasons indicate a
 # cooling or power problem. hw_slowdown accompanies them, but also occurs when clocks merely change.
 _HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 _NORMAL_REASONS = ("gpu_idle", "applications_clocks_setting")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Result of one check.
+
+    Attributes:
+        check: name of the check.
+        status: ``ok``; ``advice`` (times are correct, but could be steadier or mean something
+            other than expected); or ``failed`` (do not trust times from this machine in its
+            current state).
+        message: the observation.
+        advice: suggested action; empty if none is needed.
+    """
+
+    check: str
+    status: Status
+    message: str
+    advice: str = ""
 
 
 def find(seen: Examination) -> list[Finding]:
@@ -45,11 +66,6 @@ def find(seen: Examination) -> list[Finding]:
         *([_no_nvml(seen.gpu_reason)] if seen.gpu_reason else []),
         *_judge_cpu(seen.cpu),
     ]
-
-
-def passed(seen: Examination) -> bool:
-    """Return whether no check failed."""
-    return all(finding.status != "failed" for finding in find(seen))
 
 
 def _judge_duration(known: KnownDuration) -> Finding:
@@ -148,11 +164,11 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
         )
     elif gpu.other_processes is not None:
         yield Finding("other processes", "ok", "no other process is known to run on this GPU")
-    if gpu.utilisation is not None and gpu.utilisation > UTILISATION_LIMIT:
+    if gpu.utilization is not None and gpu.utilization > UTILIZATION_LIMIT:
         yield Finding(
-            "utilisation",
+            "utilization",
             "advice",
-            f"the GPU was busy for {gpu.utilisation:.0%} of the second before the check",
+            f"the GPU was busy for {gpu.utilization:.0%} of the second before the check",
             "use nvidia-smi to find its other users, also outside this container",
         )
     yield _judge_throttling(gpu.throttle_reasons)

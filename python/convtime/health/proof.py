@@ -24,7 +24,7 @@ from convtime.timing.sampling.measure import measure
 from convtime.timing.time_op import time_op
 
 #: By method: allowed error of a known difference, relative and in seconds. The larger limit applies
-#: (docs/methods.md), plus one tick of the clock.
+#: (docs/explanation/methods.md), plus one tick of the clock.
 DURATION_LIMITS: dict[Method, tuple[float, float]] = {
     "kernel": (0.01, 64e-9),
     "event": (0.02, 250e-9),
@@ -358,5 +358,5 @@ def _pairs(device: torch.device) -> Iterator[EqualPair]:
 def _in_regime(regime: Regime, device: torch.device) -> tuple[float, float] | str:
     a = torch.randn(4096, 4096, device=device).to(torch.bfloat16)
     runs = [time_op(torch.mm, a, a, regime=regime, budget=0.3) for _ in range(2)]
-    missed = [run.regime_reason for run in runs if run.regime != regime]
+    missed = [run.regime.reason for run in runs if run.regime != regime]
     return missed[0] if missed else (runs[0].median, runs[1].median)

@@ -1,42 +1,46 @@
-"""Render the results of `convtime doctor` as text and JSON."""
+"""Show an Examination, and a Proof."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from convtime.core import codec
+from convtime.core.page import Block, Line, Table
 from convtime.core.proof import Proof, summary
-from convtime.core.text import columns, table
+from convtime.core.text import table
 from convtime.core.units import format_seconds
-from convtime.health.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
-from convtime.health.findings import find, passed
+from convtime.health.findings import AS_IS, Finding
 
-SCHEMA = "2.1"
-
-
-def document(seen: Examination) -> dict[str, Any]:
-    """Return a JSON-serializable dict with schema version, findings, and whether all passed."""
-    findings = [codec.encode(finding) for finding in find(seen)]
-    return codec.encode(seen, SCHEMA) | {"passed": passed(seen), "findings": findings}
+if TYPE_CHECKING:
+    from convtime.health.examination import Examination, KnownDuration, OperationTiming
 
 
-def text(seen: Examination) -> str:
-    """Return plain text: the timings, the findings, and the number of failed checks."""
-    device = seen.provenance["gpu"] or seen.provenance["cpu"]
-    found = find(seen)
+def line(seen: Examination) -> str:
+    """Return the device, and how many checks failed."""
+    failed = sum(finding.status == "failed" for finding in seen.findings)
+    return f"{_device(seen)}: {len(seen.findings)} checks, {failed} failed"
+
+
+def _device(seen: Examination) -> str:
+    return str(seen.provenance["gpu"] or seen.provenance["cpu"])
+
+
+def printed(seen: Examination) -> Iterator[Block]:
+    """Yield the timings, the findings, and the number of failed checks."""
+    found = seen.findings
     failed = sum(finding.status == "failed" for finding in found)
     advised = sum(finding.status == "advice" for finding in found)
-    return "\n\n".join(
-        [
-            f"{device}; torch {seen.provenance['torch']}",
-            _durations_table(seen.known_durations),
-            _operations_table(seen.operations),
-            f"ceilings: {seen.ceilings}",
-            columns([*map(_row, found)]),
-            f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
-        ]
+    yield Line(f"{_device(seen)}; torch {seen.provenance['torch']}")
+    yield _durations_table(seen.known_durations)
+    yield _operations_table(seen.operations)
+    yield Line(f"ceilings: {seen.ceilings}")
+    yield Table((), map(_row, found))
+    yield Line(
+        f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice"
     )
+
+
+details = printed
 
 
 def proof_text(proof: Proof) -> str:
@@ -46,10 +50,10 @@ def proof_text(proof: Proof) -> str:
         (said[promise.holds], f"{promise.name}: {promise.sentence}") for promise in proof.promises
     ]
     versions = ", ".join(f"{what} {version}" for what, version in proof.versions.items())
-    return "\n\n".join([f"{proof.gpu}; {versions}", columns(rows), summary(proof)])
+    return "\n\n".join([f"{proof.gpu}; {versions}", table((), rows), summary(proof)])
 
 
-def _durations_table(durations: Sequence[KnownDuration]) -> str:
+def _durations_table(durations: Sequence[KnownDuration]) -> Table:
     rows = [
         (
             known.method,
@@ -61,10 +65,10 @@ def _durations_table(durations: Sequence[KnownDuration]) -> str:
         for known in durations
     ]
     headers = ("method", "difference of two spins", "as timed", "error", "IQR of the longer")
-    return table(headers, rows, right=headers[1:])
+    return Table(headers, rows, right=headers[1:])
 
 
-def _operations_table(operations: Sequence[OperationTiming]) -> str:
+def _operations_table(operations: Sequence[OperationTiming]) -> Table:
     def column(timing: OperationTiming) -> str:
         return timing.method if timing.regime == AS_IS else timing.regime
 
@@ -76,7 +80,7 @@ def _operations_table(operations: Sequence[OperationTiming]) -> str:
             cell = f"{format_seconds(timing.median)} ± {timing.spread:.1%}"
         cells.setdefault(timing.name, {})[column(timing)] = cell
     rows = [(name, *(row.get(title, "") for title in titles)) for name, row in cells.items()]
-    return table(("median ± IQR", *titles), rows, right=titles)
+    return Table(("median ± IQR", *titles), rows, right=titles)
 
 
 def _row(finding: Finding) -> tuple[str, str]:

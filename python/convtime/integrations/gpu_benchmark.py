@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from convtime.core.codec import finite
-from convtime.timing.forms import PAYLOAD
+from convtime.timing.forms import CONDITIONS, PAYLOAD
 from convtime.timing.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class GpuBenchmark:
         options |= {"min_samples": count, "max_samples": count}
         mode = "gpu_benchmark.pedantic(...)"
         if setup or teardown:
-            self._time(mode, call, (), {}, options | {"setup": call.prepare}, iterations)
+            self._time(mode, call, (), {}, options | {"before": call.prepare}, iterations)
         else:  # unwrapped, so that its tensors can be placed
             self._time(mode, target, call.args, call.kwargs, options, iterations)
         call.prepare()
@@ -130,10 +130,10 @@ class GpuBenchmark:
 def _extra_info(measured: Measurement) -> dict[str, Any]:
     """Return the conditions of the measurement, for pytest-benchmark's files."""
     clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
-    conditions = ("method", "queue", "cache", "placement", "pages", "regime", "clocks", "device")
-    reasons = (getattr(measured, f"{name}_reason", "") for name in conditions)
+    conditions = {name: getattr(measured, name) for name in (*CONDITIONS, "clocks")}
+    reasons = (getattr(each, "reason", "") for each in conditions.values())
     return {
-        **{name: getattr(measured, name) for name in conditions},
+        **{name: str(each) for name, each in conditions.items()},
         "reasons": [reason for reason in reasons if reason],
         "sm_clock_mhz": clocks_hz[len(clocks_hz) // 2] / 1e6 if clocks_hz else None,
         "gpu": measured.provenance.get("gpu"),

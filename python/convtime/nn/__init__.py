@@ -1,5 +1,6 @@
 """Drop-in modules: PyTorch's layers computed by convtime's ops, fused layers, and MLPs."""
 
+from convtime.nn.fused_mlp import FusedMLP
 from convtime.nn.fusion import FusedConvolution, Fusion, fuse, unfuse
 from convtime.nn.layers import (
     Conv1d,
@@ -13,7 +14,7 @@ from convtime.nn.layers import (
     ConvTranspose3d,
     ReLUMaxPool2d,
 )
-from convtime.nn.mlp import FusedMLP, MLPTrainer
+from convtime.nn.mlp_trainer import MLPTrainer
 from convtime.nn.replacement import Replacement, replace, restore
 
 __all__ = [

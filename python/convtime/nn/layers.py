@@ -80,16 +80,21 @@ def _refuse_scripting(self: Any) -> NoReturn:
     )
 
 
-class Conv1d(torch.nn.Conv1d):
-    """Drop-in for :class:`torch.nn.Conv1d`, by :func:`convtime.ops.conv1d`; see :class:`Conv2d`."""
+class _Convolution:
+    """The members that all convolution layers have."""
 
     policy: str | None = None
 
-    _conv_forward = _conv_forward_by(ops.conv1d)
     __prepare_scriptable__ = _refuse_scripting
 
 
-class Conv2d(torch.nn.Conv2d):
+class Conv1d(torch.nn.Conv1d, _Convolution):
+    """Drop-in for :class:`torch.nn.Conv1d`, by :func:`convtime.ops.conv1d`; see :class:`Conv2d`."""
+
+    _conv_forward = _conv_forward_by(ops.conv1d)
+
+
+class Conv2d(torch.nn.Conv2d, _Convolution):
     """Drop-in for :class:`torch.nn.Conv2d`: same arguments, parameters and ``state_dict``.
 
     The convolution is :func:`convtime.ops.conv2d`.
@@ -99,31 +104,22 @@ class Conv2d(torch.nn.Conv2d):
             ``torch.backends.cudnn.benchmark``. It is not part of the ``state_dict``.
     """
 
-    policy: str | None = None
-
     _conv_forward = _conv_forward_by(ops.conv2d)
-    __prepare_scriptable__ = _refuse_scripting
 
 
-class Conv3d(torch.nn.Conv3d):
+class Conv3d(torch.nn.Conv3d, _Convolution):
     """Drop-in for :class:`torch.nn.Conv3d`, by :func:`convtime.ops.conv3d`; see :class:`Conv2d`."""
 
-    policy: str | None = None
-
     _conv_forward = _conv_forward_by(ops.conv3d)
-    __prepare_scriptable__ = _refuse_scripting
 
 
-class ConvTranspose1d(torch.nn.ConvTranspose1d):
+class ConvTranspose1d(torch.nn.ConvTranspose1d, _Convolution):
     """Drop-in for :class:`torch.nn.ConvTranspose1d`; see :class:`ConvTranspose2d`."""
 
-    policy: str | None = None
-
     forward = _forward_by(ops.conv_transpose1d)
-    __prepare_scriptable__ = _refuse_scripting
 
 
-class ConvTranspose2d(torch.nn.ConvTranspose2d):
+class ConvTranspose2d(torch.nn.ConvTranspose2d, _Convolution):
     """Drop-in for :class:`torch.nn.ConvTranspose2d`: same arguments, parameters and ``state_dict``.
 
     The convolution is :func:`convtime.ops.conv_transpose2d`. ``forward`` takes ``output_size`` as
@@ -133,25 +129,17 @@ class ConvTranspose2d(torch.nn.ConvTranspose2d):
         policy: As for :class:`Conv2d`.
     """
 
-    policy: str | None = None
-
     forward = _forward_by(ops.conv_transpose2d)
-    __prepare_scriptable__ = _refuse_scripting
 
 
-class ConvTranspose3d(torch.nn.ConvTranspose3d):
+class ConvTranspose3d(torch.nn.ConvTranspose3d, _Convolution):
     """Drop-in for :class:`torch.nn.ConvTranspose3d`; see :class:`ConvTranspose2d`."""
 
-    policy: str | None = None
-
     forward = _forward_by(ops.conv_transpose3d)
-    __prepare_scriptable__ = _refuse_scripting
 
 
-class _ConvEpilogue(_ConvNd):
+class _ConvEpilogue(_Convolution, _ConvNd):
     """Common code of the layers below; the torch.nn convolution follows it in the base classes."""
-
-    policy: str | None = None
 
     def __init__(
         self,
@@ -194,8 +182,6 @@ class _ConvEpilogue(_ConvNd):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation!r}"  # type: ignore[no-untyped-call]
-
-    __prepare_scriptable__ = _refuse_scripting
 
 
 class ConvEpilogue2d(_ConvEpilogue, torch.nn.Conv2d):

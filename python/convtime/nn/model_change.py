@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from types import TracebackType
 from typing import ClassVar
 
 from convtime.core.shown import Shown
@@ -34,10 +33,5 @@ class ModelChange(Shown, abc.ABC, show=show):
     def _undo(self) -> None:
         """Restore the model."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._undo()

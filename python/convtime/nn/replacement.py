@@ -96,24 +96,19 @@ def replace(
     is_meant = _selection(model, only)
     register_formulas()
     # Select first: the caller's function may raise, and then no layer must be replaced.
-    meant = [
-        (name, module)
+    meant = {
+        name: module
         for name, module in model.named_modules()
         if is_convolution(module) and _own_class(module) not in _PYTORCHS and is_meant(name, module)
-    ]
-    replaced, left, layers = [], [], []
-    for name, module in meant:
-        why = _why_not(module)
-        if why:
-            left.append((name, why))
-            continue
-        _become(module, _OURS[_own_class(module)])
-        vars(module)[_MARK] = True
+    }
+    left = {name: why for name, layer in meant.items() if (why := _why_not(layer))}
+    replaced = {name: layer for name, layer in meant.items() if name not in left}
+    for layer in replaced.values():
+        _become(layer, _OURS[_own_class(layer)])
+        vars(layer)[_MARK] = True
         if policy is not None:
-            vars(module)["policy"] = policy
-        replaced.append(name)
-        layers.append(module)
-    return Replacement(tuple(replaced), tuple(left), tuple(layers))
+            vars(layer)["policy"] = policy
+    return Replacement(tuple(replaced), tuple(left.items()), tuple(replaced.values()))
 
 
 def restore(model: torch.nn.Module) -> tuple[str, ...]:
@@ -131,12 +126,10 @@ def restore(model: torch.nn.Module) -> tuple[str, ...]:
         TypeError: if ``model`` is not a module.
     """
     check_module("restore", model)
-    restored = []
-    for name, module in model.named_modules():
-        if _is_replaced(module):
-            _restore(module)
-            restored.append(name)
-    return tuple(restored)
+    replaced = {name: module for name, module in model.named_modules() if _is_replaced(module)}
+    for module in replaced.values():
+        _restore(module)
+    return tuple(replaced)
 
 
 def _selection(
@@ -154,11 +147,10 @@ def _selection(
             f"{only!r}"
         )
     modules = dict(model.named_modules(remove_duplicate=False))
-    meant = set()
     for name in only:
         if name not in modules:
             raise ValueError(f"replace: only has {name!r}, but the model has no such module")
-        meant.update(modules[name].modules())
+    meant = {part for name in only for part in modules[name].modules()}
     return lambda _name, module: module in meant
 
 
@@ -195,35 +187,29 @@ def _own_class(module: torch.nn.Module) -> type:
 
 def why_not_plain(module: torch.nn.Module) -> str | None:
     """Return why a convolution layer may not compute the same as torch.nn's class of its kind."""
-    # Plain layers first, for speed: each fused call runs this check.
-    why = None if type(module) in _PLAIN else _why_not_class(module)
-    if why:
-        return why
+    # Plain layers skip these checks, for speed: each fused call runs this function.
+    if type(module) not in _PLAIN:
+        own_class = _own_class(module)
+        if isinstance(module, LazyModuleMixin):
+            return f"a {own_class.__name__} has no shapes before its first call"
+        if isinstance(module, torch.jit.ScriptModule):
+            return "TorchScript has compiled it"
+        if own_class not in _PLAIN:
+            return (
+                f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn itself"
+            )
     for function in ("forward", "_conv_forward"):
         if function in vars(module):
             return f"its {function} is replaced on the object"
     return None
 
 
-def _why_not_class(module: torch.nn.Module) -> str | None:
-    own_class = _own_class(module)
-    if isinstance(module, LazyModuleMixin):
-        return f"a {own_class.__name__} has no shapes before its first call"
-    if isinstance(module, torch.jit.ScriptModule):
-        return "TorchScript has compiled it"
-    if own_class not in _PLAIN:
-        return f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn itself"
-    return None
-
-
 def _why_not(module: torch.nn.Module) -> str | None:
     """Return why a PyTorch convolution layer cannot be replaced."""
     why = why_not_plain(module) or why_not_parameters(module)
-    if why:
-        return why
-    if hasattr(module, "policy"):
+    if not why and hasattr(module, "policy"):
         return "it has an attribute policy, which convtime's layers use themselves"
-    return None
+    return why
 
 
 def why_not_parameters(module: torch.nn.Module) -> str | None:
@@ -242,9 +228,10 @@ def why_not_parameters(module: torch.nn.Module) -> str | None:
 def _become(module: torch.nn.Module, own_class: type) -> None:
     if is_parametrized(module):
         # The class that parametrize created holds the properties, and copies may share it.
-        inherited = ("__dict__", "__weakref__")
         members = {
-            name: member for name, member in vars(type(module)).items() if name not in inherited
+            name: member
+            for name, member in vars(type(module)).items()
+            if name not in ("__dict__", "__weakref__")
         }
         own_class = type(f"Parametrized{own_class.__name__}", (own_class,), members)
     # torch 2.11's compiled code checks a class again only if the object's dict has changed. The

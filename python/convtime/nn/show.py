@@ -1,10 +1,12 @@
-"""Render the changes of a model as text, a list of all layers, and HTML."""
+"""Show the changes of a model: one line, and a list of all layers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import html, text
+from convtime.core.page import Block, Line, Sentences, Table
+from convtime.core.text import printable
 
 if TYPE_CHECKING:
     from convtime.nn.model_change import ModelChange
@@ -17,30 +19,20 @@ def line(change: ModelChange) -> str:
     told = _counts(change)
     if change.left:
         told += f": {', '.join(name for name, _ in _named(change.left))}"
-    return text.printable(told)
+    return printable(told)
 
 
-def brief(change: ModelChange) -> str:
-    """Return the number of changed layers, and why others were left unchanged."""
-    left = [f"{name} is left: {why}" for name, why in _named(change.left)]
-    parts = [_counts(change), text.sentences(left, indent=2)]
-    return "\n".join(filter(None, parts))
+def printed(change: ModelChange) -> Iterator[Block]:
+    """Yield the number of changed layers, and why others were left unchanged."""
+    left = (f"{name} is left: {why}" for name, why in _named(change.left))
+    yield Sentences(left, title=_counts(change))
 
 
-def sheet(change: ModelChange) -> str:
-    """Return the change of each layer, or why it was left unchanged."""
-    parts = [_counts(change)]
-    rows = _rows(change)
-    if rows:
-        parts.append(text.table((change.one, ""), rows))
-    return "\n\n".join(parts)
-
-
-def html_sheet(change: ModelChange) -> str:
-    """Return the changes as HTML, with all text escaped."""
-    rows = _rows(change)
-    table = html.table((change.one, ""), rows) if rows else ""
-    return html.paragraph(_counts(change)) + table
+def details(change: ModelChange) -> Iterator[Block]:
+    """Yield why layers were left unchanged, since readers look for them, and each change."""
+    yield Line(_counts(change))
+    left = [(name, f"left: {why}") for name, why in _named(change.left)]
+    yield Table((change.one, ""), left + _named(change.done))
 
 
 def _counts(change: ModelChange) -> str:
@@ -49,9 +41,3 @@ def _counts(change: ModelChange) -> str:
 
 def _named(layers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
     return [(name or _ITSELF, told) for name, told in layers]
-
-
-def _rows(change: ModelChange) -> list[tuple[str, str]]:
-    """Return rows with unchanged layers first, since readers look for them."""
-    left = [(name, f"left: {why}") for name, why in _named(change.left)]
-    return left + _named(change.done)

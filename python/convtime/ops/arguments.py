@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch.nn import functional as F
@@ -17,6 +17,21 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COUNTS = {1: "one whole number", 2: "one or two whole numbers", 3: "one or three whole numbers"}
 
 
+class Geometry(NamedTuple):
+    """The arguments of a convolution after the tensors, with a number for each spatial dimension.
+
+    Attributes:
+        surplus: zeros to append to the input (pad_end), if padding "same" must be uneven.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int
+    surplus: tuple[int, ...]
+
+
 def check_tensors(function: str, **tensors: object) -> None:
     """Raise RuntimeError if an argument is not a tensor."""
     for name, tensor in tensors.items():
@@ -25,50 +40,42 @@ def check_tensors(function: str, **tensors: object) -> None:
             raise RuntimeError(f"{function}: {name} must be a tensor, got {type(tensor).__name__}")
 
 
-def numbers(kind: ConvolutionKind, name: str, value: Numbers) -> tuple[int, ...]:
+def numbers(function: str, rank: int, name: str, value: Any) -> tuple[int, ...]:
     """Return the values of an argument; a single number is repeated for each spatial dimension.
 
     Raises:
         RuntimeError: the values are not whole numbers. The op itself checks their count.
     """
-    values: tuple[Any, ...] = per_dimension(value, kind.rank)
-    for number in values:
-        if not isinstance(number, int | torch.SymInt | SupportsIndex):
-            raise RuntimeError(
-                f"{kind.function}: {name} must be {_COUNTS[kind.rank]}, got {value!r}"
-            )
+    values: tuple[Any, ...] = per_dimension(value, rank)
+    if not all(isinstance(number, int | torch.SymInt | SupportsIndex) for number in values):
+        raise RuntimeError(f"{function}: {name} must be {_COUNTS[rank]}, got {value!r}")
     return values
 
 
-def size_of(
-    kind: ConvolutionKind, function: str, name: str, value: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the sizes of a batched tensor.
+def geometry(
+    function: str,
+    kind: ConvolutionKind,
+    weight_size: Sequence[int],
+    stride: Numbers,
+    padding: Numbers | str,
+    dilation: Numbers,
+    groups: int,
+    output_padding: Numbers = 0,
+) -> Geometry:
+    """Expand the arguments to a number for each spatial dimension.
 
     Raises:
-        RuntimeError: the number of sizes is wrong.
+        RuntimeError: the values are not whole numbers, or the padding's name is not supported.
     """
-    size = tuple(value)
-    if len(size) != kind.rank + 2:
-        count = {1: "three", 2: "four", 3: "five"}[kind.rank]
-        raise RuntimeError(f"{function}: {name} must be {count} numbers, got {size}")
-    return size
-
-
-def padding_and_surplus(
-    kind: ConvolutionKind,
-    function: str,
-    weight_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Numbers | str,
-    dilation: Sequence[int],
-) -> tuple[Sequence[int], tuple[int, ...]]:
-    """Return the padding as numbers, and the surplus from :func:`resolve_padding`."""
-    if not isinstance(padding, str):
-        return numbers(kind, "padding", padding), (0,) * kind.rank
-    if kind.transposed:
-        raise RuntimeError(f"{function}: padding must be {_COUNTS[kind.rank]}, got {padding!r}")
-    return resolve_padding(function, kind.rank, weight_size, stride, padding, dilation)
+    steps = numbers(function, kind.rank, "stride", stride)
+    gaps = numbers(function, kind.rank, "dilation", dilation)
+    surplus = (0,) * kind.rank
+    if isinstance(padding, str) and not kind.transposed:
+        pads, surplus = resolve_padding(function, kind.rank, weight_size, steps, padding, gaps)
+    else:
+        pads = numbers(function, kind.rank, "padding", padding)
+    extra = numbers(function, kind.rank, "output_padding", output_padding)
+    return Geometry(steps, pads, gaps, extra, groups, surplus)
 
 
 def resolve_padding(

@@ -6,22 +6,21 @@ cuDNN gets the same problems. For pooling, the batch is folded into examples.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
 
-from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.core.kinds import KINDS, ConvolutionKind, kind_of
 from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.activations import FUNCTIONS
 
 _EXAMPLES, _CHANNELS = 0, 1  # dimensions of inputs and outputs
 
 
-@dataclasses.dataclass(frozen=True)
-class _Batched:
+class _Batched(NamedTuple):
     """A tensor and its batch dimension, or None if it is not batched."""
 
     tensor: torch.Tensor
@@ -42,16 +41,13 @@ class _Batched:
         return self.tensor if self.batch is None else self.tensor.select(self.batch, 0)
 
     def at_front(self) -> torch.Tensor:
-        """Return the tensor with the batch as dimension 0."""
-        assert self.batch is not None
-        return self.tensor.movedim(self.batch, 0)
+        """Return the tensor with the batch as dimension 0, of size 1 if it is not batched."""
+        return (
+            self.tensor.unsqueeze(0) if self.batch is None else self.tensor.movedim(self.batch, 0)
+        )
 
-    def folded_into(self, dim: int) -> torch.Tensor:
-        """Fold the batch into this dimension of an example, as its outer part."""
-        return self.at_front().movedim(0, dim).flatten(dim, dim + 1)
-
-    def folded_into_groups(self, dim: int, groups: int) -> torch.Tensor:
-        """Fold the batch into each group's channels, as the outer part, in this dimension."""
+    def folded_into(self, dim: int, groups: int = 1) -> torch.Tensor:
+        """Fold the batch into each group's part of this dimension, as the outer part."""
         front = self.at_front()
         parts = torch.unflatten(front, dim + 1, (groups, front.shape[dim + 1] // groups))
         return parts.movedim(0, dim + 1).flatten(dim, dim + 2)
@@ -63,38 +59,15 @@ class _Batched:
         return self.tensor.new_empty(()).expand(sizes)
 
 
-def _unfolded(tensor: torch.Tensor, dim: int, batch: int) -> _Batched:
+def _unfolded(tensor: torch.Tensor, dim: int, batch: int, groups: int = 1) -> _Batched:
     """Reverse _Batched.folded_into."""
-    return _Batched(torch.unflatten(tensor, dim, (batch, tensor.shape[dim] // batch)), dim)
-
-
-def _unfolded_from_groups(tensor: torch.Tensor, dim: int, groups: int, batch: int) -> _Batched:
-    """Reverse _Batched.folded_into_groups."""
     parts = torch.unflatten(tensor, dim, (groups, batch, tensor.shape[dim] // (groups * batch)))
     return _Batched(parts.transpose(dim, dim + 1).flatten(dim + 1, dim + 2), dim)
 
 
-# Dimension 0 of a weight has the channels of all groups, dimension 1 those of one group.
-
-
-def _output_dim(transposed: bool) -> int:
-    """Return the weight's dimension of output channels."""
-    return 1 if transposed else 0
-
-
-def _input_dim(transposed: bool) -> int:
-    """Return the weight's dimension of input channels."""
-    return 0 if transposed else 1
-
-
-def _fold_weight(weight: _Batched, dim: int, groups: int) -> torch.Tensor:
-    return weight.folded_into_groups(dim, groups) if dim == 0 else weight.folded_into(dim)
-
-
-def _unfold_weight(weight: torch.Tensor, dim: int, groups: int, batch: int) -> _Batched:
-    if dim == 0:
-        return _unfolded_from_groups(weight, dim, groups, batch)
-    return _unfolded(weight, dim, batch)
+def _groups_along(dim: int, groups: int) -> int:
+    """Return how many groups have their channels along this dimension of a weight."""
+    return groups if dim == 0 else 1
 
 
 def _can_be_grouped(groups: int, *channels: int) -> bool:
@@ -134,69 +107,34 @@ def _with_one(empty: torch.Tensor, dim: int) -> torch.Tensor:
 
 def _register(kind: ConvolutionKind) -> None:
     op = getattr(torch.ops.convtime, kind.function).default
-    one, none = (1,) * kind.rank, (0,) * kind.rank
 
-    def conv(
+    def rule(
         _info: Any,
         in_dims: Sequence[int | None],
         input: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
-        stride: Sequence[int] = one,
-        padding: Sequence[int] = none,
-        dilation: Sequence[int] = one,
-        groups: int = 1,
-        *,
+        *numbers: Any,  # without the last ones, if they have their defaults
         policy: str | None = None,
-    ) -> tuple[torch.Tensor, int | None]:
-        def run(
-            x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, groups: int
-        ) -> torch.Tensor:
-            result: torch.Tensor = op(x, w, b, stride, padding, dilation, groups, policy=policy)
-            return result
-
+    ) -> _Batched:
+        options = dict(zip(kind.numbers, numbers, strict=False))
+        groups = options.pop("groups", 1)
+        run = partial(op, **options, policy=policy)
         return _convolve(kind, run, in_dims, input, weight, bias, groups)
 
-    def conv_transpose(
-        _info: Any,
-        in_dims: Sequence[int | None],
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        stride: Sequence[int] = one,
-        padding: Sequence[int] = none,
-        output_padding: Sequence[int] = none,
-        groups: int = 1,
-        dilation: Sequence[int] = one,
-        *,
-        policy: str | None = None,
-    ) -> tuple[torch.Tensor, int | None]:
-        def run(
-            x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, groups: int
-        ) -> torch.Tensor:
-            numbers = stride, padding, output_padding, groups, dilation
-            result: torch.Tensor = op(x, w, b, *numbers, policy=policy)
-            return result
-
-        return _convolve(kind, run, in_dims, input, weight, bias, groups)
-
-    rule = conv_transpose if kind.transposed else conv
     _register_rule(f"convtime::{kind.function}", rule)
-
-
-_Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]
 
 
 def _convolve(
     kind: ConvolutionKind,
-    run: _Run,
+    run: Callable[..., torch.Tensor],
     in_dims: Sequence[int | None],
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     groups: int,
-) -> tuple[torch.Tensor, int | None]:
-    """Compute a convolution of batched tensors; return it with its batch dimension."""
+) -> _Batched:
+    """Compute a convolution of batched tensors, by a function of tensors and groups."""
     x, w = _Batched(input, in_dims[0]), _Batched(weight, in_dims[1])
     b = None if bias is None else _Batched(bias, in_dims[2])
     dims = kind.rank + 2
@@ -207,37 +145,36 @@ def _convolve(
         and (b is None or _is_bias_of(kind, b, w, groups))
     ):
         # Raise the op's own error message.
-        run(x.example, w.example, None if b is None else b.example, groups)
-    if x.dim < dims:
-        examples = input.unsqueeze(0) if x.batch is None else x.at_front().unsqueeze(1)
-        x = _Batched(examples, None if x.batch is None else 0)
+        run(x.example, w.example, None if b is None else b.example, groups=groups)
+    is_one_example = x.dim < dims
+    if is_one_example:
+        x = _Batched(input.unsqueeze(0), None if x.batch is None else x.batch + 1)
     if b is None or (w.batch is None and b.batch is None):
         output = _convolve_examples(kind, run, x, w, bias, groups)
     else:
         output = _add_bias(_convolve_examples(kind, run, x, w, None, groups), b)
-    if input.dim() - (in_dims[0] is not None) < dims:
-        output = _Batched(output.at_front().squeeze(1), 0)
-    return output.tensor, output.batch
+    return _Batched(output.at_front().squeeze(1), 0) if is_one_example else output
 
 
 def _convolve_examples(
     kind: ConvolutionKind,
-    run: _Run,
+    run: Callable[..., torch.Tensor],
     x: _Batched,
     w: _Batched,
     bias: torch.Tensor | None,
     groups: int,
 ) -> _Batched:
     if x.batch is not None and w.batch is not None:
-        output = run(x.folded_into(_CHANNELS), w.folded_into(0), bias, groups * w.size)
-        return _unfolded(output, _CHANNELS, w.size)
+        folded = x.folded_into(_CHANNELS), w.folded_into(0)
+        return _unfolded(run(*folded, bias, groups=groups * w.size), _CHANNELS, w.size)
     if x.batch is not None:
-        return _unfolded(run(x.folded_into(_EXAMPLES), w.tensor, bias, groups), _EXAMPLES, x.size)
+        output = run(x.folded_into(_EXAMPLES), w.tensor, bias, groups=groups)
+        return _unfolded(output, _EXAMPLES, x.size)
     if w.batch is not None:
-        folded = _fold_weight(w, _output_dim(kind.transposed), groups)
-        output = run(x.tensor, folded, bias, groups)
-        return _unfolded_from_groups(output, _CHANNELS, groups, w.size)
-    return _Batched(run(x.tensor, w.tensor, bias, groups), None)
+        dim = 1 if kind.transposed else 0  # of the output channels
+        output = run(x.tensor, w.folded_into(dim, _groups_along(dim, groups)), bias, groups=groups)
+        return _unfolded(output, _CHANNELS, w.size, groups)
+    return _Batched(run(x.tensor, w.tensor, bias, groups=groups), None)
 
 
 def _is_bias_of(kind: ConvolutionKind, bias: _Batched, weight: _Batched, groups: int) -> bool:
@@ -252,14 +189,11 @@ def _is_bias_of(kind: ConvolutionKind, bias: _Batched, weight: _Batched, groups:
 
 def _add_bias(output: _Batched, bias: _Batched) -> _Batched:
     """Add the bias per channel; bias, output or both are batched."""
-    y = output.tensor.unsqueeze(0) if output.batch is None else output.at_front()
-    numbers = bias.tensor if bias.batch is None else bias.at_front().unsqueeze(1)
+    y, numbers = output.at_front(), bias.at_front().unsqueeze(1)
     return _Batched(y + numbers.reshape(*numbers.shape, *(1,) * (y.dim() - 3)), 0)
 
 
 _Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
-_Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-_BatchDims = tuple[int | None, int | None, int | None]
 
 
 def _convolution_backward(
@@ -277,80 +211,70 @@ def _convolution_backward(
     output_mask: Sequence[bool],
     *,
     policy: str | None = None,
-) -> tuple[_Gradients, _BatchDims]:
-    numbers = stride, padding, dilation, transposed, output_padding
+) -> tuple[Sequence[torch.Tensor | None], Sequence[int | None]]:
+    engines = "ConvFwd_" if transposed else "ConvBwdData_", "ConvBwdFilter_"
 
     def run(
         y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, groups: int, mask: Sequence[bool]
-    ) -> _Gradients:
-        gradients: _Gradients = torch.ops.convtime.convolution_backward(
-            y, x, w, *numbers, groups, mask, policy=policy_of(mask)
+    ) -> Sequence[torch.Tensor]:
+        # A policy may name an engine of the other gradient, which has a call of its own.
+        others = tuple(engines[i] for i in range(2) if output_mask[i] and not mask[i])
+        gradients: Sequence[torch.Tensor] = torch.ops.convtime.convolution_backward(
+            y,
+            x,
+            w,
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups,
+            mask,
+            policy=None if policy and policy.startswith(others) else policy,
         )
         return gradients
 
-    def policy_of(mask: Sequence[bool]) -> str | None:
-        """Return the policy, or None if it names an engine for the other gradient's call."""
-        for place, name in enumerate(
-            ("ConvFwd_" if transposed else "ConvBwdData_", "ConvBwdFilter_")
-        ):
-            if policy and policy.startswith(name) and output_mask[place] and not mask[place]:
-                return None
-        return policy
-
-    def input_gradient(
-        y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, groups: int
+    def alone(
+        place: int, y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, groups: int
     ) -> torch.Tensor:
-        gradient = run(y, x, w, groups, (True, False, False))[0]
-        assert gradient is not None
-        return gradient
+        """Compute the gradient of the input (0) or of the weight (1)."""
+        return run(y, x, w, groups, (place == 0, place == 1, False))[place]
 
-    def weight_gradient(
-        y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, groups: int
-    ) -> torch.Tensor:
-        gradient = run(y, x, w, groups, (False, True, False))[1]
-        assert gradient is not None
-        return gradient
-
-    y, x, w = (
-        _Batched(tensor, dim)
-        for tensor, dim in zip((grad_output, input, weight), in_dims, strict=False)
-    )
+    y, x, w = map(_Batched, (grad_output, input, weight), in_dims)
     channels = w.example.shape[:1] + x.example.shape[1:2] + y.example.shape[1:2]
     if not (3 <= w.dim == x.dim == y.dim and _can_be_grouped(groups, *channels)):
         run(y.example, x.example, w.example, groups, output_mask)  # raises the op's own error
-    found: list[_Batched | None] = [None, None, None]
+    found: list[tuple[torch.Tensor | None, int | None]] = [(None, None)] * 3
     if y.batch is not None and x.batch is not None and w.batch is not None:
         folded = y.folded_into(_CHANNELS), x.folded_into(_CHANNELS), w.folded_into(0)
-        first, second, _ = run(*folded, groups * w.size, (*output_mask[:2], False))
-        found[0] = None if first is None else _unfolded(first, _CHANNELS, w.size)
-        found[1] = None if second is None else _unfolded(second, 0, w.size)
+        gradients = run(*folded, groups * w.size, (*output_mask[:2], False))
+        for place, dim in enumerate((_CHANNELS, 0)):
+            if output_mask[place]:
+                found[place] = _unfolded(gradients[place], dim, w.size)
     else:
         if output_mask[0]:
-            found[0] = _input_gradient(input_gradient, y, x, w, transposed, groups)
+            found[0] = _input_gradient(partial(alone, 0), y, x, w, transposed, groups)
         if output_mask[1]:
-            found[1] = _weight_gradient(weight_gradient, y, x, w, transposed, groups)
+            found[1] = _weight_gradient(partial(alone, 1), y, x, w, transposed, groups)
     if output_mask[2]:
         found[2] = _bias_gradient(y)
-    gradients = tuple(None if gradient is None else gradient.tensor for gradient in found)
-    dims = tuple(None if gradient is None else gradient.batch for gradient in found)
-    return gradients, dims  # type: ignore[return-value]
+    return tuple(tensor for tensor, _ in found), tuple(dim for _, dim in found)
 
 
 def _input_gradient(
     run: _Gradient, y: _Batched, x: _Batched, w: _Batched, transposed: bool, groups: int
 ) -> _Batched:
     if y.batch is not None and w.batch is not None:
-        shape = x.shape_alone(_CHANNELS, w.size)
-        gradient = run(y.folded_into(_CHANNELS), shape, w.folded_into(0), groups * w.size)
-        return _unfolded(gradient, _CHANNELS, w.size)
+        folded = y.folded_into(_CHANNELS), x.shape_alone(_CHANNELS, w.size), w.folded_into(0)
+        return _unfolded(run(*folded, groups * w.size), _CHANNELS, w.size)
     if y.batch is not None:
-        shape = x.shape_alone(_EXAMPLES, y.size)
-        gradient = run(y.folded_into(_EXAMPLES), shape, w.tensor, groups)
-        return _unfolded(gradient, _EXAMPLES, y.size)
+        folded = y.folded_into(_EXAMPLES), x.shape_alone(_EXAMPLES, y.size), w.tensor
+        return _unfolded(run(*folded, groups), _EXAMPLES, y.size)
     if w.batch is not None:
-        folded = _fold_weight(w, _input_dim(transposed), groups)
-        gradient = run(y.tensor, x.shape_alone(_CHANNELS, w.size), folded, groups)
-        return _unfolded_from_groups(gradient, _CHANNELS, groups, w.size)
+        dim = 0 if transposed else 1  # of the input channels
+        weights = w.folded_into(dim, _groups_along(dim, groups))
+        gradient = run(y.tensor, x.shape_alone(_CHANNELS, w.size), weights, groups)
+        return _unfolded(gradient, _CHANNELS, w.size, groups)
     return _Batched(run(y.tensor, x.shape_alone(_EXAMPLES, 1), w.tensor, groups), None)
 
 
@@ -358,19 +282,16 @@ def _weight_gradient(
     run: _Gradient, y: _Batched, x: _Batched, w: _Batched, transposed: bool, groups: int
 ) -> _Batched:
     if y.batch is not None and x.batch is not None:
-        shape = w.shape_alone(0, x.size)
-        folded = y.folded_into(_CHANNELS), x.folded_into(_CHANNELS)
-        return _unfolded(run(*folded, shape, groups * x.size), 0, x.size)
+        folded = y.folded_into(_CHANNELS), x.folded_into(_CHANNELS), w.shape_alone(0, x.size)
+        return _unfolded(run(*folded, groups * x.size), 0, x.size)
     if y.batch is not None:
-        dim = _output_dim(transposed)
-        shape = w.shape_alone(dim, y.size)
-        gradient = run(y.folded_into_groups(_CHANNELS, groups), x.tensor, shape, groups)
-        return _unfold_weight(gradient, dim, groups, y.size)
+        dim = 1 if transposed else 0  # of the output channels
+        folded = y.folded_into(_CHANNELS, groups), x.tensor, w.shape_alone(dim, y.size)
+        return _unfolded(run(*folded, groups), dim, y.size, _groups_along(dim, groups))
     if x.batch is not None:
-        dim = _input_dim(transposed)
-        shape = w.shape_alone(dim, x.size)
-        gradient = run(y.tensor, x.folded_into_groups(_CHANNELS, groups), shape, groups)
-        return _unfold_weight(gradient, dim, groups, x.size)
+        dim = 0 if transposed else 1  # of the input channels
+        folded = y.tensor, x.folded_into(_CHANNELS, groups), w.shape_alone(dim, x.size)
+        return _unfolded(run(*folded, groups), dim, x.size, _groups_along(dim, groups))
     return _Batched(run(y.tensor, x.tensor, w.shape_alone(0, 1), groups), None)
 
 
@@ -408,18 +329,12 @@ def _convolution_epilogue(
             f"convolution_epilogue: activation must be one of {tuple(FUNCTIONS)}, got "
             f"{activation!r}"
         )
-    kind = KINDS[_Batched(weight, in_dims[1]).dim - 3]
-    conv = getattr(torch.ops.convtime, kind.function).default
-
-    def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, groups: int) -> torch.Tensor:
-        output: torch.Tensor = conv(x, w, b, stride, padding, dilation, groups, policy=policy)
-        return output
-
-    y, batch = _convolve(kind, run, in_dims[:3], input, weight, bias, groups)
-    y = y if batch is None else y.movedim(batch, 0)
+    kind = kind_of(_Batched(weight, in_dims[1]).dim - 2, transposed=False)
+    op = getattr(torch.ops.convtime, kind.function).default
+    run = partial(op, stride=stride, padding=padding, dilation=dilation, policy=policy)
+    y = _convolve(kind, run, in_dims[:3], input, weight, bias, groups).at_front()
     if other is not None:
-        z = other if in_dims[3] is None else other.movedim(in_dims[3], 0)
-        y = torch.add(y, z, alpha=alpha)
+        y = torch.add(y, _Batched(other, in_dims[3]).at_front(), alpha=alpha)
     return FUNCTIONS[activation](y, negative_slope), 0
 
 
@@ -432,7 +347,7 @@ def _examples(tensor: torch.Tensor, batch: int | None, count: int) -> torch.Tens
     return front if front.dim() == 4 else front.flatten(0, 1)
 
 
-def _register_pooling(name: str, *, tensors: int, takes_input_size: bool) -> None:
+def _register_pooling(name: str, tensors: int, takes_input_size: bool) -> None:
     """Register a rule that pools more examples; `tensors` counts the op's leading tensors."""
     op = getattr(torch.ops.convtime, name).default
 
@@ -448,18 +363,21 @@ def _register_pooling(name: str, *, tensors: int, takes_input_size: bool) -> Non
             sizes = rest[0]
             rest[0] = (count * sizes[0] if is_batched else count, *sizes[-3:])
 
-        def unfolded(result: torch.Tensor) -> torch.Tensor:
-            if not is_batched:
-                return result
-            return torch.unflatten(result, 0, (count, result.shape[0] // count))
-
         results = op(*examples, *rest)
-        return tree_map(unfolded, results), tree_map(lambda _: 0, results)
+        if is_batched:
+            results = tree_map(
+                lambda result: torch.unflatten(result, 0, (count, result.shape[0] // count)),
+                results,
+            )
+        return results, tree_map(lambda _: 0, results)
 
     _register_rule(op, pool)
 
 
-_register_pooling("relu_max_pool2d", tensors=1, takes_input_size=False)
-_register_pooling("relu_max_pool2d_with_winners", tensors=1, takes_input_size=False)
-_register_pooling("relu_max_pool2d_backward", tensors=2, takes_input_size=True)
-_register_pooling("relu_max_pool2d_indices", tensors=1, takes_input_size=True)
+for _name, _tensors, _takes_input_size in (
+    ("relu_max_pool2d", 1, False),
+    ("relu_max_pool2d_with_winners", 1, False),
+    ("relu_max_pool2d_backward", 2, True),
+    ("relu_max_pool2d_indices", 1, True),
+):
+    _register_pooling(_name, _tensors, _takes_input_size)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch.compiler import is_dynamo_compiling
 
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C
-from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus
+from convtime.ops.arguments import check_tensors, geometry, pad_end
+from convtime.ops.publish import publish
 from convtime.ops.sharding import register_rules
 
-_CONV1D, _CONV2D, _CONV3D, _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D = KINDS
-
-
-def conv2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """2-D convolution with the arguments of :func:`torch.nn.functional.conv2d`.
+_CONVOLUTION = """{rank}-D convolution with the arguments of :func:`torch.nn.functional.{function}`.
 
     On a GPU, where PyTorch would use cuDNN, convtime calls cuDNN itself, also for the gradients; it
     selects plans as PyTorch does. Otherwise, it runs the same kernels as PyTorch. Gradients of any
@@ -33,13 +22,13 @@ def conv2d(
     under the same policy.
 
     Args:
-        input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
-        weight: shape (K, C / groups, R, S), same dtype and device as ``input``.
+        input: shape {input} or {input_example}; float16, bfloat16, float32 or float64.
+        weight: shape {weight}, same dtype and device as ``input``.
         bias: shape (K,), or None.
-        stride: steps, one number or (vertical, horizontal), at least 1.
-        padding: zeros added on both sides, one number or (vertical, horizontal); or ``"valid"``
-            (none), or ``"same"`` (keeps the size; needs a stride of 1).
-        dilation: steps between the kernel's elements, at least 1.
+        stride: steps, {numbers}, at least 1.
+        padding: zeros added on both sides, {numbers};
+            or ``"valid"`` (none), or ``"same"`` (keeps the size; needs a stride of 1).
+        dilation: steps between the kernel's elements, as many as for ``stride``, at least 1.
         groups: number of groups, divides C and K.
         policy: how the cuDNN plan is selected, here and for the gradients. ``"heuristic"`` selects
             like PyTorch with ``torch.backends.cudnn.benchmark`` off, ``"benchmark"`` like PyTorch
@@ -50,7 +39,7 @@ def conv2d(
             Engines that PyTorch's errata forbid for the convolution are rejected.
 
     Returns:
-        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
+        Shape {output}, or {output_example} for an input without N.
 
     Raises:
         RuntimeError: shapes, dtypes, devices or numbers are invalid or inconsistent; cuDNN does not
@@ -60,191 +49,124 @@ def conv2d(
             policy names.
         torch.AcceleratorError: CUDA itself reports an error.
     """
-    # Dynamo traces torch.ops, and cannot trace _C.
-    if not is_dynamo_compiling():
-        output = _C.conv2d(input, weight, bias, stride, padding, dilation, groups, policy)
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(_CONV2D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
 
-
-def conv1d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """1-D convolution: as :func:`conv2d`, with one number for each argument.
-
-    Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (K, C / groups, S);
-    the output (N, K, P) or (K, P).
-    """
-    if not is_dynamo_compiling():
-        output = _C.conv1d(input, weight, bias, stride, padding, dilation, groups, policy)
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(_CONV1D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
-
-
-def conv3d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """3-D convolution: as :func:`conv2d`, with one or three numbers for each argument.
-
-    Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (K, C / groups, T, R, S);
-    the output (N, K, O, P, Q) or (K, O, P, Q).
-    """
-    if not is_dynamo_compiling():
-        output = _C.conv3d(input, weight, bias, stride, padding, dilation, groups, policy)
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(_CONV3D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
-
-
-def conv_transpose2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers = 0,
-    output_padding: Numbers = 0,
-    groups: int = 1,
-    dilation: Numbers = 1,
-    *,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """2-D transposed convolution; as :func:`torch.nn.functional.conv_transpose2d`.
+_TRANSPOSED = """{rank}-D transposed convolution; as :func:`torch.nn.functional.{function}`.
 
     It is the gradient of a convolution with respect to its input, and uses cuDNN's plan for that
-    gradient. Everything else is as for :func:`conv2d`.
+    gradient. Everything else is as for :func:`conv{rank}d`.
 
     Args:
-        input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
-        weight: shape (C, K / groups, R, S), same dtype and device as ``input``.
+        input: shape {input} or {input_example}; float16, bfloat16, float32 or float64.
+        weight: shape {weight}, same dtype and device as ``input``.
         bias: shape (K,), or None.
-        stride: steps in the output, one number or (vertical, horizontal), at least 1.
-        padding: rows and columns removed from both sides of the output, one number or
-            (vertical, horizontal).
-        output_padding: rows and columns added at the end of the output, smaller than ``stride`` or
-            ``dilation``.
+        stride: steps in the output, {numbers}, at least 1.
+        padding: elements removed from both sides of the output,
+            {numbers}.
+        output_padding: elements added at the end of the output, as many as for ``stride``, smaller
+            than ``stride`` or ``dilation``.
         groups: number of groups, divides C and K.
-        dilation: steps between the kernel's elements, at least 1.
-        policy: as for conv2d; an engine's tag is one of dgrad, with or without ``"ConvBwdData_"``.
+        dilation: steps between the kernel's elements, as many as for ``stride``, at least 1.
+        policy: as for conv{rank}d; an engine's tag is one of dgrad, with or without
+            ``"ConvBwdData_"``.
 
     Returns:
-        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
+        Shape {output}, or {output_example} for an input without N.
 
     Raises:
-        RuntimeError: as conv2d.
+        RuntimeError: as conv{rank}d.
     """
-    if not is_dynamo_compiling():
-        output = _C.conv_transpose2d(
-            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+
+
+class Convolution(Protocol):
+    def __call__(
+        self,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Numbers = 1,
+        padding: Numbers | str = 0,
+        dilation: Numbers = 1,
+        groups: int = 1,
+        *,
+        policy: str | None = None,
+    ) -> torch.Tensor: ...
+
+
+class TransposedConvolution(Protocol):
+    def __call__(
+        self,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Numbers = 1,
+        padding: Numbers = 0,
+        output_padding: Numbers = 0,
+        groups: int = 1,
+        dilation: Numbers = 1,
+        *,
+        policy: str | None = None,
+    ) -> torch.Tensor: ...
+
+
+def _convolution(kind: ConvolutionKind) -> Convolution:
+    direct = getattr(_C, kind.function)
+
+    @publish(kind, "", _CONVOLUTION)
+    def convolution(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Numbers = 1,
+        padding: Numbers | str = 0,
+        dilation: Numbers = 1,
+        groups: int = 1,
+        *,
+        policy: str | None = None,
+    ) -> torch.Tensor:
+        # Dynamo traces torch.ops, and cannot trace _C.
+        if not is_dynamo_compiling():
+            output: torch.Tensor = direct(
+                input, weight, bias, stride, padding, dilation, groups, policy
+            )
+            if output is not NotImplemented:
+                return output
+        return _by_torch_ops(
+            kind, input, weight, bias, stride, padding, 0, dilation, groups, policy
         )
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(
-        _CONV_TRANSPOSE2D,
-        input,
-        weight,
-        bias,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        groups,
-        policy,
-    )
+
+    return convolution
 
 
-def conv_transpose1d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers = 0,
-    output_padding: Numbers = 0,
-    groups: int = 1,
-    dilation: Numbers = 1,
-    *,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """1-D transposed convolution: as :func:`conv_transpose2d`, with one number for each argument.
+def _transposed_convolution(kind: ConvolutionKind) -> TransposedConvolution:
+    direct = getattr(_C, kind.function)
 
-    Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (C, K / groups, S);
-    the output (N, K, P) or (K, P).
-    """
-    if not is_dynamo_compiling():
-        output = _C.conv_transpose1d(
-            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+    @publish(kind, "", _TRANSPOSED)
+    def convolution(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Numbers = 1,
+        padding: Numbers = 0,
+        output_padding: Numbers = 0,
+        groups: int = 1,
+        dilation: Numbers = 1,
+        *,
+        policy: str | None = None,
+    ) -> torch.Tensor:
+        if not is_dynamo_compiling():
+            output: torch.Tensor = direct(
+                input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+            )
+            if output is not NotImplemented:
+                return output
+        return _by_torch_ops(
+            kind, input, weight, bias, stride, padding, output_padding, dilation, groups, policy
         )
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(
-        _CONV_TRANSPOSE1D,
-        input,
-        weight,
-        bias,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        groups,
-        policy,
-    )
+
+    return convolution
 
 
-def conv_transpose3d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers = 0,
-    output_padding: Numbers = 0,
-    groups: int = 1,
-    dilation: Numbers = 1,
-    *,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """3-D transposed convolution: as :func:`conv_transpose2d`, with one or three numbers each.
-
-    Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (C, K / groups, T, R, S);
-    the output (N, K, O, P, Q) or (K, O, P, Q).
-    """
-    if not is_dynamo_compiling():
-        output = _C.conv_transpose3d(
-            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
-        )
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(
-        _CONV_TRANSPOSE3D,
-        input,
-        weight,
-        bias,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        groups,
-        policy,
-    )
-
-
-def _of_any_kind(
+def _by_torch_ops(
     kind: ConvolutionKind,
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -259,14 +181,14 @@ def _of_any_kind(
     """Call torch.ops: for calls that the direct entry does not handle, and for error messages."""
     check_tensors(kind.function, input=input, weight=weight)
     register_rules()
-    steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
-    pads, surplus = padding_and_surplus(kind, kind.function, weight.shape, steps, padding, gaps)
+    at = geometry(
+        kind.function, kind, weight.shape, stride, padding, dilation, groups, output_padding
+    )
+    numbers = [getattr(at, name) for name in kind.numbers]
     call = getattr(torch.ops.convtime, kind.function)
-    output: torch.Tensor
-    if kind.transposed:
-        extra = numbers(kind, "output_padding", output_padding)
-        output = call(input, weight, bias, steps, pads, extra, groups, gaps, policy=policy)
-    else:
-        input = pad_end(input, surplus)
-        output = call(input, weight, bias, steps, pads, gaps, groups, policy=policy)
+    output: torch.Tensor = call(pad_end(input, at.surplus), weight, bias, *numbers, policy=policy)
     return output
+
+
+conv1d, conv2d, conv3d = map(_convolution, KINDS[:3])
+conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_transposed_convolution, KINDS[3:])

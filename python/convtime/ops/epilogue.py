@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -11,28 +12,11 @@ from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C
 from convtime.ops.activations import Activation
-from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus
+from convtime.ops.arguments import check_tensors, geometry, pad_end
+from convtime.ops.publish import publish
 from convtime.ops.sharding import register_rules
 
-_CONV1D, _CONV2D, _CONV3D = KINDS[:3]
-
-
-def conv2d_epilogue(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    other: torch.Tensor | None = None,
-    alpha: float = 1.0,
-    activation: Activation = "relu",
-    negative_slope: float = 0.01,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """``activation(conv2d(input, weight, bias, ...) + alpha * other)``.
+_EPILOGUE = """``activation({function}(input, weight, bias, ...) + alpha * other)``.
 
     On a GPU, where PyTorch would use cuDNN for the convolution, this is one cuDNN graph and usually
     one kernel. With a ReLU, the graph, the selection of its plan, and the bits of the output are
@@ -53,98 +37,95 @@ def conv2d_epilogue(
     Forward-mode derivatives and :func:`torch.vmap` compute each step with a separate op.
 
     Args:
-        input: as for :func:`conv2d`.
-        weight: as for conv2d.
-        bias: as for conv2d.
-        stride: as for conv2d.
-        padding: as for conv2d.
-        dilation: as for conv2d.
-        groups: as for conv2d.
+        input: as for :func:`{function}`.
+        weight: as for {function}.
+        bias: as for {function}.
+        stride: as for {function}.
+        padding: as for {function}.
+        dilation: as for {function}.
+        groups: as for {function}.
         other: the addend, with the output's shape and the dtype and device of ``input``, or None.
         alpha: factor of ``other``.
         activation: ``"relu"``, ``"relu6"``, ``"leaky_relu"``, ``"gelu"``, ``"gelu_tanh"`` (its
             approximation), ``"silu"``, ``"sigmoid"``, ``"tanh"``, or ``"identity"`` for none.
         negative_slope: slope of ``"leaky_relu"``.
-        policy: as for conv2d. A tag starts with the graph's name, as in
+        policy: as for {function}. A tag starts with the graph's name, as in
             ``"ConvFwd_ADD_ADD_RELU_FWD_eng0"``, or with the engine.
 
     Returns:
-        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input, with the memory layout of conv2d's output.
+        Shape {output}, or {output_example} for an input without N, with the memory layout of
+        {function}'s output.
 
     Raises:
-        RuntimeError: as conv2d, and if ``activation`` is unknown.
-        torch.OutOfMemoryError: as conv2d.
-        torch.AcceleratorError: as conv2d.
+        RuntimeError: as {function}, and if ``activation`` is unknown.
+        torch.OutOfMemoryError: as {function}.
+        torch.AcceleratorError: as {function}.
     """
-    convolution = input, weight, bias, stride, padding, dilation, groups
-    arguments = *convolution, other, alpha, activation, negative_slope, policy
-    # Dynamo traces torch.ops, and cannot trace _C.
-    if not is_dynamo_compiling():
-        output = _C.conv2d_epilogue(*arguments)
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(_CONV2D, *arguments)
 
 
-def conv1d_epilogue(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    other: torch.Tensor | None = None,
-    alpha: float = 1.0,
-    activation: Activation = "relu",
-    negative_slope: float = 0.01,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """``activation(conv1d(input, weight, bias, ...) + alpha * other)``; as conv2d_epilogue.
-
-    Shapes are those of :func:`conv1d`.
-    """
-    convolution = input, weight, bias, stride, padding, dilation, groups
-    arguments = *convolution, other, alpha, activation, negative_slope, policy
-    # Dynamo traces torch.ops, and cannot trace _C.
-    if not is_dynamo_compiling():
-        output = _C.conv1d_epilogue(*arguments)
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(_CONV1D, *arguments)
+class ConvolutionWithEpilogue(Protocol):
+    def __call__(
+        self,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Numbers = 1,
+        padding: Numbers | str = 0,
+        dilation: Numbers = 1,
+        groups: int = 1,
+        *,
+        other: torch.Tensor | None = None,
+        alpha: float = 1.0,
+        activation: Activation = "relu",
+        negative_slope: float = 0.01,
+        policy: str | None = None,
+    ) -> torch.Tensor: ...
 
 
-def conv3d_epilogue(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
-    groups: int = 1,
-    *,
-    other: torch.Tensor | None = None,
-    alpha: float = 1.0,
-    activation: Activation = "relu",
-    negative_slope: float = 0.01,
-    policy: str | None = None,
-) -> torch.Tensor:
-    """``activation(conv3d(input, weight, bias, ...) + alpha * other)``; as conv2d_epilogue.
+def _with_epilogue(kind: ConvolutionKind) -> ConvolutionWithEpilogue:
+    direct = getattr(_C, f"{kind.function}_epilogue")
 
-    Shapes are those of :func:`conv3d`.
-    """
-    convolution = input, weight, bias, stride, padding, dilation, groups
-    arguments = *convolution, other, alpha, activation, negative_slope, policy
-    # Dynamo traces torch.ops, and cannot trace _C.
-    if not is_dynamo_compiling():
-        output = _C.conv3d_epilogue(*arguments)
-        if output is not NotImplemented:
-            return output
-    return _of_any_kind(_CONV3D, *arguments)
+    @publish(kind, "_epilogue", _EPILOGUE)
+    def convolution(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Numbers = 1,
+        padding: Numbers | str = 0,
+        dilation: Numbers = 1,
+        groups: int = 1,
+        *,
+        other: torch.Tensor | None = None,
+        alpha: float = 1.0,
+        activation: Activation = "relu",
+        negative_slope: float = 0.01,
+        policy: str | None = None,
+    ) -> torch.Tensor:
+        arguments = (
+            input,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            groups,
+            other,
+            alpha,
+            activation,
+            negative_slope,
+            policy,
+        )
+        # Dynamo traces torch.ops, and cannot trace _C.
+        if not is_dynamo_compiling():
+            output: torch.Tensor = direct(*arguments)
+            if output is not NotImplemented:
+                return output
+        return _by_torch_ops(kind, *arguments)
+
+    return convolution
 
 
-def _of_any_kind(
+def _by_torch_ops(
     kind: ConvolutionKind,
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -159,6 +140,7 @@ def _of_any_kind(
     negative_slope: float,
     policy: str | None,
 ) -> torch.Tensor:
+    """Call torch.ops: for calls that the direct entry does not handle, and for error messages."""
     function = f"{kind.function}_epilogue"
     check_tensors(function, input=input, weight=weight)
     if isinstance(weight, torch.Tensor) and weight.dim() != kind.rank + 2:
@@ -169,12 +151,23 @@ def _of_any_kind(
     if not isinstance(activation, str):
         raise RuntimeError(f"{function}: activation must be a str, got {activation!r}")
     register_rules()
-    steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
-    pads, surplus = padding_and_surplus(kind, function, weight.shape, steps, padding, gaps)
+    at = geometry(function, kind, weight.shape, stride, padding, dilation, groups)
     op = torch.ops.convtime.convolution_epilogue
-    padded = pad_end(input, surplus)
-    geometry = steps, pads, gaps, groups
-    ending = activation, alpha, negative_slope
-    call = op if is_dynamo_compiling() else partial(_C.call_op, op)
-    output: torch.Tensor = call(padded, weight, bias, other, *geometry, *ending, policy=policy)
+    output: torch.Tensor = (op if is_dynamo_compiling() else partial(_C.call_op, op))(
+        pad_end(input, at.surplus),
+        weight,
+        bias,
+        other,
+        at.stride,
+        at.padding,
+        at.dilation,
+        at.groups,
+        activation,
+        alpha,
+        negative_slope,
+        policy=policy,
+    )
     return output
+
+
+conv1d_epilogue, conv2d_epilogue, conv3d_epilogue = map(_with_epilogue, KINDS[:3])

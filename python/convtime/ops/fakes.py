@@ -6,11 +6,12 @@ All are in one module, which csrc/ops names to torch as their location.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.core.kinds import KINDS, ConvolutionKind, kind_of
 from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import DTYPES
 
@@ -20,46 +21,28 @@ _MOST_BYTE_WINNERS = 128  # largest window, in elements, whose winners are store
 
 def _register_fake(kind: ConvolutionKind) -> None:
     pytorchs = getattr(F, kind.function)  # its result has the same shape and strides
-    one, none = (1,) * kind.rank, (0,) * kind.rank
 
-    def conv(
+    def fake(
         input: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
-        stride: Sequence[int] = one,
-        padding: Sequence[int] = none,
-        dilation: Sequence[int] = one,
-        groups: int = 1,
-        *,
+        *numbers: Any,  # without the last ones, if they have their defaults
         policy: str | None = None,  # noqa: ARG001
     ) -> torch.Tensor:
-        _check(kind.function, input, weight, dilation)
-        output: torch.Tensor = pytorchs(input, weight, bias, stride, padding, dilation, groups)
-        return output
-
-    def conv_transpose(
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        stride: Sequence[int] = one,
-        padding: Sequence[int] = none,
-        output_padding: Sequence[int] = none,
-        groups: int = 1,
-        dilation: Sequence[int] = one,
-        *,
-        policy: str | None = None,  # noqa: ARG001
-    ) -> torch.Tensor:
-        _check(kind.function, input, weight, dilation)
-        if input.dim() < weight.dim() or not _is_empty_batch(input):
-            _check_output_padding(kind.function, stride, output_padding, dilation)
-        output: torch.Tensor = pytorchs(
-            input, weight, bias, stride, padding, output_padding, groups, dilation
+        given = dict(zip(kind.numbers, numbers, strict=False))
+        ones = (1,) * kind.rank
+        _check(
+            kind.function,
+            input,
+            weight,
+            given.get("stride", ones),
+            given.get("dilation", ones),
+            given.get("output_padding", ()),
         )
+        output: torch.Tensor = pytorchs(input, weight, bias, *numbers)
         return output
 
-    torch.library.register_fake(
-        f"convtime::{kind.function}", conv_transpose if kind.transposed else conv
-    )
+    torch.library.register_fake(f"convtime::{kind.function}", fake)
 
 
 for _kind in KINDS:
@@ -81,10 +64,14 @@ def _convolution_backward_fake(
     *,
     policy: str | None = None,  # noqa: ARG001
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    name = "convolution_backward"
-    _check(name, input, weight, dilation)
-    if transposed and not _is_empty_batch(input):
-        _check_output_padding(name, stride, output_padding, dilation)
+    _check(
+        "convolution_backward",
+        input,
+        weight,
+        stride,
+        dilation,
+        output_padding if transposed else (),
+    )
     gradients: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
     gradients = torch.ops.aten.convolution_backward(
         grad_output,
@@ -112,16 +99,13 @@ def _convolution_epilogue_fake(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
-    activation: str,  # noqa: ARG001
-    alpha: float = 1.0,  # noqa: ARG001
-    negative_slope: float = 0.01,  # noqa: ARG001
-    *,
+    *_activation: object,
     policy: str | None = None,  # noqa: ARG001
 ) -> torch.Tensor:
     name = "convolution_epilogue"
     torch._check(weight.dim() in (3, 4, 5), lambda: f"{name}: weight must have 3 to 5 dimensions")
-    _check(name, input, weight, dilation)
-    pytorchs = getattr(F, KINDS[weight.dim() - 3].function)
+    _check(name, input, weight, stride, dilation)
+    pytorchs = getattr(F, kind_of(weight.dim() - 2, transposed=False).function)
     output: torch.Tensor = pytorchs(input, weight, bias, stride, padding, dilation, groups)
     if other is not None:
         torch._check(
@@ -134,53 +118,29 @@ def _convolution_epilogue_fake(
     return output
 
 
-def _check(op: str, input: torch.Tensor, weight: torch.Tensor, dilation: Sequence[int]) -> None:
+def _check(
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    output_padding: Sequence[int] = (),
+) -> None:
     """Reject arguments that the op rejects but PyTorch's own fakes accept."""
     torch._check(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")
     torch._check(input.device == weight.device, lambda: f"{op}: tensors on different devices")
     for size in (*weight.shape[2:], *dilation):
         torch._check(size >= 1, lambda: f"{op}: kernel size and dilation must be at least 1")
-
-
-def _is_empty_batch(input: torch.Tensor) -> bool:
-    """Whether the batch is empty; the op and PyTorch then accept any output_padding."""
-    batch = input.shape[0]
-    # Comparing a symbolic size would specialize compiled code to nonempty batches.
-    return isinstance(batch, int) and batch == 0
-
-
-def _check_output_padding(
-    op: str, stride: Sequence[int], output_padding: Sequence[int], dilation: Sequence[int]
-) -> None:
-    """Like _check, for transposed convolutions."""
+    # The op and PyTorch accept any output_padding for an empty batch. Comparing a symbolic batch
+    # size would specialize compiled code to nonempty batches.
+    batch = input.shape[0] if input.dim() == weight.dim() else 1
+    if isinstance(batch, int) and batch == 0:
+        return
     for extra, step, gap in zip(output_padding, stride, dilation, strict=False):
         torch._check(
             extra < max(step, gap),
             lambda: f"{op}: output_padding must be smaller than stride or dilation",
         )
-
-
-def _pool_sizes(
-    input: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> torch.Tensor:
-    torch._check(input.dtype in DTYPES, lambda: f"relu_max_pool2d: dtype must be in {DTYPES}")
-    torch._check(
-        input.dim() in (3, 4), lambda: "relu_max_pool2d: input must have 3 or 4 dimensions"
-    )
-    for number in (*kernel_size, *stride):
-        torch._check(
-            number >= 1, lambda: "relu_max_pool2d: kernel_size and stride must be at least 1"
-        )
-    output: torch.Tensor  # with PyTorch's shape, strides and errors
-    output, _ = torch.ops.aten.max_pool2d_with_indices(
-        input, kernel_size, stride, padding, dilation, ceil_mode
-    )
-    return output
 
 
 @torch.library.register_fake("convtime::relu_max_pool2d")  # type: ignore[untyped-decorator]
@@ -192,52 +152,43 @@ def _relu_max_pool2d_fake(
     dilation: Sequence[int] = (1, 1),
     ceil_mode: bool = False,
 ) -> torch.Tensor:
-    return _pool_sizes(input, kernel_size, stride, padding, dilation, ceil_mode)
+    torch._check(input.dtype in DTYPES, lambda: f"relu_max_pool2d: dtype must be in {DTYPES}")
+    torch._check(
+        input.dim() in (3, 4), lambda: "relu_max_pool2d: input must have 3 or 4 dimensions"
+    )
+    for number in (*kernel_size, *stride):
+        torch._check(
+            number >= 1, lambda: "relu_max_pool2d: kernel_size and stride must be at least 1"
+        )
+    # With PyTorch's shape, strides and errors.
+    output: torch.Tensor = torch.ops.aten.max_pool2d_with_indices(
+        input, kernel_size, stride, padding, dilation, ceil_mode
+    )[0]
+    return output
 
 
 @torch.library.register_fake(  # type: ignore[untyped-decorator]
     "convtime::relu_max_pool2d_with_winners"
 )
 def _relu_max_pool2d_with_winners_fake(
-    input: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    ceil_mode: bool = False,
+    input: torch.Tensor, kernel_size: Sequence[int], *window: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    output = _pool_sizes(input, kernel_size, stride, padding, dilation, ceil_mode)
-    window = kernel_size[0] * kernel_size[-1]
-    dtype = torch.uint8 if window <= _MOST_BYTE_WINNERS else torch.uint32
+    output = _relu_max_pool2d_fake(input, kernel_size, *window)
+    elements = kernel_size[0] * kernel_size[-1]
+    dtype = torch.uint8 if elements <= _MOST_BYTE_WINNERS else torch.uint32
     return output, torch.empty_like(output, dtype=dtype)
 
 
 @torch.library.register_fake("convtime::relu_max_pool2d_backward")  # type: ignore[untyped-decorator]
 def _relu_max_pool2d_backward_fake(
-    grad_output: torch.Tensor,
-    winners: torch.Tensor,
-    input_size: Sequence[int],
-    kernel_size: Sequence[int],  # noqa: ARG001
-    stride: Sequence[int] = (),  # noqa: ARG001
-    padding: Sequence[int] = (0, 0),  # noqa: ARG001
-    dilation: Sequence[int] = (1, 1),  # noqa: ARG001
-    ceil_mode: bool = False,  # noqa: ARG001
+    grad_output: torch.Tensor, winners: torch.Tensor, input_size: Sequence[int], *_window: object
 ) -> torch.Tensor:
     return grad_output.new_empty(input_size).to(memory_format=_pool_format(winners))
 
 
 @torch.library.register_fake("convtime::relu_max_pool2d_indices")  # type: ignore[untyped-decorator]
-def _relu_max_pool2d_indices_fake(
-    winners: torch.Tensor,
-    input_size: Sequence[int],  # noqa: ARG001
-    kernel_size: Sequence[int],  # noqa: ARG001
-    stride: Sequence[int] = (),  # noqa: ARG001
-    padding: Sequence[int] = (0, 0),  # noqa: ARG001
-    dilation: Sequence[int] = (1, 1),  # noqa: ARG001
-    ceil_mode: bool = False,  # noqa: ARG001
-) -> torch.Tensor:
-    indices = winners.new_empty(winners.shape, dtype=torch.int64)
-    return indices.to(memory_format=_pool_format(winners))
+def _relu_max_pool2d_indices_fake(winners: torch.Tensor, *_window: object) -> torch.Tensor:
+    return torch.empty_like(winners, dtype=torch.int64, memory_format=_pool_format(winners))
 
 
 def _pool_format(tensor: torch.Tensor) -> torch.memory_format:
@@ -253,21 +204,14 @@ def _tutorial_relu_max_pool2d_fake(
     kernel_size: int,
     stride: int,
     padding: int,
-    *,
-    step: str,  # noqa: ARG001
-    build: str,  # noqa: ARG001
+    **_kernel: str,
 ) -> torch.Tensor:
     return F.max_pool2d(input, kernel_size, stride, padding)
 
 
 @torch.library.register_fake("convtime::tutorial_activation")  # type: ignore[untyped-decorator]
 def _tutorial_activation_fake(
-    input: torch.Tensor,
-    grad_output: torch.Tensor | None,  # noqa: ARG001
-    activation: str,  # noqa: ARG001
-    *,
-    step: str,  # noqa: ARG001
-    build: str,  # noqa: ARG001
+    input: torch.Tensor, *_arguments: object, **_kernel: str
 ) -> torch.Tensor:
     return torch.empty_like(input)
 
@@ -292,24 +236,17 @@ def _mlp_backward_fake(
     return input.new_empty(input.shape), weights.new_empty(weights.shape)
 
 
-@torch.library.register_fake("convtime::mlp_steps")  # type: ignore[untyped-decorator]
-def _mlp_steps_fake(*_arguments: object, **_options: object) -> None:
-    pass
-
-
 @torch.library.register_fake("convtime::spin_ns")  # type: ignore[untyped-decorator]
 def _spin_ns_fake(nanoseconds: int, blocks: int = 1, threads: int = 1) -> torch.Tensor:  # noqa: ARG001
     return torch.empty((blocks, 2), dtype=torch.int64, device="cuda")
 
 
-@torch.library.register_fake("convtime::sleep_cycles")  # type: ignore[untyped-decorator]
-def _sleep_cycles_fake(cycles: int) -> None:
+def _without_output(*_arguments: object, **_options: object) -> None:
     pass
 
 
-@torch.library.register_fake("convtime::flush_l2")  # type: ignore[untyped-decorator]
-def _flush_l2_fake(clean: bool = False) -> None:
-    pass
+for _name in ("mlp_steps", "sleep_cycles", "flush_l2"):
+    torch.library.register_fake(f"convtime::{_name}", _without_output)
 
 
 @torch.library.register_fake("convtime::read_clocks")  # type: ignore[untyped-decorator]

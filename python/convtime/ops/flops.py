@@ -31,14 +31,11 @@ def register_formulas() -> None:
         flops: int = flop_counter.conv_flop_count(input, weight, out_shape, transposed)
         return flops
 
-    for kind in KINDS:
-        op = getattr(torch.ops.convtime, kind.function)
-        register = flop_counter.register_flop_formula(op)
-        register(functools.partial(forward, transposed=kind.transposed))
-
-    # As for PyTorch's op, sums and activations are not counted.
-    register = flop_counter.register_flop_formula(torch.ops.convtime.convolution_epilogue)
-    register(functools.partial(forward, transposed=False))
+    # As for PyTorch's op, an epilogue's sums and activations are not counted.
+    forwards = {kind.function: kind.transposed for kind in KINDS} | {"convolution_epilogue": False}
+    for name, transposed in forwards.items():
+        register = flop_counter.register_flop_formula(getattr(torch.ops.convtime, name))
+        register(functools.partial(forward, transposed=transposed))
 
     def backward(
         grad_output: object,
@@ -54,5 +51,7 @@ def register_formulas() -> None:
         )
         return flops
 
-    name = torch.ops.convtime.convolution_backward
-    flop_counter.register_flop_formula(name, get_raw=True)(backward)
+    register = flop_counter.register_flop_formula(
+        torch.ops.convtime.convolution_backward, get_raw=True
+    )
+    register(backward)

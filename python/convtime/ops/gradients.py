@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
-from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus, size_of
+from convtime.ops.arguments import Geometry, check_tensors, geometry, pad_end
+from convtime.ops.publish import publish, shapes
 from convtime.ops.sharding import register_rules
 
-_SPATIAL = {1: "L", 2: "H, W", 3: "D, H, W"}
-_KERNEL = {1: "S", 2: "R, S", 3: "T, R, S"}
-_SPATIAL_OUT = {1: "P", 2: "P, Q", 3: "O, P, Q"}
+_INPUT_GRADIENT = """The gradient of :func:`{function}` with respect to its input.
+
+    Like torch.nn.grad's; arguments not listed here are as for :func:`{function}`.
+
+    Args:
+        input_size: shape {input} of the input.
+        weight: shape {weight}.
+        grad_output: shape {output} of the output; same dtype and device as ``weight``.
+        policy: as for :func:`{function}`; an engine's tag is one of
+            {engines} in front.
+
+    Returns:
+        Shape {input}.
+
+    Raises:
+        RuntimeError: as :func:`{function}`.
+    """
+
+_WEIGHT_GRADIENT = """The gradient of :func:`{function}` with respect to its weight.
+
+    Like torch.nn.grad's; arguments not listed here are as for :func:`{function}`.
+
+    Args:
+        weight_size: shape {weight} of the weight.
+        input: shape {input}.
+        grad_output: shape {output} of the output; same dtype and device as ``input``.
+        policy: as for :func:`{function}`; an engine's tag is one of
+            wgrad, with or without ``ConvBwdFilter_`` in front.
+
+    Returns:
+        Shape {weight}.
+
+    Raises:
+        RuntimeError: as :func:`{function}`.
+    """
+
+_BIAS_GRADIENT = """The gradient of conv{rank}d and conv_transpose{rank}d with respect to the bias.
+
+    Args:
+        grad_output: shape {output} of the output.
+
+    Returns:
+        Shape (K,), as PyTorch computes it.
+
+    Raises:
+        RuntimeError: if ``grad_output`` has a different number of dimensions.
+    """
 
 
 class InputGradient(Protocol):
-    """The gradient of a convolution with respect to its input."""
-
     def __call__(
         self,
         input_size: Sequence[int],
@@ -35,8 +78,6 @@ class InputGradient(Protocol):
 
 
 class WeightGradient(Protocol):
-    """The gradient of a convolution with respect to its weight."""
-
     def __call__(
         self,
         input: torch.Tensor,
@@ -52,8 +93,6 @@ class WeightGradient(Protocol):
 
 
 class TransposedInputGradient(Protocol):
-    """The gradient of a transposed convolution with respect to its input."""
-
     def __call__(
         self,
         input_size: Sequence[int],
@@ -70,8 +109,6 @@ class TransposedInputGradient(Protocol):
 
 
 class TransposedWeightGradient(Protocol):
-    """The gradient of a transposed convolution with respect to its weight."""
-
     def __call__(
         self,
         input: torch.Tensor,
@@ -88,12 +125,11 @@ class TransposedWeightGradient(Protocol):
 
 
 class BiasGradient(Protocol):
-    """The gradient of a convolution, transposed or not, with respect to its bias."""
-
     def __call__(self, grad_output: torch.Tensor) -> torch.Tensor: ...
 
 
 def _input_gradient(kind: ConvolutionKind) -> InputGradient:
+    @publish(kind, "_input", _INPUT_GRADIENT, engines="dgrad, with or without ``ConvBwdData_``")
     def gradient(
         input_size: Sequence[int],
         weight: torch.Tensor,
@@ -106,14 +142,14 @@ def _input_gradient(kind: ConvolutionKind) -> InputGradient:
         policy: str | None = None,
     ) -> torch.Tensor:
         return _grad_input(
-            kind, input_size, weight, grad_output, stride, padding, 0, dilation, groups, policy
+            kind, input_size, weight, grad_output, stride, padding, dilation, groups, 0, policy
         )
 
-    _describe(gradient, kind, "input")
     return gradient
 
 
 def _weight_gradient(kind: ConvolutionKind) -> WeightGradient:
+    @publish(kind, "_weight", _WEIGHT_GRADIENT)
     def gradient(
         input: torch.Tensor,
         weight_size: Sequence[int],
@@ -126,14 +162,14 @@ def _weight_gradient(kind: ConvolutionKind) -> WeightGradient:
         policy: str | None = None,
     ) -> torch.Tensor:
         return _grad_weight(
-            kind, input, weight_size, grad_output, stride, padding, 0, dilation, groups, policy
+            kind, input, weight_size, grad_output, stride, padding, dilation, groups, 0, policy
         )
 
-    _describe(gradient, kind, "weight")
     return gradient
 
 
 def _transposed_input_gradient(kind: ConvolutionKind) -> TransposedInputGradient:
+    @publish(kind, "_input", _INPUT_GRADIENT, engines="fprop, with or without ``ConvFwd_``")
     def gradient(
         input_size: Sequence[int],
         weight: torch.Tensor,
@@ -147,15 +183,15 @@ def _transposed_input_gradient(kind: ConvolutionKind) -> TransposedInputGradient
         policy: str | None = None,
     ) -> torch.Tensor:
         return _grad_input(
-            kind, input_size, weight, grad_output, stride, padding, output_padding, dilation,
-            groups, policy,
+            kind, input_size, weight, grad_output, stride, padding, dilation, groups,
+            output_padding, policy,
         )  # fmt: skip
 
-    _describe(gradient, kind, "input")
     return gradient
 
 
 def _transposed_weight_gradient(kind: ConvolutionKind) -> TransposedWeightGradient:
+    @publish(kind, "_weight", _WEIGHT_GRADIENT)
     def gradient(
         input: torch.Tensor,
         weight_size: Sequence[int],
@@ -169,76 +205,26 @@ def _transposed_weight_gradient(kind: ConvolutionKind) -> TransposedWeightGradie
         policy: str | None = None,
     ) -> torch.Tensor:
         return _grad_weight(
-            kind, input, weight_size, grad_output, stride, padding, output_padding, dilation,
-            groups, policy,
+            kind, input, weight_size, grad_output, stride, padding, dilation, groups,
+            output_padding, policy,
         )  # fmt: skip
 
-    _describe(gradient, kind, "weight")
     return gradient
 
 
 def _bias_gradient(kind: ConvolutionKind) -> BiasGradient:
+    @publish(kind, "_bias", _BIAS_GRADIENT)
     def gradient(grad_output: torch.Tensor) -> torch.Tensor:
-        name = f"{kind.function}_bias"
-        check_tensors(name, grad_output=grad_output)
+        function = f"{kind.function}_bias"
+        check_tensors(function, grad_output=grad_output)
         if grad_output.dim() != kind.rank + 2:
             raise RuntimeError(
-                f"{name}: grad_output must have shape (N, K, {_SPATIAL_OUT[kind.rank]}), "
+                f"{function}: grad_output must have shape {shapes(kind)['output']}, "
                 f"got {list(grad_output.shape)}"
             )
         return grad_output.sum((0, *range(2, grad_output.dim())))
 
-    _describe(gradient, kind, "bias")
     return gradient
-
-
-def _describe(gradient: Callable[..., torch.Tensor], kind: ConvolutionKind, of: str) -> None:
-    """Give a generated gradient function its public name and docstring."""
-    name = f"{kind.function}_{of}"
-    gradient.__name__ = gradient.__qualname__ = name
-    output = f"(N, K, {_SPATIAL_OUT[kind.rank]})"
-    if of == "bias":
-        transposed = f"conv_transpose{kind.rank}d"
-        gradient.__doc__ = f"""The gradient of :func:`{kind.function}` and :func:`{transposed}` by the bias.
-
-        Args:
-            grad_output: shape {output} of the output.
-
-        Returns:
-            Shape (K,), as PyTorch computes it.
-
-        Raises:
-            RuntimeError: if ``grad_output`` has a different number of dimensions.
-        """  # fmt: skip  # noqa: E501
-        return
-    channels = "C, K / groups" if kind.transposed else "K, C / groups"
-    shapes = {
-        "input": f"(N, C, {_SPATIAL[kind.rank]})",
-        "weight": f"({channels}, {_KERNEL[kind.rank]})",
-    }
-    (other,) = shapes.keys() - {of}
-    engines = {
-        ("input", False): "dgrad, with or without ``ConvBwdData_``",
-        ("weight", False): "wgrad, with or without ``ConvBwdFilter_``",
-        ("input", True): "fprop, with or without ``ConvFwd_``",
-        ("weight", True): "wgrad, with or without ``ConvBwdFilter_``",
-    }[of, kind.transposed]
-    gradient.__doc__ = f"""The gradient of :func:`{kind.function}` with respect to its {of}.
-
-        Like torch.nn.grad's; arguments not listed here are as for :func:`{kind.function}`.
-
-        Args:
-            {of}_size: shape {shapes[of]} of the {of}.
-            {other}: shape {shapes[other]}.
-            grad_output: shape {output} of the output; same dtype and device as ``{other}``.
-            policy: as for :func:`{kind.function}`; an engine's tag is one of {engines} in front.
-
-        Returns:
-            Shape {shapes[of]}.
-
-        Raises:
-            RuntimeError: as :func:`{kind.function}`.
-        """
 
 
 def _grad_input(
@@ -248,36 +234,20 @@ def _grad_input(
     grad_output: torch.Tensor,
     stride: Numbers,
     padding: Numbers | str,
-    output_padding: Numbers,
     dilation: Numbers,
     groups: int,
+    output_padding: Numbers,
     policy: str | None,
 ) -> torch.Tensor:
     function = f"{kind.function}_input"
     check_tensors(function, weight=weight, grad_output=grad_output)
-    register_rules()
-    size = size_of(kind, function, "input_size", input_size)
-    steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
-    pads, surplus = padding_and_surplus(kind, function, weight.shape, steps, padding, gaps)
-    padded = (*size[:2], *(length + end for length, end in zip(size[2:], surplus, strict=True)))
-    grad_input: torch.Tensor = torch.ops.convtime.convolution_backward(
-        grad_output,
-        # One element, expanded, represents the input: as in PyTorch, only its size matters.
-        grad_output.new_empty(1).expand(padded),
-        weight,
-        steps,
-        pads,
-        gaps,
-        kind.transposed,
-        numbers(kind, "output_padding", output_padding),
-        groups,
-        (True, False, False),
-        policy=policy,
-    )[0]
-    for dim, end in enumerate(surplus, start=2):
-        if end:
-            grad_input = grad_input.narrow(dim, 0, size[dim])
-    return grad_input
+    size = _checked_size(function, kind, "input_size", input_size)
+    at = geometry(function, kind, weight.shape, stride, padding, dilation, groups, output_padding)
+    padded = (*size[:2], *(length + end for length, end in zip(size[2:], at.surplus, strict=True)))
+    # One element, expanded, represents the input: as in PyTorch, only its size matters.
+    input = grad_output.new_empty(1).expand(padded)
+    gradient = _backward(kind, 0, grad_output, input, weight, at, policy)
+    return gradient[tuple(map(slice, size))] if any(at.surplus) else gradient
 
 
 def _grad_weight(
@@ -287,47 +257,63 @@ def _grad_weight(
     grad_output: torch.Tensor,
     stride: Numbers,
     padding: Numbers | str,
-    output_padding: Numbers,
     dilation: Numbers,
     groups: int,
+    output_padding: Numbers,
     policy: str | None,
 ) -> torch.Tensor:
     function = f"{kind.function}_weight"
     check_tensors(function, input=input, grad_output=grad_output)
+    size = _checked_size(function, kind, "weight_size", weight_size)
+    at = geometry(function, kind, size, stride, padding, dilation, groups, output_padding)
+    weight = grad_output.new_empty(1).expand(size)
+    return _backward(kind, 1, grad_output, pad_end(input, at.surplus), weight, at, policy)
+
+
+def _checked_size(
+    function: str, kind: ConvolutionKind, name: str, value: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the sizes of a batched tensor, or raise RuntimeError if their number is wrong."""
+    size = tuple(value)
+    if len(size) != kind.rank + 2:
+        count = {1: "three", 2: "four", 3: "five"}[kind.rank]
+        raise RuntimeError(f"{function}: {name} must be {count} numbers, got {size}")
+    return size
+
+
+def _backward(
+    kind: ConvolutionKind,
+    place: int,
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    at: Geometry,
+    policy: str | None,
+) -> torch.Tensor:
+    """Compute one gradient: that of the input (0) or of the weight (1)."""
     register_rules()
-    size = size_of(kind, function, "weight_size", weight_size)
-    steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
-    pads, surplus = padding_and_surplus(kind, function, size, steps, padding, gaps)
-    grad_weight: torch.Tensor = torch.ops.convtime.convolution_backward(
+    gradient: torch.Tensor = torch.ops.convtime.convolution_backward(
         grad_output,
-        pad_end(input, surplus),
-        grad_output.new_empty(1).expand(size),
-        steps,
-        pads,
-        gaps,
+        input,
+        weight,
+        at.stride,
+        at.padding,
+        at.dilation,
         kind.transposed,
-        numbers(kind, "output_padding", output_padding),
-        groups,
-        (False, True, False),
+        at.output_padding,
+        at.groups,
+        (place == 0, place == 1, False),
         policy=policy,
-    )[1]
-    return grad_weight
+    )[place]
+    return gradient
 
 
-_CONV1D, _CONV2D, _CONV3D, _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D = KINDS
-
-conv1d_input, conv1d_weight, conv1d_bias = (
-    _input_gradient(_CONV1D), _weight_gradient(_CONV1D), _bias_gradient(_CONV1D)
-)  # fmt: skip
-conv2d_input, conv2d_weight, conv2d_bias = (
-    _input_gradient(_CONV2D), _weight_gradient(_CONV2D), _bias_gradient(_CONV2D)
-)  # fmt: skip
-conv3d_input, conv3d_weight, conv3d_bias = (
-    _input_gradient(_CONV3D), _weight_gradient(_CONV3D), _bias_gradient(_CONV3D)
-)  # fmt: skip
-conv_transpose1d_input = _transposed_input_gradient(_CONV_TRANSPOSE1D)
-conv_transpose1d_weight = _transposed_weight_gradient(_CONV_TRANSPOSE1D)
-conv_transpose2d_input = _transposed_input_gradient(_CONV_TRANSPOSE2D)
-conv_transpose2d_weight = _transposed_weight_gradient(_CONV_TRANSPOSE2D)
-conv_transpose3d_input = _transposed_input_gradient(_CONV_TRANSPOSE3D)
-conv_transpose3d_weight = _transposed_weight_gradient(_CONV_TRANSPOSE3D)
+conv1d_input, conv2d_input, conv3d_input = map(_input_gradient, KINDS[:3])
+conv1d_weight, conv2d_weight, conv3d_weight = map(_weight_gradient, KINDS[:3])
+conv1d_bias, conv2d_bias, conv3d_bias = map(_bias_gradient, KINDS[:3])
+conv_transpose1d_input, conv_transpose2d_input, conv_transpose3d_input = map(
+    _transposed_input_gradient, KINDS[3:]
+)
+conv_transpose1d_weight, conv_transpose2d_weight, conv_transpose3d_weight = map(
+    _transposed_weight_gradient, KINDS[3:]
+)

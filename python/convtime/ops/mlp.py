@@ -45,20 +45,16 @@ def mlp(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
-    input, weights, _, activation = inputs
-    ctx.save_for_backward(input, weights)
-    ctx.activation = activation
+    *tensors, _, ctx.activation = inputs
+    ctx.save_for_backward(*tensors)
 
 
 @once_differentiable
 def _backward(
     ctx: Any, grad_output: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
-    input, weights = ctx.saved_tensors
-    of_input, of_weights = torch.ops.convtime.mlp_backward(
-        grad_output, input, weights, ctx.activation
-    )
-    return of_input, of_weights, None, None
+    gradients = torch.ops.convtime.mlp_backward(grad_output, *ctx.saved_tensors, ctx.activation)
+    return *gradients, None, None
 
 
 torch.library.register_autograd("convtime::mlp", _backward, setup_context=_keep)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, SupportsIndex, overload
+from typing import Literal, overload
 
 import torch
 
-from convtime.core.dimensions import Numbers, per_dimension
+from convtime.core.dimensions import Numbers
 from convtime.core.load import _C as _C  # registers the ops
-from convtime.ops.arguments import check_tensors
+from convtime.ops.arguments import check_tensors, numbers
 
 _NAME = "relu_max_pool2d"
 
@@ -84,10 +84,10 @@ def relu_max_pool2d(
     """
     check_tensors(_NAME, input=input)
     window = (
-        _numbers("kernel_size", kernel_size),
-        () if stride is None else _numbers("stride", stride),
-        _numbers("padding", padding),
-        _numbers("dilation", dilation),
+        numbers(_NAME, 2, "kernel_size", kernel_size),
+        () if stride is None else numbers(_NAME, 2, "stride", stride),
+        numbers(_NAME, 2, "padding", padding),
+        numbers(_NAME, 2, "dilation", dilation),
         bool(ceil_mode),
     )
     if not return_indices:
@@ -95,11 +95,3 @@ def relu_max_pool2d(
         return output
     output, winners = torch.ops.convtime.relu_max_pool2d_with_winners(input, *window)
     return output, torch.ops.convtime.relu_max_pool2d_indices(winners, input.shape, *window)
-
-
-def _numbers(name: str, value: Numbers) -> tuple[int, ...]:
-    values: tuple[Any, ...] = per_dimension(value, 2)
-    for number in values:
-        if not isinstance(number, int | torch.SymInt | SupportsIndex):
-            raise RuntimeError(f"{_NAME}: {name} must be one or two whole numbers, got {value!r}")
-    return values

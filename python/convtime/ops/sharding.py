@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,54 +33,30 @@ def _register_rules() -> None:
     from torch.distributed.tensor.experimental import register_sharding
 
     def forward(
-        input: Any, weight: Any, bias: Any = None, *numbers: Any, policy: str | None = None
+        input: Any, weight: Any, bias: Any = None, *others: Any, **_options: Any
     ) -> list[_Rule]:
-        del policy
-        others = [Replicate(), None if bias is None else Replicate(), *_nowhere(numbers)]
-        rules: list[_Rule] = [([Replicate()], [Replicate(), *others])]
-        if input.ndim == weight.ndim:
-            rules.append(([Shard(0)], [Shard(0), *others]))
-        return rules
+        def at(place: Any) -> _Rule:
+            # Of the other arguments, only an addend is a tensor; it is sharded like the output.
+            after = [place if hasattr(other, "ndim") else None for other in others]
+            return [place], [place, Replicate(), None if bias is None else Replicate(), *after]
 
-    def epilogue(
-        input: Any,
-        weight: Any,
-        bias: Any,
-        other: Any,
-        *numbers: Any,
-        policy: str | None = None,
-    ) -> list[_Rule]:
-        del policy
-
-        def place(where: Any) -> _Rule:
-            whole = [Replicate(), None if bias is None else Replicate()]
-            return [where], [where, *whole, None if other is None else where, *_nowhere(numbers)]
-
-        batched = input.ndim == weight.ndim
-        return [place(Replicate()), *([place(Shard(0))] if batched else [])]
+        is_batched = input.ndim == weight.ndim
+        return [at(Replicate()), at(Shard(0))] if is_batched else [at(Replicate())]
 
     def backward(
-        grad_output: Any, input: Any, weight: Any, *numbers: Any, policy: str | None = None
+        _grad_output: Any, _input: Any, _weight: Any, *numbers: Any, **_options: Any
     ) -> list[_Rule]:
-        del grad_output, input, weight, policy
-        output_mask = numbers[-1]
-
-        def wanted(*places: Any) -> list[Any]:
-            return [
-                place if asked else None for place, asked in zip(places, output_mask, strict=True)
+        def at(place: Any, of_weight: Any) -> _Rule:
+            outputs = [
+                output if is_wanted else None
+                for output, is_wanted in zip(
+                    (place, of_weight, of_weight), numbers[-1], strict=True
+                )
             ]
+            return outputs, [place, place, Replicate(), *[None] * len(numbers)]
 
-        none = _nowhere(numbers)
-        return [
-            (wanted(*(Replicate(),) * 3), [*(Replicate(),) * 3, *none]),
-            (wanted(Shard(0), Partial(), Partial()), [Shard(0), Shard(0), Replicate(), *none]),
-        ]
+        return [at(Replicate(), Replicate()), at(Shard(0), Partial())]
 
-    for kind in KINDS:
-        register_sharding(getattr(torch.ops.convtime, kind.function).default)(forward)
-    register_sharding(torch.ops.convtime.convolution_epilogue.default)(epilogue)
+    for name in (*(kind.function for kind in KINDS), "convolution_epilogue"):
+        register_sharding(getattr(torch.ops.convtime, name).default)(forward)
     register_sharding(torch.ops.convtime.convolution_backward.default)(backward)
-
-
-def _nowhere(numbers: Sequence[Any]) -> list[None]:
-    return [None] * len(numbers)

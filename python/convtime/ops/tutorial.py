@@ -109,11 +109,9 @@ def relu_max_pool2d_facts(
     build: str = "plain",
 ) -> KernelFacts:
     """Return the resources of the kernel that `relu_max_pool2d` would launch on the input's GPU."""
-    check_tensors("tutorial_relu_max_pool2d", input=input)
-    facts = torch.ops.convtime.tutorial_relu_max_pool2d_facts(
-        input, kernel_size, stride, padding, step=step, build=build
+    return _facts(
+        "tutorial_relu_max_pool2d", input, kernel_size, stride, padding, step=step, build=build
     )
-    return _facts(facts, input.device)
 
 
 def activation(
@@ -154,16 +152,15 @@ def activation_facts(
     build: str = "plain",
 ) -> KernelFacts:
     """Return the resources of the kernel that `activation` would launch on the input's GPU."""
-    check_tensors("tutorial_activation", input=input)
-    facts = torch.ops.convtime.tutorial_activation_facts(
-        input, grad_output, name, step=step, build=build
-    )
-    return _facts(facts, input.device)
+    return _facts("tutorial_activation", input, grad_output, name, step=step, build=build)
 
 
-def _facts(facts: list[int], device: torch.device) -> KernelFacts:
-    registers, local_bytes, shared_bytes, threads, blocks = facts
-    room = torch.cuda.get_device_properties(device).max_threads_per_multi_processor
+def _facts(op: str, input: torch.Tensor, *arguments: object, **kernel: str) -> KernelFacts:
+    check_tensors(op, input=input)
+    registers, local_bytes, shared_bytes, threads, blocks = getattr(
+        torch.ops.convtime, f"{op}_facts"
+    )(input, *arguments, **kernel)
+    room = torch.cuda.get_device_properties(input.device).max_threads_per_multi_processor
     return KernelFacts(
         registers, local_bytes, shared_bytes, threads, blocks, threads * blocks / room
     )

@@ -42,7 +42,6 @@ def chrome_trace(slices: Iterable[Slice], tracks: Mapping[Track, str]) -> str:
         tracks: names by track; groups are displayed in the order of their first track.
     """
     # Numbers start at 1: process 0 is the system's idle process.
-    # From 1 on: 0 is the system's idle process.
     names = dict.fromkeys(name for name, _ in tracks)
     groups = {name: number for number, name in enumerate(names, start=1)}
     events = list(_names(tracks, groups))

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from convtime.core import codec
 from convtime.core.load import _C
@@ -121,8 +121,6 @@ class ModuleTimes(codec.Stored, Shown, show=show_modules):
         counters_reason: why requested counters were not read; empty otherwise.
         provenance: hardware, software and source state.
     """
-
-    SCHEMA: ClassVar[str] = "1.1"
 
     model: str
     method: str

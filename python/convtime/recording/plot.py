@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from convtime.core.plot import COLOURS, draw_estimate, figure_class
+from convtime.core.plot import COLORS, microseconds
 from convtime.core.text import printable
+from convtime.timing.plot import draw_ratios, times_and_ratios
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,31 +22,28 @@ def modules_figure(timed: ModuleTimes) -> Figure:
         InputError: matplotlib is missing.
     """
     passes = timed.passes
-    figure: Figure = figure_class()(
-        figsize=(9, 1.4 + 0.25 * len(passes)), dpi=130, layout="constrained"
-    )
-    times, ratios = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
+    labels = [printable(f"{each.module or 'the model'} {each.direction}") for each in passes]
+    figure, times, ratios = times_and_ratios(labels, 0.25, widths=(2, 1))
     for place, each in enumerate(passes):
-        draw_estimate(times, each.median, each.median_interval, place - 0.15, "PyTorch")
+        _draw_estimate(times, each.median, each.median_interval, place - 0.15, "PyTorch")
         if each.isolated is not None:
             alone = each.isolated
-            draw_estimate(times, alone.median, alone.median_interval, place + 0.15, "convtime")
-        if each.ratio is not None:
-            ratios.plot(each.ratio.value, place, "o", color="black", markersize=4)
-            if math.isfinite(each.ratio.high):
-                ends = (each.ratio.low, each.ratio.high)
-                ratios.plot(ends, (place, place), color=COLOURS["convtime"])
+            _draw_estimate(times, alone.median, alone.median_interval, place + 0.15, "convtime")
     for who, label in (("PyTorch", "in place"), ("convtime", "isolated")):
-        times.plot([], [], "o", color=COLOURS[who], markersize=4, label=label)
+        times.plot([], [], "o", color=COLORS[who], markersize=4, label=label)
     times.set_xscale("log")
     times.set_xlabel(f"{timed.method} time of a step (µs)", fontsize=8)
-    ratios.axvspan(1 - timed.margin, 1 + timed.margin, color="#009E73", alpha=0.15)
-    ratios.axvline(1, color="grey", linewidth=0.8)
+    known = {place: each.ratio for place, each in enumerate(passes) if each.ratio is not None}
+    draw_ratios(ratios, known, timed.margin)
     ratios.set_xlabel("in place / isolated", fontsize=8)
-    labels = [printable(f"{each.module or 'the model'} {each.direction}") for each in passes]
-    times.set_yticks(range(len(passes)), labels, fontsize=7, parse_math=False)
-    times.invert_yaxis()
     times.legend(loc="best", fontsize=7)
-    for axis in (times, ratios):
-        axis.grid(axis="x", alpha=0.25)
     return figure
+
+
+def _draw_estimate(
+    axis: Any, value: float, interval: tuple[float, float], height: float, who: str
+) -> None:
+    if value > 0:  # the axis is logarithmic
+        axis.plot(1e6 * value, height, "o", color=COLORS[who], markersize=4)
+    if interval[0] > 0 and math.isfinite(interval[1]):
+        axis.plot(microseconds(interval), (height, height), color=COLORS[who])

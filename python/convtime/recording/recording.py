@@ -8,7 +8,7 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from convtime.core import codec
 from convtime.core.files import extension_of, write_file
@@ -133,12 +133,10 @@ class Recording(codec.Stored, Shown, show=show):
         provenance: hardware, software and source state.
     """
 
-    SCHEMA: ClassVar[str] = "1.0"
-
     method: str = "cpu"
     method_requested: str = "auto"
     method_reason: str = ""
-    seconds: float = math.nan
+    seconds: codec.Number = math.nan
     entries: tuple[Entry, ...] = ()
     launches: tuple[Launch, ...] = ()
     work: tuple[Work, ...] = ()

@@ -23,6 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _HAS_NVTX = torch.version.cuda is not None
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class OpenEntry:
     """A region that a thread entered during a recording.
 
@@ -38,15 +39,14 @@ class OpenEntry:
         host_end: as ``end``, on the host's clock.
     """
 
-    __slots__ = ("end", "host_end", "host_start", "log", "name", "parent", "place", "start")
-
-    def __init__(self, name: str, parent: OpenEntry | None, log: ThreadLog) -> None:
-        self.name = name
-        self.parent = parent
-        self.log = log
-        self.place = -1
-        self.start = self.end = -1
-        self.host_start = self.host_end = -1
+    name: str
+    log: ThreadLog
+    parent: OpenEntry | None = None
+    place: int = -1
+    start: int = -1
+    end: int = -1
+    host_start: int = -1
+    host_end: int = -1
 
     def open_at(self, time: int) -> OpenEntry | None:
         """Return the innermost of this entry and its parents that was still open at that time."""
@@ -56,6 +56,7 @@ class OpenEntry:
         return entry
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class ThreadLog:
     """The regions of one thread, in order of time.
 
@@ -68,14 +69,11 @@ class ThreadLog:
             other than asyncio's; ``innermost`` is then only the last known region.
     """
 
-    __slots__ = ("innermost", "log", "missed_switch", "thread", "times")
-
-    def __init__(self, log: RegionLog, thread: int) -> None:
-        self.log = log
-        self.thread = thread
-        self.times: list[int] = []
-        self.innermost: list[OpenEntry | None] = []
-        self.missed_switch = False
+    log: RegionLog
+    thread: int
+    times: list[int] = dataclasses.field(default_factory=list)
+    innermost: list[OpenEntry | None] = dataclasses.field(default_factory=list)
+    missed_switch: bool = False
 
     def note(self, entry: OpenEntry | None, time: int) -> None:
         """Record that the thread is in an entry from now on, or in none."""
@@ -116,8 +114,7 @@ class RegionLog:
     def enter(self, name: str, around: OpenEntry | None) -> OpenEntry:
         """Record that the calling thread enters a region inside another."""
         log = self._log_of_thread()
-        entry = OpenEntry(name, None, log)
-        entry.host_start = time.perf_counter_ns()
+        entry = OpenEntry(name, log, host_start=time.perf_counter_ns())
         entry.start = self._clock()
         entry.parent = self._open(around, entry.start)
         last = log.last(entry.start)

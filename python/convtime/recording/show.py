@@ -1,4 +1,4 @@
-"""Render a Recording as one line, a table of its regions, a sheet, and HTML."""
+"""Show a Recording: one line, a table of its regions, and their GPU work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core import html, text
+from convtime.core.page import Block, Details, Line, Sentences, Table
+from convtime.core.text import printable
 from convtime.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def line(recording: Recording) -> str:
     """Return one line with the amount and the method of recording."""
     if math.isnan(recording.seconds):
         return "still running"
-    entries = text.printable(_counted(len(recording.entries), "entry", "entries"))
+    entries = printable(_counted(len(recording.entries), "entry", "entries"))
     told = f"of {format_seconds(recording.seconds)}: {entries} of regions"
     if recording.method == "kernel":
         launched = _counted(len(recording.work), "launch", "launches")
@@ -29,35 +30,26 @@ def line(recording: Recording) -> str:
     return f"{told}, {recording.method}"
 
 
-def brief(recording: Recording) -> str:
-    """Return a table of the regions, and remarks below it."""
+def printed(recording: Recording) -> Iterator[Block]:
+    """Yield a table of the regions, and remarks below it."""
     if math.isnan(recording.seconds):
-        return f"a recording that is {line(recording)}"
-    parts = [text.sentences(_remarks(recording))]
-    if recording.entries:
-        headers = _headers(recording)
-        parts.insert(0, text.table(headers, _rows(recording), right=headers[1:]))
-    return "\n\n".join(parts)
+        yield Line(f"a recording that is {line(recording)}")
+        return
+    headers = _headers(recording)
+    yield Table(headers, _rows(recording), right=headers[1:])
+    yield Sentences(_remarks(recording))
 
 
-def sheet(recording: Recording) -> str:
-    """Return :func:`brief` and each region's GPU work, without nested regions."""
-    parts = [brief(recording)]
+def details(recording: Recording) -> Iterator[Block]:
+    """Yield :func:`printed` and each region's GPU work, without nested regions."""
+    yield from printed(recording)
     for region in recording.regions:
         if region.activities:
             rows = [
                 (format_seconds(activity.median), activity.label) for activity in region.activities
             ]
-            title = text.printable("/".join(region.path))
-            headers = ("median", "kernel, copy or memset")
-            parts.append(f"{title}\n{text.table(headers, rows, right=('median',), indent=2)}")
-    return "\n\n".join(parts)
-
-
-def html_sheet(recording: Recording) -> str:
-    """Return the recording as HTML, with all text escaped."""
-    table = html.table(_headers(recording), _rows(recording)) if recording.entries else ""
-    return table + html.items(_remarks(recording))
+            work = Table(("median", "kernel, copy or memset"), rows, right=("median",))
+            yield Details([work], title="/".join(region.path))
 
 
 def _headers(recording: Recording) -> tuple[str, ...]:

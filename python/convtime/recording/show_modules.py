@@ -1,4 +1,4 @@
-"""Render ModuleTimes as one line, a table, a sheet, and HTML."""
+"""Show ModuleTimes: one line, a table, and all facts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import html, svg, text
+from convtime.core import svg
+from convtime.core.page import Block, Details, Picture, Sentences, Table
+from convtime.core.text import printable
 from convtime.core.units import format_estimate, format_seconds
 from convtime.counting.kernel_counters import Counters, KernelCounters
 from convtime.timing.show import estimate
@@ -25,47 +27,40 @@ def line(times: ModuleTimes) -> str:
     """Return one line with the number of modules and the duration of a step."""
     modules = {timed.module for timed in times.passes}
     step = format_seconds(statistics.median(times.step_seconds))
-    return text.printable(
+    return printable(
         f"of {times.model}: {len(modules)} modules in a step of {step}, {times.method}"
     )
 
 
-def brief(times: ModuleTimes) -> str:
-    """Return a table with a row per pass, and remarks below it."""
-    headers = _headers(times)
-    parts = [text.table(headers, _rows(times), right=_RIGHT), text.sentences(_remarks(times))]
-    return "\n\n".join(parts)
-
-
-def sheet(times: ModuleTimes) -> str:
-    """Return :func:`brief` and the kernels of each pass, in place and isolated."""
-    parts = [brief(times)]
-    for timed in times.passes:
-        lines = [_title(timed)]
-        lines += [f"  in place: {each}" for each in timed.activities]
-        if timed.isolated is not None:
-            lines.append(f"  isolated: {line_of(timed.isolated)}")
-            lines += [f"  isolated: {each}" for each in timed.isolated.activities]
-        parts.append("\n".join(map(text.printable, lines)))
-    if times.counters is not None:
-        headers, rows = _counted(times, times.counters)
-        parts.append(text.table(headers, rows, right=headers[2:]))
-    return "\n\n".join(parts)
-
-
-def html_sheet(times: ModuleTimes) -> str:
-    """Return the table and the ratios as HTML, with all text escaped."""
+def printed(times: ModuleTimes) -> Iterator[Block]:
+    """Yield a table with a row per pass, the ratios, and remarks below it."""
+    yield Table(_headers(times), _rows(times), right=_RIGHT)
     ratios = [
         svg.Estimate(_title(timed), timed.ratio.value, timed.ratio.low, timed.ratio.high)
         for timed in times.passes
         if timed.ratio is not None
     ]
-    picture = svg.estimates(ratios, 1.0, times.margin) if ratios else ""
-    counted = ""
+    if ratios:
+        yield Picture(svg.estimates(ratios, 1.0, times.margin))
+    yield Sentences(_remarks(times))
+
+
+def details(times: ModuleTimes) -> Iterator[Block]:
+    """Yield :func:`printed`, each pass's kernels, in place and isolated, and their counters."""
+    yield from printed(times)
+    full: list[Block] = [Sentences(_kernels(timed), title=_title(timed)) for timed in times.passes]
     if times.counters is not None:
-        counted = html.hidden("counters", html.table(*_counted(times, times.counters)))
-    table = html.table(_headers(times), _rows(times))
-    return table + picture + html.items(_remarks(times)) + counted
+        full.append(_counted(times, times.counters))
+    yield Details(full)
+
+
+def _kernels(timed: PassTimes) -> Iterator[str]:
+    for each in timed.activities:
+        yield f"in place: {each}"
+    if timed.isolated is not None:
+        yield f"isolated: {line_of(timed.isolated)}"
+        for each in timed.isolated.activities:
+            yield f"isolated: {each}"
 
 
 def _title(timed: PassTimes) -> str:
@@ -151,8 +146,8 @@ def _told_of_isolation(times: ModuleTimes) -> str:
     return f"isolated: the same calls repeated, in regime {times.regime}"
 
 
-def _counted(times: ModuleTimes, of_step: Counters) -> tuple[list[str], list[list[str]]]:
-    """Return a row per counted kernel, with each metric's value per launch."""
+def _counted(times: ModuleTimes, of_step: Counters) -> Table:
+    """Return a table with a row per counted kernel, with each metric's value per launch."""
     metrics = list(of_step.units)
     headers = ["kernel", "counted", "launches"]
     headers += [f"{metric} ({of_step.units[metric]})" for metric in metrics]
@@ -166,4 +161,4 @@ def _counted(times: ModuleTimes, of_step: Counters) -> tuple[list[str], list[lis
             values = [each.values.get(metric) for metric in metrics]
             told = ["–" if value is None else f"{value:.6g}" for value in values]
             rows.append([each.short_name, where, str(each.launches), *told])
-    return headers, rows
+    return Table(headers, rows, right=headers[2:])

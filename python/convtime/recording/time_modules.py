@@ -7,8 +7,9 @@ import contextlib
 import copy
 import dataclasses
 import difflib
-import functools
+import itertools
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -35,9 +36,10 @@ from convtime.recording.watching import (
     strided_copy,
 )
 from convtime.timing.candidate import differentiable
-from convtime.timing.options import Regime, make_options
+from convtime.timing.options import Regime
 from convtime.timing.sampling.measure import Place, turn_on
 from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.signature import options_of
 from convtime.timing.time_op import time_op
 
 _WATCHED, _PLAIN = "watched step", "plain step"
@@ -121,9 +123,10 @@ def time_modules(
     chosen["regime"] = "as-is" if regime == "step" else regime
     if metrics is not None and not isinstance(metrics, str):
         metrics = tuple(metrics)
-    made = make_options(
-        "time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device")
-    )
+    for name in ("stop", "clocks"):
+        if name in options:
+            raise TypeError(f"time_modules has no option {name!r}: isolated calls determine it")
+    made = options_of("time_modules", {**chosen, "margin": margin})
     made.check_ranges()
     _refuse_compiled(model)
     named = None if modules is None else _named(model, modules)
@@ -141,21 +144,16 @@ def time_modules(
     found = _passes(recording, watched)
     if not found:
         raise ValueError(f"the step calls none of the requested modules ({', '.join(watched)})")
-    counted, why_not = _counted_step(step, metrics, where)
+    counted, why_not = _count(step, metrics, name="step", device=where)
     if isolated:
         how = _Conditions(where, metrics if counted is not None else None, chosen)
         load = step if regime == "step" else None
-        by_module: dict[str, list[PassTimes]] = collections.defaultdict(list)
-        for timed in found:
-            by_module[timed.module].append(timed)
-        found = []
-        for name, passes in by_module.items():
-            calls, why_none = _calls_again(watched[name], step, passes[0].calls)
-            if why_none:
-                found += [dataclasses.replace(timed, isolated_reason=why_none) for timed in passes]
-                continue
-            replay = functools.partial(_Replay, watched[name], calls, load)
-            found += _by_itself(passes, replay, how)
+        by_module = itertools.groupby(found, key=operator.attrgetter("module"))
+        found = [
+            timed
+            for name, passes in by_module
+            for timed in _by_itself([*passes], watched[name], step, load, how)
+        ]
     return ModuleTimes(
         model=type(model).__name__,
         method=recording.method,
@@ -170,8 +168,8 @@ def time_modules(
         not_called=_never_called(model, {timed.module for timed in found}, named),
         conditions=monitor.readings if monitor is not None else (),
         conditions_reason=monitor.reason if monitor is not None else "",
-        exclusive=turn["exclusive"],
-        exclusive_reason=turn["exclusive_reason"],
+        exclusive=turn["exclusive"].used,
+        exclusive_reason=turn["exclusive"].reason,
         counters=counted,
         counters_reason=why_not,
         provenance=provenance(where),
@@ -267,7 +265,9 @@ def _passes(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> lis
     steps = [place for place, entry in enumerate(recording.entries) if entry.name == _WATCHED]
     inside = _by_step(recording, steps)
     found = []
-    for name in _in_order_of_calls(recording, watched):
+    names = {region_name(name, "forward"): name for name in watched}
+    called = dict.fromkeys(names[each.name] for each in recording.entries if each.name in names)
+    for name in called:
         calls = 0
         for direction in _DIRECTIONS:
             entries, works = inside[region_name(name, direction)]
@@ -317,12 +317,6 @@ def _by_step(recording: Recording, steps: Sequence[int]) -> dict[str, _Inside]:
     return inside
 
 
-def _in_order_of_calls(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> list[str]:
-    names = {region_name(name, "forward"): name for name in watched}
-    called = dict.fromkeys(entry.name for entry in recording.entries if entry.name in names)
-    return [names[name] for name in called]
-
-
 def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
     """Return the time in each watched step that belongs to none of its modules."""
     passes = {region_name(name, direction) for name in watched for direction in _DIRECTIONS}
@@ -367,19 +361,41 @@ class _Conditions:
     options: Mapping[str, Any]
 
 
-def _calls_again(
-    module: torch.nn.Module, step: Callable[[], object], expected: int
-) -> tuple[list[SeenCall], str]:
-    """Return a step's calls of a module, or why they cannot be repeated."""
+def _by_itself(
+    passes: Sequence[PassTimes],
+    module: torch.nn.Module,
+    step: Callable[[], object],
+    load: Callable[[], object] | None,
+    how: _Conditions,
+) -> list[PassTimes]:
+    """Return one module's passes with their isolated times, or why these are missing."""
     try:
-        calls = calls_seen(module, step)
+        replay = _replay_of(module, step, load, passes[0].calls)
     except CopyError as error:
-        return [], str(error)
+        return [dataclasses.replace(timed, isolated_reason=str(error)) for timed in passes]
+    return [_one_by_itself(timed, replay, how) for timed in passes]
+
+
+def _replay_of(
+    module: torch.nn.Module,
+    step: Callable[[], object],
+    load: Callable[[], object] | None,
+    expected: int,
+) -> _Replay:
+    """Run a step to copy its calls of a module.
+
+    Raises:
+        CopyError: the calls, or the module, cannot be copied.
+    """
+    calls = calls_seen(module, step)
     if len(calls) != expected:
-        return [], (
+        raise CopyError(
             f"a recorded step calls it {expected} times, but the copied step {len(calls)} times"
         )
-    return calls, ""
+    try:
+        return _Replay(module, calls, load)
+    except Exception as error:  # the module's own code may not support copying
+        raise CopyError(f"the module cannot be copied: {first_line(error)}") from error
 
 
 class _Replay:
@@ -449,50 +465,31 @@ def _renewed(tensor: torch.Tensor) -> torch.Tensor:
     return renewed
 
 
-def _by_itself(
-    passes: Sequence[PassTimes], replay: Callable[[], _Replay], how: _Conditions
-) -> list[PassTimes]:
-    """Return one module's passes with their isolated times, or why these are missing."""
-    try:
-        calls = replay()
-    except Exception as error:  # the module's own code may not support copying
-        reason = f"the module cannot be copied: {first_line(error)}"
-        return [dataclasses.replace(timed, isolated_reason=reason) for timed in passes]
-    return [_one_by_itself(timed, calls, how) for timed in passes]
-
-
 def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTimes:
     if not any(timed.seconds):
         return dataclasses.replace(timed, isolated_reason="it issues no GPU work")
     forward = timed.direction == "forward"
     fn = calls.forward if forward else calls.backward
-    setup = calls.before_forward if forward else calls.before_backward
+    before = calls.before_forward if forward else calls.before_backward
     name = region_name(timed.module, timed.direction)
     try:
-        alone = time_op(fn, setup=setup, name=name, device=how.device, **how.options)
+        alone = time_op(fn, before=before, name=name, device=how.device, **how.options)
     except Exception as error:  # raised by the module's own code
         return dataclasses.replace(timed, isolated_reason=first_line(error))
-    timed = dataclasses.replace(timed, isolated=alone)
-    if how.metrics is None:
-        return timed
     try:
-        counted = counters(
-            fn, metrics=how.metrics, setup=setup, name=name, cache="warm", device=how.device
-        )
-    except CountersUnavailable as error:
-        return dataclasses.replace(timed, counters_reason=one_line(error))
+        counted, why_not = _count(fn, how.metrics, before=before, name=name, device=how.device)
     except Exception as error:  # raised by the module's own code
-        return dataclasses.replace(timed, counters_reason=first_line(error))
-    return dataclasses.replace(timed, counters=counted)
+        counted, why_not = None, first_line(error)
+    return dataclasses.replace(timed, isolated=alone, counters=counted, counters_reason=why_not)
 
 
-def _counted_step(
-    step: Callable[[], object], metrics: str | Iterable[str] | None, device: torch.device
+def _count(
+    fn: Callable[[], object], metrics: str | Iterable[str] | None, **options: Any
 ) -> tuple[Counters | None, str]:
-    """Return the counters of the unmodified step, or why they are missing."""
+    """Return the counters of a call, or why they are missing; neither for no metrics."""
     if metrics is None:
         return None, ""
     try:
-        return counters(step, metrics=metrics, name="step", cache="warm", device=device), ""
+        return counters(fn, metrics=metrics, cache="warm", **options), ""
     except CountersUnavailable as error:
         return None, one_line(error)

@@ -23,6 +23,20 @@ def region_name(module: str, direction: Direction) -> str:
     return f"{module or 'the model'} {direction}"
 
 
+def _hook(
+    hooks: contextlib.ExitStack,
+    module: torch.nn.Module,
+    begin: Callable[..., None],
+    end: Callable[..., None],
+    *,
+    with_kwargs: bool = False,
+) -> None:
+    """Run functions before and after each call of a module, until the stack is closed."""
+    before = module.register_forward_pre_hook(begin, prepend=True, with_kwargs=with_kwargs)
+    hooks.callback(before.remove)
+    hooks.callback(module.register_forward_hook(end, always_call=True).remove)
+
+
 def innermost_called(model: torch.nn.Module, step: Callable[[], object]) -> set[str]:
     """Run a step once, and return the names of called modules that call no other modules.
 
@@ -41,19 +55,11 @@ def innermost_called(model: torch.nn.Module, step: Callable[[], object]) -> set[
         if running and running[-1] == name:
             running.pop()
 
-    handles = []
-    for name, module in model.named_modules():
-        if "parametrizations" not in name.split("."):
-            begins, ends = functools.partial(begin, name), functools.partial(end, name)
-            handles += [
-                module.register_forward_pre_hook(begins, prepend=True),
-                module.register_forward_hook(ends, always_call=True),
-            ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if "parametrizations" not in name.split("."):
+                _hook(hooks, module, functools.partial(begin, name), functools.partial(end, name))
         step()
-    finally:
-        for handle in handles:
-            handle.remove()
     return called - calling
 
 
@@ -83,24 +89,17 @@ class WatchedModules:
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self._modules = modules
-        self._handles: list[Any] = []
+        self._hooks = contextlib.ExitStack()
         self._calls: list[_Call] = []
         self._claimed: set[torch.autograd.graph.Node] = set()
 
     def __enter__(self) -> WatchedModules:
         for name, module in self._modules.items():
-            self._handles += [
-                module.register_forward_pre_hook(
-                    functools.partial(self._begin, name), prepend=True
-                ),
-                module.register_forward_hook(self._end, always_call=True),
-            ]
+            _hook(self._hooks, module, functools.partial(self._begin, name), self._end)
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.close()
         self._claimed.clear()
 
     def _begin(self, name: str, module: torch.nn.Module, _args: object) -> None:
@@ -140,7 +139,8 @@ class WatchedModules:
             for each in reversed(regions):
                 each.__exit__(None, None, None)
 
-        self._handles += [node.register_prehook(begin), node.register_hook(end)]
+        self._hooks.callback(node.register_prehook(begin).remove)
+        self._hooks.callback(node.register_hook(end).remove)
 
 
 def _is_of(call: _Call, node: torch.autograd.graph.Node, own: set[int]) -> bool:
@@ -208,7 +208,7 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
     calls: list[SeenCall] = []
     reasons: list[str] = []
     running: list[SeenCall] = []
-    gradient_hooks: list[Any] = []
+    hooks = contextlib.ExitStack()
 
     def begin(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         try:
@@ -225,17 +225,11 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
         for place, result in enumerate(differentiable(output)):
             gradients.append(None)
             keep = functools.partial(_keep, gradients, place, reasons)
-            gradient_hooks.append(result.register_hook(keep))  # type: ignore[no-untyped-call]
+            hooks.callback(result.register_hook(keep).remove)  # type: ignore[no-untyped-call]
 
-    handles = [
-        module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True),
-        module.register_forward_hook(end, always_call=True),
-    ]
-    try:
+    with hooks:
+        _hook(hooks, module, begin, end, with_kwargs=True)
         step()
-    finally:
-        for handle in (*handles, *gradient_hooks):
-            handle.remove()
     if reasons:
         raise CopyError(reasons[0])
     return calls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Collection, Mapping
-from typing import ClassVar, get_args
+from collections.abc import Collection, Mapping, Sequence
+from typing import get_args
 
 from convtime.core import codec
 from convtime.core.shown import Shown
@@ -96,8 +96,6 @@ class Changes(codec.Stored, Shown, show=show):
             results that were compared and differ.
     """
 
-    SCHEMA: ClassVar[str] = "1.2"
-
     changes: tuple[Change, ...]
     margin: float = 0.03
     false_discoveries: float = 0.05
@@ -166,14 +164,18 @@ class Changes(codec.Stored, Shown, show=show):
             if change.instructions_reason:
                 by_reason.setdefault(change.instructions_reason, []).append(change.name)
         return tuple(
-            f"more-instructions is not judged for {names[0]}"
-            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+            f"more-instructions is not judged for {first_of(names)}: {reason}"
             for reason, names in by_reason.items()
         )
 
     def to_markdown(self) -> str:
         """Return :meth:`details` in Markdown for a pull request, with everything escaped."""
         return show.markdown(self)
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first name, with the number of the others."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _confirmed(first: Change, second: Change) -> Change:

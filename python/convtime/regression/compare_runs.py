@@ -345,7 +345,7 @@ def _by_several_threads(measured: Measurement) -> bool:
 
 def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:
     """Describe contradictory verdicts on busy time, span or another metric; empty for none."""
-    metric = pair[0].metric
+    metric = pair[0].metric.used
     other = other_metric(metric)
     series = [getattr(measured, f"{other}_seconds") for measured in pair]
     if verdict == "uncertain" or not all(series):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from convtime.timing.condition import Condition
 from convtime.timing.measurement import Measurement
 
 #: How two GPUs are recognized as the same.
@@ -105,7 +106,9 @@ def _facts(measured: Measurement) -> dict[str, Any]:
     if "tracers" in measured.provenance and facts["tracers"] is None:  # older files lack the field
         facts["tracers"] = "none"
     facts["commit"] = _git(measured).get("commit")
-    facts |= {what: getattr(measured, what) for what in _CONDITIONS}
+    for what in _CONDITIONS:
+        value = getattr(measured, what)
+        facts[what] = value.used if isinstance(value, Condition) else value
     facts["pin"] = "none" if measured.pin is None else measured.pin
     return facts
 

@@ -1,4 +1,4 @@
-"""Render the changes between two runs as text, HTML, and Markdown for a pull request."""
+"""Show the changes between two runs, also as Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, get_args
 
-from convtime.core import html, text
+from convtime.core.page import Block, Line, Sentences, Table
+from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.timing.verdict import ChangeVerdict
 
@@ -27,32 +28,22 @@ def line(changes: Changes) -> str:
     return f"{len(changes.changes)} compared: {told or 'nothing'}{mean}"
 
 
-def sheet(changes: Changes) -> str:
-    """Return a table with a row per change other than ``same``, and its remarks below the name."""
-    parts = [f"{line(changes)} (margin {changes.margin:.2%})"]
-    rows = _rows(changes)
-    if rows:
-        parts.append(text.table(_HEADERS, rows, right=_HEADERS[1:3]))
-    causes = [text.sentences(_cause(changes)), text.sentences(_differences(changes), indent=2)]
-    parts.append("\n".join(filter(None, causes)))
-    parts.append(text.sentences(_other_results(changes)))
-    return "\n\n".join(filter(None, parts))
-
-
-def html_sheet(changes: Changes) -> str:
-    """Return the changes as HTML, with all text escaped."""
-    rows = _rows(changes)
-    return (
-        html.paragraph(f"{line(changes)} (margin {changes.margin:.2%})")
-        + (html.table(_HEADERS, rows) if rows else "")
-        + "".join(map(html.paragraph, _cause(changes)))
-        + html.items(_differences(changes))
-        + html.items(_other_results(changes))
-    )
+def details(changes: Changes) -> Iterator[Block]:
+    """Yield a table with a row per change other than ``same``, and its remarks below the name."""
+    yield Line(f"{line(changes)} (margin {changes.margin:.2%})")
+    rows = [
+        (change.verdict, *_cells(change), (change.name, *_remarks(change)))
+        for change in _worst_first(changes)
+    ]
+    yield Table(_HEADERS, rows, right=_HEADERS[1:3])
+    if changes.changes:
+        yield Sentences([f"cause: {changes.cause}"])
+    yield Sentences(_differences(changes), indent=2, tight=bool(changes.changes))
+    yield Sentences(_other_results(changes))
 
 
 def markdown(changes: Changes) -> str:
-    """Return :func:`sheet` as Markdown; names are escaped."""
+    """Return :func:`details` as Markdown; names are escaped."""
     lines = [f"**{_escaped(line(changes))}** (margin {changes.margin:.2%})"]
     rows = _worst_first(changes)
     if rows:
@@ -69,17 +60,6 @@ def markdown(changes: Changes) -> str:
         lines.append("")
     lines += [f"- {_escaped(result)}" for result in _other_results(changes)]
     return "\n".join(lines) + "\n"
-
-
-def _rows(changes: Changes) -> list[tuple[text.Cell, ...]]:
-    return [
-        (change.verdict, *_cells(change), (change.name, *_remarks(change)))
-        for change in _worst_first(changes)
-    ]
-
-
-def _cause(changes: Changes) -> list[str]:
-    return [f"cause: {changes.cause}"] if changes.changes else []
 
 
 def _differences(changes: Changes) -> list[str]:
@@ -120,6 +100,6 @@ def _share(count: int) -> str:
 
 def _escaped(value: str) -> str:
     """Return a string in one line, without HTML or Markdown markup and without links."""
-    plain = escape(text.printable(" ".join(value.split())))
+    plain = escape(printable(" ".join(value.split())))
     inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", plain)
     return re.sub(r"(?i)(https?|ftp|www)(?=[:.])", r"\1\\", inert)

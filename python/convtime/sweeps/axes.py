@@ -14,7 +14,8 @@ from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.sweeps.plan import ITERATIONS, Label
 from convtime.sweeps.rows import COLUMNS
-from convtime.timing.options import Options, make_options
+from convtime.timing.options import Options
+from convtime.timing.signature import options_of
 
 #: Options of time_op that can be axes. ``device`` is excluded: it is usually a parameter of the
 #: factory, which creates the tensors. The other excluded options apply to the whole process.
@@ -93,7 +94,7 @@ def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
             "axes must be a mapping of names to values, such as {'batch': [1, 8, 64]}, got "
             f"{given!r:.80}"
         )
-    make_options("sweep", options, but=("margin",))
+    options_of("sweep", options)
     axes = Axes({_name(axis): _values(axis, values) for axis, values in given.items()}, options)
     for axis in axes.values:
         if axis in options:

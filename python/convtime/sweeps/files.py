@@ -7,7 +7,7 @@ died, and is ignored.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from convtime.core import codec, strict_json
@@ -15,7 +15,9 @@ from convtime.core.errors import InputError
 from convtime.sweeps.plan import SweepPlan, SweepPoint
 from convtime.sweeps.result import Sweep
 
-_KIND = "convtime sweep"
+_KIND = "SweepFile"
+# How the first line begins: since files name their type, and before.
+_BEGINNINGS = (f'{{"type": "{_KIND}"'.encode(), b'{"kind": "convtime sweep"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class SweepFile:
 
 def first_line(plan: SweepPlan) -> str:
     """Return the first line of a file."""
-    return _line({"kind": _KIND, "plan": codec.encode(plan, Sweep.SCHEMA)})
+    return _line(codec.document(_KIND, {"plan": codec.encode(plan)}))
 
 
 def visit_line(visit: SweepPoint) -> str:
@@ -54,18 +56,26 @@ def _line(document: dict[str, Any]) -> str:
 
 def is_one(content: bytes) -> bool:
     """Return whether a file's content, or its start, is a sweep's."""
-    return content.startswith(f'{{"kind": "{_KIND}"'.encode())
+    return content.startswith(_BEGINNINGS)
 
 
-def read(lines: Iterable[bytes], source: str) -> SweepFile:
+def read(
+    lines: Iterable[bytes], source: str, renewed: Callable[[Any], Any] | None = None
+) -> SweepFile:
     """Parse the lines of a file, each with its line end.
+
+    Args:
+        lines: the lines.
+        source: name of the file, for errors.
+        renewed: converts a line of an earlier version; None refuses such a file, which cannot be
+            continued.
 
     Raises:
         InputError: a line cannot be read; the message says which line and why.
     """
     plan: SweepPlan | None = None
     visits: list[SweepPoint] = []
-    length = 0
+    length, earlier = 0, False
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             break
@@ -73,8 +83,16 @@ def read(lines: Iterable[bytes], source: str) -> SweepFile:
         where = f"{source}: line {number}"
         document = _parsed(line, where)
         if plan is None:
-            plan = _decoded(SweepPlan, document.get("plan"), where, Sweep.SCHEMA)
+            earlier = "type" not in document
+            if earlier and renewed is None:
+                raise InputError(
+                    f"{source}: was written by an earlier version of convtime, which reads it but "
+                    "does not continue it; name another file"
+                )
+            plan = _checked(SweepPlan, document, where, None if earlier else _KIND)
             continue
+        if earlier and renewed is not None:
+            document = renewed(document)
         visit = _decoded(SweepPoint, document, where)
         if not plan.has(visit):
             raise InputError(f"{where}: has a point that is not in the sweep's plan")
@@ -91,8 +109,17 @@ def _parsed(line: bytes, where: str) -> Any:
         raise InputError(f"{where}: is not UTF-8") from error
 
 
-def _decoded(kind: type[Any], data: Any, where: str, schema: str | None = None) -> Any:
+def _checked(kind: type[Any], document: Any, where: str, named: str | None) -> Any:
     try:
-        return codec.decode(kind, data, schema)
+        if named is not None:
+            codec.check_document(named, document)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
+    return _decoded(kind, document.get("plan"), where)
+
+
+def _decoded(kind: type[Any], data: Any, where: str) -> Any:
+    try:
+        return codec.decode(kind, data)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from error

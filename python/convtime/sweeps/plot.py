@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convtime.core.errors import InputError
-from convtime.core.plot import figure_class, file_type
+from convtime.core.plot import file_content, new_figure
 from convtime.core.text import printable
 from convtime.sweeps.plan import ITERATIONS, Label, SweepPoint
 from convtime.sweeps.rows import TIME, summary, unit
@@ -58,9 +57,7 @@ def sweep_figure(
         others = [axis for axis, values in axes.items() if axis != x and len(values) > 1]
         title = ", ".join(f"{axis}={point.values[axis]}" for axis in others)
         columns.setdefault(title, []).append(point)
-    figure: Figure = figure_class()(
-        figsize=(1 + 4 * len(columns), 0.8 + 3 * len(wanted)), dpi=130, layout="constrained"
-    )
+    figure: Figure = new_figure(1 + 4 * len(columns), 0.8 + 3 * len(wanted))
     panels = figure.subplots(len(wanted), len(columns), squeeze=False, sharex=True, sharey="row")
     for row, quantity in zip(panels, wanted, strict=True):
         for panel, points in zip(row, columns.values(), strict=True):
@@ -84,9 +81,7 @@ def draw_sweep(swept: Sweep, suffix: str) -> bytes:
         swept: sweep with at least one measurement.
         suffix: suffix of the file, which determines its type.
     """
-    picture = io.BytesIO()
-    sweep_figure(swept).savefig(picture, format=file_type(suffix))
-    return picture.getvalue()
+    return file_content(sweep_figure(swept), suffix)
 
 
 def _default_x(axes: Mapping[str, Sequence[Label]]) -> str:
@@ -127,7 +122,7 @@ def _draw_quantity(
     numbers = _numbers(values)
     places = dict(zip(map(str, values), numbers or range(len(values)), strict=True))
     for number, application in enumerate(swept.plan.applications):
-        colour = _SERIES[number % len(_SERIES)]
+        color = _SERIES[number % len(_SERIES)]
         found = sorted(
             (places[str(point.values[x])], _band(point, *of))
             for point in points
@@ -138,12 +133,12 @@ def _draw_quantity(
         # Text between two "$" would become a formula, and a leading "_" would hide the label.
         label = printable(application).replace("$", r"\$").lstrip("_")
         if numbers:
-            panel.plot(at, mean, "o-", markersize=3, color=colour, label=label)
-            panel.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+            panel.plot(at, mean, "o-", markersize=3, color=color, label=label)
+            panel.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
         else:
             at = [place + 0.1 * number for place in at]
-            panel.vlines(at, low, high, color=colour, alpha=0.4, linewidth=4)
-            panel.plot(at, mean, "o", markersize=4, color=colour, label=label)
+            panel.vlines(at, low, high, color=color, alpha=0.4, linewidth=4)
+            panel.plot(at, mean, "o", markersize=4, color=color, label=label)
     if not numbers:
         names = [printable(str(value)) for value in values]
         panel.set_xticks(range(len(values)), names, fontsize=8, parse_math=False)

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
@@ -37,8 +37,6 @@ class Sweep(codec.Stored, Shown, show=show):
     Raises:
         ValueError: a point is not in the plan, or occurs more than once.
     """
-
-    SCHEMA: ClassVar[str] = "1.0"
 
     plan: SweepPlan
     points: tuple[SweepPoint, ...]

@@ -1,11 +1,13 @@
-"""Render a Sweep as a table, a sheet, and HTML, and a point as one line."""
+"""Show a Sweep: a table, and all facts; and a point as one line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core import html, svg, text
+from convtime.core import svg
+from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
+from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.sweeps.rows import DRIFT_MARGIN, summary, unit
 from convtime.timing.show import estimate, facts_of, reservations
@@ -34,49 +36,33 @@ def line(swept: Sweep) -> str:
     drift = swept.drift()
     if drift is not None and drift.ratio is not None:
         told.append(f"drift {drift.ratio}")
-    return text.printable(", ".join(told))
+    return printable(", ".join(told))
 
 
 def point_line(point: SweepPoint) -> str:
     """Return the measurement of a point, or why it is missing."""
     if point.measurement is None:
-        return text.printable(f"{point.name}: {point.error or 'not measured'}")
+        return printable(f"{point.name}: {point.error or 'not measured'}")
     return measurement_line(point.measurement)
 
 
-def brief(swept: Sweep) -> str:
-    """Return a table of the times, and notes below it."""
-    headers, rows = _table(swept)
-    parts = [text.table(headers, rows, right=headers[1:]), text.sentences(_sentences(swept))]
-    return "\n\n".join(filter(None, parts))
+def printed(swept: Sweep) -> Iterator[Block]:
+    """Yield a table of the times, and notes below it."""
+    yield _with_axes(swept, _TIMES, _times)
+    yield from _pictures(swept)
+    yield Sentences(_sentences(swept))
 
 
-def sheet(swept: Sweep) -> str:
-    """Return :func:`brief`, the counters, the control's visits, and the plan."""
-    parts = [brief(swept)]
+def details(swept: Sweep) -> Iterator[Block]:
+    """Yield :func:`printed`, the counters, the control's visits, and the plan."""
+    yield from printed(swept)
     if swept.metrics:
-        headers, rows = _counted(swept)
-        parts.append(text.table(headers, rows, right=headers[1:]))
-    if swept.controls:
-        headers, rows = _controls(swept)
-        parts.append(text.table(headers, rows, right=headers))
-    parts.append(text.facts(_facts(swept)))
-    return "\n\n".join(parts)
+        yield _counted(swept)
+    yield Details([_controls(swept), Facts(_facts(swept))])
 
 
-def html_sheet(swept: Sweep) -> str:
-    """Return the sweep as HTML, with all text escaped."""
-    parts = [html.table(*_table(swept)), _pictures(swept), html.items(_sentences(swept))]
-    if swept.metrics:
-        parts.append(html.table(*_counted(swept)))
-    details = html.table(*_controls(swept)) if swept.controls else ""
-    parts.append(html.hidden("details", details + html.facts("the plan", _facts(swept))))
-    return "".join(parts)
-
-
-def _pictures(swept: Sweep) -> str:
-    """Return pictures of each measured application's means, in the order of the table."""
-    parts = []
+def _pictures(swept: Sweep) -> Iterator[Picture]:
+    """Yield a picture of each measured application's means, in the order of the table."""
     for application in swept.plan.applications:
         means = [
             None if point.measurement is None else point.measurement.mean
@@ -86,12 +72,7 @@ def _pictures(swept: Sweep) -> str:
         known = [mean for mean in means if mean is not None]
         if known:
             ends = (format_seconds(min(known)), format_seconds(max(known)))
-            parts.append(html.paragraph(application) + svg.course(range(len(means)), means, ends))
-    return "".join(parts)
-
-
-def _table(swept: Sweep) -> tuple[list[str], list[list[str]]]:
-    return _with_axes(swept, _TIMES, _times)
+            yield Picture(svg.course(range(len(means)), means, ends), title=application)
 
 
 def _times(point: SweepPoint) -> list[str]:
@@ -102,7 +83,7 @@ def _times(point: SweepPoint) -> list[str]:
     return [estimate(measured), format_seconds(measured.mean), ends]
 
 
-def _counted(swept: Sweep) -> tuple[list[str], list[list[str]]]:
+def _counted(swept: Sweep) -> Table:
     """Return the mean of each metric, with its range if the values differ."""
 
     def cells(point: SweepPoint) -> list[str]:
@@ -122,19 +103,21 @@ def _written(known: Mapping[str, Any], unit: str) -> str:
 
 def _with_axes(
     swept: Sweep, headers: tuple[str, ...], cells: Callable[[SweepPoint], list[str]]
-) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows of a table with one row per point."""
+) -> Table:
+    """Return a table with one row per point."""
     rows = [
         [point.application, *map(str, point.values.values()), *cells(point)]
         for point in swept.points
     ]
-    return ["", *swept.plan.axes, *headers], rows
+    named = [*swept.plan.axes, *headers]
+    return Table(["", *named], rows, right=named)
 
 
-def _controls(swept: Sweep) -> tuple[list[str], list[list[str]]]:
+def _controls(swept: Sweep) -> Table:
     first, *others = _TIMES
     headers = ["visit", f"control: {first}", *others]
-    return headers, [[f"{point.visit + 1}", *_times(point)] for point in swept.controls]
+    rows = [[f"{point.visit + 1}", *_times(point)] for point in swept.controls]
+    return Table(headers, rows, right=headers)
 
 
 def _sentences(swept: Sweep) -> Iterator[str]:

@@ -31,7 +31,8 @@ from convtime.sweeps.plan import ITERATIONS, SweepPlan, SweepPoint
 from convtime.sweeps.result import Sweep
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import is_finite, takes_options
+from convtime.timing.options import is_finite
+from convtime.timing.signature import takes_options
 from convtime.timing.snippet import raised_by
 from convtime.timing.time_op import time_op
 
@@ -239,7 +240,7 @@ class _Visits:
     def _measured(self, point: SweepPoint) -> SweepPoint:
         application = self.applications[point.application]
         candidate = application.candidate(self.axes.parameters_at(point.values), point.name)
-        measured = _timed(candidate, self.axes.options_at(point.values))
+        measured = time_op(candidate, **self.axes.options_at(point.values))
         counted, why_not = None, ""
         if self.plan.counters and not point.control:
             counted, why_not = self._counted(candidate, point, measured)
@@ -256,13 +257,8 @@ class _Visits:
         cache: Any = measured.cache if measured.cache in get_args(CounterCache) else "cold"
         try:
             found = read_counters(
-                candidate.fn,
-                *candidate.args,
-                kwargs=candidate.kwargs,
+                candidate,
                 metrics=self.plan.counters,
-                name=candidate.name,
-                setup=candidate.setup,
-                backward=candidate.backward,
                 repeats=min(calls, _COUNTED_CALLS),
                 device=measured.device,
                 cache=cache,
@@ -270,21 +266,6 @@ class _Visits:
         except Exception as error:
             return None, one_line(error) if isinstance(error, RuntimeError) else _told(error)
         return found, ""
-
-
-def _timed(candidate: Candidate, options: Mapping[str, Any]) -> Measurement:
-    return time_op(
-        candidate.fn,
-        *candidate.args,
-        kwargs=candidate.kwargs,
-        name=candidate.name,
-        setup=candidate.setup,
-        grad_to_none=candidate.grad_to_none,
-        backward=candidate.backward,
-        flops=candidate.flops,
-        nbytes=candidate.nbytes,
-        **options,
-    )
 
 
 def _told(error: BaseException) -> str:

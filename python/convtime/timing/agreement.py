@@ -80,8 +80,9 @@ def check_results(
 ) -> dict[str, Agreement]:
     """Check whether each candidate returns the same result as the first one.
 
-    Each candidate is called once, after its setup and in the caller's modes. The first is called
-    twice. Where results differ, both are called again, because either may be nondeterministic.
+    Each candidate is called once, after its ``before`` and in the caller's modes. The first is
+    called twice. Where results differ, both are called again, because either may be
+    nondeterministic.
 
     Args:
         candidates: the baseline first.
@@ -170,8 +171,8 @@ def _repeated(
 
 def _call(candidate: Candidate) -> _Result:
     candidate = clearing_gradients(candidate)
-    if candidate.setup is not None:
-        candidate.setup()
+    if candidate.before is not None:
+        candidate.before()
     given = list(tensors_of(candidate, Walk(_MOST_OBJECTS)))
     before = _versions(given)
     with torch.enable_grad() if candidate.backward else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""Candidates: a callable with its arguments, and the setup before each call."""
+"""Candidates: a callable with its arguments, and what runs before each call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -24,21 +24,7 @@ class Candidate:
     for ``cache="rotate"``.
 
     Args:
-        fn: callable to time. Its result is dropped after the timed region; it may return None.
-        args: positional arguments of ``fn``.
-        kwargs: keyword arguments of ``fn``.
-        name: name of the result. Default: the name of the function.
-        setup: called without arguments before each call, outside the timed region and before the
-            cache flush; its GPU work is not timed either.
-        backward: whether to time the backward pass of ``fn``'s result instead, with random
-            gradients. The forward pass runs before each call, outside the timed region. Gradients
-            are set to None first; afterwards they are those of the last call.
-        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
-            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
-        flops: floating-point operations of a call. They are compared with the rate that the device
-            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
-            ``ceilings``).
-        nbytes: bytes that a call must move, compared in the same way.
+        {call}
 
     Raises:
         TypeError: if an argument has the wrong type, such as an ``fn`` that is not callable, or for
@@ -50,7 +36,7 @@ class Candidate:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     name: str
-    setup: Callable[[], object] | None
+    before: Callable[[], object] | None
     backward: bool
     grad_to_none: tuple[torch.Tensor, ...]
     flops: float | None
@@ -58,20 +44,45 @@ class Candidate:
 
     def __init__(
         self,
-        fn: Callable[..., object],
-        *args: Any,
-        kwargs: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        setup: Callable[[], object] | None = None,
-        backward: bool = False,
-        grad_to_none: Iterable[torch.Tensor] | None = None,
-        flops: float | None = None,
-        nbytes: float | None = None,
+        fn: Annotated[
+            Callable[..., object],
+            "callable to time. Its result is dropped after the timed region; it may return None.",
+        ],
+        *args: Annotated[Any, "positional arguments of ``fn``."],
+        kwargs: Annotated[Mapping[str, Any] | None, "keyword arguments of ``fn``."] = None,
+        name: Annotated[
+            str | None, "name of the result. Default: the name of the function."
+        ] = None,
+        before: Annotated[
+            Callable[[], object] | None,
+            "called without arguments before each call, outside the timed region and before the "
+            "cache flush; its GPU work is not timed either.",
+        ] = None,
+        grad_to_none: Annotated[
+            Iterable[torch.Tensor] | None,
+            "tensors whose ``grad`` is set to None before each call, outside the timed region, so "
+            "that a backward pass in ``fn`` writes gradients instead of adding to them.",
+        ] = None,
+        backward: Annotated[
+            bool,
+            "whether to time the backward pass of ``fn``'s result instead, with random gradients. "
+            "The forward pass runs before each call, outside the timed region. Gradients are set "
+            "to None first; afterwards they are those of the last call.",
+        ] = False,
+        flops: Annotated[
+            float | None,
+            "floating-point operations of a call. They are compared with the rate that the device "
+            "reaches, which is measured once, after the timing and beyond any ``timeout`` (see "
+            "``ceilings``).",
+        ] = None,
+        nbytes: Annotated[
+            float | None, "bytes that a call must move, compared in the same way."
+        ] = None,
     ) -> None:
         if isinstance(fn, Candidate):
             raise TypeError(
-                f"the timed function must be callable, got the Candidate {fn.name!r}; pass its "
-                "function and its arguments, or use convtime.compare"
+                f"the timed function must be callable, got the Candidate {fn.name!r}; use it "
+                "as it is, or make one of its function and its arguments"
             )
         name = name_of(fn) if name is None else _text(name)
         if not callable(fn):
@@ -82,9 +93,9 @@ class Candidate:
         refuse_deferred("the timed function", fn, name)
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise TypeError(f"kwargs must be a mapping of names to values, got {kwargs!r}")
-        if setup is not None and not callable(setup):
-            raise TypeError(f"setup must be callable, got {type(setup).__name__}")
-        refuse_deferred("setup", setup, "None" if setup is None else name_of(setup))
+        if before is not None and not callable(before):
+            raise TypeError(f"before must be callable, got {type(before).__name__}")
+        refuse_deferred("before", before, "None" if before is None else name_of(before))
         if not isinstance(backward, bool):
             raise TypeError(f"backward must be True or False, got {backward!r}")
         for what, value in (("flops", flops), ("nbytes", nbytes)):
@@ -95,12 +106,16 @@ class Candidate:
             args=args,
             kwargs=kwargs or {},
             name=name,
-            setup=setup,
+            before=before,
             backward=backward,
             grad_to_none=_tensors(grad_to_none),
             flops=None if flops is None else float(flops),
             nbytes=None if nbytes is None else float(nbytes),
         )
+
+    def named(self, name: str | None) -> Candidate:
+        """Return it under another name; None keeps its own."""
+        return self if name is None else self.but(name=_text(name))
 
     def but(self, **changes: Any) -> Candidate:
         """Return a copy with some fields changed."""
@@ -111,7 +126,7 @@ class Candidate:
     @property
     def acts_before_calls(self) -> bool:
         """Whether something runs before each call."""
-        return self.backward or self.setup is not None or bool(self.grad_to_none)
+        return self.backward or self.before is not None or bool(self.grad_to_none)
 
     def __repr__(self) -> str:
         return f"<convtime.Candidate {self.name}>"
@@ -159,9 +174,7 @@ def candidates_of(given: object) -> list[Candidate]:
 
 
 def _candidate(fn: Any, name: str | None = None) -> Candidate:
-    if not isinstance(fn, Candidate):
-        return Candidate(fn, name=name)
-    return fn if name is None else fn.but(name=name)
+    return fn.named(name) if isinstance(fn, Candidate) else Candidate(fn, name=name)
 
 
 def distinct(name: str, others: Iterable[Candidate]) -> str:
@@ -180,16 +193,16 @@ def name_of(fn: Callable[..., object]) -> str:
 
 
 def clearing_gradients(candidate: Candidate) -> Candidate:
-    """Return the candidate with a setup that also clears ``grad_to_none``."""
+    """Return the candidate that also clears, before each call, ``grad_to_none``."""
     if not candidate.grad_to_none:
         return candidate
 
-    def setup() -> None:
+    def before() -> None:
         clear_gradients(candidate.grad_to_none)
-        if candidate.setup is not None:
-            candidate.setup()
+        if candidate.before is not None:
+            candidate.before()
 
-    return candidate.but(setup=setup, grad_to_none=())
+    return candidate.but(before=before, grad_to_none=())
 
 
 @dataclasses.dataclass
@@ -208,9 +221,9 @@ class LastPass:
 
 
 def backward_of(candidate: Candidate, last: LastPass | None = None) -> Candidate:
-    """Return the candidate's backward pass alone, with the forward pass as its setup."""
+    """Return the candidate's backward pass alone, with the forward pass before each call."""
     backward = _Backward(candidate, last or LastPass())
-    return Candidate(backward, name=candidate.name, setup=backward.run_forward)
+    return Candidate(backward, name=candidate.name, before=backward.run_forward)
 
 
 class _Backward:
@@ -224,8 +237,8 @@ class _Backward:
                 f"backward=True needs autograd, which torch.inference_mode() turns off for "
                 f"{self._forward.name!r}; time it outside of that mode"
             )
-        if self._forward.setup is not None:
-            self._forward.setup()
+        if self._forward.before is not None:
+            self._forward.before()
         with torch.enable_grad():
             result = self._forward.fn(*self._forward.args, **self._forward.kwargs)
         last = self._last

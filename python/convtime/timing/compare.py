@@ -11,9 +11,10 @@ from convtime.timing.candidate import Candidate, candidates_of, distinct
 from convtime.timing.ceilings import with_rates
 from convtime.timing.comparison import Comparison, Interference
 from convtime.timing.interference import find_interference
-from convtime.timing.options import Options, Stop, make_options, takes_options
+from convtime.timing.options import Options, Stop
 from convtime.timing.sampling.measure import measure
 from convtime.timing.sampling.supervision import TimeLimit, watched
+from convtime.timing.signature import options_of, takes_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,9 +48,9 @@ def compare(
             candidates with the same name are numbered.
         baseline: name of the candidate that the others are compared with. Default: the first one.
         check: whether further calls after the timing compare the candidates' results with the
-            baseline's: ``close`` (within a tolerance for each dtype, see docs/methods.md),
-            ``exact`` (bit by bit), or None (no check). A different result is not an error; the
-            comparison's ``same_results`` reports it.
+            baseline's: ``close`` (within a tolerance for each dtype, see
+            docs/explanation/comparing.md), ``exact`` (bit by bit), or None (no check). A different
+            result is not an error; the comparison's ``same_results`` reports it.
         control: whether to time a duplicate of the baseline as an additional candidate. If it is
             found to differ, no verdict counts.
         interference: whether to time each candidate briefly in isolation, to find those whose time
@@ -89,7 +90,7 @@ def compare(
         stop = "verdict" if len(timed) > 1 else "interval"
     elif stop == "verdict" and len(timed) == 1:
         raise ValueError(f"stop='verdict' needs several candidates, got {names} alone")
-    chosen = make_options("compare", {"stop": stop, "margin": margin, **options})
+    chosen = options_of("compare", {"stop": stop, "margin": margin, **options})
     sent = b""
     if confirm and len(compared) > 1:
         if chosen.stream is not None:

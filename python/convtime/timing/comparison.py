@@ -6,18 +6,19 @@ import dataclasses
 import reprlib
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
 from convtime.core.shown import Shown
-from convtime.timing import doubt, forms, show_comparison
-from convtime.timing.doubt import Doubt
+from convtime.core.units import format_seconds
+from convtime.timing import forms, show_comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.plot import comparison_figure
 from convtime.timing.verdict import (
+    Doubt,
     Failure,
     Finding,
     Judgement,
@@ -25,6 +26,7 @@ from convtime.timing.verdict import (
     Verdict,
     check_failures,
     contradiction,
+    doubt_of_interval,
     exit_code_of,
     other_metric,
 )
@@ -48,6 +50,9 @@ _JUDGED_ON = {
     "sync": "the host's time from an idle device to an idle device",
     "cpu": "the host's time around a call",
 }
+
+
+_Pair = tuple[Measurement, Measurement]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +114,6 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
             its verdict differs, the verdict is ``uncertain``.
     """
 
-    SCHEMA: ClassVar[str] = "1.2"
-
     measurements: Annotated[Mapping[str, Measurement], msgspec.Meta(min_length=1)]
     margin: float = 0.01
     baseline: str = ""
@@ -149,8 +152,10 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
     def judged_on(self) -> str:
         """Description of the time that the verdicts are about."""
         measured = next(iter(self.measurements.values()))
-        of_method = _JUDGED_ON.get(measured.method, f"the time that {measured.method!r} gives")
-        return _JUDGED_ON.get(measured.metric, of_method)
+        of_method = _JUDGED_ON.get(
+            measured.method.used, f"the time that {measured.method.used!r} gives"
+        )
+        return _JUDGED_ON.get(measured.metric.used, of_method)
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
         """Return the time of ``name`` over the time of ``baseline``.
@@ -160,7 +165,7 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
         Raises:
             KeyError: a name is not in the comparison.
         """
-        return _ratio_in_time(*self._pair(name, baseline))
+        return _ratio_in_time(self._pair(name, baseline))
 
     def cycles_ratio(self, name: str, baseline: str | None = None) -> Ratio | None:
         """Return the ratio of SM clock cycles, like :meth:`ratio` for times.
@@ -170,17 +175,12 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
         Raises:
             KeyError: a name is not in the comparison.
         """
-        over, under = self._pair(name, baseline)
-        clocks_hz = [hz for hz in (*over.sm_clocks_hz, *under.sm_clocks_hz) if hz is not None]
+        pair = self._pair(name, baseline)
+        clocks_hz = [hz for each in pair for hz in each.sm_clocks_hz if hz is not None]
         highest_hz = max(clocks_hz, default=0.0)
-        return _paired(
-            (over, over.cycles),
-            (under, under.cycles),
-            uncertainty=_uncertainty(over, under) * highest_hz,
-            tick=_tick(over, under) * highest_hz,
-        )
+        return _paired(pair, "cycles", _uncertainty(pair) * highest_hz, highest_hz)
 
-    def _pair(self, name: str, baseline: str | None) -> tuple[Measurement, Measurement]:
+    def _pair(self, name: str, baseline: str | None) -> _Pair:
         baseline = self.baseline if baseline is None else baseline
         for candidate in (name, baseline):
             if candidate not in self.measurements:
@@ -212,40 +212,40 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
         Raises:
             KeyError: a name is not in the comparison.
         """
-        ratio = self.ratio(name, baseline)
+        pair = self._pair(name, baseline)
+        ratio = _ratio_in_time(pair)
         found = self._doubt(ratio, name, baseline)
         verdict: Verdict = ratio.verdict(self.margin) if found is None else "uncertain"
         in_cycles = self._verdict_in_cycles(name, baseline, found)
-        sentence = "" if found is None else found.sentence
+        contradiction = self._contradiction(verdict, pair)
+        sentences = [contradiction]
         if in_cycles not in (None, "uncertain", verdict):
-            clocks = _clocks(*self._pair(name, baseline))
-            told = f"{verdict} in time, {in_cycles} in cycles: clock ({clocks})"
-            sentence = "; ".join(filter(None, (told, sentence)))
-        contradiction = self._contradiction(verdict, name, baseline)
-        sentence = "; ".join(filter(None, (contradiction, sentence)))
+            clocks_mhz = (
+                statistics.median(hz / 1e6 for hz in each.sm_clocks_hz if hz is not None)
+                for each in pair
+            )
+            clocks = "{:.0f} MHz against {:.0f}".format(*clocks_mhz)
+            sentences.append(f"{verdict} in time, {in_cycles} in cycles: clock ({clocks})")
+        if found is not None:
+            sentences.append(found.sentence)
         return Judgement(
             verdict=verdict,
             ratio=ratio,
             in_cycles=in_cycles,
             reason=None if found is None else found.reason,
-            sentence=sentence,
-            smallest_difference=ratio.smallest_difference(
-                self.margin + _doubt_of_places(*self._pair(name, baseline))
-            ),
+            sentence="; ".join(filter(None, sentences)),
+            smallest_difference=ratio.smallest_difference(self.margin + _doubt_of_places(pair)),
             contradiction=contradiction,
         )
 
-    def _contradiction(self, verdict: Verdict, name: str, baseline: str | None) -> str:
+    def _contradiction(self, verdict: Verdict, pair: _Pair) -> str:
         """Describe contradictory verdicts on busy time, span or another metric; empty for none."""
-        over, under = self._pair(name, baseline)
-        other = other_metric(over.metric)
-        series = [getattr(each, f"{other}_seconds") for each in (over, under)]
-        if not all(series) or verdict == "uncertain":
+        metric = pair[0].metric.used
+        other = other_metric(metric)
+        if verdict == "uncertain" or not all(getattr(each, f"{other}_seconds") for each in pair):
             return ""
-        ratio = _paired((over, series[0]), (under, series[1]), 0.0, _tick(over, under))
-        assert ratio is not None  # kernel times have these for every sample
-        by_other = ratio.verdict(self.margin)
-        return contradiction(verdict, over.metric, by_other, other, ratio)
+        ratio = _ratio_in_time(pair, f"{other}_seconds", uncertainty=0.0)
+        return contradiction(verdict, metric, ratio.verdict(self.margin), other, ratio)
 
     def _verdict_in_cycles(
         self, name: str, baseline: str | None, found: Doubt | None
@@ -259,29 +259,52 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
 
     def _doubt(self, ratio: Ratio, name: str, baseline: str | None) -> Doubt | None:
         """Return the reason why a verdict is uncertain; None if it is certain."""
-        over, under = pair = self._pair(name, baseline)
-        found = doubt.of_idle(*pair)
-        if found is not None or over is under:
-            return found
+        pair = self._pair(name, baseline)
+        for measured in pair:
+            if measured.no_gpu_work:
+                return Doubt(
+                    "no-gpu-work",
+                    f"{measured.name!r} issues no work to the GPU: method='cpu' times both",
+                )
+        if pair[0] is pair[1]:
+            return None
         if self.control and name != self.control:
             control = self.ratio(self.control)
-            of_control = control.verdict(self.margin, _doubt_of_places(*pair))
+            of_control = control.verdict(self.margin, _doubt_of_places(pair))
             if of_control in ("faster", "slower"):
-                return doubt.of_control(self.control, of_control, str(control))
+                return Doubt(
+                    "control-differs",
+                    f"{self.control!r} does the same as the baseline, and was found {of_control} "
+                    f"({control}): this run finds differences where there are none",
+                )
         verdict = ratio.verdict(self.margin)
         if verdict != "uncertain":
             fresh = self.confirmation.get(name) if baseline in (None, self.baseline) else None
             by_fresh = verdict if fresh is None else fresh.verdict(self.margin)
             if by_fresh != verdict:
-                return doubt.of_fresh_process(verdict, by_fresh, str(fresh))
-            of_places = _doubt_of_places(*pair)
+                return Doubt(
+                    "not-confirmed",
+                    f"it is {verdict} in this process, but {by_fresh} in a fresh one ({fresh}): "
+                    "the result depends on properties of the process, such as the state of its "
+                    "memory",
+                )
+            of_places = _doubt_of_places(pair)
             if fresh is None and ratio.verdict(self.margin, of_places) == "uncertain":
-                return doubt.of_places(of_places)
+                return Doubt(
+                    "placement",
+                    f"tensor placement in a CPU's memory can change the ratio by {of_places:.0%}, "
+                    "and the interval does not exceed the margin by that much; a fresh process "
+                    "confirms it (confirm=True)",
+                )
             return None
-        would_be = _ratio_in_time(*pair, cost_known=True).verdict(self.margin)
+        would_be = _ratio_in_time(pair, uncertainty=0.0).verdict(self.margin)
         if would_be != "uncertain":
-            return doubt.of_cost(would_be, _uncertainty(*pair))
-        return doubt.of_interval(ratio.low, ratio.high, self.margin, *pair)
+            return Doubt(
+                "method-cost",
+                f"it would be {would_be} if the method overhead were known more precisely than to "
+                f"± {format_seconds(_uncertainty(pair))}; method='kernel' has no overhead",
+            )
+        return doubt_of_interval(ratio.low, ratio.high, self.margin, *pair)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -357,40 +380,39 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
         return comparison_figure(self)
 
 
-def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:
-    """Return the ratio of times; ``cost_known`` leaves out the overhead uncertainty."""
-    uncertainty = 0.0 if cost_known else _uncertainty(over, under)
-    ratio = _paired(
-        (over, over.seconds),
-        (under, under.seconds),
-        uncertainty=uncertainty,
-        tick=_tick(over, under),
-    )
+def _ratio_in_time(
+    pair: _Pair, quantity: str = "seconds", uncertainty: float | None = None
+) -> Ratio:
+    """Return the ratio of times; the default of ``uncertainty`` is the overhead uncertainty."""
+    ratio = _paired(pair, quantity, _uncertainty(pair) if uncertainty is None else uncertainty)
     assert ratio is not None  # a measurement has at least one sample, and every time is known
     return ratio
 
 
-def _uncertainty(over: Measurement, under: Measurement) -> float:
-    return max(over.overhead_uncertainty, under.overhead_uncertainty)
+def _uncertainty(pair: _Pair) -> float:
+    return max(measured.overhead_uncertainty for measured in pair)
 
 
-def _doubt_of_places(over: Measurement, under: Measurement) -> float:
+def _doubt_of_places(pair: _Pair) -> float:
     """Return the share by which tensor placement in a CPU's memory can change a ratio."""
-    return _C.DOUBT_OF_CPU_RATIOS if over.between_runs and under.between_runs else 0.0
+    return _C.DOUBT_OF_CPU_RATIOS if all(measured.between_runs for measured in pair) else 0.0
 
 
-def _tick(over: Measurement, under: Measurement) -> float:
-    return max(over.clock_tick, under.clock_tick)
+def _paired(
+    pair: _Pair, quantity: str, uncertainty: float, per_second: float = 1.0
+) -> Ratio | None:
+    """Return the ratio over the rounds in which both values are known; None if there are none.
 
-
-_Series = tuple[Measurement, Sequence[float | None]]  # with a value for each sample, if known
-
-
-def _paired(over: _Series, under: _Series, uncertainty: float, tick: float) -> Ratio | None:
-    """Return the ratio over the rounds in which both values are known; None if there are none."""
+    Args:
+        pair: the two measurements.
+        quantity: the field with a value for each sample.
+        uncertainty: error bound of both values.
+        per_second: units of the quantity in a second, for the clock's tick.
+    """
+    series = [getattr(measured, quantity) for measured in pair]
     rounds = [
         index
-        for index, both in enumerate(zip(over[1], under[1], strict=False))  # no clock: no values
+        for index, both in enumerate(zip(*series, strict=False))  # no clock: no values
         if None not in both
     ]
     if not rounds:
@@ -399,22 +421,15 @@ def _paired(over: _Series, under: _Series, uncertainty: float, tick: float) -> R
     def of_rounds(values: Sequence[Any]) -> list[Any]:
         return [values[index] for index in rounds] if values else []
 
+    over, under = pair
     return Ratio(
         *_C.paired_ratio(
-            of_rounds(over[1]),
-            of_rounds(under[1]),
+            of_rounds(series[0]),
+            of_rounds(series[1]),
             uncertainty,
-            tick=tick,
-            over_places=of_rounds(over[0].places),
-            under_places=of_rounds(under[0].places),
-            batches=of_rounds(over[0].batches),
+            tick=max(over.clock_tick, under.clock_tick) * per_second,
+            over_places=of_rounds(over.places),
+            under_places=of_rounds(under.places),
+            batches=of_rounds(over.batches),
         )
     )
-
-
-def _clocks(over: Measurement, under: Measurement) -> str:
-    medians = [
-        statistics.median(hz for hz in measured.sm_clocks_hz if hz is not None) / 1e6
-        for measured in (over, under)
-    ]
-    return "{:.0f} MHz against {:.0f}".format(*medians)

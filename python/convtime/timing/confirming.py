@@ -104,7 +104,7 @@ def _pickled(value: object) -> bytes:
 
 def _check(candidate: Candidate) -> None:
     try:
-        for function in (candidate.fn, candidate.setup):
+        for function in (candidate.fn, candidate.before):
             # Pickle would send it by a name that the fresh process does not define.
             if getattr(function, "__module__", None) == "__main__":
                 name = getattr(function, "__qualname__", function)

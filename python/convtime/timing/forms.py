@@ -1,17 +1,19 @@
-"""Samples as pandas data frames, as CSV and as torch.utils.benchmark measurements."""
+"""Measurement as pandas data frames, as CSV and as torch.utils.benchmark measurements."""
 
 from __future__ import annotations
 
 import csv
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from convtime.core.errors import MissingPackageError
 
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
+
+    from convtime.timing.measurement import Measurement
 
 #: Key of the full measurement in the metadata of torch.utils.benchmark and pytest-benchmark.
 PAYLOAD = "convtime"
@@ -28,24 +30,11 @@ COLUMNS = ("name", "sample", "seconds", "discarded", "sm_clock_hz", *CONDITIONS,
 _QUOTED_END = "\r\n"
 
 
-class Samples(Protocol):
-    """The fields of a measurement that rows contain."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def seconds(self) -> tuple[float, ...]: ...
-    @property
-    def discarded(self) -> tuple[float, ...]: ...
-    @property
-    def sm_clocks_hz(self) -> tuple[float | None, ...]: ...
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
-
-
-def rows(measured: Samples) -> Iterator[dict[str, Any]]:
+def rows(measured: Measurement) -> Iterator[dict[str, Any]]:
     """Yield a row for each sample, with :data:`COLUMNS`; discarded samples are last."""
-    same = {condition: getattr(measured, condition) for condition in CONDITIONS}
+    same: dict[str, Any] = {
+        condition: str(getattr(measured, condition)) for condition in CONDITIONS
+    }
     same["gpu"] = measured.provenance.get("gpu")
     for discarded, samples in ((False, measured.seconds), (True, measured.discarded)):
         clocks_hz = () if discarded else measured.sm_clocks_hz
@@ -61,7 +50,7 @@ def rows(measured: Samples) -> Iterator[dict[str, Any]]:
             }
 
 
-def to_frame(measurements: Iterable[Samples]) -> pandas.DataFrame:
+def to_frame(measurements: Iterable[Measurement]) -> pandas.DataFrame:
     """Convert :func:`rows` to a data frame.
 
     Raises:
@@ -70,7 +59,7 @@ def to_frame(measurements: Iterable[Samples]) -> pandas.DataFrame:
     return frame_of(itertools.chain.from_iterable(map(rows, measurements)), COLUMNS)
 
 
-def to_csv(measurements: Iterable[Samples]) -> str:
+def to_csv(measurements: Iterable[Measurement]) -> str:
     """Convert :func:`rows` to CSV, without rounding numbers."""
     return csv_of(itertools.chain.from_iterable(map(rows, measurements)), COLUMNS)
 
@@ -107,28 +96,21 @@ class _Lines(list[str]):
 
 
 def to_torch(
-    seconds: Sequence[float],
-    *,
-    name: str,
-    label: str,
-    sub_label: str,
-    description: str,
-    threads: int,
-    payload: Mapping[str, Any],
+    measured: Measurement, label: str | None, sub_label: str | None, description: str | None
 ) -> torch.utils.benchmark.Measurement:
-    """Convert samples to PyTorch's measurement; ``label`` and so on are fields of its TaskSpec."""
+    """Convert samples to PyTorch's measurement; see :meth:`convtime.Measurement.to_torch`."""
     from torch.utils import benchmark  # slow to import, and prints a warning without a GPU
 
     return benchmark.Measurement(
         number_per_run=1,
-        raw_times=list(seconds),
+        raw_times=list(measured.seconds),
         task_spec=benchmark.TaskSpec(
-            stmt=name,
+            stmt=measured.name,
             setup="",
-            label=label,
-            sub_label=sub_label,
-            description=description,
-            num_threads=threads,
+            label=label or measured.device,
+            sub_label=sub_label or measured.name,
+            description=description or measured.method.used,
+            num_threads=measured.provenance.get("threads") or 1,
         ),
-        metadata={PAYLOAD: dict(payload)},
+        metadata={PAYLOAD: measured.to_dict()},
     )

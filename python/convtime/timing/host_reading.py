@@ -1,8 +1,16 @@
-"""Effects of the operating system on calls on the CPU."""
+"""Effects of the operating system on calls on the CPU, and the groups that they form."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+# Criteria for samples that form two groups.
+_FEWEST_OF_GROUPS = 20
+_SHARE_OF_GROUP = 0.2
+_GAP_OF_GROUPS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,3 +64,21 @@ class HostReading:
     cycles: float | None = None
     cache_misses: float | None = None
     tlb_misses: float | None = None
+
+
+def two_groups(seconds: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """Return shares and medians of the two groups that samples form; usually empty."""
+    if len(seconds) < _FEWEST_OF_GROUPS:
+        return ()
+    ordered = sorted(seconds)
+    fewest = math.ceil(_SHARE_OF_GROUP * len(ordered))
+    split = max(
+        range(fewest, len(ordered) - fewest + 1),
+        key=lambda index: ordered[index] - ordered[index - 1],
+    )
+    if ordered[split] - ordered[split - 1] < _GAP_OF_GROUPS * ordered[split - 1]:
+        return ()
+    return tuple(
+        (len(group) / len(ordered), statistics.median(group))
+        for group in (ordered[:split], ordered[split:])
+    )

@@ -40,7 +40,7 @@ def find_interference(
     found: dict[str, Interference] = {}
     one = next(iter(beside.values()))
     if any(measured.regime != "as-is" for measured in beside.values()):
-        return found, f"regime {one.regime!r} would have to be set up again for each candidate"
+        return found, f"regime {one.regime.used!r} would have to be set up again for each candidate"
     rounds = len(one.seconds)
     assert one.warmup_calls is not None  # only measurements of other tools have None
     assert one.warmup_seconds is not None

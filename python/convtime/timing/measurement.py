@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -17,10 +17,10 @@ from convtime.core.shown import Shown
 from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
 from convtime.timing import forms, show
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.host_reading import HostReading
+from convtime.timing.condition import Condition
+from convtime.timing.host_reading import HostReading, two_groups
 from convtime.timing.plot import sample_figure
-from convtime.timing.rates import Ceilings
-from convtime.timing.scaling import ClockedTime, ScaledTime, scale
+from convtime.timing.scaling import ScaledTime, scale
 
 if TYPE_CHECKING:
     import pandas
@@ -28,20 +28,40 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Criteria for samples that form two groups.
-_FEWEST_OF_GROUPS = 20
-_SHARE_OF_GROUP = 0.2
-_GAP_OF_GROUPS = 0.2
-
-
 # The core uses unsigned numbers of the same size, but msgspec has no larger bound.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+_Rate = Annotated[float, msgspec.Meta(gt=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceilings:
+    """Rates that a device attained at its clocks during the measurement.
+
+    Attributes:
+        bytes_per_second: bytes read and written by a large copy, per second.
+        flops_per_second: rate of a large square matmul of random values.
+        matmul_dtype: dtype of that matmul.
+    """
+
+    bytes_per_second: _Rate
+    flops_per_second: _Rate
+    matmul_dtype: str
+
+    def __str__(self) -> str:
+        return (
+            f"copy {self.bytes_per_second / 1e9:,.0f} GB/s, {self.matmul_dtype} matmul "
+            f"{self.flops_per_second / 1e12:,.3g} TFLOP/s"
+        )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Measurement(codec.Stored, Shown, show=show):
     """The samples of one operation, with how and where they were taken. All times in seconds.
+
+    ``method``, ``metric``, ``queue``, ``cache``, ``placement``, ``pages``, ``regime`` and
+    ``exclusive`` are conditions: each compares equal to the value that was used, and has the
+    attributes ``requested`` and ``reason`` (why it differs, or how it was chosen).
 
     For a measurement of another tool (:func:`convtime.read_measurements`), strings that it does not
     report are ``unknown``, and numbers are None or empty.
@@ -72,8 +92,6 @@ class Measurement(codec.Stored, Shown, show=show):
             time of the call's kernels, copies and memsets: ``busy`` (the time in which at least one
             of the kernels, copies and memsets ran), ``span`` (from the first start to the last end,
             gaps included) or ``sum`` (sum of their durations). For other methods ``elapsed``.
-        metric_requested: the requested metric.
-        metric_reason: why ``metric`` differs from ``metric_requested``; empty if it does not.
         busy_seconds: for the method ``kernel``, the busy time of each sample; otherwise empty.
         span_seconds: for the method ``kernel``, the span of each sample; otherwise empty.
         sum_seconds: for the method ``kernel``, the sum of each sample, which is more than
@@ -89,36 +107,22 @@ class Measurement(codec.Stored, Shown, show=show):
             ``overhead``), ``graph`` (one of many calls in CUDA graphs, minus ``overhead``),
             ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host clock
             around the call).
-        method_requested: the requested method.
-        method_reason: why ``method`` differs from ``method_requested``; empty if it does not.
         queue: how the device was kept from starting before all calls of a batch were issued:
             ``gate`` (a kernel waited for the host's signal), ``sleep`` (a kernel slept for about
             the time needed) or ``none`` (the queue was not held).
-        queue_requested: the requested queue mode.
-        queue_reason: why ``queue`` differs from ``queue_requested``, or why each call was made on
-            an idle device; otherwise empty.
         cache: state of the GPU's L2 cache, or the CPU's cache, at the start of each call: ``cold``
             (none of the call's data, but dirty lines, which are written back during the call),
             ``cold-clean`` (none of the call's data, but lines that were only read), ``rotate``
             (none of its tensors, which differ from those of the calls before), ``partly warm`` (the
-            tensors that could not be rotated, which ``cache_reason`` names), ``warm`` (the data
+            tensors that could not be rotated, which ``cache.reason`` names), ``warm`` (the data
             that the previous call left there) or ``uncontrolled``.
-        cache_requested: the requested cache state.
-        cache_reason: why ``cache`` differs from ``cache_requested``, and why lines of a GPU's L2
-            cache may have survived a flush if a part of it is set aside for persisting accesses.
         placement: addresses of the call's tensors: ``random`` (random multiples of 512 bytes,
             changed for each sample), ``aligned`` (multiples of 2 MiB, changed for each sample) or
             ``as-is`` (unchanged).
-        placement_requested: the requested placement.
-        placement_reason: why ``placement`` differs from ``placement_requested``, and which tensors
-            are not placed in this way; empty if neither applies.
         placements: number of placements that the calls alternated between.
         regime: the state of the GPU: ``burst`` (the highest clock that it gives these calls, as
             after idling), ``sustained`` (the equilibrium under lasting load by these calls) or
             ``as-is`` (its state at the time).
-        regime_requested: the requested regime.
-        regime_reason: why ``regime`` differs from ``regime_requested``; empty if it does not. For
-            ``auto``: how the clock fell under the calls, that it did not, or why this is unknown.
         clocks: whether the GPU's clocks were left alone (``observe``) or locked (``lock``).
         conditions: the GPU's clocks, power, temperature and throttle reasons, read with NVML from
             before the first call until after the last. Empty on a CPU, and unless ``burst``,
@@ -143,8 +147,6 @@ class Measurement(codec.Stored, Shown, show=show):
         pages: the memory pages of the tensors that calls on a CPU allocate: ``fresh`` (never
             touched before, so the call includes their mapping), ``retained`` (those of earlier
             results) or ``as-is`` (those that the C library's allocator provides).
-        pages_requested: the requested pages.
-        pages_reason: why ``pages`` differs from ``pages_requested``; empty if it does not.
         device: device on which the work ran, e.g. ``cuda:0``.
         device_reason: how the device was determined.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
@@ -174,9 +176,6 @@ class Measurement(codec.Stored, Shown, show=show):
             empty if they are known.
         exclusive: whether other processes and threads of this user had to wait before they timed on
             the same GPU.
-        exclusive_requested: whether exclusive timing was requested.
-        exclusive_reason: why the others did not wait although it was requested; they may then have
-            disturbed this measurement.
         waited_seconds: time for which this measurement waited for others before it began.
         inputs: remarkable values in arguments, modules and variables, a sentence each: tensors that
             are constant, all zeros, or largely NaN or denormal, judged by a sample of their
@@ -184,73 +183,45 @@ class Measurement(codec.Stored, Shown, show=show):
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "5.3"
-
     name: str
     seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
-    discarded: tuple[float, ...]
-    overhead: float
-    raw_seconds: tuple[float, ...]
-    activities: tuple[DeviceActivity, ...]
-    sm_clocks_hz: tuple[float | None, ...]
-    max_sm_clock_hz: float | None
-    method: str
-    method_requested: str
-    method_reason: str
-    queue: str
-    queue_requested: str
-    queue_reason: str
-    cache: str
-    cache_requested: str
-    cache_reason: str
-    regime: str
-    regime_requested: str
-    regime_reason: str
+    method: Condition[str]
+    metric: Condition[str]
+    queue: Condition[str]
+    cache: Condition[str]
+    placement: Condition[str]
+    pages: Condition[str]
+    regime: Condition[str]
+    exclusive: Condition[bool]
     clocks: str
-    conditions: tuple[ClockReading, ...]
-    conditions_reason: str
-    pin: int | None
     device: str
     device_reason: str
-    stream: int | None
     warmup_requested: str | int | float
-    steady: bool | None
-    warmup_calls: int | None
-    warmup_seconds: float | None
-    first_call_seconds: float | None
-    sampling_seconds: float | None
-    idle_seconds: float | None
     stop: str
     stop_reason: str
-    flops: float | None = None
-    nbytes: float | None = None
-    ceilings: Ceilings | None = None
-    metric: str = "elapsed"
-    metric_requested: str = "busy"
-    metric_reason: str = ""
+    discarded: tuple[float, ...] = ()
+    overhead: float = 0.0
+    overhead_uncertainty: _NotNegative = 0.0
+    overhead_reason: str = ""
+    raw_seconds: tuple[float, ...] = ()
     busy_seconds: tuple[float, ...] = ()
     span_seconds: tuple[float, ...] = ()
     sum_seconds: tuple[float, ...] = ()
     unrecorded: tuple[str, ...] = ()
+    activities: tuple[DeviceActivity, ...] = ()
     other_launches: int = 0
     faulty_batches: int = 0
     fault: str = ""
-    overhead_uncertainty: _NotNegative = 0.0
-    overhead_reason: str = ""
-    ceilings_reason: str = ""
-    exclusive: bool = False
-    exclusive_requested: bool = False
-    exclusive_reason: str = ""
-    waited_seconds: float = 0.0
-    inputs: tuple[str, ...] = ()
+    sm_clocks_hz: tuple[float | None, ...] = ()
+    max_sm_clock_hz: float | None = None
+    conditions: tuple[ClockReading, ...] = ()
+    conditions_reason: str = ""
     places: tuple[_Number, ...] = ()
     batches: tuple[_Number, ...] = ()
     clock_tick: _NotNegative = 0.0
-    placement: str = "as-is"
-    placement_requested: str = "as-is"
-    placement_reason: str = ""
     placements: int = 1
     placement_variance_share: float | None = None
+    pin: int | None = None
     host: tuple[HostReading, ...] = ()
     used_cores: tuple[int, ...] = ()
     host_reason: str = ""
@@ -258,9 +229,19 @@ class Measurement(codec.Stored, Shown, show=show):
     disturbance: str = ""
     between_runs: _NotNegative = 0.0
     repeats: _Number = 1
-    pages: str = "as-is"
-    pages_requested: str = "as-is"
-    pages_reason: str = ""
+    stream: int | None = None
+    steady: bool | None = None
+    warmup_calls: int | None = None
+    warmup_seconds: float | None = None
+    first_call_seconds: float | None = None
+    sampling_seconds: float | None = None
+    idle_seconds: float | None = None
+    waited_seconds: float = 0.0
+    flops: float | None = None
+    nbytes: float | None = None
+    ceilings: Ceilings | None = None
+    ceilings_reason: str = ""
+    inputs: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property
@@ -389,20 +370,7 @@ class Measurement(codec.Stored, Shown, show=show):
                 are less than 5 % apart, too few samples have a known clock, or ``other`` was
                 measured in another way.
         """
-        if other is None:
-            return scale(clock_mhz, self._at_known_clocks(), None)
-        for condition in ("method", "cache", "device"):
-            mine, theirs = getattr(self, condition), getattr(other, condition)
-            if mine != theirs:
-                raise ValueError(
-                    f"times at other clocks are not available: {condition} is {mine!r} here and "
-                    f"{theirs!r} in the other measurement; both must be equal"
-                )
-        return scale(clock_mhz, self._at_known_clocks(), other._at_known_clocks())
-
-    def _at_known_clocks(self) -> list[ClockedTime]:
-        pairs = zip(self.sm_clocks_hz, self.seconds, strict=True) if self.sm_clocks_hz else ()
-        return [(clock_hz, second) for clock_hz, second in pairs if clock_hz is not None]
+        return scale(clock_mhz, self, other)
 
     @property
     def groups(self) -> tuple[tuple[float, float], ...]:
@@ -413,20 +381,7 @@ class Measurement(codec.Stored, Shown, show=show):
         memory is mapped anew only in some calls. A median says little about such samples, and
         :attr:`median_interval` contains the medians of both groups.
         """
-        if self.method != "cpu" or len(self.seconds) < _FEWEST_OF_GROUPS:
-            return ()
-        ordered = sorted(self.seconds)
-        fewest = math.ceil(_SHARE_OF_GROUP * len(ordered))
-        split = max(
-            range(fewest, len(ordered) - fewest + 1),
-            key=lambda index: ordered[index] - ordered[index - 1],
-        )
-        if ordered[split] - ordered[split - 1] < _GAP_OF_GROUPS * ordered[split - 1]:
-            return ()
-        return tuple(
-            (len(group) / len(ordered), statistics.median(group))
-            for group in (ordered[:split], ordered[split:])
-        )
+        return two_groups(self.seconds) if self.method == "cpu" else ()
 
     @property
     def cpu_seconds(self) -> float | None:
@@ -526,15 +481,7 @@ class Measurement(codec.Stored, Shown, show=show):
             sub_label: label of the row. Default: the name.
             description: label of the column. Default: the method.
         """
-        return forms.to_torch(
-            self.seconds,
-            name=self.name,
-            label=label or self.device,
-            sub_label=sub_label or self.name,
-            description=description or self.method,
-            threads=self.provenance.get("threads") or 1,
-            payload=self.to_dict(),
-        )
+        return forms.to_torch(self, label, sub_label, description)
 
     def plot_samples(self) -> Figure:
         """Plot every sample in the order taken, with its clock, and the discarded ones to the side.

@@ -1,13 +1,11 @@
-"""Timing options: the single list from which signatures and docs are generated."""
+"""The timing options: the single list from which signatures and docs are generated."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import sys
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -15,7 +13,6 @@ from typing import (
     Literal,
     SupportsFloat,
     SupportsIndex,
-    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
@@ -30,8 +27,28 @@ from convtime.timing.batch_record import BatchRecord
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
-    class SharedOptions(TypedDict, total=False):
-        """:class:`Options` without ``stop`` and ``margin``, as keywords for type checkers only."""
+    # The parameters as keywords, for type checkers only.
+
+    class CallOptions(TypedDict, total=False):
+        """The keywords of :class:`convtime.Candidate`."""
+
+        kwargs: Mapping[str, Any] | None
+        name: str | None
+        before: Callable[[], object] | None
+        grad_to_none: Iterable[torch.Tensor] | None
+        backward: bool
+        flops: float | None
+        nbytes: float | None
+
+    class DeviceOptions(TypedDict, total=False):
+        """Where the work is, and whether others wait for it."""
+
+        device: torch.device | str | int | None
+        stream: torch.cuda.Stream | None
+        exclusive: bool
+
+    class ConditionOptions(DeviceOptions, total=False):
+        """:class:`Options` without ``budget``, ``stop`` and ``margin``."""
 
         method: Method
         metric: Metric
@@ -42,21 +59,31 @@ if TYPE_CHECKING:
         regime: Regime
         clocks: Clocks
         pin: int | None
-        device: torch.device | str | int | None
-        stream: torch.cuda.Stream | None
         warmup: Literal["steady"] | SupportsFloat
         tolerance: float
         min_samples: int
         max_samples: int | None
-        budget: float
         timeout: float | None
-        exclusive: bool
         log: Callable[[BatchRecord], object] | None
 
+    class SharedOptions(ConditionOptions, total=False):
+        """:class:`Options` without ``stop`` and ``margin``."""
+
+        budget: float
+
     class SweepOptions(SharedOptions, total=False):
-        """:class:`Options` without ``margin``, as keywords for type checkers only."""
+        """:class:`Options` without ``margin``."""
 
         stop: Stop
+
+    class TimeOptions(CallOptions, SweepOptions, total=False):
+        """What ``time_op`` takes."""
+
+    class CountOptions(CallOptions, DeviceOptions, total=False):
+        """What counts or records a call takes."""
+
+        cache: Cache
+        metric: Metric
 
 
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
@@ -70,8 +97,6 @@ Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
 
 _DEFAULT_MAX_SAMPLES = 10_000
-
-Function = TypeVar("Function", bound=Callable[..., object])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,29 +255,27 @@ class Options:
                 raise ValueError(
                     f"{name} must be one of {str(allowed)[1:-1]}, got {getattr(self, name)!r}"
                 )
-        if not (self.pin is None or _is_count(self.pin)):
-            raise ValueError(f"pin must be the number of a CPU, 0 or more, got {self.pin!r}")
-        for name in ("min_samples", "max_samples"):
-            is_default = name == "max_samples" and self.max_samples is None
-            if not (is_default or _is_count(getattr(self, name))):
-                raise ValueError(
-                    f"{name} must be a whole number, 0 or more, got {getattr(self, name)!r}"
-                )
-        for name in ("budget", "tolerance", "margin"):
-            if not is_finite(getattr(self, name)):
-                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
         steady = isinstance(self.warmup, str) and self.warmup == "steady"
-        if not (steady or _is_count(self.warmup) or _is_duration(self.warmup)):
-            raise ValueError(
-                "warmup must be 'steady', a whole number of calls or a float of seconds, 0 or "
-                f"more, got {self.warmup!r}"
-            )
-        if not (self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0)):
-            raise ValueError(
-                f"timeout must be a positive number of seconds or None, got {self.timeout!r}"
-            )
-        if not isinstance(self.exclusive, bool):
-            raise ValueError(f"exclusive must be True or False, got {self.exclusive!r}")
+        lasting = is_finite(self.warmup) and float(self.warmup) >= 0
+        timely = self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0)
+        whole = "a whole number, 0 or more"
+        for name, is_valid, valid in (
+            ("pin", self.pin is None or _is_count(self.pin), "the number of a CPU, 0 or more"),
+            ("min_samples", _is_count(self.min_samples), whole),
+            ("max_samples", self.max_samples is None or _is_count(self.max_samples), whole),
+            ("budget", is_finite(self.budget), "a number"),
+            ("tolerance", is_finite(self.tolerance), "a number"),
+            ("margin", is_finite(self.margin), "a number"),
+            (
+                "warmup",
+                steady or _is_count(self.warmup) or lasting,
+                "'steady', a whole number of calls or a float of seconds, 0 or more",
+            ),
+            ("timeout", timely, "a positive number of seconds or None"),
+            ("exclusive", isinstance(self.exclusive, bool), "True or False"),
+        ):
+            if not is_valid:
+                raise ValueError(f"{name} must be {valid}, got {getattr(self, name)!r}")
         if not (self.log is None or callable(self.log)):
             raise TypeError(
                 f"log must be a callable that takes each batch's record, such as print, got "
@@ -272,81 +295,15 @@ class Options:
 
     def stop_rule(self) -> dict[str, Any]:
         """The stop rule as arguments of the core."""
+        default = sys.maxsize if self.stop == "budget" else _DEFAULT_MAX_SAMPLES
         return {
             "stop": self.stop,
             "min_samples": int(self.min_samples),
-            "max_samples": self._sample_limit(),
+            "max_samples": default if self.max_samples is None else int(self.max_samples),
             "budget": float(self.budget),
             "tolerance": float(self.tolerance),
             "margin": float(self.margin),
         }
-
-    def _sample_limit(self) -> int:
-        if self.max_samples is not None:
-            return int(self.max_samples)
-        return sys.maxsize if self.stop == "budget" else _DEFAULT_MAX_SAMPLES
-
-
-def make_options(function: str, given: Mapping[str, Any], but: Collection[str] = ()) -> Options:
-    """Make the options of a call.
-
-    Args:
-        function: name of the function that was called.
-        given: the options passed, by name.
-        but: options that the function does not take.
-
-    Raises:
-        TypeError: for an unknown option.
-        ValueError: as :class:`Options`.
-    """
-    names = [field.name for field in dataclasses.fields(Options) if field.name not in but]
-    for name in given:
-        if name not in names:
-            raise TypeError(f"{function} has no option {name!r}; there are {', '.join(names)}")
-    return Options(**given)
-
-
-def takes_options(*but: str) -> Callable[[Function], Function]:
-    """Give a function that takes ``**options`` the signature and docs of :class:`Options`.
-
-    ``{options}`` in its docstring is replaced by their descriptions.
-
-    Args:
-        but: options that the function does not take.
-    """
-    fields = [field for field in dataclasses.fields(Options) if field.name not in but]
-    hints = get_type_hints(Options)
-
-    def wrap(function: Function) -> Function:
-        own = inspect.signature(function)
-        parameters = [
-            parameter
-            for parameter in own.parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        parameters += [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=hints[field.name],
-            )
-            for field in fields
-            if field.name not in own.parameters
-        ]
-        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        if function.__doc__ is not None:  # None under python -OO
-            function.__doc__ = function.__doc__.replace("{options}", _described(fields))
-        return function
-
-    return wrap
-
-
-def _described(fields: Iterable[dataclasses.Field[Any]]) -> str:
-    hints = get_type_hints(Options, include_extras=True)
-    wrapper = textwrap.TextWrapper(width=100, initial_indent=" " * 8, subsequent_indent=" " * 12)
-    texts = [wrapper.fill(f"{field.name}: {hints[field.name].__metadata__[0]}") for field in fields]
-    return "\n".join(texts).lstrip()
 
 
 @functools.cache
@@ -371,7 +328,3 @@ def is_finite(value: object) -> bool:
         return not isinstance(value, str | bytes | bool) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False
-
-
-def _is_duration(value: object) -> bool:
-    return is_finite(value) and float(value) >= 0  # type: ignore[arg-type]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core.plot import COLOURS, SMALL, figure_class, microseconds
+from convtime.core.plot import COLORS, SMALL, microseconds, new_figure, scaled
 from convtime.core.text import printable
 from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from convtime.timing.comparison import Comparison
     from convtime.timing.measurement import Measurement
+    from convtime.timing.verdict import Ratio
 
 
 def sample_figure(measured: Measurement) -> Figure:
@@ -33,9 +34,7 @@ def sample_figure(measured: Measurement) -> Figure:
         rows.append(["clock", "."][: 1 + beside])  # a discarded sample's clock is not kept
     if any(reading.power is not None for reading in measured.conditions):
         rows.append(["power"] * (1 + beside))
-    figure: Figure = figure_class()(
-        figsize=(8, 1.5 + 1.5 * len(rows)), dpi=130, layout="constrained"
-    )
+    figure: Figure = new_figure(8, 1.5 + 1.5 * len(rows))
     axes: dict[str, Any] = figure.subplot_mosaic(
         rows,
         height_ratios=(2, 1, 1)[: len(rows)],
@@ -57,7 +56,7 @@ def sample_figure(measured: Measurement) -> Figure:
 
 
 def _draw_clocks(axis: Any, measured: Measurement) -> None:
-    clocks = [math.nan if hz is None else 1e-6 * hz for hz in measured.sm_clocks_hz]
+    clocks = scaled(measured.sm_clocks_hz, 1e-6)
     axis.plot(range(len(clocks)), clocks, ".", **SMALL)
     if measured.max_sm_clock_hz is not None:
         highest = 1e-6 * measured.max_sm_clock_hz
@@ -71,7 +70,7 @@ def _draw_power(axis: Any, readings: Sequence[ClockReading]) -> None:
     axis.plot(
         [reading.seconds for reading in known],
         [reading.power for reading in known],
-        color=COLOURS["convtime"],
+        color=COLORS["convtime"],
     )
     axis.set_ylabel("power (W)", fontsize=8)
     axis.set_xlabel("seconds, from before the first call until after the last", fontsize=8)
@@ -83,7 +82,7 @@ def _draw_samples(axis: Any, measured: Measurement) -> None:
     if throttled:
         times = microseconds(measured.seconds[place] for place in throttled)
         told = f"below {THROTTLED_BELOW:.0%} of the highest clock"
-        axis.plot(throttled, times, "+", color=COLOURS["PyTorch"], label=told)
+        axis.plot(throttled, times, "+", color=COLORS["PyTorch"], label=told)
     low, high = microseconds(measured.median_interval)
     if math.isfinite(low) and math.isfinite(high):
         axis.axhspan(low, high, color="grey", alpha=0.3, label="95 % interval of the median")
@@ -106,35 +105,52 @@ def comparison_figure(compared: Comparison) -> Figure:
         InputError: matplotlib is missing.
     """
     names = list(compared.measurements)
-    figure: Figure = figure_class()(
-        figsize=(9, 1.4 + 0.4 * len(names)), dpi=130, layout="constrained"
-    )
-    times, ratios = figure.subplots(1, 2, sharey=True)
+    labels = [_with_verdict(compared, name) for name in names]
+    figure, times, ratios = times_and_ratios(labels, 0.4)
     for place, measured in enumerate(compared.measurements.values()):
         for span, width in ((0.98, 1), (0.5, 4)):
             ends = [1e6 * measured.quantile(0.5 + side * span / 2) for side in (-1, 1)]
-            times.plot(ends, (place, place), color=COLOURS["convtime"], linewidth=width)
+            times.plot(ends, (place, place), color=COLORS["convtime"], linewidth=width)
         times.plot(1e6 * measured.median, place, "o", color="black", markersize=4)
     times.set_xlabel("time (µs): median, quartiles, 1 % to 99 %", fontsize=8)
-
-    margin = compared.margin
-    ratios.axvspan(1 - margin, 1 + margin, color="#009E73", alpha=0.15, label=f"± {margin:.2%}")
-    ratios.axvline(1, color="grey", linewidth=0.8)
-    for place, name in enumerate(names):
-        ratio = compared.ratio(name)
-        if name == compared.baseline or not math.isfinite(ratio.value):
-            continue
-        ratios.plot(ratio.value, place, "o", color="black", markersize=4)
-        if math.isfinite(ratio.low) and math.isfinite(ratio.high):
-            ratios.plot((ratio.low, ratio.high), (place, place), color=COLOURS["convtime"])
+    judged = {
+        place: compared.ratio(name)
+        for place, name in enumerate(names)
+        if name != compared.baseline and math.isfinite(compared.ratio(name).value)
+    }
+    draw_ratios(ratios, judged, compared.margin)
     ratios.set_xlabel(f"ratio to {printable(compared.baseline)}", fontsize=8, parse_math=False)
     ratios.legend(loc="best", fontsize=7)
+    return figure
+
+
+def times_and_ratios(
+    labels: Sequence[str], height: float, widths: tuple[int, int] = (1, 1)
+) -> tuple[Figure, Any, Any]:
+    """Return a figure with a panel for times and one for ratios, whose rows have labels.
+
+    Args:
+        labels: labels of the rows, from top to bottom.
+        height: of a row, in inches.
+        widths: relative widths of the panels.
+    """
+    figure: Figure = new_figure(9, 1.4 + height * len(labels))
+    times, ratios = figure.subplots(1, 2, sharey=True, width_ratios=widths)
+    times.set_yticks(range(len(labels)), labels, fontsize=8, parse_math=False)
+    times.invert_yaxis()
     for axis in (times, ratios):
         axis.grid(axis="x", alpha=0.25)
-    labels = [_with_verdict(compared, name) for name in names]
-    times.set_yticks(range(len(names)), labels, fontsize=8, parse_math=False)
-    times.invert_yaxis()
-    return figure
+    return figure, times, ratios
+
+
+def draw_ratios(axis: Any, ratios: Mapping[int, Ratio], margin: float) -> None:
+    """Draw the ratios of rows with their intervals, and the band in which times count as equal."""
+    axis.axvspan(1 - margin, 1 + margin, color="#009E73", alpha=0.15, label=f"± {margin:.2%}")
+    axis.axvline(1, color="grey", linewidth=0.8)
+    for place, ratio in ratios.items():
+        axis.plot(ratio.value, place, "o", color="black", markersize=4)
+        if math.isfinite(ratio.low) and math.isfinite(ratio.high):
+            axis.plot((ratio.low, ratio.high), (place, place), color=COLORS["convtime"])
 
 
 def _with_verdict(compared: Comparison, name: str) -> str:

@@ -7,8 +7,12 @@ import math
 import operator
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from convtime.core.units import format_seconds
+
+if TYPE_CHECKING:
+    from convtime.timing.measurement import Measurement
 
 _FEWEST_AT_A_CLOCK = 5
 _CLEARLY_HIGHER = 1.05  # minimum ratio of the higher clock to the lower one
@@ -46,29 +50,30 @@ class ScaledTime:
         )
 
 
-def scale(
-    clock_mhz: float, samples: Sequence[ClockedTime], other: Sequence[ClockedTime] | None
-) -> ScaledTime:
-    """Return the time at a clock, from the line t = fixed + cycles / clock through two clocks.
-
-    Args:
-        clock_mhz: the requested clock.
-        samples: samples of one measurement.
-        other: samples of the same operation at another clock. If None, the two clocks are those of
-            the thirds of ``samples`` with the lowest and the highest clocks (the resistant line of
-            Tukey, 1977).
+def scale(clock_mhz: float, measured: Measurement, other: Measurement | None) -> ScaledTime:
+    """Return the time at a clock; see :meth:`convtime.Measurement.at_clock`.
 
     Raises:
-        ValueError: the clock is not a positive number; or, as "not available", the two clocks are
-            less than 5 % apart, or there are too few samples.
+        ValueError: the clock is not a positive number; or, as "not available", as ``at_clock``.
     """
+    if other is not None:
+        for condition in ("method", "cache", "device"):
+            mine, theirs = (str(getattr(each, condition)) for each in (measured, other))
+            if mine != theirs:
+                raise ValueError(
+                    f"times at other clocks are not available: {condition} is {mine!r} here and "
+                    f"{theirs!r} in the other measurement; both must be equal"
+                )
     if not (math.isfinite(clock_mhz) and clock_mhz > 0):
         raise ValueError(f"clock_mhz must be a positive number, got {clock_mhz!r}")
+    samples = _at_known_clocks(measured)
     if other is None:
-        slow, fast = _outer_thirds(samples)
+        samples.sort(key=operator.itemgetter(0))
+        third = len(samples) // 3
+        slow, fast = _middle(samples[:third]), _middle(samples[len(samples) - third :])
         source = "samples of this measurement"
     else:
-        slow, fast = sorted((_middle(samples), _middle(other)))
+        slow, fast = sorted((_middle(samples), _middle(_at_known_clocks(other))))
         source = "this measurement and another"
     (low_hz, at_low), (high_hz, at_high) = slow, fast
     if high_hz < _CLEARLY_HIGHER * low_hz:
@@ -94,6 +99,12 @@ def scale(
     )
 
 
+def _at_known_clocks(measured: Measurement) -> list[ClockedTime]:
+    clocks_hz = measured.sm_clocks_hz
+    pairs = zip(clocks_hz, measured.seconds, strict=True) if clocks_hz else ()
+    return [(clock_hz, second) for clock_hz, second in pairs if clock_hz is not None]
+
+
 def _middle(samples: Sequence[ClockedTime]) -> ClockedTime:
     """Return the medians of clock and time."""
     if len(samples) < _FEWEST_AT_A_CLOCK:
@@ -103,10 +114,3 @@ def _middle(samples: Sequence[ClockedTime]) -> ClockedTime:
         )
     clocks_hz, seconds = zip(*samples, strict=True)
     return statistics.median(clocks_hz), statistics.median(seconds)
-
-
-def _outer_thirds(samples: Sequence[ClockedTime]) -> tuple[ClockedTime, ClockedTime]:
-    """Return the medians of clock and time of the thirds with the lowest and highest clocks."""
-    samples = sorted(samples, key=operator.itemgetter(0))
-    third = len(samples) // 3
-    return _middle(samples[:third]), _middle(samples[len(samples) - third :])

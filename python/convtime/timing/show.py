@@ -1,4 +1,4 @@
-"""Render a Measurement as one line, a sheet of facts, and HTML."""
+"""Show a Measurement: one line, and all facts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import html, svg, text
+from convtime.core import svg
 from convtime.core.load import _C
+from convtime.core.page import Block, Details, Facts, Picture, Table
+from convtime.core.text import printable
 from convtime.core.units import format_estimate, format_seconds
 from convtime.device.clock_reading import THROTTLED_BELOW
 from convtime.timing.activity import DeviceActivity
+from convtime.timing.condition import Condition
 from convtime.timing.forms import UNKNOWN
 
 if TYPE_CHECKING:
     from convtime.timing.measurement import Measurement
+
+_Facts = Iterator[tuple[str, str]]
 
 _ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
@@ -26,39 +31,33 @@ def line(measured: Measurement) -> str:
         conditions["regime "] = measured.regime
     if measured.metric in ("span", "sum"):
         conditions["metric "] = measured.metric
-    known = [what + used for what, used in conditions.items() if used != UNKNOWN]
+    known = [f"{what}{used}" for what, used in conditions.items() if used != UNKNOWN]
     told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     reserved = [*reservations(measured)]
     if reserved:
         told += f"; but {', '.join(reserved)}"
-    return text.printable(told)
+    return printable(told)
 
 
-def sheet(measured: Measurement) -> str:
-    """Return one line per fact, and the device's activities."""
-    parts = [text.printable(measured.name), text.facts(facts_of(measured), indent=2)]
-    if measured.activities:
-        rows = map(_activity_row, measured.activities)
-        parts += ["", text.table(_ACTIVITY, rows, right=("time",), indent=2)]
-    return "\n".join(parts)
-
-
-def html_sheet(measured: Measurement) -> str:
-    """Return a histogram of the samples and all facts as HTML, with all text escaped."""
+def details(measured: Measurement) -> Iterator[Block]:
+    """Yield a histogram of the samples, one line per fact, and the device's activities."""
     samples = [sample for sample in measured.seconds if math.isfinite(sample)]
     picture = svg.histogram(samples, measured.median, format_seconds) if samples else ""
-    details = html.facts(measured.name, facts_of(measured))
-    if measured.activities:
-        details += html.table(_ACTIVITY, map(_activity_row, measured.activities))
-    return html.paragraph(line(measured)) + picture + html.hidden("details", details)
+    yield Picture(picture, title=line(measured))
+    activities = Table(_ACTIVITY, map(_activity_row, measured.activities), right=("time",))
+    yield Details([Facts(facts_of(measured)), activities], title=measured.name)
 
 
 def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:
-    time = format_seconds(activity.median)
+    return format_seconds(activity.median), *launch_cells(activity, activity.short_name)
+
+
+def launch_cells(activity: DeviceActivity, name: str) -> tuple[str, str, str]:
+    """Return the grid, the block and the name of a kernel; for a copy or memset, its size."""
     if activity.kind != "kernel":
-        return time, "", "", f"{activity.kind} of {activity.bytes:,} bytes"
+        return "", "", f"{activity.kind} of {activity.bytes:,} bytes"
     grid, block = ("×".join(map(str, sizes)) for sizes in (activity.grid, activity.block))
-    return time, grid, block, activity.short_name
+    return grid, block, name
 
 
 def estimate(measured: Measurement) -> str:
@@ -73,12 +72,12 @@ def reservations(measured: Measurement) -> Iterator[str]:
     if math.isinf(measured.median_interval[0]):
         yield f"{len(measured.seconds)} samples are too few for an interval"
     for condition in ("method", "metric", "cache", "placement", "pages", "regime"):
-        used, requested = (getattr(measured, condition + end) for end in ("", "_requested"))
+        found: Condition[str] = getattr(measured, condition)
         by_default = "busy" if condition == "metric" else "auto"
-        if requested not in (by_default, UNKNOWN, used):
-            yield f"{condition} {used} where {requested} was asked for"
+        if found.requested not in (by_default, UNKNOWN, found.used):
+            yield f"{condition} {found.used} where {found.requested} was asked for"
     # Other methods never queue calls.
-    if measured.method in ("kernel", "event") and measured.queue != measured.queue_requested:
+    if measured.method in ("kernel", "event") and measured.queue != measured.queue.requested:
         yield "queue not held" if measured.queue == "none" else f"queue held by {measured.queue}"
     if measured.overhead_reason:
         yield "with the method's own cost"
@@ -122,7 +121,8 @@ def _beside(cpu_seconds: float | None) -> str:
 
 
 def _maybe_disturbed(measured: Measurement) -> bool:
-    return measured.exclusive_requested and not measured.exclusive and measured.device != "cpu"
+    alone = measured.exclusive
+    return alone.requested and not alone.used and measured.device != "cpu"
 
 
 def median(measured: Measurement) -> str:
@@ -132,31 +132,30 @@ def median(measured: Measurement) -> str:
 
 def facts_of(measured: Measurement) -> dict[str, str]:
     """Return all facts by name, in display order."""
-    return {
-        "median": median(measured),
-        "95 % interval": _interval(measured),
-        "range": f"{format_seconds(measured.min)} .. {format_seconds(measured.max)}",
-        "samples": f"{len(measured.seconds)}"
-        + (f" ({len(measured.discarded)} discarded)" if measured.discarded else ""),
-        **_device_facts(measured),
-        **_overhead_facts(measured),
-        **_rate_facts(measured),
-        "method": _used(measured, "method"),
-        "queue": _used(measured, "queue"),
-        "cache": _used(measured, "cache"),
-        "placement": _placement_fact(measured),
-        **_page_facts(measured),
-        **_input_facts(measured),
-        **_regime_facts(measured),
-        "device": f"{_hardware(measured)} ({measured.device_reason})",
-        **_proof_fact(measured),
-        **_turn_facts(measured),
-        **_host_facts(measured),
-        **_clock_facts(measured),
-        **_condition_facts(measured),
-        "warm-up": _warmup_fact(measured),
-        "stopped by": measured.stop if measured.stop_reason == "settled" else measured.stop_reason,
-    }
+    discarded = f" ({len(measured.discarded)} discarded)" if measured.discarded else ""
+    settled = measured.stop_reason == "settled"
+    facts = [
+        ("median", median(measured)),
+        ("95 % interval", _interval(measured)),
+        ("range", f"{format_seconds(measured.min)} .. {format_seconds(measured.max)}"),
+        ("samples", f"{len(measured.seconds)}{discarded}"),
+        *_device_facts(measured),
+        *_overhead_facts(measured),
+        *_rate_facts(measured),
+        ("method", _used(measured.method)),
+        ("queue", _used(measured.queue)),
+        ("cache", _used(measured.cache)),
+        ("placement", _placement_fact(measured)),
+        *_input_facts(measured),
+        *_regime_facts(measured),
+        ("device", f"{_hardware(measured)} ({measured.device_reason})"),
+        *_process_facts(measured),
+        *_host_facts(measured),
+        *_clock_facts(measured),
+        ("warm-up", _warmup_fact(measured)),
+        ("stopped by", measured.stop if settled else measured.stop_reason),
+    ]
+    return dict(facts)
 
 
 def _interval(measured: Measurement) -> str:
@@ -167,47 +166,37 @@ def _interval(measured: Measurement) -> str:
     return f"{format_seconds(low)} .. {format_seconds(high)} (over {over})"
 
 
-def _overhead_facts(measured: Measurement) -> dict[str, str]:
+def _overhead_facts(measured: Measurement) -> _Facts:
     if measured.overhead_reason:
-        return {"method's own cost": f"not subtracted: {measured.overhead_reason}"}
-    if not measured.overhead:
-        return {}
-    cost, uncertainty = map(format_seconds, (measured.overhead, measured.overhead_uncertainty))
-    return {"method's own cost": f"{cost} ± {uncertainty}, subtracted"}
+        yield "method's own cost", f"not subtracted: {measured.overhead_reason}"
+    elif measured.overhead:
+        cost, uncertainty = map(format_seconds, (measured.overhead, measured.overhead_uncertainty))
+        yield "method's own cost", f"{cost} ± {uncertainty}, subtracted"
 
 
-def _used(measured: Measurement, condition: str) -> str:
-    used, requested, reason = (
-        getattr(measured, condition + ending) for ending in ("", "_requested", "_reason")
-    )
-    if used == requested:
-        return f"{used} ({reason})" if reason else used
-    return f"{used} (asked for {requested}: {reason})"
+def _used(condition: Condition[str], told: str = "") -> str:
+    told = told or condition.used
+    if condition.used == condition.requested:
+        return f"{told} ({condition.reason})" if condition.reason else told
+    return f"{told} (asked for {condition.requested}: {condition.reason})"
 
 
-def _input_facts(measured: Measurement) -> dict[str, str]:
-    return {"inputs": "; ".join(measured.inputs)} if measured.inputs else {}
+def _input_facts(measured: Measurement) -> _Facts:
+    if measured.device == "cpu":
+        yield "pages", _used(measured.pages)
+        if measured.provenance.get("huge_pages"):
+            yield "transparent huge pages", str(measured.provenance["huge_pages"])
+    if measured.inputs:
+        yield "inputs", "; ".join(measured.inputs)
 
 
 def _placement_fact(measured: Measurement) -> str:
-    told = measured.placement
+    told = measured.placement.used
     if measured.placements > 1:
         told += f", {measured.placements} places"
     if measured.placement_variance_share is not None:
         told += f" with {measured.placement_variance_share:.0%} of the variance between them"
-    if measured.placement != measured.placement_requested:
-        return f"{told} (asked for {measured.placement_requested}: {measured.placement_reason})"
-    return f"{told} ({measured.placement_reason})" if measured.placement_reason else told
-
-
-def _page_facts(measured: Measurement) -> dict[str, str]:
-    if measured.device != "cpu":
-        return {}
-    huge = measured.provenance.get("huge_pages")
-    return {
-        "pages": _used(measured, "pages"),
-        **({"transparent huge pages": str(huge)} if huge else {}),
-    }
+    return _used(measured.placement, told)
 
 
 def _hardware(measured: Measurement) -> str:
@@ -215,7 +204,7 @@ def _hardware(measured: Measurement) -> str:
     return known.get("gpu") or known.get("cpu") or measured.device
 
 
-def _device_facts(measured: Measurement) -> dict[str, str]:
+def _device_facts(measured: Measurement) -> _Facts:
     known = {
         "busy": (measured.busy_seconds, "at least one kernel, copy or memset ran"),
         "span": (measured.span_seconds, "first start to last end"),
@@ -227,174 +216,135 @@ def _device_facts(measured: Measurement) -> dict[str, str]:
             median = _C.summarize(seconds, measured.clock_tick)["median"]
             facts[metric] = f"{format_seconds(median)} ({meaning})"
     if not facts:
-        return {}
+        return
     if measured.busy_seconds and measured.busy_seconds != measured.sum_seconds:
         facts["sum"] += ": some are concurrent"
-    used = {"metric": _used(measured, "metric")} if measured.metric != "elapsed" else {}
-    return {
-        **used,
-        **facts,
-        "activities": f"{len(measured.activities)}",
-        **_disturbance_facts(measured),
-    }
-
-
-def _disturbance_facts(measured: Measurement) -> dict[str, str]:
-    facts = {}
+    if measured.metric != "elapsed":
+        yield "metric", _used(measured.metric)
+    yield from facts.items()
+    yield "activities", f"{len(measured.activities)}"
     if measured.unrecorded:
-        facts["not seen"] = (
-            f"work issued by {', '.join(measured.unrecorded)}, which CUPTI does not record; use "
-            "method='event' or 'sync' to include it"
-        )
+        told = f"work issued by {', '.join(measured.unrecorded)}, which CUPTI does not record; use "
+        yield "not seen", told + "method='event' or 'sync' to include it"
     if measured.other_launches:
-        facts["other threads"] = (
-            f"issued {measured.other_launches} pieces of GPU work during the run (not timed)"
-        )
+        told = f"issued {measured.other_launches} pieces of GPU work during the run (not timed)"
+        yield "other threads", told
     if measured.faulty_batches:
-        facts["repeated"] = f"{measured.faulty_batches} batches, last reason: {measured.fault}"
-    return facts
+        yield "repeated", f"{measured.faulty_batches} batches, last reason: {measured.fault}"
 
 
-def _rate_facts(measured: Measurement) -> dict[str, str]:
-    facts = {}
+def _rate_facts(measured: Measurement) -> _Facts:
     ceilings, flops, moved = (
         measured.ceilings,
         measured.flops_per_second,
         measured.bytes_per_second,
     )
     if ceilings is not None and flops is not None:
-        facts["compute"] = (
-            f"{flops / 1e12:.4g} TFLOP/s ({flops / ceilings.flops_per_second:.1%} of this "
-            f"device's {ceilings.matmul_dtype} matmul)"
-        )
+        share = f"{flops / ceilings.flops_per_second:.1%} of this device's"
+        yield "compute", f"{flops / 1e12:.4g} TFLOP/s ({share} {ceilings.matmul_dtype} matmul)"
     if ceilings is not None and moved is not None:
-        facts["memory"] = (
-            f"{moved / 1e9:.4g} GB/s ({moved / ceilings.bytes_per_second:.1%} of this device's "
-            "copy)"
-        )
+        share = f"{moved / ceilings.bytes_per_second:.1%} of this device's"
+        yield "memory", f"{moved / 1e9:.4g} GB/s ({share} copy)"
     if measured.ceilings_reason:
-        facts["ceilings"] = f"unknown: {measured.ceilings_reason}"
-    return facts
+        yield "ceilings", f"unknown: {measured.ceilings_reason}"
 
 
-def _regime_facts(measured: Measurement) -> dict[str, str]:
-    unasked = measured.regime_requested == "auto" and measured.device == "cpu"
-    if unasked or measured.regime_requested == "as-is":
-        return {}
-    idled = measured.idle_seconds
-    tail = f"; idled for {format_seconds(idled)}" if idled else ""
-    return {"regime": _used(measured, "regime") + tail}
+def _regime_facts(measured: Measurement) -> _Facts:
+    unasked = measured.regime.requested == "auto" and measured.device == "cpu"
+    if not unasked and measured.regime.requested != "as-is":
+        idled = measured.idle_seconds
+        tail = f"; idled for {format_seconds(idled)}" if idled else ""
+        yield "regime", _used(measured.regime) + tail
 
 
-def _proof_fact(measured: Measurement) -> dict[str, str]:
-    told = measured.provenance.get("proof")
-    return {"promises": str(told)} if told else {}
-
-
-def _turn_facts(measured: Measurement) -> dict[str, str]:
-    facts = {}
+def _process_facts(measured: Measurement) -> _Facts:
+    known = measured.provenance
+    if known.get("proof"):
+        yield "promises", str(known["proof"])
     if measured.waited_seconds:
-        facts["waited"] = f"{format_seconds(measured.waited_seconds)} for other timings"
+        yield "waited", f"{format_seconds(measured.waited_seconds)} for other timings"
     if _maybe_disturbed(measured):
-        facts["maybe disturbed"] = measured.exclusive_reason
-    return facts
-
-
-def _host_facts(measured: Measurement) -> dict[str, str]:
-    facts = {}
-    threads, load, governor = map(measured.provenance.get, ("threads", "load_average", "governor"))
+        yield "maybe disturbed", measured.exclusive.reason
     if measured.device == "cpu":
-        told = f"{load:.2f}" if isinstance(load, float) else "unknown"
-        cores = measured.provenance.get("cores") or "unknown"
-        facts["CPU"] = (
-            f"{threads or 'unknown'} threads, {cores} cores, load average {told}, governor "
-            f"{governor or 'unknown'}"
+        threads, cores, governor = (
+            known.get(name) or "unknown" for name in ("threads", "cores", "governor")
         )
-    if measured.provenance.get("tracers"):
-        facts["traced by"] = str(measured.provenance["tracers"])
-    if measured.provenance.get("gc") == "disabled":
-        facts["garbage collector"] = "disabled"
+        load = known.get("load_average")
+        told = f"{load:.2f}" if isinstance(load, float) else "unknown"
+        yield "CPU", f"{threads} threads, {cores} cores, load average {told}, governor {governor}"
+    if known.get("tracers"):
+        yield "traced by", str(known["tracers"])
+    if known.get("gc") == "disabled":
+        yield "garbage collector", "disabled"
     if measured.pin is not None:
-        facts["pinned to"] = f"CPU {measured.pin}"
+        yield "pinned to", f"CPU {measured.pin}"
     if measured.repeats > 1:
-        facts["calls per sample"] = f"{measured.repeats}, since one call is too short for the clock"
-    return facts | _host_reading_facts(measured)
+        yield "calls per sample", f"{measured.repeats}, since one call is too short for the clock"
 
 
-def _host_reading_facts(measured: Measurement) -> dict[str, str]:
-    """Return the operating system's effects on the calls, on average."""
-    facts = {}
+def _host_facts(measured: Measurement) -> _Facts:
+    """Yield the operating system's effects on the calls, on average."""
     if measured.host and measured.cpu_seconds is not None:
         calls = measured.repeats * sum(reading.samples for reading in measured.host)
         threads = max(reading.threads or 0 for reading in measured.host)
-        facts["CPU time"] = format_seconds(measured.cpu_seconds) + (
-            f" of {threads:.0f} threads" if threads > 1 else ""
-        )
+        of_threads = f" of {threads:.0f} threads" if threads > 1 else ""
+        yield "CPU time", format_seconds(measured.cpu_seconds) + of_threads
         if measured.used_cores:
-            used = ", ".join(map(str, measured.used_cores))
-            facts["ran on"] = f"{'cores' if len(measured.used_cores) > 1 else 'core'} {used}" + (
-                ""
-                if measured.free_cores is None
-                else f"; {measured.free_cores:.1f} cores were free"
-            )
+            told = "cores " if len(measured.used_cores) > 1 else "core "
+            told += ", ".join(map(str, measured.used_cores))
+            if measured.free_cores is not None:
+                told += f"; {measured.free_cores:.1f} cores were free"
+            yield "ran on", told
         others = [reading.others_seconds for reading in measured.host]
         if None not in others:
             elapsed = sum(reading.seconds for reading in measured.host)
-            facts["other processes"] = (
-                f"used {sum(other or 0.0 for other in others) / elapsed:.1f} cores"
-            )
+            used = sum(other or 0.0 for other in others) / elapsed
+            yield "other processes", f"used {used:.1f} cores"
         if measured.waiting_share is not None:
-            facts["waited for a core"] = f"{measured.waiting_share:.1%} of the time"
+            yield "waited for a core", f"{measured.waiting_share:.1%} of the time"
         voluntary, involuntary, faults = (
             sum(getattr(reading, quantity) for reading in measured.host) / calls
             for quantity in ("voluntary_switches", "involuntary_switches", "minor_faults")
         )
-        facts["page faults"] = f"{faults:.4g} per call"
-        facts["context switches"] = f"{voluntary:.2g} voluntary, {involuntary:.2g} forced, per call"
-        facts |= _counter_facts(measured)
+        yield "page faults", f"{faults:.4g} per call"
+        switches = f"{voluntary:.2g} voluntary, {involuntary:.2g} forced, per call"
+        yield "context switches", switches
+        yield from _counter_facts(measured)
     if measured.disturbance:
-        facts["disturbed"] = measured.disturbance
+        yield "disturbed", measured.disturbance
     if measured.host_reason:
-        facts["not seen"] = measured.host_reason
-    return facts
+        yield "not seen", measured.host_reason
 
 
-def _counter_facts(measured: Measurement) -> dict[str, str]:
+def _counter_facts(measured: Measurement) -> _Facts:
     if measured.instructions is None:
-        return {}
+        return
     told = f"{measured.instructions:.4g} per call".replace("e+0", "e").replace("e+", "e")
     known = [(each.instructions or 0.0, each.cycles) for each in measured.host if each.cycles]
     if known:
         instructions, cycles = map(math.fsum, zip(*known, strict=True))
         told += f", {instructions / cycles:.1f} per cycle"
-    return {"instructions": told}
+    yield "instructions", told
 
 
-def _clock_facts(measured: Measurement) -> dict[str, str]:
+def _clock_facts(measured: Measurement) -> _Facts:
     known_mhz = [clock_hz / 1e6 for clock_hz in measured.sm_clocks_hz if clock_hz is not None]
-    if not known_mhz or measured.max_sm_clock_hz is None:
-        return {}
-    text = (
-        f"{min(known_mhz):.0f} .. {max(known_mhz):.0f} MHz of {measured.max_sm_clock_hz / 1e6:.0f}"
-    )
-    if any(measured.throttled):
-        text += f"; {sum(measured.throttled)} samples below {THROTTLED_BELOW:.0%} of that"
-    return {"SM clock": text + (" (locked)" if measured.clocks == "lock" else "")}
-
-
-def _condition_facts(measured: Measurement) -> dict[str, str]:
-    facts = {}
+    if known_mhz and measured.max_sm_clock_hz is not None:
+        highest = measured.max_sm_clock_hz / 1e6
+        told = f"{min(known_mhz):.0f} .. {max(known_mhz):.0f} MHz of {highest:.0f}"
+        if any(measured.throttled):
+            told += f"; {sum(measured.throttled)} samples below {THROTTLED_BELOW:.0%} of that"
+        yield "SM clock", told + (" (locked)" if measured.clocks == "lock" else "")
     for name, unit in (("power", "W"), ("temperature", "°C")):
         readings = [getattr(reading, name) for reading in measured.conditions]
         known = [value for value in readings if value is not None]
         if known:
-            facts[name] = f"{min(known):.0f} .. {max(known):.0f} {unit}"
+            yield name, f"{min(known):.0f} .. {max(known):.0f} {unit}"
     reasons = {why for reading in measured.conditions for why in reading.throttle_reasons or ()}
     if reasons:
-        facts["throttled by"] = ", ".join(sorted(reasons))
+        yield "throttled by", ", ".join(sorted(reasons))
     if measured.conditions_reason:
-        facts["conditions"] = f"unknown: {measured.conditions_reason}"
-    return facts
+        yield "conditions", f"unknown: {measured.conditions_reason}"
 
 
 def _warmup_fact(measured: Measurement) -> str:

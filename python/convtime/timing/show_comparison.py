@@ -1,4 +1,4 @@
-"""Render a Comparison as a table with a sentence per verdict, a sheet, and HTML."""
+"""Show a Comparison: a table with a sentence per verdict, and all facts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import html, svg, text
+from convtime.core import svg
+from convtime.core.page import Block, Cell, Details, Facts, Picture, Sentences, Table
+from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.show import estimate, facts_of, median
@@ -27,54 +29,28 @@ def line(compared: Comparison) -> str:
         role = "the baseline" if name == compared.baseline else _verdict(compared, name)
         described = f"{name} {median(compared.measurements[name])}"
         told.append(f"{described} ({role})" if role else described)
-    return text.printable(", ".join(told))
+    return printable(", ".join(told))
 
 
-def brief(compared: Comparison) -> str:
-    """Return a table with the meaning of each verdict and further notes below it."""
-    headers, rows = _table(compared)
-    parts = [text.table(headers, rows, right=(_RATIO,)), text.sentences(_sentences(compared))]
-    return "\n\n".join(filter(None, parts))
-
-
-def sheet(compared: Comparison) -> str:
-    """Return :func:`brief` and all other facts, the candidates' common facts first."""
-    remarks = [f"judged on {compared.judged_on}", *_remarks(compared)]
-    alike, different = _conditions(compared)
-    names = _in_order(compared)
-    parts = [brief(compared), text.sentences(remarks)]
-    if alike:
-        parts.append(f"alike in all:\n{text.facts(alike, indent=2)}")
-    if different:
-        parts.append(text.table(("", *names), different))
-    return "\n\n".join(parts)
-
-
-def html_sheet(compared: Comparison) -> str:
-    """Return the comparison as HTML, with all text escaped."""
-    headers, rows = _table(compared)
-    alike, different = _conditions(compared)
-    conditions = html.facts("alike in all", alike) if alike else ""
-    if different:
-        conditions += html.table(("", *_in_order(compared)), different)
-    remarks = [f"judged on {compared.judged_on}", *_remarks(compared)]
-    return (
-        html.table(headers, rows)
-        + _picture(compared)
-        + html.items(_sentences(compared))
-        + html.hidden("details", html.items(remarks) + conditions)
-    )
-
-
-def _picture(compared: Comparison) -> str:
-    """Return a picture of the ratios with their intervals; empty if there are none."""
-    rows = [
+def printed(compared: Comparison) -> Iterator[Block]:
+    """Yield a table with the meaning of each verdict and further notes below it."""
+    yield _table(compared)
+    ratios = [
         svg.Estimate(name, ratio.value, ratio.low, ratio.high)
         for name in _in_order(compared)
         if name != compared.baseline and _verdict(compared, name)
         for ratio in [compared.ratio(name)]
     ]
-    return svg.estimates(rows, 1.0, compared.margin) if rows else ""
+    if ratios:
+        yield Picture(svg.estimates(ratios, 1.0, compared.margin))
+    yield Sentences(_sentences(compared))
+
+
+def details(compared: Comparison) -> Iterator[Block]:
+    """Yield :func:`printed` and all other facts, the candidates' common facts first."""
+    yield from printed(compared)
+    remarks = [f"judged on {compared.judged_on}", *_remarks(compared)]
+    yield Details([Sentences(remarks), *_conditions(compared)])
 
 
 def _in_order(compared: Comparison) -> list[str]:
@@ -82,8 +58,8 @@ def _in_order(compared: Comparison) -> list[str]:
     return sorted(compared.measurements, key=lambda name: name != compared.baseline)
 
 
-def _table(compared: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows; results have a column only if they were compared."""
+def _table(compared: Comparison) -> Table:
+    """Return a table in which results have a column only if they were compared."""
     headers = ["", _TIME, _RATIO, "verdict"]
     if compared.same_results:
         headers.append("result")
@@ -99,7 +75,7 @@ def _table(compared: Comparison) -> tuple[list[str], list[list[str]]]:
             agreement = compared.same_results.get(name)
             row.append("" if agreement is None else _RESULT[agreement.same])
         rows.append(row)
-    return headers, rows
+    return Table(headers, rows, right=(_RATIO,))
 
 
 def _verdict(compared: Comparison, name: str) -> str:
@@ -181,11 +157,11 @@ def _remarks(compared: Comparison) -> Iterator[str]:
         yield f"interference not checked: {compared.interference_reason}"
 
 
-def _conditions(compared: Comparison) -> tuple[dict[str, str], list[list[text.Cell]]]:
-    """Return the facts that all candidates share, and rows of the other facts."""
+def _conditions(compared: Comparison) -> Iterator[Block]:
+    """Yield the facts that all candidates share, and a table of the other facts."""
     sheets = [facts_of(compared.measurements[name]) for name in _in_order(compared)]
     alike: dict[str, str] = {}
-    different: list[list[text.Cell]] = []
+    different: list[list[Cell]] = []
     for fact in dict.fromkeys(fact for sheet in sheets for fact in sheet):
         told = [sheet.get(fact, "–") for sheet in sheets]
         if len(set(told)) == 1:
@@ -195,7 +171,9 @@ def _conditions(compared: Comparison) -> tuple[dict[str, str], list[list[text.Ce
     kernels = [compared.measurements[name].activities for name in _in_order(compared)]
     if any(kernels):
         different.append(["kernels", *map(_told, kernels)])
-    return alike, different
+    if alike:
+        yield Facts(alike, title="alike in all:")
+    yield Table(("", *_in_order(compared)), different)
 
 
 def _told(activities: Iterable[DeviceActivity]) -> list[str]:

@@ -2,56 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from convtime.timing.candidate import Candidate
 from convtime.timing.ceilings import with_rates
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import Stop, make_options, takes_options
 from convtime.timing.sampling.measure import measure
 from convtime.timing.sampling.supervision import watched
+from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from convtime.timing.options import SharedOptions
+    from convtime.timing.options import TimeOptions
 
 
-@takes_options("margin")
+@takes_options("margin", call=True)
 def time_op(
-    fn: Callable[..., object],
-    *args: Any,
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    setup: Callable[[], object] | None = None,
-    grad_to_none: Iterable[torch.Tensor] | None = None,
-    backward: bool = False,
-    flops: float | None = None,
-    nbytes: float | None = None,
-    stop: Stop = "interval",
-    **options: Unpack[SharedOptions],
+    fn: Callable[..., object] | Candidate, *args: Any, **options: Unpack[TimeOptions]
 ) -> Measurement:
     """Time ``fn(*args, **kwargs)`` with calls from C++ until its median is precise enough.
 
+    ``fn`` is a callable, or a :class:`convtime.Candidate`, which has its arguments.
+
     Args:
-        fn: callable to time. Its result is dropped after the timed region; it may return None.
-        args: positional arguments of ``fn``.
-        kwargs: keyword arguments of ``fn``.
-        name: name of the result. Default: the name of the function.
-        setup: called without arguments before each call, outside the timed region and before the
-            cache flush; its GPU work is not timed either.
-        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
-            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
-        backward: whether to time the backward pass of ``fn``'s result instead, with random
-            gradients. The forward pass runs before each call, outside the timed region. Gradients
-            are set to None first; afterwards they are those of the last call.
-        flops: floating-point operations of a call. They are compared with the rate that the device
-            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
-            ``ceilings``).
-        nbytes: bytes that a call must move, compared in the same way.
+        {call}
         {options}
 
     Returns:
@@ -68,18 +44,7 @@ def time_op(
         RuntimeError: if CUDA fails, ``method="kernel"`` is unavailable, or ``method="graph"``
             cannot capture the call. Exceptions of ``fn`` pass through.
     """
-    candidate = Candidate(
-        fn,
-        *args,
-        kwargs=kwargs,
-        name=name,
-        setup=setup,
-        backward=backward,
-        grad_to_none=grad_to_none,
-        flops=flops,
-        nbytes=nbytes,
-    )
-    chosen = make_options("time_op", {"stop": stop, **options}, but=("margin",))
+    candidate, chosen = candidate_and_options("time_op", fn, args, options)
     if chosen.stop == "verdict":
         raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
     with watched(chosen) as shown:

@@ -1,13 +1,17 @@
-"""Verdicts on ratios of times, the findings that a gate can report, and its exit code."""
+"""Verdicts on ratios of times with their reasons, and the findings and exit code of a gate."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
+from convtime.core import codec
 from convtime.core.load import _C
+
+if TYPE_CHECKING:
+    from convtime.timing.measurement import Measurement
 
 Verdict = Literal["slower", "faster", "uncertain", "same"]
 
@@ -70,9 +74,9 @@ class Ratio:
         confidence: confidence of the interval.
     """
 
-    value: float
-    low: float
-    high: float
+    value: codec.Number
+    low: codec.LowerBound
+    high: codec.UpperBound
     confidence: float = _C.CONFIDENCE
 
     def verdict(self, margin: float, doubt: float = 0.0) -> Verdict:
@@ -170,3 +174,49 @@ def contradiction(verdict: str, metric: str, other: str, other_metric: str, rati
         f"{verdict} in {names.get(metric, metric)}, but {other} in "
         f"{names.get(other_metric, other_metric)} ({ratio})"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubt:
+    """Why a verdict is uncertain: a code for programs, and a sentence for people."""
+
+    reason: Reason
+    sentence: str
+
+
+def doubt_of_interval(low: float, high: float, margin: float, *pair: Measurement) -> Doubt:
+    """Return the doubt about an interval that is neither within the margin nor beyond it."""
+    rounds = len(pair[0].seconds)
+    ended = f"sampling ended by {pair[0].stop_reason} after {rounds} rounds"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return Doubt(
+            "too-few-samples",
+            f"{rounds} rounds are too few for an interval at that confidence",
+        )
+    if high - low <= 2 * margin:
+        return Doubt(
+            "at-the-margin",
+            f"the margin's edge lies within {low:.4f} .. {high:.4f}: {ended}, and more samples "
+            "narrow this",
+        )
+    wide = (
+        f"the interval, ± {(high - low) / 2:.2%}, is wider than the margin: {ended}, and more "
+        "samples narrow it"
+    )
+    disturbance = next(_disturbances(*pair), None)
+    if disturbance is None:
+        return Doubt("wide-interval", wide)
+    return Doubt("disturbed", f"{disturbance}; {wide}")
+
+
+def _disturbances(*pair: Measurement) -> Iterator[str]:
+    for measured in pair:
+        if measured.exclusive.requested and not measured.exclusive and measured.device != "cpu":
+            yield measured.exclusive.reason
+        if measured.disturbance:
+            yield f"{measured.name!r} {measured.disturbance}"
+        if measured.other_launches:
+            yield (
+                f"other threads launched {measured.other_launches} kernels, copies or memsets on "
+                "the GPU at the same time"
+            )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,18 +29,27 @@ from convtime.conv.plan_choice import Plan, PlanChoice
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.conv.threads import in_fresh_thread
 from convtime.core.provenance import provenance
+from convtime.timing.candidate import Candidate
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Comparison
+from convtime.timing.signature import options_of, takes_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from convtime.timing.options import ConditionOptions
 
 _NOT_CUDNN = "PyTorch does not give this pass to cuDNN"
 
 
+@takes_options()
 def explain(
-    fn: Callable[..., object],
+    fn: Callable[..., object] | Candidate,
     *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
     backward: bool | None = None,
     budget: float = 0.3,
-    **kwargs: Any,
+    **options: Unpack[ConditionOptions],
 ) -> Explanation:
     """Explain which kernels PyTorch runs for a convolution, and which kernels convtime runs.
 
@@ -53,14 +62,16 @@ def explain(
             ConvTranspose2d or ConvTranspose3d module from torch.nn or convtime.nn. Parametrized,
             normed and pruned modules are allowed. Subclasses, and layers with a replaced forward
             or with pre-hooks of other kinds, are rejected because they may compute something else.
+            A :class:`convtime.Candidate` has its arguments.
         args: Its positional arguments: the input, of shape (N, C, *spatial) or (C, *spatial), and
             for a function also the weight and so on. float16, bfloat16, float32 or float64, on a
             CPU or a GPU.
+        kwargs: Its keyword arguments, including convtime's ``policy``.
         backward: Whether to explain the gradient passes too: dgrad and wgrad. None (default): those
             that input and weight request with requires_grad.
         budget: Seconds for timing each pass, and again as many for its alternatives: other layouts,
             dtypes and sizes.
-        kwargs: Its keyword arguments, including convtime's ``policy``.
+        {options}
 
     Raises:
         TypeError: fn is not a convolution, or may be more than one.
@@ -69,9 +80,16 @@ def explain(
     """
     if backward is not None and not isinstance(backward, bool):
         raise ValueError(f"backward must be True, False or None, got {backward!r}")
-    function = function_of(fn)
-    fn(*args, **kwargs)  # raise PyTorch's own errors first
-    bound = bind(function, fn, args, kwargs)
+    if isinstance(fn, Candidate) and (args or kwargs):
+        raise TypeError(
+            f"explain got the Candidate {fn.name!r} and arguments; pass these to the Candidate"
+        )
+    candidate = fn if isinstance(fn, Candidate) else Candidate(fn, *args, kwargs=kwargs)
+    timing = {"check": None, "interference": False, **options, "budget": budget}
+    options_of("explain", {**options, "budget": budget}).check_ranges()
+    function = function_of(candidate.fn)
+    candidate.fn(*candidate.args, **candidate.kwargs)  # raise PyTorch's own errors first
+    bound = bind(function, candidate.fn, candidate.args, candidate.kwargs)
     tensors, call = prepare(bound)
     device = tensors.x.device
     passes = [FPROP, *_backward_passes(bound, backward)]
@@ -80,7 +98,7 @@ def explain(
         if passes != [FPROP]:
             tensors, call = _with_grad_output(tensors, call)
         found = tuple(
-            _explain_pass(name, call, tensors, bound.policy, oracle, budget) for name in passes
+            _explain_pass(name, call, tensors, bound.policy, oracle, timing) for name in passes
         )
     return Explanation(call, str(device), bound.policy, found, provenance(device))
 
@@ -108,7 +126,7 @@ def _explain_pass(
     tensors: ConvTensors,
     policy: str | None,
     oracle: PlanOracle,
-    budget: float,
+    timing: Mapping[str, Any],
 ) -> PassExplanation:
     theirs = call.pytorch_call(name, tensors)
     ours = convtime_call(call, name, tensors, policy)
@@ -117,14 +135,10 @@ def _explain_pass(
         backend = call.backend(name, tensors)
         identical, repeats = compare_bits(theirs, theirs(), ours())
         comparison = compare(
-            {"pytorch": theirs, "convtime": ours},
-            device=tensors.x.device,
-            budget=budget,
-            check=None,
-            interference=False,
+            {"pytorch": theirs, "convtime": ours}, **{"device": tensors.x.device, **timing}
         )
     with torch.no_grad():
-        advice = measured_advice(call, name, tensors, budget)
+        advice = measured_advice(call, name, tensors, timing["budget"])
     pytorch = _side(comparison, "pytorch", *_pytorch_plan(backend, oracle, call, name))
     convtime = _side(comparison, "convtime", *_convtime_plan(backend, ours, call, name, tensors))
     return PassExplanation(
@@ -144,7 +158,7 @@ def _explain_pass(
 
 def _side(comparison: Comparison, who: str, plan: Plan | None, no_plan: str) -> Side:
     measurement = comparison.measurements[who]
-    return Side(plan, no_plan, measurement.activities, measurement.median, measurement.method)
+    return Side(plan, no_plan, measurement.activities, measurement.median, measurement.method.used)
 
 
 def _pytorch_plan(

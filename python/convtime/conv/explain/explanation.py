@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from convtime.conv.advice_result import Advice
 from convtime.conv.call import ConvCall
@@ -80,8 +80,6 @@ class Explanation(codec.Stored, Shown, show=show):
         passes: The forward pass first, then those of the backward pass.
         provenance: Hardware, software and source state (see convtime.core.provenance).
     """
-
-    SCHEMA: ClassVar[str] = "2.1"
 
     call: ConvCall
     device: str

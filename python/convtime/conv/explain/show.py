@@ -1,4 +1,4 @@
-"""Render an Explanation: whether both run the same, where the time goes, then all details."""
+"""Show an Explanation: whether both run the same, where the time goes, then all details."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from convtime.conv.explain.kernels import MAIN, Part, parts, role_of
 from convtime.conv.show_plan import in_words
-from convtime.core import html, svg, text
+from convtime.core import svg
+from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Table
+from convtime.core.text import printable
 from convtime.core.units import format_seconds, format_share
 from convtime.timing.activity import DeviceActivity, same_launches
+from convtime.timing.show import launch_cells
 
 if TYPE_CHECKING:
     from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
@@ -28,52 +31,27 @@ def line(explanation: Explanation) -> str:
     """Return one line with the problem, and whether both run the same."""
     differing = [found.name for found in explanation.passes if found.differences]
     found = f"DIFFER in {', '.join(differing)}" if differing else "run the same"
-    return text.printable(f"{_title(explanation)}: PyTorch and convtime {found}")
+    return printable(f"{_title(explanation)}: PyTorch and convtime {found}")
 
 
-def brief(explanation: Explanation) -> str:
-    """Return for each pass: same or not, plan, time, and where the time goes."""
-    blocks = [line(explanation)]
+def printed(explanation: Explanation) -> Iterator[Block]:
+    """Yield for each pass: same or not, plan, time, and where the time goes."""
+    yield Line(line(explanation))
     for explained in explanation.passes:
-        blocks.append(f"{_heading(explained)}\n{text.facts(_gist(explained), indent=2)}")
-        headers, rows = _parts(explained)
-        if rows:
-            blocks.append(text.table(headers, rows, right=_TIMES, indent=2))
-    return "\n\n".join(blocks)
+        found = "DIFFER" if explained.differences else "run the same"
+        yield Facts(_gist(explained), title=f"{explained.name}: PyTorch and convtime {found}")
+        yield _parts(explained)
+        yield from _pictures(explained)
 
 
-def sheet(explanation: Explanation) -> str:
-    """Return :func:`brief` and full plans and kernels, with differences side by side."""
-    blocks = [brief(explanation)]
+def details(explanation: Explanation) -> Iterator[Block]:
+    """Yield :func:`printed` and full plans and kernels, with differences side by side."""
+    yield from printed(explanation)
     for explained in explanation.passes:
         alike, others = facts_of(explained)
-        block = [f"{explained.name} in full"]
-        if alike:
-            block.append(text.facts(alike, indent=2))
-        block.append(text.table(("", "PyTorch", "", "convtime"), others, indent=2))
-        blocks.append("\n".join(block))
-        blocks += [
-            f"  {title}:\n{text.table(headers, rows, right=_TIMES, indent=2)}"
-            for title, headers, rows in _kernels(explained)
-        ]
-    return "\n\n".join(blocks)
-
-
-def html_sheet(explanation: Explanation) -> str:
-    """Return the explanation as HTML, with all text escaped."""
-    shown = [html.paragraph(line(explanation))]
-    for explained in explanation.passes:
-        shown.append(html.facts(_heading(explained), _gist(explained)))
-        headers, rows = _parts(explained)
-        if rows:
-            shown += [html.table(headers, rows), *_pictures(explained)]
-        alike, others = facts_of(explained)
-        full = html.facts("alike in both", alike) if alike else ""
-        full += html.table(("", "PyTorch", "", "convtime"), others)
-        for title, headers, rows in _kernels(explained):
-            full += html.table(headers, rows, title)
-        shown.append(html.hidden(f"{explained.name} in full", full))
-    return "".join(shown)
+        compared = Table(("", "PyTorch", "", "convtime"), others, tight=True)
+        full: list[Block] = [Facts(alike), compared, *_kernels(explained)]
+        yield Details(full, title=f"{explained.name} in full")
 
 
 def _title(explanation: Explanation) -> str:
@@ -93,15 +71,10 @@ def _title(explanation: Explanation) -> str:
     return ", ".join(told)
 
 
-def _heading(explained: PassExplanation) -> str:
-    found = "DIFFER" if explained.differences else "run the same"
-    return f"{explained.name}: PyTorch and convtime {found}"
-
-
-def _gist(explained: PassExplanation) -> dict[str, text.Cell]:
+def _gist(explained: PassExplanation) -> dict[str, Cell]:
     """Return the main facts of a pass."""
     theirs, ours = explained.pytorch, explained.convtime
-    gist: dict[str, text.Cell] = {}
+    gist: dict[str, Cell] = {}
     if explained.differences:
         gist["differences"] = explained.differences
     if not explained.pytorch_repeats:
@@ -150,12 +123,12 @@ def _spent(side: Side) -> Iterator[str]:
             yield f"{told} go into {part.role}"
 
 
-def _parts(explained: PassExplanation) -> tuple[Sequence[str], _Rows]:
+def _parts(explained: PassExplanation) -> Table:
     """Return the parts of the time, largest first; per side if the sides differ."""
     theirs, ours = ({part.role: part for part in parts(side.kernels)} for side in _sides(explained))
     if _alike(explained):
         rows = [[role, *_cells(part, explained.pytorch)] for role, part in theirs.items()]
-        return ("goes into", "time", "kernels"), rows
+        return Table(("goes into", "time", "kernels"), rows, right=_TIMES, indent=2)
     rows = [
         [
             role,
@@ -164,17 +137,18 @@ def _parts(explained: PassExplanation) -> tuple[Sequence[str], _Rows]:
         ]
         for role in dict.fromkeys((*theirs, *ours))
     ]
-    return ("goes into", "PyTorch", "kernels", "convtime", "kernels"), rows
+    headers = ("goes into", "PyTorch", "kernels", "convtime", "kernels")
+    return Table(headers, rows, right=_TIMES, indent=2)
 
 
-def _pictures(explained: PassExplanation) -> Iterator[str]:
+def _pictures(explained: PassExplanation) -> Iterator[Picture]:
     """Yield bar charts of the parts of the time; one per side if the sides differ."""
     theirs, ours = _sides(explained)
     sides = {"": theirs} if _alike(explained) else {"PyTorch": theirs, "convtime": ours}
     for who, side in sides.items():
         if side.kernels:
             shares = [(part.role, _share(part, side)) for part in parts(side.kernels)]
-            yield (html.paragraph(who) if who else "") + svg.bars(shares)
+            yield Picture(svg.bars(shares), title=who)
 
 
 def _share(part: Part, side: Side) -> float:
@@ -195,10 +169,10 @@ def _cells(part: Part | None, side: Side) -> tuple[str, str]:
     return told, ", ".join(names)
 
 
-def facts_of(explained: PassExplanation) -> tuple[dict[str, text.Cell], _Rows]:
+def facts_of(explained: PassExplanation) -> tuple[dict[str, Cell], _Rows]:
     """Return the common facts, and rows of the others; "≠" marks unexpected differences."""
     theirs, ours = ({fact.name: fact for fact in _facts(side)} for side in _sides(explained))
-    alike: dict[str, text.Cell] = {}
+    alike: dict[str, Cell] = {}
     others, unknown = [], []
     for name in dict.fromkeys((*theirs, *ours)):
         their_fact, our_fact = theirs.get(name, _NO_FACT), ours.get(name, _NO_FACT)
@@ -253,8 +227,8 @@ def _facts(side: Side) -> Iterator[_Fact]:
     yield _Fact(f"median time ({side.method})", format_seconds(side.seconds))
 
 
-def _kernels(explained: PassExplanation) -> Iterator[tuple[str, Sequence[str], _Rows]]:
-    """Yield tables of all kernels with full names: titles, headers and rows."""
+def _kernels(explained: PassExplanation) -> Iterator[Table]:
+    """Yield tables of all kernels with full names."""
     theirs, ours = explained.pytorch.kernels, explained.convtime.kernels
     if not theirs and not ours:
         return
@@ -268,21 +242,17 @@ def _kernels(explained: PassExplanation) -> Iterator[tuple[str, Sequence[str], _
             [format_seconds(kernel.median), format_seconds(our_kernel.median), *_launch(kernel)]
             for kernel, our_kernel in pairs
         ]
-        yield "kernels of both", ("PyTorch", "convtime", *_LAUNCH), rows
+        yield _launches(("PyTorch", "convtime"), rows, "both")
         return
     for who, kernels in (("PyTorch", theirs), ("convtime", ours)):
-        yield (
-            f"kernels of {who}",
-            ("time", *_LAUNCH),
-            [[format_seconds(kernel.median), *_launch(kernel)] for kernel in kernels],
-        )
+        rows = [[format_seconds(kernel.median), *_launch(kernel)] for kernel in kernels]
+        yield _launches(("time",), rows, who)
 
 
-_LAUNCH = ("goes into", "grid", "block", "kernel")
+def _launches(times: Sequence[str], rows: _Rows, who: str) -> Table:
+    headers = (*times, "goes into", "grid", "block", "kernel")
+    return Table(headers, rows, right=times, title=f"kernels of {who}:", indent=0)
 
 
 def _launch(kernel: DeviceActivity) -> list[str]:
-    if kernel.kind != "kernel":
-        return [role_of(kernel), "", "", f"{kernel.kind} of {kernel.bytes:,} bytes"]
-    grid, block = ("×".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
-    return [role_of(kernel), grid, block, kernel.name]
+    return [role_of(kernel), *launch_cells(kernel, kernel.name)]

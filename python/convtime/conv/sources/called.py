@@ -21,8 +21,8 @@ def reproducer_of(candidate: Candidate) -> str:
 
     Empty if it runs none, or too many. This calls the candidate once.
     """
-    if candidate.setup is not None:
-        candidate.setup()
+    if candidate.before is not None:
+        candidate.before()
     called = convolutions_of(lambda: candidate.fn(*candidate.args, **candidate.kwargs))
     lines = list(dict.fromkeys(map(_line, called)))
     if not 0 < len(lines) <= _MOST_PROBLEMS:

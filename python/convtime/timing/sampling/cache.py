@@ -23,11 +23,6 @@ _ROTATION_OVER_L2 = 5
 _FLUSHED = ("auto", "cold", "cold-clean")  # on a GPU
 
 
-def gpu_cache(asked: Cache) -> tuple[str, str]:
-    """Return the cache state for calls on a GPU, and why it differs from the requested one."""
-    return ("cold", "the work is on a GPU") if asked == "auto" else (asked, "")
-
-
 def working_set_bytes(device: torch.device) -> int:
     """Bytes that calls on other copies move through a GPU's cache before a copy is reused."""
     return _ROTATION_OVER_L2 * int(torch.cuda.get_device_properties(device).L2_cache_size)

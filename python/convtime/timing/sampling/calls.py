@@ -14,7 +14,7 @@ import torch
 from convtime.timing.candidate import Candidate, LastPass, backward_of
 from convtime.timing.options import Options, Placement
 from convtime.timing.sampling import cpu
-from convtime.timing.sampling.cache import CPU_REASONS, gpu_cache, working_set_bytes
+from convtime.timing.sampling.cache import CPU_REASONS, working_set_bytes
 from convtime.timing.sampling.copy_check import Check
 from convtime.timing.sampling.copying import Original
 from convtime.timing.sampling.placement import (
@@ -120,7 +120,7 @@ class PreparedCalls:
 
 
 def _call(candidate: Candidate) -> tuple[Any, ...]:
-    return candidate.fn, candidate.args, dict(candidate.kwargs), candidate.setup
+    return candidate.fn, candidate.args, dict(candidate.kwargs), candidate.before
 
 
 @contextlib.contextmanager
@@ -193,7 +193,9 @@ def _flush_between(every: Iterable[PreparedCalls]) -> None:
 def _on_gpu(
     candidate: Candidate, options: Options, device: torch.device, room_bytes: int
 ) -> PreparedCalls:
-    calls = PreparedCalls(Copies([candidate]), *gpu_cache(options.cache))
+    calls = PreparedCalls(Copies([candidate]), options.cache, "")
+    if options.cache == "auto":
+        calls.cache, calls.cache_reason = "cold", "the work is on a GPU"
     wanted = _wanted_placement(calls, options)
     if wanted == "as-is" and options.cache != "rotate":
         return calls

@@ -15,13 +15,14 @@ import torch
 
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.reach import (
+    CLOSURE,
+    DEFAULT,
+    GLOBAL,
     Variable,
     Walk,
-    closure_variable,
-    default,
-    global_variable,
     is_plain,
     owned,
+    positional_defaults,
     reachable,
     rebinds_variables,
     subject_of,
@@ -78,12 +79,11 @@ class Original:
         #: Whether a search stopped at its limit, so that there may be more objects.
         self.has_more_objects = False
         self._variables = self._variables_with_tensors()
-        found = list(self._below(self.roots_of(candidate)))
-        self.objects = found
+        self.objects = list(self._below(self.roots_of(candidate)))
         tensors = [
-            tensor
-            for tensor in found
-            if isinstance(tensor, torch.Tensor) and is_on(tensor, device) and is_plain(tensor)
+            found
+            for found in self.objects
+            if isinstance(found, torch.Tensor) and is_on(found, device) and is_plain(found)
         ]
         self.storages: Storages = {_key(tensor): tensor.untyped_storage() for tensor in tensors}
         self._tensors = [_Tensor(tensor) for tensor in tensors]
@@ -92,7 +92,7 @@ class Original:
         copied = {id(tensor) for tensor in tensors}
         self._shared: dict[int, object] = {
             id(one): one
-            for one in found
+            for one in self.objects
             if isinstance(one, (torch.Tensor, *_SHARED)) and id(one) not in copied
         }
         subject = subject_of(candidate.fn)
@@ -105,6 +105,12 @@ class Original:
         walk = Walk(self._most_objects)
         yield from walk.below([root])
         self.has_more_objects |= walk.ended_early
+
+    def _tensors_below(self, root: object) -> Iterator[torch.Tensor]:
+        """Yield the tensors on the device among these objects."""
+        for found in self._below(root):
+            if isinstance(found, torch.Tensor) and is_on(found, self.device):
+                yield found
 
     def _is_known(self, value: object) -> bool:
         """Whether the value can be copied without deepcopy, which does not copy functions."""
@@ -119,28 +125,19 @@ class Original:
         The search covers the variables of functions that are held or referred to, but not of
         methods that are called on an object.
         """
-        words = [*self._special_tensors(), *self._tensors_of_variables()]
-        return tuple(dict.fromkeys(words))
+        return tuple(dict.fromkeys(self._tensors_left_out()))
 
-    def _special_tensors(self) -> Iterator[str]:
+    def _tensors_left_out(self) -> Iterator[str]:
         for name, root in self.roots_of(self.candidate).items():
-            for found in self._below(root):
-                if (
-                    isinstance(found, torch.Tensor)
-                    and is_on(found, self.device)
-                    and not is_plain(found)
-                ):
+            for found in self._tensors_below(root):
+                if not is_plain(found):
                     kind = str(found.layout).removeprefix("torch.")
                     yield f"tensor of type {type(found).__name__} ({kind}) in {name}"
-
-    def _tensors_of_variables(self) -> Iterator[str]:
-        root: object = owned(self.candidate)
+        holder: object = owned(self.candidate)
         if self._variables:  # the function's variables are copied, but not those of other functions
-            root = [
-                *_arguments(self.candidate),
-                *map(_value, variables_of(_function_of(self.candidate))),
-            ]
-        for name, tensor in tensors_by_variable(root, self._below):
+            variables = variables_of(_function_of(self.candidate))
+            holder = [*_arguments(self.candidate), *(value for _, value in variables)]
+        for name, tensor in tensors_by_variable(holder, self._below):
             if is_on(tensor, self.device):
                 yield name
 
@@ -153,17 +150,14 @@ class Original:
         function = self.candidate.fn
         if (
             not isinstance(function, types.FunctionType)
-            or self.candidate.setup is not None
+            or self.candidate.before is not None
             or rebinds_variables(function.__code__)
         ):
             return {}
         return {
             name: value
             for name, value in variables_of(function)
-            if any(
-                isinstance(found, torch.Tensor) and is_on(found, self.device)
-                for found in self._below(value)
-            )
+            if any(True for _ in self._tensors_below(value))
         }
 
     def roots_of(self, candidate: Candidate) -> dict[str, object]:
@@ -191,7 +185,7 @@ class Original:
 
         Such a setup would reset only the original.
         """
-        setup = self.candidate.setup
+        setup = self.candidate.before
         referred = (
             (f"{name} of setup", tensor) for name, tensor in tensors_by_variable(setup, self._below)
         )
@@ -297,48 +291,36 @@ def _function_of(candidate: Candidate) -> types.FunctionType:
     return cast(types.FunctionType, candidate.fn)
 
 
-def _value(variable: tuple[Variable, object]) -> object:
-    return variable[1]
-
-
 def _with_variables(
     function: types.FunctionType, values: Mapping[Variable, object]
 ) -> types.FunctionType:
     """Return the function with new values of some variables."""
     code = function.__code__
     in_module = {
-        variable.name: value
-        for variable, value in values.items()
-        if variable == global_variable(variable.name)
+        variable.name: value for variable, value in values.items() if variable.kind == GLOBAL
     }
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     new = types.FunctionType(
         code,
         function.__globals__ | in_module if in_module else function.__globals__,
         function.__name__,
-        _defaults_with(function, values),
         tuple(
-            types.CellType(values[closure_variable(name)])
-            if closure_variable(name) in values
+            values.get(Variable(DEFAULT, name), value)
+            for name, value in positional_defaults(function).items()
+        ),
+        tuple(
+            types.CellType(values[Variable(CLOSURE, name)])
+            if Variable(CLOSURE, name) in values
             else cell
             for name, cell in cells
         ),
     )
     new.__kwdefaults__ = {
-        name: values.get(default(name), value)
+        name: values.get(Variable(DEFAULT, name), value)
         for name, value in (function.__kwdefaults__ or {}).items()
     }
     new.__dict__.update(function.__dict__)
     return new
-
-
-def _defaults_with(
-    function: types.FunctionType, values: Mapping[Variable, object]
-) -> tuple[object, ...]:
-    given = function.__defaults__ or ()
-    code = function.__code__
-    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
-    return tuple(values.get(default(name), value) for name, value in zip(names, given, strict=True))
 
 
 class _Tensor:

@@ -15,12 +15,12 @@ from convtime.core.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.candidate import Candidate, clearing_gradients
+from convtime.timing.condition import Condition
 from convtime.timing.host_reading import HostReading
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling import cache, cpu, inputs
 from convtime.timing.sampling.calls import PreparedCalls, prepared_calls
-from convtime.timing.sampling.pages import governed_pages
 from convtime.timing.sampling.profilers import make_way_for_profilers
 from convtime.timing.sampling.reach import Walk, tensors_of
 from convtime.timing.sampling.supervision import TimeLimit, log_of
@@ -83,7 +83,7 @@ def measure(
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
             cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
-            governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
+            cpu.governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
             cpu.pinned(pin),  # last: threads that start inside it inherit the pin
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
@@ -94,13 +94,7 @@ def measure(
             ]
             of_pages = pages()
     of_all: dict[str, Any] = {
-        "method_requested": options.method,
-        "metric_requested": options.metric,
-        "queue_requested": options.queue,
-        "cache_requested": options.cache,
-        "placement_requested": options.placement,
-        **of_pages,
-        "regime_requested": options.regime,
+        "pages": of_pages,
         "clocks": options.clocks,
         "conditions": () if monitor is None else monitor.readings,
         "conditions_reason": "" if monitor is None else monitor.reason,
@@ -120,8 +114,7 @@ def measure(
             name=candidate.name,
             inputs=inputs.sentences(remarked),
             **of_all,
-            **outcome,
-            **_fields(record, options),
+            **_with_conditions(outcome | _fields(record, options), options),
         )
         for candidate, outcome, remarked, record in zip(
             candidates, outcomes, remarks, records, strict=True
@@ -319,23 +312,18 @@ def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[s
         ValueError: as :func:`refuse_capture`.
     """
     refuse_capture(place, options.stream)
-    asked = {"exclusive_requested": options.exclusive}
     gpus = _uuids(place)
     if not (gpus and options.exclusive):
         reason = "the work is on the CPU" if options.exclusive else ""
-        yield {**asked, "exclusive": False, "exclusive_reason": reason, "waited_seconds": 0.0}
+        yield {"exclusive": Condition(False, options.exclusive, reason), "waited_seconds": 0.0}
         return
     # Imported here: locks and files, which work on the CPU does not need.
     from convtime.device.gpu_turn import turn
 
     with turn(gpus, min(_PATIENCE_SECONDS, limit.seconds_left)) as came:
         limit.check(came.disturbed_by)
-        yield {
-            **asked,
-            "exclusive": not came.disturbed_by,
-            "exclusive_reason": came.disturbed_by,
-            "waited_seconds": came.waited_seconds,
-        }
+        alone = Condition(not came.disturbed_by, options.exclusive, came.disturbed_by)
+        yield {"exclusive": alone, "waited_seconds": came.waited_seconds}
 
 
 def _uuids(place: Place) -> list[str]:
@@ -354,6 +342,14 @@ def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
         "counters_reason": record["counters_reason"] or _why_all_include_others(host),
         "steady": record["steady"] if options.warmup == "steady" else None,
     }
+
+
+def _with_conditions(fields: dict[str, Any], options: Options) -> dict[str, Any]:
+    """Join what was used with what was requested and why they differ."""
+    for name in ("method", "metric", "queue", "cache", "placement", "regime"):
+        reason = fields.pop(f"{name}_reason")
+        fields[name] = Condition(fields[name], getattr(options, name), reason)
+    return fields
 
 
 def _why_all_include_others(host: Sequence[HostReading]) -> str:

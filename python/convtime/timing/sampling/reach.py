@@ -244,6 +244,10 @@ def _is_from_torch(function: _AnyFunction) -> bool:
     )
 
 
+#: Kinds of variables: of the enclosing function, of the function's module, and parameters.
+CLOSURE, GLOBAL, DEFAULT = "closure variable", "global", "default of the parameter"
+
+
 class Variable(NamedTuple):
     """Kind and name of the variable that refers to an object, such as ``closure variable 'x'``."""
 
@@ -254,21 +258,6 @@ class Variable(NamedTuple):
         return f"{self.kind} {self.name!r}"
 
 
-def closure_variable(name: str) -> Variable:
-    """A variable of the enclosing function."""
-    return Variable("closure variable", name)
-
-
-def global_variable(name: str) -> Variable:
-    """A global variable of the function's module."""
-    return Variable("global", name)
-
-
-def default(name: str) -> Variable:
-    """The default value of a parameter."""
-    return Variable("default of the parameter", name)
-
-
 def variables_of(function: _AnyFunction) -> Iterator[tuple[Variable, object]]:
     """Yield the variables that a function and its nested functions refer to, with their values."""
     if isinstance(function, types.BuiltinFunctionType):
@@ -277,12 +266,12 @@ def variables_of(function: _AnyFunction) -> Iterator[tuple[Variable, object]]:
         return
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        yield closure_variable(name), _content(cell)
+        yield Variable(CLOSURE, name), _content(cell)
     for name in _globals_read(code):
         if name in function.__globals__:
-            yield global_variable(name), function.__globals__[name]
-    for name, value in _defaults(function).items():
-        yield default(name), value
+            yield Variable(GLOBAL, name), function.__globals__[name]
+    for name, value in {**positional_defaults(function), **(function.__kwdefaults__ or {})}.items():
+        yield Variable(DEFAULT, name), value
 
 
 @functools.lru_cache(_REMEMBERED)
@@ -309,11 +298,12 @@ def _content(cell: types.CellType) -> object:
         return None
 
 
-def _defaults(function: types.FunctionType) -> dict[str, object]:
+def positional_defaults(function: types.FunctionType) -> dict[str, object]:
+    """Return the default values of a function's positional parameters, by name."""
     values = function.__defaults__ or ()
     count = function.__code__.co_argcount
     names = function.__code__.co_varnames[count - len(values) : count]
-    return dict(zip(names, values, strict=True)) | (function.__kwdefaults__ or {})
+    return dict(zip(names, values, strict=True))
 
 
 @functools.lru_cache(_REMEMBERED)

@@ -1,0 +1,78 @@
+"""Blocks that describe how a result is shown, for text and for HTML alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+#: Content of a table cell: one or several lines of text.
+Cell = str | Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Block:
+    """What all blocks have.
+
+    Args:
+        title: shown above the content, even if there is none; empty for no title.
+        indent: in text, number of spaces before each line of the content. Default: 2 below a
+            title, else 0.
+        tight: whether no empty line separates the block from the one before, in text.
+    """
+
+    title: str = ""
+    indent: int | None = None
+    tight: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Line(_Block):
+    """One line of text."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts(_Block):
+    """Facts with their names."""
+
+    named: Mapping[str, Cell]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table(_Block):
+    """Rows with one cell per column; without rows, nothing is shown.
+
+    Args:
+        headers: headers of the columns; empty for a table without headers.
+        rows: content of the cells.
+        right: headers of right-aligned columns.
+    """
+
+    headers: Sequence[str]
+    rows: Iterable[Sequence[Cell]]
+    right: Collection[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences(_Block):
+    """Sentences on separate lines."""
+
+    texts: Iterable[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture(_Block):
+    """A picture of :mod:`convtime.core.svg`, which text leaves out together with its title."""
+
+    svg: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Details(_Block):
+    """Blocks that HTML collapses under the title."""
+
+    blocks: Iterable[Block]
+
+
+Block = Line | Facts | Table | Sentences | Picture | Details

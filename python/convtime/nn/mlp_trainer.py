@@ -1,0 +1,430 @@
+"""Training of multi-layer perceptrons in few launches: one or two per step for small nets."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, NoReturn
+
+import torch
+
+from convtime.core.errors import InputError
+from convtime.nn.fused_mlp import FusedMLP
+from convtime.nn.require import require, require_member
+from convtime.timing.compare import compare
+
+_LOSSES = ("mse", "cross_entropy")
+_OPTIMIZERS = ("sgd", "adam", "adamw")
+_SHORT_DTYPES = (torch.float16, torch.bfloat16)
+_GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
+_SMALLEST = torch.finfo(torch.float32).tiny  # its reciprocal is finite, too
+_FIRST_SCALE = 65536.0  # as in torch.amp.GradScaler
+_GROWTH_INTERVAL = 2000
+_TUNING_STEPS = 20  # per graph
+_TUNING_SECONDS = 1.0
+
+
+class MLPTrainer:
+    """Trains a :class:`FusedMLP` on data that stays on its device, one batch per step.
+
+    On a GPU, a step of an on-chip net is one launch if a cluster of blocks is enough for the batch,
+    and two otherwise. The launches include the selection of the batch, the forward pass, the loss,
+    the backward pass and the optimizer. A step of other nets has one or two cuBLASLt products per
+    layer, and kernels for the batch, the loss and the optimizer. ``path`` tells which path a net
+    uses. Steps allocate nothing and wait for nothing, so they can be captured in a CUDA graph; its
+    replays continue with the next batches. Steps are deterministic.
+
+    Args:
+        model: the net to train, in place.
+        inputs: shape (rows, inputs), with the model's dtype and on its device.
+        targets: shape (rows, outputs) and the same dtype for ``"mse"``; shape (rows,) and int64
+            for ``"cross_entropy"``.
+        batch_size: rows per step. Batches follow in order, starting again after the last one.
+            Rows that do not fill a last batch are skipped.
+        loss: ``"mse"`` or ``"cross_entropy"``, both as means over the batch.
+        optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``, as torch.optim's SGD, Adam and AdamW.
+        lr: learning rate, above 0.
+        momentum: momentum of ``"sgd"``.
+        betas: betas of ``"adam"`` and ``"adamw"``.
+        eps: eps of ``"adam"`` and ``"adamw"``.
+        weight_decay: weight decay of any optimizer.
+        master_weights: whether weights and moments are kept in 32 bits; the model's weights are
+            then a rounded copy. Otherwise, weights and moments have only the model's dtype. The
+            next step takes over in-place changes of the model's weights. Replays of a CUDA graph do
+            not, and changes through ``.data`` are never seen.
+        loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves when gradients
+            overflow, as in torch.amp.GradScaler, between 2**-126 and 2**126; or a number for a
+            constant scale. Steps with overflowing gradients are skipped and counted. None: neither
+            scale nor skip; NaN then spreads as in PyTorch. ``"auto"`` is ``"dynamic"`` for float16
+            and None for other dtypes.
+        tune: on a GPU, whether to time the candidates and take the fastest. For on-chip nets, these
+            are the ways to divide a step; this takes a second and leaves the trainer unchanged. For
+            others, these are the algorithms that cuBLASLt suggests for each product; they are timed
+            once per process and shape. Without tuning, heuristics choose. Another trainer may find
+            a different candidate fastest, and its last digits then differ.
+        history: number of steps whose losses are kept.
+
+    Attributes:
+        path: ``"on-chip"``, ``"wide"`` (products by cuBLASLt) or ``"cpu"``.
+        path_reason: The reason and details: whether TF32 is used, whether cuBLASLt applies the
+            activation, and how an on-chip step is divided.
+
+    Raises:
+        InputError: arguments are invalid or inconsistent.
+    """
+
+    def __init__(
+        self,
+        model: FusedMLP,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        *,
+        batch_size: int,
+        loss: str = "mse",
+        optimizer: str = "sgd",
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        master_weights: bool = True,
+        loss_scale: str | float | None = "auto",
+        tune: bool = False,
+        history: int = 10_000,
+    ) -> None:
+        require(
+            isinstance(model, FusedMLP), f"model must be a FusedMLP; got {type(model).__name__}"
+        )
+        weights = model.weights
+        dtype, device = weights.dtype, weights.device
+        require_member("loss", loss, _LOSSES)
+        require_member("optimizer", optimizer, _OPTIMIZERS)
+        _check_data(model, inputs, targets, batch_size, loss)
+        if loss_scale == "auto":
+            loss_scale = "dynamic" if dtype == torch.float16 else None
+        require(
+            not isinstance(loss_scale, str) or loss_scale == "dynamic",
+            f"loss_scale must be 'auto', 'dynamic', a number above 0 or None; got {loss_scale!r}",
+        )
+        scale = _FIRST_SCALE if isinstance(loss_scale, str) else loss_scale
+        require(
+            isinstance(betas, Sequence) and len(betas) == 2,
+            f"betas must be two numbers; got {betas!r}",
+        )
+        for name, value, least, below in (
+            ("loss_scale", 1.0 if scale is None else scale, _SMALLEST, math.inf),
+            ("momentum", momentum, 0, 1),
+            ("betas[0]", betas[0], 0, 1),
+            ("betas[1]", betas[1], 0, 1),
+            ("eps", eps, _SMALLEST, math.inf),  # with 0, padding would compute 0/0
+            ("weight_decay", weight_decay, 0, math.inf),
+        ):
+            _check_number(name, value, least, below)
+        require(_is_count(history), f"history must be a whole number from 1; got {history!r}")
+        adam = optimizer != "sgd"
+        require(
+            not adam or master_weights or dtype != torch.float16,
+            "master_weights must be True for 'adam' and 'adamw' in float16, whose range is too "
+            "small for their second moment; use bfloat16, 'sgd' or master_weights=True",
+        )
+
+        self.model = model
+        self.batch_size = batch_size
+        self._inputs = inputs.contiguous()
+        self._targets = targets.contiguous()
+        self._weights = weights.detach()
+        # With 32-bit weights there is nothing more precise to keep.
+        self._master = self._weights.float() if master_weights and dtype in _SHORT_DTYPES else None
+        moment = self._weights if self._master is None else self._master
+        self._first = torch.zeros_like(moment) if adam or momentum > 0 else None
+        self._second = torch.zeros_like(moment) if adam else None
+        self._version = _version(weights)
+        self._counters = torch.zeros(3, dtype=torch.int64, device=device)
+        self._rates = torch.ones(2, dtype=torch.float32, device=device)
+        self._losses = torch.full((history,), math.nan, dtype=torch.float32, device=device)
+        sizes = self._weights, model.widths[0], model.widths[-1], batch_size
+        scratch_bytes = torch.ops.convtime.mlp_scratch_bytes(*sizes)
+        self._scratch = torch.zeros(scratch_bytes, dtype=torch.uint8, device=device)
+        net = {
+            "batch": batch_size,
+            "outputs": model.widths[-1],
+            "activation": model.activation,
+            "tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+        }
+        self.path, self.path_reason = torch.ops.convtime.mlp_path(
+            self._weights, model.widths[0], **net
+        )
+        require(
+            not tune or self.path != "cpu",
+            f"tune must be False on a CPU, which has no candidates to time; got {tune}",
+        )
+        if tune and self.path == "wide":
+            torch.ops.convtime.mlp_tune(
+                self._inputs,
+                self._weights,
+                self._scratch,
+                has_master=self._master is not None,
+                **net,
+            )
+        self._options: dict[str, Any] = {
+            **net,
+            "tuned": tune,
+            "plan": 0,
+            "loss": loss,
+            "optimizer": optimizer,
+            "momentum": betas[0] if adam else momentum,
+            "beta2": betas[1],
+            "epsilon": eps,
+            "weight_decay": weight_decay,
+            "scaled": scale is not None,
+            "growth_interval": _GROWTH_INTERVAL if loss_scale == "dynamic" else 0,
+        }
+        self.lr = lr
+        if scale is not None:
+            self._rates[1] = scale
+        if self.path == "on-chip":
+            plans = torch.ops.convtime.mlp_plans(*sizes)
+            if tune:
+                self._options["plan"] = self._fastest_plan(len(plans))
+            self.path_reason += f"; {plans[self._options['plan']]}"
+
+    def step(self) -> None:
+        """Take one step, on the next batch."""
+        self.steps(1)
+
+    def steps(self, count: int) -> None:
+        """Take this number of steps; on a GPU, in one launch if a single step is one launch.
+
+        Raises:
+            InputError: the model's weights are a different tensor than at construction, or were
+                changed before steps that a CUDA graph is about to capture.
+        """
+        self._check_weights()
+        self._take_over_changes()
+        torch.ops.convtime.mlp_steps(
+            self._inputs,
+            self._targets,
+            self._weights,
+            self._master,
+            self._first,
+            self._second,
+            self._counters,
+            self._rates,
+            self._losses,
+            self._scratch,
+            **self._options,
+            steps=count,
+        )
+        torch.autograd.graph.increment_version(self.model.weights)
+        self._version = _version(self._weights)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next steps; reading it waits for the device."""
+        return float(self._rates[0])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        _check_number("lr", value, _SMALLEST)
+        self._rates[0].fill_(value)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The current loss scale, or None; reading it waits for the device."""
+        return float(self._rates[1]) if self._options["scaled"] else None
+
+    @property
+    def steps_taken(self) -> int:
+        """Number of batches processed, including skipped steps; reading it waits for the device."""
+        return int(self._counters[0])
+
+    @property
+    def steps_skipped(self) -> int:
+        """Number of steps skipped because gradients overflowed; reading it waits for the device."""
+        return int(self._counters[1])
+
+    def losses(self) -> torch.Tensor:
+        """Return the losses of the last ``history`` steps, the oldest first, on the CPU."""
+        taken, kept = self.steps_taken, self._losses.cpu()
+        # The last one is at index taken - 1, modulo the number that is kept.
+        return kept.roll(-taken)[max(len(kept) - taken, 0) :]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return copies of weights, moments and counters."""
+        self._take_over_changes()
+        return {name: tensor.clone() for name, tensor in self._state().items()}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Continue from the result of :meth:`state_dict` of a trainer with the same options.
+
+        Raises:
+            InputError: the state has other tensors, or values that training cannot produce.
+        """
+        own = self._state()
+        expected, given = _describe(own), _describe(state)
+        require(
+            expected == given,
+            f"state must have the tensors {expected}, as from a trainer with these options; got "
+            f"{given}",
+        )
+        taken, skipped, clean = counters = state["counters"].tolist()
+        require(
+            skipped >= 0 <= clean and skipped + clean <= taken,
+            "state's counters must be steps taken, steps skipped, and steps since the scale "
+            "changed, each at least 0 and the first at least the sum of the others; got "
+            f"{counters}; load the result of state_dict()",
+        )
+        for name, rate in zip(("lr", "loss scale"), state["rates"].tolist(), strict=True):
+            _check_number(f"state's {name}", rate, _SMALLEST)
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+        self._version = _version(self._weights)
+
+    def __getstate__(self) -> NoReturn:
+        """Raise InputError: a copy would train neither the old model nor the new one."""
+        raise InputError(
+            "a trainer must not be copied or pickled, because it trains the original model's "
+            "weights in place; got an MLPTrainer; save its state_dict() and load it into a new "
+            "trainer for the copied model"
+        )
+
+    def _check_weights(self) -> None:
+        weights, own = self.model.weights, self._weights
+        if weights.data_ptr() != own.data_ptr() or weights.dtype != own.dtype:
+            raise InputError(
+                "the model's weights must stay the tensor that the trainer was made for, "
+                f"{own.dtype} on {own.device}; got another, {weights.dtype} on {weights.device}; "
+                "create a new trainer for the model, or change its weights in place"
+            )
+
+    def _take_over_changes(self) -> None:
+        """Copy changes that others made to the model's weights into the 32-bit weights."""
+        version = _version(self._weights)
+        if self._master is None or version == self._version:
+            return
+        # If captured, this would round the 32-bit weights at each replay.
+        if self.path != "cpu" and torch.cuda.is_current_stream_capturing():
+            raise InputError(
+                "the model's weights must not be changed between the trainer's last step and one "
+                f"that a CUDA graph captures; got {version - self._version} changes; take a step "
+                "before the capture"
+            )
+        kept = self._master.to(self._weights.dtype) == self._weights
+        self._master.copy_(torch.where(kept, self._master, self._weights.float()))
+        self._version = version
+
+    def _fastest_plan(self, count: int) -> int:
+        """Time this number of plans, interleaved; return the fastest and restore all state."""
+        state = self.state_dict()
+        graphs = {}
+        try:
+            for plan in range(count):
+                self._options["plan"] = plan
+                self.step()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    for _ in range(_TUNING_STEPS):
+                        self.step()
+                graphs[str(plan)] = graph.replay
+            timed = compare(
+                graphs,
+                method="sync",
+                cache="warm",
+                placement="as-is",  # the steps change the tensors that they read
+                regime="as-is",  # like training; idling between bursts takes seconds
+                check=None,
+                interference=False,
+                budget=_TUNING_SECONDS,
+            )
+        finally:
+            self.load_state_dict(state)
+        return min(range(count), key=lambda plan: timed.measurements[str(plan)].median)
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        tensors = {
+            "weights": self._weights,
+            "master": self._master,
+            "first": self._first,
+            "second": self._second,
+            "counters": self._counters,
+            "rates": self._rates,
+            "losses": self._losses,
+        }
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _version(weights: torch.Tensor) -> int:
+    """Return the count of in-place changes of the weights; 0 for inference tensors."""
+    return 0 if weights.is_inference() else weights._version
+
+
+def _is_count(value: object, most: float = math.inf) -> bool:
+    return isinstance(value, Integral) and 1 <= int(value) <= most
+
+
+def _check_number(name: str, value: float, least: float, below: float = math.inf) -> None:
+    """Check the number as a float32, in which it may round to 0, to the bound, or to infinity."""
+    fits = isinstance(value, int | float) and abs(value) <= torch.finfo(torch.float32).max
+    end = f" and below {below}" if below < math.inf else ""
+    require(
+        fits and least <= ctypes.c_float(value).value < below,
+        f"{name} must be a finite float32 at least {least:.3g}{end}; got {value!r}",
+    )
+
+
+def _check_data(
+    model: FusedMLP, inputs: torch.Tensor, targets: torch.Tensor, batch_size: int, loss: str
+) -> None:
+    dtype, device = model.weights.dtype, model.weights.device
+    require(
+        device.type != "cuda" or dtype in _GPU_DTYPES,
+        f"dtype must be one of {_GPU_DTYPES} on a GPU; got {dtype}",
+    )
+    for name, tensor in (("inputs", inputs), ("targets", targets)):
+        require(
+            isinstance(tensor, torch.Tensor),
+            f"{name} must be a tensor; got {type(tensor).__name__}",
+        )
+    columns, outputs = model.widths[0], model.widths[-1]
+    require(
+        inputs.dim() == 2 and inputs.shape[1] == columns,
+        f"inputs must have shape (rows, {columns}), the first width; got {tuple(inputs.shape)}",
+    )
+    rows = inputs.shape[0]
+    has_classes = loss == "cross_entropy"
+    expected = (rows,) if has_classes else (rows, outputs)
+    require(
+        tuple(targets.shape) == expected,
+        f"targets must have shape {expected}, for {loss!r} and {rows} rows of inputs; got "
+        f"{tuple(targets.shape)}",
+    )
+    types = {"inputs": dtype, "targets": torch.int64 if has_classes else dtype}
+    for name, tensor in (("inputs", inputs), ("targets", targets)):
+        require(tensor.dtype == types[name], f"{name} must be of {types[name]}; got {tensor.dtype}")
+        require(
+            tensor.device == device,
+            f"{name} must be on the model's device {device}; got {tensor.device}",
+        )
+    require(
+        _is_count(batch_size, rows),
+        f"batch_size must be a whole number from 1 to the {rows} rows of inputs; got "
+        f"{batch_size!r}",
+    )
+    if has_classes:
+        least, greatest = map(int, targets.aminmax())
+        require(
+            least >= 0 and greatest < outputs,
+            f"targets must be classes from 0 to {outputs - 1}, the last width minus 1; "
+            f"got {least} to {greatest}",
+        )
+
+
+def _describe(tensors: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name} {tuple(tensor.shape)} {tensor.dtype}"
+        if isinstance(tensor, torch.Tensor)
+        else f"{name} {type(tensor).__name__}"
+        for name, tensor in sorted(tensors.items())
+    )

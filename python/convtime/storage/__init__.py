@@ -1,0 +1,1 @@
+"""Read any result from a file."""
