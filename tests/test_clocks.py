@@ -551,7 +551,8 @@ def test_another_process_waits_its_turn(child, gpu, record_path):
     assert record_path.exists()
 
 
-_LEFT = []  # by a process that was killed: it takes seconds to import torch
+# The record that a killed process left, made once: each process takes seconds to import torch.
+_LEFT: list[tuple[int, str]] = []
 
 
 @pytest.fixture

@@ -406,8 +406,10 @@ def test_beside_a_baseline_only_the_ratio_counts(run: Any, pytester: pytest.Pyte
     by_time = run("-k", "pair", "--convtime-against", "pair", FACTOR="1.1")
     by_time.stdout.fnmatch_lines(["2 compared: 2 slower*"])
 
-    against = ("-k", "pair", "--convtime-against", "pair", "--convtime-relative")
-    against += ("--convtime-fail-on", "slower:3%")
+    against = [
+        *("-k", "pair", "--convtime-against", "pair"),
+        *("--convtime-relative", "--convtime-fail-on", "slower:3%"),
+    ]
     alike = run(*against, FACTOR="1.1")
     assert alike.ret == 0
     alike.stdout.fnmatch_lines(["1 compared: 1 same*", "*baseline *::test_slow_pair quick: *"])
