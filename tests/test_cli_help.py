@@ -27,25 +27,23 @@ def test_completion_of_another_shell_is_refused(capsys):
     assert "invalid choice: 'cmd'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("started_as", ["module", "script"])
 @pytest.mark.parametrize(
-    ("arguments", "code", "imports_torch"),
+    ("started_as", "argument", "code", "imports_torch"),
     [
-        (["--help"], 0, False),
-        (["--version"], 0, False),
-        (["tme"], 2, False),
-        (["config"], 0, True),
+        *((how, "--help", 0, False) for how in ("module", "script")),
+        *((how, "--version", 0, False) for how in ("module", "script")),
+        *((how, "tme", 2, False) for how in ("module", "script")),
+        ("module", "config", 0, True),
     ],
-    ids=lambda each: each[0] if isinstance(each, list) else "",
 )
 def test_only_commands_that_need_torch_import_it(
-    tmp_path, arguments, code, imports_torch, started_as
+    tmp_path, started_as, argument, code, imports_torch
 ):
     script = tmp_path / "convtime"
     script.write_text("import sys\nfrom convtime.cli import main\nsys.exit(main())\n")
     program = ["-m", "convtime"] if started_as == "module" else [script]
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", *program, *arguments],
+        [sys.executable, "-X", "importtime", *program, argument],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -35,11 +35,13 @@ UNCOMMITTED = "uncommitted changes"
 BETWEEN_PROCESSES = 0.0026
 
 
+BASE = dataclasses.replace(measurement(trace("the same")), sm_clocks_hz=(), device="cuda:0")
+
+
 def of(seconds: Any, provenance: Mapping[str, Any] = PROVENANCE, **fields: Any) -> Measurement:
     """A measurement with these samples."""
-    base = dataclasses.replace(measurement(trace("the same")), sm_clocks_hz=(), device="cuda:0")
     seconds = tuple(map(float, seconds))
-    return with_fields(base, **{"seconds": seconds, "provenance": provenance, **fields})
+    return with_fields(BASE, **{"seconds": seconds, "provenance": provenance, **fields})
 
 
 def noisy(rng: np.random.Generator, median: float = 1e-5, count: int = 200) -> Measurement:
@@ -298,6 +300,9 @@ def test_p_values_are_adjusted_as_benjamini_and_hochberg_do() -> None:
     assert adjusted([]) == []
 
 
+BATCHES = tuple(index // 20 for index in range(200))
+
+
 class Suite:
     """Recorded samples, of which each test of a run draws its own."""
 
@@ -325,8 +330,7 @@ class Suite:
         starts = self.rng.integers(0, len(recorded) - 10, 20)  # stretches keep what neighbors share
         drawn = np.concatenate([recorded[start : start + 10] for start in starts])
         process = 1 + BETWEEN_PROCESSES * self.rng.standard_normal()
-        batches = tuple(index // 20 for index in range(len(drawn)))
-        return of(factor * process * drawn, batches=batches, clock_tick=32e-9)
+        return of((factor * process * drawn).tolist(), batches=BATCHES, clock_tick=32e-9)
 
 
 def test_of_100_runs_of_300_equal_tests_at_least_95_find_nothing() -> None:

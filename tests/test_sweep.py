@@ -507,7 +507,7 @@ def test_code_is_known_again_wherever_it_stands() -> None:
     named = application.described(convtime.Candidate(torch.relu, x, kwargs={"n": 1}))
     assert named.endswith("relu(float16[2×3], n=1)")
     assert application.described(functools.partial(torch.abs, x)).endswith("(float16[2×3], …)")
-    assert application.described(Recorder()).startswith("test_sweep.Recorder (")
+    assert application.described(Recorder()).startswith(f"{__name__}.Recorder (")
 
 
 PLAN = SweepPlan(
