@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from convtime.conv.advice import measured_advice
-from convtime.conv.advice import Advice
+from convtime.conv.advice import Advice, measured_advice
 from convtime.conv.call import FPROP
 from convtime.conv.explain.binding import prepare
 from convtime.conv.sources.called import convolutions_of
