@@ -93,6 +93,7 @@ def test_what_is_published_names_what_was_planted():
 
 
 @pytest.mark.cuda
+@pytest.mark.timing  # other processes would be the first cause
 def test_on_a_gpu_the_hosts_memory_is_told_from_its_own():
     there = mapped(torch.randn(1 << 22).pin_memory(), "cuda")
     assert is_mapped(there.data_ptr())

@@ -322,9 +322,9 @@ def test_distributed_tensors_are_computed_in_shards_of_the_batch(
 
     op, _, _, kwargs = PROBLEMS[name]
     x, w, b = make_tensors(name, torch.device("cpu"))
-    sharded = distribute_tensor(x, mesh, [Shard(0)])
+    sharded = distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None)
     leaves = [
-        distribute_tensor(tensor, mesh, [Replicate()]).requires_grad_()
+        distribute_tensor(tensor, mesh, [Replicate()], src_data_rank=None).requires_grad_()
         for tensor in ((w, b) if bias else (w,))
     ]
     output: Any = getattr(ops, op)(sharded, *leaves, **kwargs)
@@ -342,13 +342,13 @@ def test_distributed_tensors_have_epilogues(bias: bool, adds: bool, mesh: Any) -
 
     x, w, b, z = (torch.randn(size) for size in ((2, 4, 9, 9), (6, 4, 3, 3), 6, (2, 6, 7, 7)))
     leaves: Any = [
-        distribute_tensor(tensor, mesh, [Replicate()]).requires_grad_()
+        distribute_tensor(tensor, mesh, [Replicate()], src_data_rank=None).requires_grad_()
         for tensor in ((w, b) if bias else (w,))
     ]
     output: Any = ops.conv2d_epilogue(
-        distribute_tensor(x, mesh, [Shard(0)]),
+        distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None),
         *leaves,
-        other=distribute_tensor(z, mesh, [Shard(0)]) if adds else None,
+        other=distribute_tensor(z, mesh, [Shard(0)], src_data_rank=None) if adds else None,
     )
     assert output.placements == (Shard(0),)
     expected = F.conv2d(x[:1], w, b if bias else None)
@@ -362,11 +362,11 @@ def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     x, w, _ = make_tensors("unbatched", torch.device("cpu"))
-    kernel = distribute_tensor(w, mesh, [Replicate()])
-    output: Any = ops.conv2d(distribute_tensor(x, mesh, [Replicate()]), kernel)
+    kernel = distribute_tensor(w, mesh, [Replicate()], src_data_rank=None)
+    output: Any = ops.conv2d(distribute_tensor(x, mesh, [Replicate()], src_data_rank=None), kernel)
     assert output.placements == (Replicate(),)
     assert torch.equal(output.to_local(), F.conv2d(x, w))
-    columns = distribute_tensor(torch.ones(2, 4, 9, 8), mesh, [Shard(3)])
+    columns = distribute_tensor(torch.ones(2, 4, 9, 8), mesh, [Shard(3)], src_data_rank=None)
     assert ops.conv2d(columns, kernel).shape == (2, 6, 7, 6)
 
 
@@ -375,8 +375,8 @@ def test_distributed_tensors_are_told_apart_by_the_numbers(op: str, mesh: Any) -
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     x, w = torch.ones(2, 4, 9, 9), torch.ones(4, 4, 3, 3)
-    sharded = distribute_tensor(x, mesh, [Shard(0)])
-    kernel = distribute_tensor(w, mesh, [Replicate()])
+    sharded = distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None)
+    kernel = distribute_tensor(w, mesh, [Replicate()], src_data_rank=None)
     for numbers in ({}, {"padding": 1}, {"stride": 2}, {"stride": 2, "dilation": 2}):
         ours, theirs = getattr(ops, op), getattr(F, op)
         assert ours(sharded, kernel, **numbers).shape == theirs(x, w, **numbers).shape
@@ -390,8 +390,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import convtime.ops
 dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
 mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-x = distribute_tensor(torch.ones(2, 3, 5, 5), mesh, [Shard(0)])
-w = distribute_tensor(torch.ones(4, 3, 3, 3), mesh, [Replicate()])
+x = distribute_tensor(torch.ones(2, 3, 5, 5), mesh, [Shard(0)], src_data_rank=None)
+w = distribute_tensor(torch.ones(4, 3, 3, 3), mesh, [Replicate()], src_data_rank=None)
 output = torch.compile(convtime.ops.conv2d, backend="aot_eager", fullgraph=True)(x, w)
 assert output.placements == (Shard(0),)
 """
