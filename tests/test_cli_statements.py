@@ -1,5 +1,6 @@
 """`convtime time` and `convtime compare`: statements on the command line."""
 
+import dataclasses
 import io
 import json
 
@@ -10,7 +11,7 @@ import convtime
 from convtime import Comparison, Measurement, cli
 from convtime.cli import compare as compare_command
 from convtime.timing.comparison import Agreement
-from convtime.timing.verdict import Ratio
+from tests.helpers.measurements import changed
 
 CPU = ["--device", "cpu"]
 QUICK = [*CPU, "--stop", "count", "--max-samples", "3", "--min-samples", "3", "--warmup", "1"]
@@ -168,12 +169,12 @@ def test_compare_exits_as_it_is_told(monkeypatch, capsys, slower, same, options,
 
     def judged(candidates, **options):
         found = convtime.compare(candidates, **options)
-        monkeypatch.setattr(
-            Comparison, "ratio", lambda *_: Ratio(slower, slower - 0.001, slower + 0.001)
-        )
+        measured = {
+            name: changed(each, seconds=(seconds,) * 20, batches=(), between_runs=0.0)
+            for (name, each), seconds in zip(found.measurements.items(), (1.0, slower), strict=True)
+        }
         agreement = Agreement(same, "told by a test")
-        object.__setattr__(found, "same_results", {"2": agreement})
-        return found
+        return dataclasses.replace(found, measurements=measured, same_results={"2": agreement})
 
     monkeypatch.setattr(compare_command, "compare", judged)
     assert cli.main(["compare", "1", "2", *QUICK, *options]) == code
