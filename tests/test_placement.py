@@ -23,6 +23,7 @@ from convtime.timing.sampling.copy_check import Check
 from convtime.timing.sampling.copying import Original, Storages
 from convtime.timing.sampling.placement import (
     CannotPlaceError,
+    Effort,
     blocks_outside,
     count_places,
     lay_out,
@@ -159,20 +160,25 @@ def test_there_are_as_many_places_as_memory_and_time_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x = torch.ones(1 << 18)  # 1 MiB
-    assert count_places(original(torch.neg, x), "random", ROOM) == (256, "")
-    assert count_places(original(torch.neg, x), "random", 10 << 20) == (
+    assert count_places(original(torch.neg, x), "random", ROOM, Effort.of(Options())) == (256, "")
+    assert count_places(original(torch.neg, x), "random", 10 << 20, Effort.of(Options())) == (
         10,
         "there is memory for 10 copies",
     )
-    assert count_places(original(torch.neg, torch.ones(1)), "aligned", 9 * PAGE)[0] == 9
+    assert (
+        count_places(original(torch.neg, torch.ones(1)), "aligned", 9 * PAGE, Effort.of(Options()))[
+            0
+        ]
+        == 9
+    )
     monkeypatch.setattr(placement_module, "_COPYING_SECONDS", 0.05)
-    monkeypatch.setattr(placement_module, "_seconds_to_copy", lambda original: 0.005)
-    assert count_places(original(torch.neg, x), "random", ROOM) == (
+    monkeypatch.setattr(placement_module, "_seconds_to_copy", lambda original, effort: 0.005)
+    assert count_places(original(torch.neg, x), "random", ROOM, Effort.of(Options())) == (
         10,
         "copying its inputs takes 5.0 ms",
     )
-    monkeypatch.setattr(placement_module, "_seconds_to_copy", lambda original: 0.02)
-    assert count_places(original(torch.neg, x), "random", ROOM)[0] == 4
+    monkeypatch.setattr(placement_module, "_seconds_to_copy", lambda original, effort: 0.02)
+    assert count_places(original(torch.neg, x), "random", ROOM, Effort.of(Options()))[0] == 4
 
 
 class Subclass(torch.Tensor):
@@ -284,7 +290,7 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
 def test_why_tensors_stay_where_they_are(kind: str) -> None:
     make, reason = OBSTACLES[kind]
     with pytest.raises(CannotPlaceError) as raised:
-        count_places(original(*make()), "random", ROOM)
+        count_places(original(*make()), "random", ROOM, Effort.of(Options()))
     assert str(raised.value) == reason
 
 
@@ -292,7 +298,7 @@ def test_a_setup_that_refers_to_the_arguments_keeps_them_where_they_are() -> Non
     x = torch.ones(4)
     candidate = Candidate(torch.neg, x, before=lambda: x.zero_(), name="one")
     with pytest.raises(CannotPlaceError, match="setup refers to its arguments"):
-        count_places(Original(candidate, CPU), "random", ROOM)
+        count_places(Original(candidate, CPU), "random", ROOM, Effort.of(Options()))
 
 
 def test_many_objects_are_not_even_looked_at() -> None:
@@ -312,7 +318,9 @@ def test_many_objects_are_not_even_looked_at() -> None:
 
 
 def test_gradients_do_not_matter_to_backward_passes() -> None:
-    assert count_places(original(torch.neg, with_gradient()), "random", ROOM, backward=True)[0]
+    assert count_places(
+        original(torch.neg, with_gradient()), "random", ROOM, Effort.of(Options()), backward=True
+    )[0]
 
 
 def placed(candidate: Candidate, **options: Any) -> PreparedCalls:
@@ -815,7 +823,7 @@ class TestOnGpu:
         assert "places the results" in one.placement.reason or len(set(made[12:])) > 100
 
     def test_where_there_is_no_memory_tensors_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(calls_module, "room_for_copies", lambda device: 1 << 20)
+        monkeypatch.setattr(calls_module, "room_for_copies", lambda device, effort: 1 << 20)
         x = torch.randn(1 << 20, device="cuda")
         one = convtime.time_op(torch.relu, x, placement="random", **QUICK)
         assert (one.placement, one.placement.requested) == ("as-is", "random")

@@ -13,6 +13,7 @@ from accuracy_parts.cost import measure_cost, probe_cpu_calls, probe_first_use, 
 from accuracy_parts.known_durations import SPINS_NS, measure_spin, stamped_cases
 from accuracy_parts.nvbench import measure_nvbench, probe_nvbench
 from accuracy_parts.operations import measure_op, operations
+from accuracy_parts.quick import measure_quick
 from accuracy_parts.rows import CACHES, NVBENCH
 
 NVBENCH_GROUP = 8
@@ -28,7 +29,10 @@ PROBES: dict[str, Callable[..., results.Row]] = {
 
 def make_cases(device: torch.device) -> dict[str, Measure]:
     ops = operations(device)
-    cases: dict[str, Measure] = {"cost": functools.partial(measure_cost, device)}
+    cases: dict[str, Measure] = {
+        "cost": functools.partial(measure_cost, device),
+        "quick": functools.partial(measure_quick, ops),
+    }
     for asked_ns in SPINS_NS:
         cases[f"spin/{asked_ns} ns"] = functools.partial(measure_spin, asked_ns)
     cases |= stamped_cases(device)

@@ -1,4 +1,4 @@
-from . import nn, ops
+from . import nn, ops, testing
 from .conv.advice import Advice
 from .conv.explain.explain import explain
 from .conv.explain.explanation import Explanation
@@ -105,6 +105,7 @@ __all__ = [
     "reset_clocks",
     "show_config",
     "sweep",
+    "testing",
     "time_modules",
     "time_op",
     "trace_clocks",

@@ -319,7 +319,9 @@ TEST(PlantedLoss, OfAFullPoolOfBuffersEndsInEvents) {
     everything.call();
   });
   Callable* const candidates[] = {&call};
-  const Timing timing = time_candidates(candidates, {.on_gpu = true});
+  // More calls than the buffers that CUPTI already has can hold.
+  const Timing timing =
+      time_candidates(candidates, {.on_gpu = true, .stop = {.min_samples = 4000}});
   max_buffers = 512;
   EXPECT_EQ(timing.method.value, Method::kEvent);
   EXPECT_NE(timing.method.reason.find("incomplete"), std::string::npos) << timing.method.reason;

@@ -29,8 +29,15 @@ def governors(cpus: Iterable[int], root: Path = _CPUS) -> tuple[str, ...]:
 
     The tuple is empty if the system does not report them, as in most virtual machines.
     """
-    paths = [root / f"cpu{cpu}" / "cpufreq" / "scaling_governor" for cpu in cpus]
-    return tuple(sorted({path.read_text().strip() for path in paths if path.exists()}))
+    return tuple(
+        sorted({path.read_text().strip() for path in _governor_files(frozenset(cpus), root)})
+    )
+
+
+@functools.cache
+def _governor_files(cpus: frozenset[int], root: Path) -> list[Path]:
+    paths = (root / f"cpu{cpu}" / "cpufreq" / "scaling_governor" for cpu in cpus)
+    return [path for path in paths if path.exists()]
 
 
 def huge_pages(setting: Path = _HUGE_PAGES) -> str | None:

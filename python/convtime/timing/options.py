@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         tolerance: float
         min_samples: int
         max_samples: int | None
+        quick: bool
         timeout: float | None
         log: Callable[[BatchRecord], object] | None
 
@@ -230,6 +231,14 @@ class Options:
         float,
         "seconds after which sampling stops, not counting warm-up and idle time.",
     ] = 1.0
+    quick: Annotated[
+        bool,
+        "whether the whole call takes about 10 ms per candidate: one untimed call in place of a "
+        "steady warm-up, fewer placements, no idling (``regime='auto'`` becomes ``as-is``), and "
+        "sampling until the 10 ms are over, if no other limit ends it before. A longer call is "
+        "timed five times, unless ``min_samples`` is given; five give no 95 % interval. For a "
+        "choice among many candidates, such as an autotuner's.",
+    ] = False
     timeout: Annotated[
         float | None,
         "seconds after which the whole call ends, including waiting and warm-up: with the samples "
@@ -273,6 +282,7 @@ class Options:
             ),
             ("timeout", timely, "a positive number of seconds or None"),
             ("exclusive", isinstance(self.exclusive, bool), "True or False"),
+            ("quick", isinstance(self.quick, bool), "True or False"),
         ):
             if not is_valid:
                 raise ValueError(f"{name} must be {valid}, got {getattr(self, name)!r}")
@@ -280,6 +290,11 @@ class Options:
             raise TypeError(
                 f"log must be a callable that takes each batch's record, such as print, got "
                 f"{self.log!r}"
+            )
+        if self.quick and self.regime in ("burst", "sustained"):
+            raise ValueError(
+                f"quick=True does not wait for a regime of the GPU, got regime={self.regime!r}; use "
+                "'auto' or 'as-is', or leave out quick"
             )
         if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
             raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")

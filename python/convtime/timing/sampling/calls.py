@@ -21,6 +21,7 @@ from convtime.timing.sampling.placement import (
     MOST_OBJECTS,
     CannotPlaceError,
     Copies,
+    Effort,
     blocks_outside,
     count_places,
     method_obstacle,
@@ -143,7 +144,11 @@ def prepared_calls(
             if options.stream is not None:  # the caller's stream may still write to the originals
                 torch.cuda.synchronize(device)
             wants_copies = options.placement != "as-is"
-            room_bytes = room_for_copies(device) // len(candidates) if wants_copies else 0
+            room_bytes = (
+                room_for_copies(device, Effort.of(options)) // len(candidates)
+                if wants_copies
+                else 0
+            )
             every.extend(
                 _on_gpu(candidate, options, device, room_bytes) for candidate in candidates
             )
@@ -232,7 +237,9 @@ def _count_places(
     room_bytes: int,
 ) -> int:
     backward = original.candidate.backward
-    places, why_few = count_places(original, wanted, room_bytes, backward=backward)
+    places, why_few = count_places(
+        original, wanted, room_bytes, Effort.of(options), backward=backward
+    )
     if options.cache == "rotate":
         if options.placement == "auto":
             calls.placement_remarks.append("cache='rotate' copies its tensors")

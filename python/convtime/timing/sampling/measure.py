@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
@@ -19,7 +20,7 @@ from convtime.timing.condition import Condition
 from convtime.timing.host_reading import HostReading
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
-from convtime.timing.sampling import cache, cpu, inputs
+from convtime.timing.sampling import cache, cpu, inputs, quick
 from convtime.timing.sampling.calls import PreparedCalls, prepared_calls
 from convtime.timing.sampling.profilers import make_way_for_profilers
 from convtime.timing.sampling.reach import Walk, tensors_of
@@ -66,6 +67,7 @@ def measure(
 
     ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
     """
+    start = perf_counter()
     limit = limit or TimeLimit.of(options.timeout)
     place = find_place(candidates, options.device)
     _refuse_contradictions(candidates, options, place)
@@ -87,7 +89,11 @@ def measure(
             cpu.pinned(pin),  # last: threads that start inside it inherit the pin
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
-            records = _sample(prepared, options, place, stream or 0, limit)
+            sampling = options
+            if options.quick:
+                gone = perf_counter() - start - turn["waited_seconds"]
+                sampling = quick.hastened(options, gone, len(candidates), on_gpu=place.on_gpu)
+            records = _sample(prepared, sampling, place, stream or 0, limit)
             outcomes = [
                 calls.outcome(record.pop("results_reason"))
                 for calls, record in zip(prepared, records, strict=True)
@@ -340,12 +346,14 @@ def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
         "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
         "host": host,
         "counters_reason": record["counters_reason"] or _why_all_include_others(host),
-        "steady": record["steady"] if options.warmup == "steady" else None,
+        "steady": (record["steady"] if options.warmup == "steady" and not options.quick else None),
     }
 
 
 def _with_conditions(fields: dict[str, Any], options: Options) -> dict[str, Any]:
     """Join what was used with what was requested and why they differ."""
+    if options.quick and options.regime == "auto" and not fields["regime_reason"]:
+        fields["regime_reason"] = quick.REGIME_REASON
     for name in ("method", "metric", "queue", "cache", "placement", "regime"):
         reason = fields.pop(f"{name}_reason")
         fields[name] = Condition(fields[name], getattr(options, name), reason)
@@ -367,14 +375,16 @@ def _current_stream(device: torch.device) -> int:
 
 def _warmup(options: Options) -> dict[str, Any]:
     asked = _plain(options.warmup)
-    if isinstance(asked, str):
+    if options.quick and isinstance(asked, str):
+        calls, seconds = 1, 0.0
+    elif isinstance(asked, str):
         calls, seconds = _CALLS_BEFORE_STEADY, 0.0
     else:
         calls, seconds = (asked, 0.0) if isinstance(asked, int) else (1, asked)
     return {
         "warmup_calls": calls,
         "warmup_seconds": seconds,
-        "warmup_steady": options.warmup == "steady",
+        "warmup_steady": options.warmup == "steady" and not options.quick,
         "max_steady_seconds": min(_MAX_STEADY_SECONDS, float(options.budget)),
     }
 

@@ -24,6 +24,7 @@ from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
+from convtime.timing.sampling import quick
 from convtime.timing.sampling.copying import Original, Storages, UncopiableError, is_on
 from convtime.timing.sampling.reach import is_plain, reachable
 
@@ -240,12 +241,38 @@ def method_obstacle(options: Options) -> str:
     return ""
 
 
-def room_for_copies(device: torch.device) -> int:
-    """Bytes of GPU memory that copies may use: 4 GiB, or a quarter of the free memory if less."""
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How much copies may cost.
+
+    Attributes:
+        places: maximum number of placements of a candidate.
+        seconds: host time to make them.
+        nbytes: memory for those of all candidates.
+    """
+
+    places: int
+    seconds: float
+    nbytes: int
+
+    @classmethod
+    def of(cls, options: Options) -> Effort:
+        """Return what the options allow."""
+        if options.quick:
+            return cls(quick.PLACES, quick.COPYING_SECONDS, quick.COPIED_BYTES)
+        return cls(_MOST_PLACES, _COPYING_SECONDS, _MOST_BYTES)
+
+
+def room_for_copies(device: torch.device, effort: Effort) -> int:
+    """Bytes of GPU memory that copies may use: a quarter of the free memory at most."""
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    with contextlib.suppress(RuntimeError):  # other allocators than PyTorch's do not report these
-        free_bytes += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(_MOST_BYTES, free_bytes // 4)
+    with contextlib.suppress(
+        RuntimeError, KeyError
+    ):  # other allocators than PyTorch's do not report these
+        held = torch.cuda.memory_stats_as_nested_dict(device)
+        reserved, used = (held[f"{kind}_bytes"]["all"] for kind in ("reserved", "allocated"))
+        free_bytes += reserved["current"] - used["current"]
+    return min(effort.nbytes, free_bytes // 4)
 
 
 def place(original: Original, placement: Placement, places: int) -> Copies:
@@ -271,7 +298,12 @@ def _saying_why_not() -> Iterator[None]:
 
 
 def count_places(
-    original: Original, placement: Placement, room_bytes: int, *, backward: bool = False
+    original: Original,
+    placement: Placement,
+    room_bytes: int,
+    effort: Effort,
+    *,
+    backward: bool = False,
 ) -> tuple[int, str]:
     """Return at how many placements a candidate can be called, and why so few; empty if not few.
 
@@ -279,6 +311,7 @@ def count_places(
         original: the candidate to copy.
         placement: ``random`` or ``aligned``.
         room_bytes: memory that the copies may use.
+        effort: limits of the number of copies, and of the time that they take.
         backward: whether the gradients are set to None before each call.
 
     Raises:
@@ -294,13 +327,13 @@ def count_places(
             f"its tensors take {nbytes / 2**20:,.1f} MiB, and {_FEWEST_PLACES} copies do not fit "
             f"into {room_bytes / 2**20:,.0f} MiB"
         )
-    seconds = _seconds_to_copy(original)
-    if seconds > _COPYING_SECONDS:
+    seconds = _seconds_to_copy(original, effort)
+    if seconds > effort.seconds:
         raise CannotPlaceError(f"copying its inputs takes {seconds * 1e3:.0f} ms")
-    affordable = max(_FEWEST_PLACES, int(_COPYING_SECONDS / seconds))
-    count = min(fitting, affordable, _MOST_PLACES)
-    if count == _MOST_PLACES:
-        return count, ""
+    affordable = max(_FEWEST_PLACES, int(effort.seconds / seconds))
+    count = min(fitting, affordable, effort.places)
+    if count == effort.places:
+        return count, "" if count == _MOST_PLACES else "quick timing makes no more copies"
     if count == fitting:
         return count, f"there is memory for {count} copies"
     return count, f"copying its inputs takes {seconds * 1e3:.1f} ms"
@@ -370,7 +403,7 @@ def _is_compiled(found: object) -> bool:
     return isinstance(found, torch.nn.Module) and found._compiled_call_impl is not None
 
 
-def _seconds_to_copy(original: Original) -> float:
+def _seconds_to_copy(original: Original, effort: Effort) -> float:
     """Time a copy that shares the storages; the minimum of two unless the first is fast."""
     seconds = float("inf")
     for _ in range(2):
@@ -378,7 +411,7 @@ def _seconds_to_copy(original: Original) -> float:
         with _saying_why_not(), without_modes():
             original.on(original.storages)
         seconds = min(seconds, perf_counter() - start)
-        if seconds * _MOST_PLACES < _COPYING_SECONDS:
+        if seconds * effort.places < effort.seconds:
             break
     return seconds
 
