@@ -293,8 +293,8 @@ class Options:
             )
         if self.quick and self.regime in ("burst", "sustained"):
             raise ValueError(
-                f"quick=True does not wait for a regime of the GPU, got regime={self.regime!r}; use "
-                "'auto' or 'as-is', or leave out quick"
+                f"quick=True does not wait for a regime of the GPU, got regime={self.regime!r}; "
+                "use 'auto' or 'as-is', or leave out quick"
             )
         if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
             raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,8 @@ _MOST_BYTES = 4 << 30
 _MOST_PLACES = 256
 _FEWEST_PLACES = 4
 _COPYING_SECONDS = 0.03
+_FEW_TENSORS = 8
+_FEW_TENSORS_SECONDS = 40e-6  # assumed on every host
 #: Copying more objects takes longer than that.
 MOST_OBJECTS = 10_000
 # A second sample at the same placement shows how much of the spread is between placements.
@@ -330,7 +333,8 @@ def count_places(
     seconds = _seconds_to_copy(original, effort)
     if seconds > effort.seconds:
         raise CannotPlaceError(f"copying its inputs takes {seconds * 1e3:.0f} ms")
-    affordable = max(_FEWEST_PLACES, int(effort.seconds / seconds))
+    # A power of two: later timings then need blocks of the same sizes, which the allocator has.
+    affordable = max(_FEWEST_PLACES, 1 << int(math.log2(effort.seconds / seconds)))
     count = min(fitting, affordable, effort.places)
     if count == effort.places:
         return count, "" if count == _MOST_PLACES else "quick timing makes no more copies"
@@ -404,7 +408,12 @@ def _is_compiled(found: object) -> bool:
 
 
 def _seconds_to_copy(original: Original, effort: Effort) -> float:
-    """Time a copy that shares the storages; the minimum of two unless the first is fast."""
+    """Time a copy that shares the storages; the minimum of two unless the first is fast.
+
+    A few plain tensors are not tried: that would take as long as ten of their copies.
+    """
+    if original.is_flat and len(original.tensors) <= _FEW_TENSORS:
+        return _FEW_TENSORS_SECONDS
     seconds = float("inf")
     for _ in range(2):
         start = perf_counter()

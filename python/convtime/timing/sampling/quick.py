@@ -9,8 +9,8 @@ from convtime.timing.options import Options
 #: Why a quick timing does not control the regime.
 REGIME_REASON = "quick timing does not let the GPU idle"
 
-#: Placements of a candidate: about half as many as there is time for samples.
-PLACES = 32
+#: Placements of a candidate: about as many as there is time for samples of a short kernel.
+PLACES = 16
 #: Seconds of host time to make the copies of a candidate.
 COPYING_SECONDS = 0.0015
 #: Bytes of all copies, which the GPU has to write.
