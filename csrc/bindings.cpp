@@ -293,8 +293,8 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
                          bool several_ranks, std::size_t warmup_calls, double warmup_seconds,
                          bool warmup_steady, double max_steady_seconds, const std::string& stop,
                          std::size_t min_samples, std::size_t max_samples, double budget,
-                         double tolerance, double margin, double seconds_left,
-                         const py::object& on_batch) {
+                         double tolerance, double margin, double first_batch_seconds,
+                         double seconds_left, const py::object& on_batch) {
   std::vector<std::unique_ptr<convtime::RotatingCallable>> callables;
   std::vector<std::unique_ptr<OfOneRank>> refusing;
   std::vector<convtime::Callable*> pointers;
@@ -325,6 +325,7 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
   options.warmup.steady = warmup_steady;
   options.warmup.max_steady_seconds = max_steady_seconds;
   options.stop = stop_rule(stop, min_samples, max_samples, budget, tolerance, margin);
+  options.stop.first_batch_seconds = first_batch_seconds;
   options.hooks = python_hooks();
   options.supervision = supervision(seconds_left, on_batch);
   convtime::Timing timing;
@@ -440,7 +441,8 @@ PYBIND11_MODULE(_C, module) {
              py::arg("several_ranks"), py::arg("warmup_calls"), py::arg("warmup_seconds"),
              py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
              py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
-             py::arg("tolerance"), py::arg("margin"), py::arg("seconds_left"), py::arg("on_batch"));
+             py::arg("tolerance"), py::arg("margin"), py::arg("first_batch_seconds"),
+             py::arg("seconds_left"), py::arg("on_batch"));
   py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
   module.def("cuda_available", &convtime::cuda_available);
   py::class_<OfOneRankContext>(module, "OfOneRank")

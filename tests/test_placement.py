@@ -353,6 +353,7 @@ def run(calls: PreparedCalls, samples: int = 20) -> dict[str, Any]:
         budget=60.0,
         tolerance=0.01,
         margin=0.01,
+        first_batch_seconds=0.0,
         seconds_left=float("inf"),
         on_batch=None,
     )

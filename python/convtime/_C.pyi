@@ -116,6 +116,7 @@ def time_candidates(
     budget: float,
     tolerance: float,
     margin: float,
+    first_batch_seconds: float,
     seconds_left: float,
     on_batch: Callable[[dict[str, Any]], object] | None,
 ) -> list[dict[str, Any]]: ...

@@ -208,6 +208,34 @@ TEST_F(SamplerTest, CallsEveryCandidateOnceARoundInChangingOrder) {
   EXPECT_LT(a_first, 30U);
 }
 
+TEST_F(SamplerTest, TakesMoreThanTheLeastInTheFirstBatchWhereCallsAreShort) {
+  const StopRule rule{.min_samples = 5, .budget_seconds = 1e-9, .first_batch_seconds = 10};
+  Callable* const short_call[] = {&a_};
+  EXPECT_EQ(Sampler(timer_, nullptr, nullptr, kOneCall, rule)
+                .run(short_call)
+                .candidates[0]
+                .seconds.size(),
+            BatchRunner::kMaxRounds);
+  EXPECT_EQ(timer_.batch_sizes, (std::vector<std::size_t>{1, BatchRunner::kMaxRounds}));
+  StopRule few = rule;
+  few.max_samples = 7;
+  EXPECT_EQ(
+      Sampler(timer_, nullptr, nullptr, kOneCall, few).run(short_call).candidates[0].seconds.size(),
+      7U);
+}
+
+TEST_F(SamplerTest, TakesTheLeastInTheFirstBatchWhereCallsAreLong) {
+  FunctionCallable slow([] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
+  timer_.seconds[&slow] = 1;
+  Callable* const candidates[] = {&slow};
+  const StopRule rule{.min_samples = 5, .budget_seconds = 1e-9, .first_batch_seconds = 1e-3};
+  EXPECT_EQ(Sampler(timer_, nullptr, nullptr, kOneCall, rule)
+                .run(candidates)
+                .candidates[0]
+                .seconds.size(),
+            5U);
+}
+
 TEST_F(SamplerTest, WarmsUpEachCandidate) {
   const SamplerResult result =
       Sampler(timer_, nullptr, nullptr, {.calls = 5, .steady = false}, {.min_samples = 1})

@@ -50,6 +50,9 @@ struct StopRule {
   double tolerance = 0.005;          ///< for kInterval and kNoise
   double margin = 0.01;              ///< for kVerdict: ratios this close to 1 are the same
   double doubt = 0;                  ///< for kVerdict: see judge()
+  /// The first batch has more than min_samples rounds if as many untimed calls would take less than
+  /// this: a batch costs time of its own, which a short run should spend once.
+  double first_batch_seconds = 0;
 
   /// Throws std::invalid_argument if no sampling could satisfy the rule.
   CONVTIME_API void validate() const;

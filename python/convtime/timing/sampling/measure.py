@@ -275,6 +275,7 @@ def _sample(
         several_ranks=several_ranks(),
         **_warmup(options),
         **options.stop_rule(),
+        first_batch_seconds=len(prepared) * quick.FIRST_BATCH_SECONDS if options.quick else 0.0,
         seconds_left=limit.seconds_left,
         on_batch=None if options.log is None else log_of(options.log),
     )

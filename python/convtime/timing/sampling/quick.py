@@ -16,6 +16,10 @@ COPYING_SECONDS = 0.0015
 #: Bytes of all copies, which the GPU has to write.
 COPIED_BYTES = 1280 << 20
 
+#: Per candidate: as many untimed calls as take this long are timed in the first batch, which for
+#: short calls is the only one.
+FIRST_BATCH_SECONDS = 0.008
+
 _SECONDS = 0.01  # per candidate, for everything
 # Of these, for what follows the preparation and is not sampling: starting the tracer, first calls,
 # and reading the conditions afterwards.
