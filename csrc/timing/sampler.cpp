@@ -167,6 +167,7 @@ class Sampler::Run {
   void time_out();
   std::size_t next_rounds(double elapsed_seconds) const;
   StopReason decide(double elapsed_seconds);
+  bool tells_disturbed_rounds() const;
   std::vector<std::size_t> undisturbed_rounds();
   void part_disturbed();
 
@@ -200,16 +201,17 @@ class Sampler::Run {
   std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
   bool warming_up_ = true;
-  std::vector<bool> disturbed_;  ///< for each of the timer's readings
-  std::size_t undisturbed_ = 0;  ///< rounds
-  bool begins_anew_ = false;     ///< in another regime, whose warm-up follows
+  bool has_readings_ = timer_.host_record() != nullptr;  ///< of the host's state
+  std::vector<bool> disturbed_;                          ///< for each of the timer's readings
+  std::size_t undisturbed_ = 0;                          ///< rounds
+  bool begins_anew_ = false;  ///< in another regime, whose warm-up follows
 };
 
 void Sampler::Run::warm_up() {
   const double start = now_seconds();
   call_untimed();
   judge_.know_tick(timer_.tick_seconds());
-  judge_.know_doubt(timer_.host_record() == nullptr ? 0 : kDoubtOfCpuRatios);
+  judge_.know_doubt(has_readings_ ? kDoubtOfCpuRatios : 0);
   if (calibrate_) {
     judge_.expect(calibrate_(batches_.holds_queue()));
   }
@@ -379,13 +381,17 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
 }
 
 StopReason Sampler::Run::decide(double elapsed_seconds) {
-  std::vector<std::size_t> rounds = undisturbed_rounds();
-  if (rounds.size() < std::max(rule_.min_samples, kFewestSamples) &&
-      elapsed_seconds >= kPatience * rule_.budget_seconds) {
-    rounds.resize(rounds_of(result_));
-    std::iota(rounds.begin(), rounds.end(), 0);
+  std::vector<std::size_t> rounds;
+  undisturbed_ = rounds_of(result_);
+  if (tells_disturbed_rounds()) {
+    rounds = undisturbed_rounds();
+    if (rounds.size() < std::max(rule_.min_samples, kFewestSamples) &&
+        elapsed_seconds >= kPatience * rule_.budget_seconds) {
+      rounds.resize(rounds_of(result_));
+      std::iota(rounds.begin(), rounds.end(), 0);
+    }
+    undisturbed_ = rounds.size();
   }
-  undisturbed_ = rounds.size();
   std::vector<CandidateSamples> chosen;
   std::vector<std::size_t> batches;
   if (undisturbed_ < rounds_of(result_)) {
@@ -418,17 +424,19 @@ StopReason Sampler::Run::decide(double elapsed_seconds) {
   return reason;
 }
 
-/// Return all rounds if the method has no readings, or if the requested number of samples must be
-/// taken.
+/// Return whether disturbed rounds are known and not counted. All count if the method has no
+/// readings, or if the requested number of samples must be taken.
+bool Sampler::Run::tells_disturbed_rounds() const {
+  return rule_.criterion != StopCriterion::kCount && has_readings_;
+}
+
 std::vector<std::size_t> Sampler::Run::undisturbed_rounds() {
-  const std::size_t rounds = rounds_of(result_);
-  std::vector<std::size_t> found;
-  const HostRecord* const host =
-      rule_.criterion == StopCriterion::kCount ? nullptr : timer_.host_record();
+  const HostRecord* const host = tells_disturbed_rounds() ? timer_.host_record() : nullptr;
   for (std::size_t i = disturbed_.size(); host != nullptr && i < host->readings.size(); ++i) {
     disturbed_.push_back(is_disturbed(host->readings[i], host->cores));
   }
-  for (std::size_t round = 0; round < rounds; ++round) {
+  std::vector<std::size_t> found;
+  for (std::size_t round = 0; round < rounds_of(result_); ++round) {
     const bool disturbed = std::any_of(
         result_.candidates.begin(), result_.candidates.end(), [&](const CandidateSamples& samples) {
           return host != nullptr && disturbed_[samples.readings[round]];
@@ -443,10 +451,10 @@ std::vector<std::size_t> Sampler::Run::undisturbed_rounds() {
 /// Discard disturbed rounds if there are enough others. Otherwise keep all, and report the
 /// disturbance.
 void Sampler::Run::part_disturbed() {
-  const HostRecord* const host = timer_.host_record();
-  if (host == nullptr) {
+  if (!has_readings_) {
     return;
   }
+  const HostRecord* const host = timer_.host_record();
   result_.host = *host;
   result_.host.used_cores = timer_.used_cores();
   std::vector<std::size_t> rounds = undisturbed_rounds();
