@@ -68,6 +68,9 @@ def do_bench_cudagraph(
 ) -> float | list[float]:
     """Time a function in CUDA graphs, with the L2 cache as the previous call left it.
 
+    This takes longer than :func:`do_bench`, because the calls are captured first: 24 ms to 35 ms on
+    an H100 for calls of up to 200 µs.
+
     Args:
         fn: the function to time, without parameters. A CUDA graph must be able to capture it.
         rep: limit of the time for samples, in milliseconds, as for :func:`do_bench`.
