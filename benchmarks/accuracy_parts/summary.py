@@ -16,6 +16,8 @@ from accuracy_parts.rows import (
     truth_for_methods,
 )
 
+_QUICK_UP_TO_SECONDS = 200e-6  # longer operations are called five times, however long that takes
+
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Of what the rows yield; what they do not yield is left out."""
@@ -83,9 +85,6 @@ def _summarise_cost(row: results.Row) -> dict[str, float]:
     if "as_is_call_s" in row:
         summary["as_is_call_5us_kernel_s"] = statistics.median(row["as_is_call_s"])
     return summary
-
-
-_QUICK_UP_TO_SECONDS = 200e-6  # longer operations are called five times, however long that takes
 
 
 def _summarise_quick(ops: dict[str, results.Row]) -> dict[str, float]:
