@@ -151,17 +151,13 @@ class TestOnGpu:
         assert 4 <= measured.placements <= quick.PLACES
         assert measured.steady is None
 
-    def test_do_bench_is_near_a_full_measurement(self) -> None:
+    @pytest.mark.parametrize(
+        ("function", "cache"), [(do_bench, "cold"), (do_bench_cudagraph, "warm")]
+    )
+    def test_it_is_near_a_full_measurement(self, function: Any, cache: Any) -> None:
         x = torch.randn(1 << 24, device="cuda")
-        full = convtime.time_op(torch.relu, x, cache="cold").median
-        found = do_bench(lambda: torch.relu(x), return_mode="median")
-        assert isinstance(found, float)
-        assert found == pytest.approx(1e3 * full, rel=0.1)
-
-    def test_do_bench_cudagraph_is_near_a_full_measurement(self) -> None:
-        x = torch.randn(1 << 24, device="cuda")
-        full = convtime.time_op(torch.relu, x, cache="warm").median
-        found = do_bench_cudagraph(lambda: torch.relu(x), return_mode="median")
+        full = convtime.time_op(torch.relu, x, cache=cache).median
+        found = function(lambda: torch.relu(x), return_mode="median")
         assert isinstance(found, float)
         assert found == pytest.approx(1e3 * full, rel=0.1)
 

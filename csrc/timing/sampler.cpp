@@ -369,7 +369,7 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
                           : rule_.budget_seconds - elapsed_seconds;
   const std::size_t affordable = batches_.batch_rounds_in(std::min(regime_.batch_seconds(), left));
   const std::size_t taken = undisturbed_;
-  if (taken == 0 && rule_.first_batch_seconds > 0) {
+  if (rounds_of(result_) == 0 && rule_.first_batch_seconds > 0) {
     return std::min(batches_.batch_rounds_in(std::numeric_limits<double>::infinity()),
                     std::clamp(batches_.rounds_in(rule_.first_batch_seconds), rule_.min_samples,
                                rule_.max_samples));

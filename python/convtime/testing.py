@@ -32,8 +32,9 @@ def do_bench(
 ) -> float | list[float]:
     """Time a function that launches GPU kernels, with a cold L2 cache before each call.
 
-    The time is that of the kernels, without gaps between launches. Unlike ``triton.testing``'s
-    function of this name, it takes about 10 ms instead of 125 ms, unless a call is longer.
+    The time is that of the kernels, without gaps between launches; if a call launches none, it is
+    the host's time. Unlike ``triton.testing``'s function of this name, it takes about 10 ms instead
+    of more than 100 ms, unless a call is longer.
 
     Args:
         fn: the function to time, without parameters.

@@ -120,7 +120,7 @@ def measure(
             name=candidate.name,
             inputs=inputs.sentences(remarked),
             **of_all,
-            **_with_conditions(outcome | _fields(record, options), options),
+            **_with_conditions(outcome | _fields(record, sampling), options),
         )
         for candidate, outcome, remarked, record in zip(
             candidates, outcomes, remarks, records, strict=True
@@ -347,7 +347,7 @@ def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
         "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
         "host": host,
         "counters_reason": record["counters_reason"] or _why_all_include_others(host),
-        "steady": (record["steady"] if options.warmup == "steady" and not options.quick else None),
+        "steady": record["steady"] if options.warmup == "steady" else None,
     }
 
 
@@ -376,16 +376,14 @@ def _current_stream(device: torch.device) -> int:
 
 def _warmup(options: Options) -> dict[str, Any]:
     asked = _plain(options.warmup)
-    if options.quick and isinstance(asked, str):
-        calls, seconds = 1, 0.0
-    elif isinstance(asked, str):
+    if isinstance(asked, str):
         calls, seconds = _CALLS_BEFORE_STEADY, 0.0
     else:
         calls, seconds = (asked, 0.0) if isinstance(asked, int) else (1, asked)
     return {
         "warmup_calls": calls,
         "warmup_seconds": seconds,
-        "warmup_steady": options.warmup == "steady" and not options.quick,
+        "warmup_steady": options.warmup == "steady",
         "max_steady_seconds": min(_MAX_STEADY_SECONDS, float(options.budget)),
     }
 

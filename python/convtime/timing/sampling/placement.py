@@ -41,10 +41,10 @@ _MOST_BYTES = 4 << 30
 _MOST_PLACES = 256
 _FEWEST_PLACES = 4
 _COPYING_SECONDS = 0.03
-_FEW_TENSORS = 8
-_FEW_TENSORS_SECONDS = 40e-6  # assumed on every host
 #: Copying more objects takes longer than that.
 MOST_OBJECTS = 10_000
+_FEW_TENSORS = 8
+_FEW_TENSORS_SECONDS = 40e-6  # to copy them, assumed on every host
 # A second sample at the same placement shows how much of the spread is between placements.
 _VISITED_TWICE = 8
 
@@ -267,11 +267,10 @@ class Effort:
 
 
 def room_for_copies(device: torch.device, effort: Effort) -> int:
-    """Bytes of GPU memory that copies may use: a quarter of the free memory at most."""
+    """Bytes of GPU memory that copies may use, at most a quarter of the free memory."""
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    with contextlib.suppress(
-        RuntimeError, KeyError
-    ):  # other allocators than PyTorch's do not report these
+    # Other allocators than PyTorch's do not report these.
+    with contextlib.suppress(RuntimeError, KeyError):
         held = torch.cuda.memory_stats_as_nested_dict(device)
         reserved, used = (held[f"{kind}_bytes"]["all"] for kind in ("reserved", "allocated"))
         free_bytes += reserved["current"] - used["current"]

@@ -41,6 +41,7 @@ def hastened(options: Options, gone: float, candidates: int, *, on_gpu: bool) ->
     return dataclasses.replace(
         options,
         regime="as-is" if on_gpu else options.regime,
+        warmup=1 if isinstance(options.warmup, str) else options.warmup,
         min_samples=(
             _REQUIRED_SAMPLES if options.min_samples == Options.min_samples else options.min_samples
         ),
