@@ -43,6 +43,8 @@ from .timing.measurement import Ceilings, Measurement
 from .timing.options import Options
 from .timing.time_op import time_op
 from .timing.verdict import Judgement, Ratio
+from .tuning.race import race
+from .tuning.race_result import Dropped, Race
 
 __version__: str
 
@@ -62,6 +64,7 @@ __all__ = [
     "Counters",
     "CountersUnavailable",
     "Diagnosis",
+    "Dropped",
     "Energy",
     "Examination",
     "Explanation",
@@ -76,6 +79,7 @@ __all__ = [
     "PassTimes",
     "PeakMemory",
     "PlanChoice",
+    "Race",
     "Ratio",
     "Recording",
     "RegionTimes",
@@ -99,6 +103,7 @@ __all__ = [
     "ops",
     "peak_memory",
     "plan_cache",
+    "race",
     "read_measurements",
     "record",
     "region",

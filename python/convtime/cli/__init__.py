@@ -22,6 +22,7 @@ from convtime.core.text import printable
 _COMMANDS = {
     "time": "time a statement, as Python's timeit does",
     "compare": "time several statements, interleaved, and compare times and results",
+    "race": "find the fastest of several statements",
     "diagnose": "explain a statement's time and its variation",
     "conv": "time PyTorch's convolution layers against convtime's",
     "sweep": "time statements or convolutions over axes: sizes, dtypes, options, iterations",

@@ -19,12 +19,13 @@ from convtime.regression.changes import Changes
 from convtime.sweeps.result import Sweep
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
+from convtime.tuning.race_result import Race
 
 _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
         *(Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, Examination, Explanation),
-        *(Measurement, ModuleTimes, PeakMemory, Proof, Recording, Sweep),
+        *(Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording, Sweep),
     )
 }
 

@@ -28,18 +28,21 @@ _CHILD = "convtime.timing.fresh_process"
 _PATIENCE_SECONDS = 120.0
 
 
-def send(candidates: Sequence[Candidate], options: Mapping[str, Any]) -> bytes:
+def send(
+    candidates: Sequence[Candidate], options: Mapping[str, Any], what: str = "confirm=True"
+) -> bytes:
     """Serialize the candidates and options for a fresh process.
 
     Args:
         candidates: the baseline first.
-        options: options of ``compare``.
+        options: options of the function that the process calls.
+        what: the option that asks for the process.
 
     Raises:
         ValueError: for a candidate that cannot be sent.
     """
     for candidate in candidates:
-        _check(candidate)
+        _check(candidate, what)
     return _pickled(
         {
             "threads": torch.get_num_threads(),
@@ -102,7 +105,7 @@ def _pickled(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def _check(candidate: Candidate) -> None:
+def _check(candidate: Candidate, what: str) -> None:
     try:
         for function in (candidate.fn, candidate.before):
             # Pickle would send it by a name that the fresh process does not define.
@@ -112,6 +115,6 @@ def _check(candidate: Candidate) -> None:
         _pickled(candidate)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"confirm=True sends the candidates to a fresh process, and {candidate.name!r} cannot "
+            f"{what} sends the candidates to a fresh process, and {candidate.name!r} cannot "
             f"be sent ({first_line(error)}); define its function in a module"
         ) from error

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
         stream: torch.cuda.Stream | None
         exclusive: bool
 
-    class ConditionOptions(DeviceOptions, total=False):
-        """:class:`Options` without ``budget``, ``stop`` and ``margin``."""
+    class RaceOptions(DeviceOptions, total=False):
+        """What ``race`` takes as ``time_op`` does."""
 
         method: Method
         metric: Metric
@@ -59,13 +59,17 @@ if TYPE_CHECKING:
         regime: Regime
         clocks: Clocks
         pin: int | None
+        log: Callable[[BatchRecord], object] | None
+
+    class ConditionOptions(RaceOptions, total=False):
+        """:class:`Options` without ``budget``, ``stop`` and ``margin``."""
+
         warmup: Literal["steady"] | SupportsFloat
         tolerance: float
         min_samples: int
         max_samples: int | None
         quick: bool
         timeout: float | None
-        log: Callable[[BatchRecord], object] | None
 
     class SharedOptions(ConditionOptions, total=False):
         """:class:`Options` without ``stop`` and ``margin``."""

@@ -1,0 +1,66 @@
+"""`convtime race`: find the fastest of several statements."""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+from convtime.cli import snippet
+from convtime.cli.output import add_outputs, check_outputs
+from convtime.cli.timing_options import add_timing_options, timing_options
+from convtime.timing.agreement import Check
+from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS, PATIENCE_SECONDS, race
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Finds the fastest of several statements with convtime.race, in the order that breaks "
+        f"ties. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime race -n "
+        "relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup 'x = torch.randn(1 << 20)'"
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "statements",
+        nargs="*",
+        metavar="STATEMENT",
+        help="statements to choose from; each is named by its own text",
+    )
+    snippet.add_named(parser)
+    snippet.add_setup_options(parser)
+    parser.add_argument(
+        "--check",
+        choices=(*get_args(Check), "none"),
+        default="close",
+        help="drop a statement whose result differs from the first one's: close (beyond a "
+        "tolerance for each dtype, the default), exact (in any bit), or none",
+    )
+    add_timing_options(
+        parser,
+        but=OWN_OPTIONS,
+        defaults={
+            "budget": "0.08 per statement",
+            "margin": str(MOST_MARGIN),
+            "timeout": f"{PATIENCE_SECONDS:g} for the first timing of each statement",
+        },
+    )
+    add_outputs(parser, verbose=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    check_outputs(options)
+    statements = snippet.named_statements(options)
+    with snippet.prepared(options) as (namespace, device):
+        candidates = {
+            name: snippet.candidate_of(
+                statement, options, namespace, name=name, what=f"statement {name!r}"
+            )
+            for name, statement in statements.items()
+        }
+        raced = race(
+            candidates,
+            check=None if options.check == "none" else options.check,
+            **timing_options(options),
+        )
+    snippet.deliver(options, raced, device, "")
+    return 0

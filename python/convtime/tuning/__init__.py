@@ -1,0 +1,1 @@
+"""Choose the fastest of several candidates."""

@@ -1,0 +1,268 @@
+"""Decide which candidates stay in a race, how long each round lasts, and who wins.
+
+Each candidate is first timed alone. Rounds then time those that are left together, and drop those
+that are slower than the fastest. No device is used here: a Timer does the timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Protocol
+
+from convtime.core.errors import first_line
+from convtime.timing.comparison import Agreement, Comparison
+from convtime.timing.measurement import Measurement
+from convtime.tuning.race_result import Dropped, Race
+
+#: What is told of a race: the stage (``alone``, ``check`` or the number of a round), and its names.
+Tell = Callable[[str, Sequence[str]], object]
+
+_ALONE = "alone"
+# How many times the shortest time makes a candidate clearly slower. Times alone depend on the clock
+# that the GPU has at that time: on an H100 they are off by up to 5 %, and by more on a CPU.
+_CLEARLY_SLOWER = 1.5
+_FINALISTS = 4  # so few are not screened
+_SCREENING_SHARE = 1 / 3  # of the time left
+_SCREENED_SHARE = 1 / 4  # screening goes on if it drops this share of the candidates
+
+
+class UnusableError(RuntimeError):
+    """A candidate has made the GPU unusable for this process.
+
+    Attributes:
+        name: the candidate; empty if it is one of several.
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class Timer(Protocol):
+    """What a race needs of a device."""
+
+    def alone(self, name: str) -> Measurement:
+        """Time a candidate in isolation, briefly; raise what it raises, or an UnusableError."""
+
+    def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+        """Time candidates interleaved and compare them with the first one."""
+
+    def agreements(self, names: Sequence[str]) -> Mapping[str, Agreement]:
+        """Compare results with the reference's; empty if they are not to be compared."""
+
+    def too_fast(self, measured: Measurement) -> str:
+        """Return why a time is too short for the device, or an empty string."""
+
+
+def run(
+    names: Sequence[str],
+    timer: Timer,
+    *,
+    order: Sequence[str],
+    seconds: float,
+    margin: float,
+    tell: Tell,
+    clock: Callable[[], float] = monotonic,
+) -> Race:
+    """Run a race.
+
+    Args:
+        names: the candidates, in the order of the first timing.
+        timer: what times them.
+        order: the same names, in the order that breaks ties.
+        seconds: planned duration.
+        margin: relative difference that counts as equal.
+        tell: called at the start of each timing.
+        clock: time in seconds.
+
+    Raises:
+        RuntimeError: no candidate could be timed.
+        UnusableError: as ``timer.alone``.
+    """
+    return _Heats(names, timer, order, seconds, margin, tell, clock).result()
+
+
+def fastest_in(compared: Comparison) -> str:
+    """Return the candidate with the smallest ratio to the baseline, which has ratio 1."""
+    return min(
+        (compared.baseline, *compared.others),
+        key=lambda name: 1.0 if name == compared.baseline else compared.ratio(name).value,
+    )
+
+
+def ties_in(compared: Comparison, fastest: str, order: Iterable[str]) -> tuple[str, ...]:
+    """Return the candidates, in order, that are not slower than the fastest beyond the margin."""
+    return tuple(
+        name
+        for name in order
+        if name in compared.measurements
+        and (name == fastest or compared.verdict(name, fastest) != "slower")
+    )
+
+
+def winner_in(compared: Comparison, fastest: str, ties: Sequence[str]) -> str:
+    """Return the first of the ties within half of the margin of the fastest.
+
+    The other half is what a repetition may be off by: the winner is then still one of its ties.
+    """
+    limit = 1 + compared.margin / 2
+    return next(
+        name for name in ties if name == fastest or compared.ratio(name, fastest).value <= limit
+    )
+
+
+class _Heats:
+    def __init__(
+        self,
+        names: Sequence[str],
+        timer: Timer,
+        order: Sequence[str],
+        seconds: float,
+        margin: float,
+        tell: Tell,
+        clock: Callable[[], float],
+    ) -> None:
+        self._names = names
+        self._timer = timer
+        self._order = order
+        self._seconds = seconds
+        self._margin = margin
+        self._tell = tell
+        self._clock = clock
+        self._start = clock()
+        self._alone: dict[str, Measurement] = {}
+        self._agreements: Mapping[str, Agreement] = {}
+        self._rounds: list[Comparison] = []
+        self._dropped: dict[str, Dropped] = {}
+        self._remarks: dict[str, str] = {}
+
+    def result(self) -> Race:
+        self._time_alone(self._names)
+        self._drop_without_gpu_work()
+        self._check_results()
+        self._recheck_too_fast()
+        self._drop_clearly_slower()
+        while len(self._left()) > 1:
+            last = self._is_last()
+            if self._run_round(last) and last:
+                break
+        if not self._left():
+            reasons = "; ".join(f"{name!r}: {drop.reason}" for name, drop in self._dropped.items())
+            raise RuntimeError(f"none of the candidates can be timed: {reasons}")
+        return self._race()
+
+    def _left(self) -> list[str]:
+        """Return the candidates that were not dropped, the one with the shortest time first."""
+        left = [name for name in self._names if name not in self._dropped]
+        if not self._rounds:
+            return sorted(left, key=lambda name: self._alone[name].median)
+        last = self._rounds[-1]
+        return sorted(left, key=lambda name: last.ratio(name).value)
+
+    def _drop(self, name: str, reason: str, stage: str = _ALONE) -> None:
+        self._dropped[name] = Dropped(reason, stage, self._clock() - self._start)
+
+    def _time_alone(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._tell(_ALONE, (name,))
+            try:
+                self._alone[name] = self._timer.alone(name)
+            except UnusableError:
+                raise
+            except Exception as error:  # a candidate may raise anything
+                self._drop(name, f"it failed ({first_line(error)})")
+
+    def _drop_without_gpu_work(self) -> None:
+        """Dropped calls that only the host could time, unless all are of that kind."""
+        on_host = [name for name in self._left() if self._alone[name].method == "cpu"]
+        if len(on_host) < len(self._left()):
+            for name in on_host:
+                self._drop(name, "it issues no work to the GPU, unlike others")
+
+    def _check_results(self) -> None:
+        names = [name for name in self._names if name not in self._dropped]
+        self._tell("check", names)
+        self._agreements = self._timer.agreements(names)
+        for name, agreement in self._agreements.items():
+            if agreement.same is False:
+                self._drop(name, str(agreement))
+
+    def _recheck_too_fast(self) -> None:
+        """Time candidates again whose times the device cannot reach, which one mishap explains."""
+        for name in self._left():
+            if self._timer.too_fast(self._alone[name]):
+                self._time_alone([name])
+            too_fast = "" if name in self._dropped else self._timer.too_fast(self._alone[name])
+            if too_fast:
+                self._remarks[name] = too_fast
+
+    def _drop_clearly_slower(self) -> None:
+        left = self._left()
+        least = min((self._alone[name].median for name in left), default=0.0)
+        for name in left:
+            ratio = self._alone[name].median / least if least > 0 else 1.0
+            if ratio > _CLEARLY_SLOWER:
+                self._drop(name, f"alone, it took {ratio:.2f} times as long as {left[0]}")
+
+    def _is_last(self) -> bool:
+        left = self._left()
+        if len(left) <= _FINALISTS:
+            return True
+        if not self._rounds:
+            return False
+        screened = len(self._rounds[-1].measurements)
+        return screened - len(left) < _SCREENED_SHARE * screened
+
+    def _run_round(self, last: bool) -> bool:
+        """Time those that are left together; return whether none of them failed."""
+        left = self._left()
+        stage = str(len(self._rounds) + 1)
+        self._tell(stage, left)
+        seconds = max(self._seconds - (self._clock() - self._start), 0.0)
+        if not last:
+            seconds *= _SCREENING_SHARE
+        try:
+            compared = self._timer.together(left, seconds, last=last)
+        except UnusableError:
+            raise
+        except Exception as error:  # of a candidate; alone, it shows itself
+            self._time_alone(left)
+            if len(self._left()) == len(left):
+                raise RuntimeError(
+                    f"the candidates {', '.join(map(repr, left))} can be timed alone, but not "
+                    f"together ({first_line(error)}); race fewer"
+                ) from error
+            return False
+        self._rounds.append(compared)
+        fastest = fastest_in(compared)
+        for name in left:
+            judged = compared.judge(name, fastest)
+            if judged.verdict == "slower":
+                more = judged.ratio.value - 1
+                self._drop(name, f"it is {more:.2%} slower than {fastest}", stage)
+        return True
+
+    def _race(self) -> Race:
+        left = self._left()
+        if len(left) == 1:
+            fastest = winner = left[0]
+            ties: tuple[str, ...] = (winner,)
+        else:
+            last = self._rounds[-1]
+            fastest = fastest_in(last)
+            ties = ties_in(last, fastest, self._order)
+            winner = winner_in(last, fastest, ties)
+        return Race(
+            winner=winner,
+            fastest=fastest,
+            ties=ties,
+            order=tuple(self._order),
+            margin=self._margin,
+            alone=self._alone,
+            rounds=tuple(self._rounds),
+            dropped=self._dropped,
+            same_results=self._agreements,
+            remarks=self._remarks,
+            seconds=self._clock() - self._start,
+        )

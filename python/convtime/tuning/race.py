@@ -1,0 +1,266 @@
+"""Find the fastest of several callables."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from tqdm import tqdm
+
+from convtime.core.errors import first_line
+from convtime.core.load import _C
+from convtime.timing.agreement import Check, check_results
+from convtime.timing.candidate import Candidate, candidates_of, distinct
+from convtime.timing.ceilings import with_rates
+from convtime.timing.compare import compare
+from convtime.timing.comparison import Agreement, Comparison
+from convtime.timing.measurement import Measurement
+from convtime.timing.options import Options, is_finite
+from convtime.timing.sampling.measure import find_place, measure, turn_on
+from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.signature import options_of, takes_options
+from convtime.tuning import heats, isolation
+from convtime.tuning.race_result import Race
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from convtime.timing.options import RaceOptions
+
+MOST_MARGIN = 0.01
+PATIENCE_SECONDS = 60.0
+_SECONDS_PER_CANDIDATE = 0.08
+_TOO_FAST = 1.1  # times the rate that a large copy or matmul reaches
+_FEW_SAMPLES = 6  # the fewest that have an interval
+_IDLE_SECONDS = 1.0
+
+#: The options that the stages of a race set themselves.
+OWN_OPTIONS = ("stop", "tolerance", "warmup", "min_samples", "max_samples", "quick")
+
+
+@takes_options(*OWN_OPTIONS)
+def race(
+    candidates: Mapping[str, Callable[[], object] | Candidate]
+    | Sequence[Callable[[], object] | Candidate],
+    *,
+    key: Callable[[str], Any] | None = None,
+    check: Check | bool | None = "close",
+    reference: Callable[[], object] | Candidate | None = None,
+    isolated: bool = False,
+    progress: bool | None = None,
+    margin: float = MOST_MARGIN,
+    budget: float | None = None,
+    timeout: float = PATIENCE_SECONDS,
+    **options: Unpack[RaceOptions],
+) -> Race:
+    """Find the fastest of several callables, so that racing them again gives the same answer.
+
+    Each candidate is timed alone for about 10 ms, as by ``time_op(..., quick=True)``. Those that
+    fail, return another result than the reference, or take more than 1.5 times the shortest time
+    are dropped. The others are timed together: ``compare`` calls them in random order, round by
+    round, and those that it finds slower than the fastest by more than the margin are dropped. Its
+    last round starts when times and clocks no longer drift. Candidates that it does not find slower
+    are ties. Among those whose time is within half of the margin of the shortest, the first one
+    wins.
+
+    Args:
+        candidates: callables without arguments, or with them (:class:`convtime.Candidate`), by name
+            or in a sequence, as for ``compare``.
+        key: function of a candidate's name, whose smallest value wins among ties. Default: the
+            given order.
+        check: whether candidates must return the same result as the reference: ``close`` (within a
+            tolerance for each dtype), ``exact`` (bit by bit), or None (no check). See
+            docs/explanation/comparing.md.
+        reference: a callable or Candidate, whose result is right; it is not timed. Default: the
+            first candidate that does not fail.
+        isolated: whether the race runs in a child process, which can be replaced when a candidate
+            ends it, does not return, or makes the GPU unusable (an illegal memory access). This
+            takes some seconds. Functions must be defined in modules, which the child imports; and
+            tensors are copied to it.
+        progress: whether to show a progress bar on standard error. Default: on a terminal only.
+        margin: relative difference that counts as equal, above 0 and at most 0.01.
+        budget: planned duration in seconds. Default: 0.08 per candidate. It is exceeded by the
+            first calls, e.g. compilations, by long calls, of which each has at least two, and six
+            in a round, and by a child process's start.
+        timeout: seconds after which a candidate that has not been timed alone is dropped. In this
+            process, this does not interrupt a call that does not return, and if the GPU does not
+            become idle, the race ends with an error.
+        {options}
+
+    Returns:
+        The winner, the ties, all times and why each other candidate was dropped.
+
+    Raises:
+        ValueError: if there are fewer than two candidates, or an argument is out of range;
+            otherwise as ``compare``.
+        TypeError: for a candidate that is not callable, or an unknown option.
+        RuntimeError: if no candidate can be timed, or if one makes the GPU unusable in this
+            process.
+    """
+    raced = candidates_of(candidates)
+    names = [candidate.name for candidate in raced]
+    if len(raced) < 2:
+        got = f"{names[0]!r} alone; time_op times it" if raced else "none"
+        raise ValueError(f"there must be at least two candidates to race, got {got}")
+    known = check is None or isinstance(check, bool)
+    if not known and not (isinstance(check, str) and check in get_args(Check)):
+        raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
+    for what, number, most in (
+        ("margin", margin, MOST_MARGIN),
+        ("budget", _SECONDS_PER_CANDIDATE if budget is None else budget, float("inf")),
+        ("timeout", timeout, float("inf")),
+    ):
+        if not (is_finite(number) and 0 < float(number) <= most):
+            limit = f" and at most {most}" if is_finite(most) else ""
+            raise ValueError(f"{what} must be a number above 0{limit}, got {number!r}")
+    if not isinstance(isolated, bool):
+        raise ValueError(f"isolated must be True or False, got {isolated!r}")
+    if isolated and not (options.get("stream") is None and options.get("log") is None):
+        raise ValueError(
+            "isolated=True cannot use a stream or a log, which do not exist in a child process; "
+            "leave out stream and log"
+        )
+    if reference is not None:
+        made = reference if isinstance(reference, Candidate) else Candidate(reference)
+        reference = made.but(name=distinct("reference", raced))
+    order = names if key is None else sorted(names, key=key)
+    chosen = options_of("race", {"margin": margin, "timeout": timeout, **options})
+    chosen.check_ranges()
+    plan = isolation.Plan(
+        candidates={candidate.name: candidate for candidate in raced},
+        reference=reference,
+        check=("close" if check is True else check) or None,
+        order=order,
+        seconds=_SECONDS_PER_CANDIDATE * len(raced) if budget is None else float(budget),
+        options=chosen,
+    )
+    with _shown(progress, len(raced)) as tell:
+        return isolation.run(plan, tell) if isolated else run(plan, tell)
+
+
+def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
+    """Run a race in this process.
+
+    Raises:
+        RuntimeError: as :func:`race`.
+        ValueError: a stream of the GPU is being captured, or as ``compare``.
+    """
+    candidates = plan.candidates
+    place = find_place([*candidates.values()], plan.options.device)
+    options = dataclasses.replace(plan.options, device=place.device)
+    with turn_on(place, options, TimeLimit(None)):
+        return heats.run(
+            [*candidates],
+            _Timer(plan, options, [gpu.index for gpu in place.gpus]),
+            order=plan.order,
+            seconds=plan.seconds,
+            margin=options.margin,
+            tell=tell,
+        )
+
+
+class _Timer:
+    """Times the candidates of a plan on its device."""
+
+    def __init__(self, plan: isolation.Plan, options: Options, gpus: Sequence[int]) -> None:
+        self._plan = plan
+        self._gpus = gpus
+        as_is = "as-is" if options.regime == "auto" else options.regime
+        self._last = dataclasses.replace(options, regime=as_is)
+        self._early = dataclasses.replace(options, regime="as-is")
+
+    def alone(self, name: str) -> Measurement:
+        candidate = self._plan.candidates[name]
+        longer = {"budget": 0.2} if self._plan.thorough else {"quick": True}
+        options = dataclasses.replace(self._early, min_samples=2, **longer)
+        try:
+            measured = measure([candidate], options)[0]
+        except Exception:
+            self._require_usable([name])
+            raise
+        return with_rates(candidate, measured, options)
+
+    def _require_usable(self, names: Sequence[str]) -> None:
+        """Raise an UnusableError if the GPU does no further work in this process."""
+        try:
+            if not self._gpus or _C.idle_within([*self._gpus], _IDLE_SECONDS):
+                return
+            why = "work on the GPU does not end"
+        except RuntimeError as error:
+            why = f"work on the GPU failed ({first_line(error)})"
+        several = "" if len(names) == 1 else "one of "
+        raise heats.UnusableError(
+            names[0] if len(names) == 1 else "",
+            f"{why} after {several}{', '.join(map(repr, names))} ran, and nothing else can run "
+            "there in this process; in a new process, race(..., isolated=True) drops such a "
+            "candidate",
+        )
+
+    def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+        options = self._last if last else self._early
+        given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+        given |= {
+            "stop": "verdict",
+            "budget": seconds,
+            "warmup": "steady" if last else 1,
+            "min_samples": _FEW_SAMPLES,
+            "timeout": None,
+        }
+        try:
+            return compare(
+                [self._plan.candidates[name] for name in names],
+                check=None,
+                interference=False,
+                **given,
+            )
+        except Exception:
+            self._require_usable(names)
+            raise
+
+    def agreements(self, names: Sequence[str]) -> Mapping[str, Agreement]:
+        how = self._plan.check
+        others = [self._plan.candidates[name] for name in names]
+        if self._plan.reference is not None:
+            others.insert(0, self._plan.reference)
+        if how is None or len(others) < 2:
+            return {}
+        found = check_results(others, how, self._early, TimeLimit(None))
+        self._require_usable(names)
+        return found
+
+    def too_fast(self, measured: Measurement) -> str:
+        ceilings = measured.ceilings
+        if ceilings is None:
+            return ""
+        reached = [(measured.flops_per_second, ceilings.flops_per_second, "matmul")]
+        if measured.cache != "warm":  # a cache is faster than memory
+            reached.append((measured.bytes_per_second, ceilings.bytes_per_second, "copy"))
+        for rate, ceiling, what in reached:
+            if rate is not None and rate > _TOO_FAST * ceiling:
+                return (
+                    f"it reaches {rate / ceiling:.0%} of the rate of this device's largest {what}: "
+                    "its flops or nbytes are too high, it computes in another precision, or it "
+                    "leaves out work"
+                )
+        return ""
+
+
+@contextlib.contextmanager
+def _shown(progress: bool | None, count: int) -> Iterator[heats.Tell]:
+    """Show a race's stages as the description of a progress bar over the candidates."""
+    with tqdm(
+        total=count,
+        unit="candidate",
+        disable=(None if sys.stderr else True) if progress is None else not progress,
+        leave=False,
+    ) as bar:
+
+        def tell(stage: str, names: Sequence[str]) -> None:
+            told = names[0] if stage == "alone" else f"{stage}, {len(names)} left"
+            bar.set_description_str(" ".join(told.split()))
+            bar.update(stage == "alone")
+
+        yield tell
