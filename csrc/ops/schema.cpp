@@ -68,9 +68,6 @@ TORCH_LIBRARY(convtime, library) {
       "str loss, str optimizer, float momentum, float beta2, float epsilon, float weight_decay, "
       "bool scaled, int growth_interval, bool tf32=False, bool tuned=False, "
       "int plan=0, int steps=1) -> ()");
-  library.def(
-      "mlp_tune(Tensor inputs, Tensor weights, Tensor(a!) scratch, *, int batch, int outputs, "
-      "str activation, bool has_master, bool tf32) -> ()");
   library.def("mlp_scratch_bytes(Tensor weights, int inputs, int outputs, int batch) -> int");
   // Descriptions of the ways to divide an on-chip step; `plan` is an index into them.
   library.def("mlp_plans(Tensor weights, int inputs, int outputs, int batch) -> str[]");

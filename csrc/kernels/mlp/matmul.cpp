@@ -1,9 +1,6 @@
 #include "kernels/mlp/matmul.h"
 
-#include <cublasLt.h>
-
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -12,19 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_check.h"
-#include "core/cuda_event.h"
 #include "core/current_device.h"
 #include "core/unique_handle.h"
 
 namespace convtime::mlp {
 namespace {
 
-constexpr int kCandidates = 16;
-constexpr int kRounds = 5;
-constexpr int kRepeats = 5;
-constexpr float kWorthwhile = 0.98F;  // relative to the first candidate's time; smaller gains are
-                                      // noise
+constexpr int kSuggestions = 16;
 constexpr std::uint32_t kAlignment = 16;
 
 void check(cublasStatus_t status, const char* call) {
@@ -170,20 +161,21 @@ std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Mat
   return algorithms;
 }
 
-cublasStatus_t run(cublasLtContext* handle, const Described& described, const Operands& operands,
-                   const cublasLtMatmulAlgo_t& algorithm, void* workspace, cudaStream_t stream) {
+void run_product(cublasLtContext* handle, const Described& described, const Operands& operands,
+                 const cublasLtMatmulAlgo_t& algorithm, void* workspace, cudaStream_t stream) {
   const float one = 1;
   const float zero = 0;
-  return cublasLtMatmul(handle, described.description.get(), &one, operands.a, described.a.get(),
-                        operands.b, described.b.get(), &zero, operands.d, described.d.get(),
-                        operands.d, described.d.get(), &algorithm, workspace,
-                        BlasLt::kWorkspaceBytes, stream);
+  check(cublasLtMatmul(handle, described.description.get(), &one, operands.a, described.a.get(),
+                       operands.b, described.b.get(), &zero, operands.d, described.d.get(),
+                       operands.d, described.d.get(), &algorithm, workspace,
+                       BlasLt::kWorkspaceBytes, stream),
+        "cublasLtMatmul");
 }
 
 /// The algorithms found for a product on a device.
 struct Choice {
   std::optional<cublasLtMatmulAlgo_t> first;  // none: cuBLASLt has no algorithm for it
-  std::optional<cublasLtMatmulAlgo_t> fastest;
+  std::optional<cublasLtMatmulAlgo_t> chosen;
 };
 
 std::mutex mutex;
@@ -203,35 +195,6 @@ Choice& choice_of(cublasLtContext* handle, const Matmul& matmul) {
   return found->second;
 }
 
-/// Return the fastest candidate. Runs are interleaved because clocks change during them.
-cublasLtMatmulAlgo_t find_fastest(cublasLtContext* handle, const Described& described,
-                                  const Operands& operands,
-                                  const std::vector<cublasLtMatmulAlgo_t>& candidates,
-                                  void* workspace, cudaStream_t stream) {
-  std::vector<float> milliseconds(candidates.size(), std::numeric_limits<float>::infinity());
-  const CudaEvent begin = make_event();
-  const CudaEvent end = make_event();
-  for (int round = 0; round <= kRounds; ++round) {
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      CONVTIME_CUDA_CHECK(cudaEventRecord(begin.get(), stream));
-      cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-      for (int repeat = 0; repeat < kRepeats && status == CUBLAS_STATUS_SUCCESS; ++repeat) {
-        status = run(handle, described, operands, candidates[i], workspace, stream);
-      }
-      CONVTIME_CUDA_CHECK(cudaEventRecord(end.get(), stream));
-      CONVTIME_CUDA_CHECK(cudaEventSynchronize(end.get()));
-      if (round > 0 && status == CUBLAS_STATUS_SUCCESS) {  // the first round is a warm-up
-        float elapsed = 0;
-        CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&elapsed, begin.get(), end.get()));
-        milliseconds[i] = std::min(milliseconds[i], elapsed);
-      }
-    }
-  }
-  const auto least = std::min_element(milliseconds.begin(), milliseconds.end());
-  const bool is_worthwhile = *least < kWorthwhile * milliseconds.front();
-  return candidates[is_worthwhile ? static_cast<std::size_t>(least - milliseconds.begin()) : 0];
-}
-
 }  // namespace
 
 bool BlasLt::can_multiply(cublasLtContext* handle, const Matmul& matmul) {
@@ -248,14 +211,34 @@ void BlasLt::multiply(const Matmul& matmul, const Operands& operands) const {
                              std::to_string(matmul.m) + " × " + std::to_string(matmul.k) + " by " +
                              std::to_string(matmul.k) + " × " + std::to_string(matmul.n));
   }
-  if (choosing_ == Choosing::kTune && !choice.fastest) {
-    choice.fastest = find_fastest(handle_, described, operands,
-                                  suggestions(handle_, matmul, kCandidates), workspace_, stream_);
-  }
-  const bool is_first = choosing_ == Choosing::kFirst || !choice.fastest;
-  const cublasLtMatmulAlgo_t algorithm = is_first ? *choice.first : *choice.fastest;
+  const bool is_first = choosing_ == Choosing::kFirst || !choice.chosen;
+  const cublasLtMatmulAlgo_t algorithm = is_first ? *choice.first : *choice.chosen;
   lock.unlock();
-  check(run(handle_, described, operands, algorithm, workspace_, stream_), "cublasLtMatmul");
+  if (seen_ != nullptr) {
+    seen_->push_back({matmul, operands});
+  }
+  run_product(handle_, described, operands, algorithm, workspace_, stream_);
+}
+
+Suggestions::Suggestions(cublasLtContext* handle, const Product& product, void* workspace)
+    : handle_(handle),
+      product_(product),
+      workspace_(workspace),
+      algorithms_(suggestions(handle, product.matmul, kSuggestions)) {}
+
+bool Suggestions::is_chosen() const {
+  const std::lock_guard lock(mutex);
+  return choice_of(handle_, product_.matmul).chosen.has_value();
+}
+
+void Suggestions::run(std::size_t algorithm, cudaStream_t stream) const {
+  const Described described(product_.matmul, product_.operands.bias);
+  run_product(handle_, described, product_.operands, algorithms_.at(algorithm), workspace_, stream);
+}
+
+void Suggestions::choose(std::size_t algorithm) const {
+  const std::lock_guard lock(mutex);
+  choice_of(handle_, product_.matmul).chosen = algorithms_.at(algorithm);
 }
 
 }  // namespace convtime::mlp

@@ -1,14 +1,14 @@
 #pragma once
 
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/element_type.h"
-
-struct cublasLtContext;
 
 namespace convtime::mlp {
 
@@ -53,8 +53,13 @@ struct Operands {
 /// How a product's algorithm is chosen.
 enum class Choosing : std::int8_t {
   kFirst,  // cuBLASLt's first suggestion
-  kTuned,  // the fastest algorithm found by tuning, if the product was tuned
-  kTune,   // find the fastest unless it is known
+  kTuned,  // the algorithm that Suggestions::choose() set for the product, if any
+};
+
+/// A product to run.
+struct Product {
+  Matmul matmul;
+  Operands operands;
 };
 
 /// cuBLASLt on a stream. Choices are kept per device for the life of the process; sums are computed
@@ -63,9 +68,10 @@ class BlasLt {
  public:
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
-  /// The workspace must have kWorkspaceBytes.
-  BlasLt(cublasLtContext* handle, void* workspace, Choosing choosing, cudaStream_t stream)
-      : handle_(handle), workspace_(workspace), choosing_(choosing), stream_(stream) {}
+  /// The workspace must have kWorkspaceBytes. `seen`, unless null, gets each product that runs.
+  BlasLt(cublasLtContext* handle, void* workspace, Choosing choosing, cudaStream_t stream,
+         std::vector<Product>* seen)
+      : handle_(handle), workspace_(workspace), choosing_(choosing), stream_(stream), seen_(seen) {}
 
   /// Return whether cuBLASLt has an algorithm for the product.
   static bool can_multiply(cublasLtContext* handle, const Matmul& matmul);
@@ -78,6 +84,31 @@ class BlasLt {
   void* workspace_;
   Choosing choosing_;
   cudaStream_t stream_;
+  std::vector<Product>* seen_;
+};
+
+/// The algorithms that cuBLASLt suggests for a product, its fastest estimate first.
+class Suggestions {
+ public:
+  /// The workspace must have BlasLt::kWorkspaceBytes, and outlive this like the operands.
+  Suggestions(cublasLtContext* handle, const Product& product, void* workspace);
+
+  std::size_t size() const { return algorithms_.size(); }
+
+  /// Return whether choose() set an algorithm for the product.
+  bool is_chosen() const;
+
+  /// Run the product with an algorithm.
+  void run(std::size_t algorithm, cudaStream_t stream) const;
+
+  /// Set the algorithm of all such products with Choosing::kTuned on this device.
+  void choose(std::size_t algorithm) const;
+
+ private:
+  cublasLtContext* handle_;
+  Product product_;
+  void* workspace_;
+  std::vector<cublasLtMatmulAlgo_t> algorithms_;
 };
 
 }  // namespace convtime::mlp

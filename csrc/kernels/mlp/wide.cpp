@@ -1,5 +1,7 @@
 #include "kernels/mlp/wide.h"
 
+#include <set>
+
 #include "kernels/mlp/matmul.h"
 #include "kernels/mlp/wide_kernels.h"
 
@@ -129,7 +131,7 @@ class Products {
 class Pass {
  public:
   Pass(const MlpWide& wide, const MlpNet& net, const void* weights, std::int64_t rows, MlpWork work,
-       ElementType stored, void* scratch, Choosing choosing)
+       ElementType stored, void* scratch, Choosing choosing, std::vector<Product>* seen = nullptr)
       : net_(net),
         weights_(weights),
         rows_(rows),
@@ -138,7 +140,7 @@ class Pass {
         stream_(wide.stream),
         scratch_(net, rows, work, scratch),
         products_(net, rows, stored),
-        cublas_(wide.cublas, scratch_.workspace, choosing, wide.stream),
+        cublas_(wide.cublas, scratch_.workspace, choosing, wide.stream, seen),
         fused_(products_.fuses(wide.cublas)) {}
 
   const Scratch& scratch() const { return scratch_; }
@@ -250,14 +252,45 @@ bool mlp_wide_fuses_activation(const MlpNet& net, std::int64_t batch, cublasLtCo
   return Products(net, batch, net.type).fuses(cublas);
 }
 
-void tune_mlp_wide(const MlpWide& wide, const MlpNet& net, const void* weights, const void* inputs,
-                   std::int64_t batch, bool has_master, void* scratch) {
+struct MlpWideProducts::Suggested {
+  std::vector<mlp::Suggestions> products;
+};
+
+MlpWideProducts::MlpWideProducts(const MlpWide& wide, const MlpNet& net, const void* weights,
+                                 const void* inputs, std::int64_t batch, bool has_master,
+                                 void* scratch)
+    : suggested_(std::make_unique<Suggested>()) {
+  std::vector<Product> seen;
   const Pass pass(wide, net, weights, batch, MlpWork::kTraining, stored_type(net, has_master),
-                  scratch, Choosing::kTune);
+                  scratch, Choosing::kTuned, &seen);
   pass.take_inputs(inputs, {});
   pass.forward();
   pass.backward();
   pass.differentiate_weights(pass.scratch().gradients);
+  std::set<Matmul> known;
+  for (const Product& product : seen) {
+    if (known.insert(product.matmul).second) {
+      suggested_->products.emplace_back(wide.cublas, product, pass.scratch().workspace);
+    }
+  }
+}
+
+MlpWideProducts::~MlpWideProducts() = default;
+
+std::vector<std::int64_t> MlpWideProducts::algorithms() const {
+  std::vector<std::int64_t> counts;
+  for (const Suggestions& product : suggested_->products) {
+    counts.push_back(product.is_chosen() ? 1 : static_cast<std::int64_t>(product.size()));
+  }
+  return counts;
+}
+
+void MlpWideProducts::run(std::size_t product, std::size_t algorithm, cudaStream_t stream) const {
+  suggested_->products.at(product).run(algorithm, stream);
+}
+
+void MlpWideProducts::choose(std::size_t product, std::size_t algorithm) const {
+  suggested_->products.at(product).choose(algorithm);
 }
 
 void launch_mlp_wide_steps(const MlpWide& wide, const MlpNet& net, const MlpData& data,

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "core/export.h"
 #include "kernels/mlp/mlp.h"
@@ -19,7 +21,7 @@ namespace convtime {
 /// The caller's handle and the choice of algorithms.
 struct MlpWide {
   cublasLtContext* cublas;  // a cublasLtHandle_t
-  bool tuned;               // use the algorithms that tune_mlp_wide() found fastest
+  bool tuned;               // use the algorithms that MlpWideProducts::choose() set
   cudaStream_t stream;
 };
 
@@ -36,12 +38,30 @@ CONVTIME_API std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t 
 CONVTIME_API bool mlp_wide_fuses_activation(const MlpNet& net, std::int64_t batch,
                                             cublasLtContext* cublas);
 
-/// Time cuBLASLt's suggestions for each product of a training step, unless the fastest is known.
-/// Reads the weights and the first batch, writes only to scratch memory, and synchronizes the
-/// device.
-CONVTIME_API void tune_mlp_wide(const MlpWide& wide, const MlpNet& net, const void* weights,
-                                const void* inputs, std::int64_t batch, bool has_master,
-                                void* scratch);
+/// The distinct products of a training step, with the algorithms that cuBLASLt suggests for each.
+class CONVTIME_API MlpWideProducts {
+ public:
+  /// Run the step's products once. This and run() read the weights and the first batch, which must
+  /// outlive this, and write only to scratch memory.
+  MlpWideProducts(const MlpWide& wide, const MlpNet& net, const void* weights, const void* inputs,
+                  std::int64_t batch, bool has_master, void* scratch);
+  ~MlpWideProducts();
+  MlpWideProducts(const MlpWideProducts&) = delete;
+  MlpWideProducts& operator=(const MlpWideProducts&) = delete;
+
+  /// Return the number of algorithms of each product; 1 if choose() was called for it.
+  std::vector<std::int64_t> algorithms() const;
+
+  /// Run a product with an algorithm. Throws std::out_of_range for others than algorithms().
+  void run(std::size_t product, std::size_t algorithm, cudaStream_t stream) const;
+
+  /// Set the algorithm of a product for all nets on this device, for the life of the process.
+  void choose(std::size_t product, std::size_t algorithm) const;
+
+ private:
+  struct Suggested;
+  std::unique_ptr<Suggested> suggested_;
+};
 
 CONVTIME_API void launch_mlp_wide_steps(const MlpWide& wide, const MlpNet& net, const MlpData& data,
                                         const MlpRule& rule, const MlpScaling& scaling,

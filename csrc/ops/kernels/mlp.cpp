@@ -23,6 +23,10 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <torch/custom_class.h>
+
+#include <memory>
+#include <utility>
 
 #include "kernels/mlp/mlp.h"
 #include "kernels/mlp/wide.h"
@@ -542,23 +546,55 @@ void check_scratch(const char* op, const at::Tensor& scratch, const at::Tensor& 
   check_aligned(op, "scratch", scratch);
 }
 
-void tune(const at::Tensor& inputs, const at::Tensor& weights, const at::Tensor& scratch,
-          std::int64_t batch, std::int64_t outputs, std::string_view activation, bool has_master,
-          bool tf32) {
-  constexpr const char* kName = "mlp_tune";
-  check_rows(kName, "inputs", inputs, weights);
-  const c10::cuda::CUDAGuard guard(weights.device());
-  const Net net = check_net(kName, weights, inputs.size(1), outputs, activation);
-  const Choice choice = choose(kName, net, weights, tf32);
-  TORCH_CHECK(choice.is_wide(), kName,
-              ": the net must use cuBLASLt's products to be tuned, got a net that runs on chip");
-  TORCH_CHECK(inputs.is_contiguous() && 1 <= batch && batch <= inputs.size(0), kName,
-              ": inputs must be contiguous and hold a batch of ", batch, " rows, got shape ",
-              inputs.sizes());
-  check_scratch(kName, scratch, weights, choice.scratch_bytes(batch, MlpWork::kTraining));
-  tune_mlp_wide(on_current_stream(true), choice.net, weights.const_data_ptr(),
-                inputs.const_data_ptr(), batch, has_master, scratch.mutable_data_ptr());
-}
+/// The products of a training step of a net that runs with cuBLASLt; see MlpWideProducts.
+class Products : public torch::CustomClassHolder {
+ public:
+  Products(at::Tensor inputs, at::Tensor weights, at::Tensor scratch, std::int64_t batch,
+           std::int64_t outputs, const std::string& activation, bool has_master, bool tf32)
+      : inputs_(std::move(inputs)), weights_(std::move(weights)), scratch_(std::move(scratch)) {
+    constexpr const char* kName = "MlpProducts";
+    check_rows(kName, "inputs", inputs_, weights_);
+    const c10::cuda::CUDAGuard guard(weights_.device());
+    const Net net = check_net(kName, weights_, inputs_.size(1), outputs, activation);
+    const Choice choice = mlp_cuda::choose(kName, net, weights_, tf32);
+    TORCH_CHECK(choice.is_wide(), kName,
+                ": the net must use cuBLASLt's products, got a net that runs on chip");
+    TORCH_CHECK(inputs_.is_contiguous() && 1 <= batch && batch <= inputs_.size(0), kName,
+                ": inputs must be contiguous and hold a batch of ", batch, " rows, got shape ",
+                inputs_.sizes());
+    check_scratch(kName, scratch_, weights_, choice.scratch_bytes(batch, MlpWork::kTraining));
+    products_ = std::make_unique<MlpWideProducts>(
+        on_current_stream(true), choice.net, weights_.const_data_ptr(), inputs_.const_data_ptr(),
+        batch, has_master, scratch_.mutable_data_ptr());
+  }
+
+  std::vector<std::int64_t> algorithms() {
+    const c10::cuda::CUDAGuard guard(weights_.device());
+    return products_->algorithms();
+  }
+
+  void run(std::int64_t product, std::int64_t algorithm) {
+    const c10::cuda::CUDAGuard guard(weights_.device());
+    products_->run(index("product", product), index("algorithm", algorithm),
+                   at::cuda::getCurrentCUDAStream());
+  }
+
+  void choose(std::int64_t product, std::int64_t algorithm) {
+    const c10::cuda::CUDAGuard guard(weights_.device());
+    products_->choose(index("product", product), index("algorithm", algorithm));
+  }
+
+ private:
+  static std::size_t index(const char* name, std::int64_t value) {
+    TORCH_CHECK_INDEX(value >= 0, "MlpProducts: ", name, " must be 0 or more, got ", value);
+    return static_cast<std::size_t>(value);
+  }
+
+  at::Tensor inputs_;
+  at::Tensor weights_;
+  at::Tensor scratch_;
+  std::unique_ptr<MlpWideProducts> products_;
+};
 
 void* pointer(const std::optional<at::Tensor>& tensor) {
   return tensor ? tensor->mutable_data_ptr() : nullptr;
@@ -642,7 +678,15 @@ TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   library.impl("mlp_scratch_bytes", mlp_cuda::scratch_bytes);
   library.impl("mlp_path", mlp_cuda::path);
   library.impl("mlp_plans", mlp_cuda::plans);
-  library.impl("mlp_tune", mlp_cuda::tune);
+}
+
+TORCH_LIBRARY_FRAGMENT(convtime, library) {
+  library.class_<mlp_cuda::Products>("MlpProducts")
+      .def(torch::init<at::Tensor, at::Tensor, at::Tensor, std::int64_t, std::int64_t,
+                       const std::string&, bool, bool>())
+      .def("algorithms", &mlp_cuda::Products::algorithms)
+      .def("run", &mlp_cuda::Products::run)
+      .def("choose", &mlp_cuda::Products::choose);
 }
 #endif
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 
 from convtime.core.errors import InputError
 from convtime.nn.fused_mlp import FusedMLP
 from convtime.nn.require import require, require_member
-from convtime.timing.compare import compare
+from convtime.tuning.race import race
 
 _LOSSES = ("mse", "cross_entropy")
 _OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -23,7 +24,8 @@ _SMALLEST = torch.finfo(torch.float32).tiny  # its reciprocal is finite, too
 _FIRST_SCALE = 65536.0  # as in torch.amp.GradScaler
 _GROWTH_INTERVAL = 2000
 _TUNING_STEPS = 20  # per graph
-_TUNING_SECONDS = 1.0
+_PLANS_SECONDS = 1.0
+_PRODUCT_SECONDS = 0.3
 
 
 class MLPTrainer:
@@ -61,8 +63,9 @@ class MLPTrainer:
             and None for other dtypes.
         tune: on a GPU, whether to time the candidates and take the fastest. For on-chip nets, these
             are the ways to divide a step; this takes a second and leaves the trainer unchanged. For
-            others, these are the algorithms that cuBLASLt suggests for each product; they are timed
-            once per process and shape. Without tuning, heuristics choose. Another trainer may find
+            others, these are the algorithms that cuBLASLt suggests for each product; this takes a
+            third of a second per product, once per process and shape. Without tuning, heuristics
+            choose. Another trainer may find
             a different candidate fastest, and its last digits then differ.
         history: number of steps whose losses are kept.
 
@@ -161,13 +164,7 @@ class MLPTrainer:
             f"tune must be False on a CPU, which has no candidates to time; got {tune}",
         )
         if tune and self.path == "wide":
-            torch.ops.convtime.mlp_tune(
-                self._inputs,
-                self._weights,
-                self._scratch,
-                has_master=self._master is not None,
-                **net,
-            )
+            self._choose_products(net)
         self._options: dict[str, Any] = {
             **net,
             "tuned": tune,
@@ -315,10 +312,29 @@ class MLPTrainer:
         self._master.copy_(torch.where(kept, self._master, self._weights.float()))
         self._version = version
 
+    def _choose_products(self, net: Mapping[str, Any]) -> None:
+        """Choose cuBLASLt's algorithm for each product that no trainer has chosen one for."""
+        products = torch.classes.convtime.MlpProducts(
+            self._inputs,
+            self._weights,
+            self._scratch,
+            net["batch"],
+            net["outputs"],
+            net["activation"],
+            self._master is not None,
+            net["tf32"],
+        )
+        for product, count in enumerate(products.algorithms()):
+            calls = [functools.partial(products.run, product, index) for index in range(count)]
+            if count > 1:
+                products.choose(product, self._fastest(calls, _PRODUCT_SECONDS, method="kernel"))
+
     def _fastest_plan(self, count: int) -> int:
-        """Time this number of plans, interleaved; return the fastest and restore all state."""
+        """Return the fastest of this number of plans, and restore all state."""
+        if count == 1:
+            return 0
         state = self.state_dict()
-        graphs = {}
+        replays = []
         try:
             for plan in range(count):
                 self._options["plan"] = plan
@@ -327,20 +343,29 @@ class MLPTrainer:
                 with torch.cuda.graph(graph):
                     for _ in range(_TUNING_STEPS):
                         self.step()
-                graphs[str(plan)] = graph.replay
-            timed = compare(
-                graphs,
-                method="sync",
-                cache="warm",
-                placement="as-is",  # the steps change the tensors that they read
-                regime="as-is",  # like training; idling between bursts takes seconds
-                check=None,
-                interference=False,
-                budget=_TUNING_SECONDS,
-            )
+                replays.append(graph.replay)
+            return self._fastest(replays, _PLANS_SECONDS, method="sync")
         finally:
             self.load_state_dict(state)
-        return min(range(count), key=lambda plan: timed.measurements[str(plan)].median)
+
+    def _fastest(
+        self,
+        calls: Sequence[Callable[[], object]],
+        seconds: float,
+        method: Literal["kernel", "sync"],
+    ) -> int:
+        """Return the index of the fastest call; of ties, the heuristics' first choice."""
+        raced = race(
+            {str(index): call for index, call in enumerate(calls)},
+            method=method,
+            cache="warm",
+            placement="as-is",  # the calls change the tensors that they read
+            check=None,
+            budget=seconds,
+            device=self._weights.device,
+            progress=False,
+        )
+        return int(raced.winner)
 
     def _state(self) -> dict[str, torch.Tensor]:
         tensors = {
