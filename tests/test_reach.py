@@ -94,6 +94,24 @@ def test_a_class_may_say_anything_of_its_module() -> None:
     assert among(x, found_in(Candidate(len, Moduleless(x), name="one")))
 
 
+class JITFunction:
+    """Like triton's, which leads to all that its compiler has compiled."""
+
+    __module__ = "triton.runtime.jit"
+
+    def __init__(self) -> None:
+        self.cache = [[number] for number in range(100_000)]
+
+
+def test_what_a_compiler_keeps_is_not_searched() -> None:
+    x = torch.zeros(1)
+    kernel = JITFunction()
+    walk = Walk(1000)
+    found = [*tensors_of(Candidate(lambda: (kernel, x), name="one"), walk)]
+    assert among(x, found)
+    assert not walk.ended_early
+
+
 def test_the_nearest_are_found_first_and_a_limit_ends_the_search() -> None:
     x = torch.zeros(1)
     walk = Walk(1000)

@@ -22,6 +22,7 @@ _ALONE = "alone"
 # How many times the shortest time makes a candidate clearly slower. Times alone depend on the clock
 # that the GPU has at that time: on an H100 they are off by up to 5 %, and by more on a CPU.
 _CLEARLY_SLOWER = 1.5
+_LEAST_SECONDS = 0.01  # of a round
 _FINALISTS = 4  # so few are not screened
 _SCREENING_SHARE = 1 / 3  # of the time left
 _SCREENED_SHARE = 1 / 4  # screening goes on if it drops this share of the candidates
@@ -219,7 +220,7 @@ class _Heats:
         left = self._left()
         stage = str(len(self._rounds) + 1)
         self._tell(stage, left)
-        seconds = max(self._seconds - (self._clock() - self._start), 0.0)
+        seconds = max(self._seconds - (self._clock() - self._start), _LEAST_SECONDS)
         if not last:
             seconds *= _SCREENING_SHARE
         try:

@@ -25,6 +25,15 @@ from convtime.timing.candidate import Candidate
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # other classes may hold more than their storage
 _ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes})
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+# Modules of libraries whose objects and functions hold no data of the caller: compilers' states.
+_COMPILERS = (
+    "torch._",
+    "triton.backends",
+    "triton.compiler",
+    "triton.experimental.gluon._runtime",
+    "triton.runtime",
+)
+_LIBRARIES = ("torch", "triton")
 _NOT_FOLLOWED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 # Cached answers about functions and types, which every timing needs again.
 _REMEMBERED = 4096
@@ -150,7 +159,7 @@ def _held_by(parent: object) -> tuple[object, ...]:
 
 
 def _contents(parent: object) -> Iterator[Iterable[object]]:
-    if isinstance(parent, _NOT_FOLLOWED) or _is_torchs_own(parent):
+    if isinstance(parent, _NOT_FOLLOWED) or _is_of_a_compiler(parent):
         return
     if isinstance(parent, torch.Tensor) and not is_plain(parent):
         return
@@ -190,12 +199,12 @@ def _members(kind: type) -> tuple[types.MemberDescriptorType, ...]:
     )
 
 
-def _is_torchs_own(found: object) -> bool:
-    """Whether this is internal to torch (a compiler's state), without any of the caller's data."""
+def _is_of_a_compiler(found: object) -> bool:
+    """Whether this is internal to a compiler, without any of the caller's data."""
     module = getattr(type(found), "__module__", None)  # a class may set this to anything
     return (
         isinstance(module, str)
-        and module.startswith("torch._")
+        and module.startswith(_COMPILERS)
         and not isinstance(found, torch.nn.Module | torch.Tensor)
     )
 
@@ -223,12 +232,12 @@ def tensors_by_variable(
 
 
 def _functions_of(found: object) -> Iterator[_AnyFunction]:
-    """The functions that run when an object is called, except torch's."""
+    """The functions that run when an object is called, except those of torch and triton."""
     if isinstance(found, _AnyFunction):
         functions: tuple[_AnyFunction, ...] = (found,)
     else:
         functions = _call_methods(type(found))  # type: ignore[arg-type]  # types can be hashed
-    return (function for function in functions if not _is_from_torch(function))
+    return (function for function in functions if not _is_from_a_library(function))
 
 
 @functools.lru_cache(_REMEMBERED)
@@ -237,10 +246,10 @@ def _call_methods(kind: type) -> tuple[types.FunctionType, ...]:
     return tuple(method for method in methods if isinstance(method, types.FunctionType))
 
 
-def _is_from_torch(function: _AnyFunction) -> bool:
+def _is_from_a_library(function: _AnyFunction) -> bool:
     """Whether it is library code, whose variables hold none of the caller's data."""
     return isinstance(function, types.FunctionType) and (
-        (function.__module__ or "").partition(".")[0] == "torch"
+        (function.__module__ or "").partition(".")[0] in _LIBRARIES
     )
 
 
