@@ -396,7 +396,7 @@ class TestOnTheGpu:
         raced = race(candidates, isolated=True, timeout=5)
         assert raced.winner in ("add", "double")
         assert "device-side assert" in raced.dropped["access_illegally"].reason
-        assert "TimeoutError" in raced.dropped["spin_forever"].reason
+        assert "timeout=5 s passed" in raced.dropped["spin_forever"].reason
         torch.cuda.synchronize()
 
     @pytest.mark.parametrize("name", ["access_illegally", "spin_forever"])

@@ -123,13 +123,13 @@ def _convolution(draw: random.Random, device: torch.device) -> Iterator[Candidat
     x = torch.randn(batch, channels, side, side, dtype=dtype, device=device)
     weight = torch.randn(filters, channels, kernel, kernel, dtype=dtype, device=device)
     padding = kernel // 2
-    weight_last = weight.to(memory_format=torch.channels_last)
-    for layout, arguments in (
-        ("nchw", (x, weight)),
-        ("nhwc", (x.to(memory_format=torch.channels_last), weight_last)),
-        ("nhwc weight", (x, weight_last)),
+    last = (x.to(memory_format=torch.channels_last), weight.to(memory_format=torch.channels_last))
+    engines = [f"eng{number}" for number in sorted(draw.sample(range(64), 20))]
+    for layout, arguments, policies in (
+        ("nchw", (x, weight), ["heuristic"]),
+        ("nhwc", last, ["heuristic", *engines]),  # cuDNN has some of the engines
     ):
-        for policy in ("heuristic", "benchmark"):
+        for policy in policies:
             yield Candidate(
                 ops.conv2d,
                 *arguments,
