@@ -559,7 +559,7 @@ def test_tuning_that_is_interrupted_leaves_the_weights(monkeypatch: pytest.Monke
     trainer = make_trainer(net, *make_data(net, 16), 8)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: types.SimpleNamespace(replay=None))
     monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
-    monkeypatch.setattr("convtime.nn.mlp_trainer.compare", interrupt)
+    monkeypatch.setattr("convtime.nn.mlp_trainer.race", interrupt)
     with pytest.raises(KeyboardInterrupt):
         trainer._fastest_plan(2)
     assert torch.equal(net.weights, before)

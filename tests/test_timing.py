@@ -28,6 +28,7 @@ from convtime.timing import options as options_module
 from convtime.timing.candidate import Candidate, name_of
 from convtime.timing.options import Cache, Method, Options, Stop
 from convtime.timing.sampling.measure import find_place
+from convtime.tuning.race import OWN_OPTIONS
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2}
 
@@ -1039,7 +1040,11 @@ def test_a_device_that_is_not_the_current_one_can_be_timed() -> None:
 
 def test_the_options_signature_docs_and_types_are_one_list() -> None:
     names = [field.name for field in dataclasses.fields(Options)]
-    for function, but in ((convtime.time_op, {"margin"}), (convtime.compare, set())):
+    for function, but in (
+        (convtime.time_op, {"margin"}),
+        (convtime.compare, set()),
+        (convtime.race, set(OWN_OPTIONS)),
+    ):
         parameters = inspect.signature(function).parameters
         taken = [name for name in names if name not in but]
         assert set(taken) <= set(parameters)
@@ -1051,7 +1056,7 @@ def test_the_options_signature_docs_and_types_are_one_list() -> None:
         node
         for node in ast.walk(source)
         if isinstance(node, ast.ClassDef)
-        and node.name in ("DeviceOptions", "ConditionOptions", "SharedOptions")
+        and node.name in ("DeviceOptions", "RaceOptions", "ConditionOptions", "SharedOptions")
     ]
     typed = {
         statement.target.id: ast.unparse(statement.annotation)
