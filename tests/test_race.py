@@ -15,6 +15,7 @@ import torch
 
 import convtime
 from convtime import Agreement, Candidate, Comparison, Measurement, Race, race
+from convtime.cli import main
 from convtime.timing.condition import Condition
 from convtime.tuning import heats
 from tests.helpers import racers
@@ -355,6 +356,22 @@ class TestOnTheCpu:
         assert "it had not ended after" in raced.dropped["never_return"].reason
         assert "ArithmeticError: no result for this input" in raced.dropped["fail"].reason
         assert raced.order == tuple(candidates)
+
+
+class TestOnTheCommandLine:
+    def test_it_prints_and_writes_the_race(self, tmp_path, capsys) -> None:
+        file = tmp_path / "race.json"
+        arguments = ["race", "-n", "one=torch.sin(x)", "-n", "many=[torch.sin(x)] * len(x.sin())"]
+        setup = ["--setup", "x = torch.randn(1 << 14)", "--check", "none"]
+        assert main([*arguments, *setup, "--device", "cpu", "--json", str(file)]) == 0
+        assert "one wins with" in capsys.readouterr().out
+        loaded = convtime.load(file)
+        assert isinstance(loaded, Race)
+        assert loaded.winner == "one"
+
+    def test_a_single_statement_is_refused(self, capsys) -> None:
+        assert main(["race", "torch.ones(1)"]) == 2
+        assert "at least two candidates to race" in capsys.readouterr().err
 
 
 @pytest.mark.cuda
