@@ -1,7 +1,7 @@
 """Drop-in modules: PyTorch's layers computed by convtime's ops, fused layers, and MLPs."""
 
 from convtime.nn.fused_mlp import FusedMLP
-from convtime.nn.fusion import FusedConvolution, Fusion, fuse, unfuse
+from convtime.nn.fusion import FusedConvolution, FusedModel, Fusing, Fusion, fuse, fusing
 from convtime.nn.layers import (
     Conv1d,
     Conv2d,
@@ -29,12 +29,14 @@ __all__ = [
     "ConvTranspose3d",
     "FusedConvolution",
     "FusedMLP",
+    "FusedModel",
+    "Fusing",
     "Fusion",
     "MLPTrainer",
     "ReLUMaxPool2d",
     "Replacement",
     "fuse",
+    "fusing",
     "replace",
     "restore",
-    "unfuse",
 ]

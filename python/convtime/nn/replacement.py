@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from convtime.core.kinds import KINDS
 from convtime.nn import layers
-from convtime.nn.model_change import ModelChange
+from convtime.nn.layer_report import LayerReport
 from convtime.ops.arguments import DTYPES
 from convtime.ops.flops import register_formulas
 
@@ -26,7 +26,7 @@ _MARK = "_convtime_replaced"
 
 
 @dataclass(frozen=True, repr=False)
-class Replacement(ModelChange):
+class Replacement(LayerReport):
     """The report of :func:`replace`; as a context manager, it restores the model on exit.
 
     Attributes:
@@ -49,7 +49,7 @@ class Replacement(ModelChange):
     def __enter__(self) -> Replacement:
         return self
 
-    def _undo(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         for layer in self._layers:
             if _is_replaced(layer):
                 _restore(layer)

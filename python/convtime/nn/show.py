@@ -9,12 +9,12 @@ from convtime.core.page import Block, Line, Sentences, Table
 from convtime.core.text import printable
 
 if TYPE_CHECKING:
-    from convtime.nn.model_change import ModelChange
+    from convtime.nn.layer_report import LayerReport
 
 _ITSELF = "the model itself"
 
 
-def line(change: ModelChange) -> str:
+def line(change: LayerReport) -> str:
     """Return the number of changed layers, and the names of unchanged layers."""
     told = _counts(change)
     if change.left:
@@ -22,20 +22,20 @@ def line(change: ModelChange) -> str:
     return printable(told)
 
 
-def printed(change: ModelChange) -> Iterator[Block]:
+def printed(change: LayerReport) -> Iterator[Block]:
     """Yield the number of changed layers, and why others were left unchanged."""
     left = (f"{name} is left: {why}" for name, why in _named(change.left))
     yield Sentences(left, title=_counts(change))
 
 
-def details(change: ModelChange) -> Iterator[Block]:
+def details(change: LayerReport) -> Iterator[Block]:
     """Yield why layers were left unchanged, since readers look for them, and each change."""
     yield Line(_counts(change))
     left = [(name, f"left: {why}") for name, why in _named(change.left)]
     yield Table((change.one, ""), left + _named(change.done))
 
 
-def _counts(change: ModelChange) -> str:
+def _counts(change: LayerReport) -> str:
     return f"{len(change.done)} {change.counted}, {len(change.left)} left"
 
 

@@ -1,4 +1,4 @@
-"""The common base of reports of in-place model changes: printing and undoing."""
+"""The common base of reports about a model's layers, which prints them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from convtime.core.shown import Shown
 from convtime.nn import show
 
 
-class ModelChange(Shown, abc.ABC, show=show):
-    """A change of a model's layers; as a context manager, it undoes the change on exit.
+class LayerReport(Shown, abc.ABC, show=show):
+    """What was done with the layers of a model.
 
     Attributes:
         left: The layers that were not changed, as (name, reason); "" is the model itself.
@@ -28,10 +28,3 @@ class ModelChange(Shown, abc.ABC, show=show):
     @abc.abstractmethod
     def done(self) -> tuple[tuple[str, str], ...]:
         """The changed layers, as (name, change)."""
-
-    @abc.abstractmethod
-    def _undo(self) -> None:
-        """Restore the model."""
-
-    def __exit__(self, *_error: object) -> None:
-        self._undo()

@@ -1,0 +1,414 @@
+"""Find the convolutions with their epilogues in a graph that Dynamo captured, and fuse each.
+
+A graph of Dynamo's has torch's functions as nodes. Parameters and buffers are placeholders, and
+``meta["example_value"]`` has the shape and the dtype of each result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.nn import functional as F
+
+from convtime import ops
+from convtime.nn.folding import Folding, folded
+from convtime.ops.arguments import DTYPES
+
+_EPILOGUES = {1: ops.conv1d_epilogue, 2: ops.conv2d_epilogue, 3: ops.conv3d_epilogue}
+_SPATIAL: dict[Any, int] = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+_OURS = {getattr(torch.ops.convtime, f"conv{rank}d"): rank for rank in (1, 2, 3)}
+_SPATIAL |= _OURS | {op.default: rank for op, rank in _OURS.items()}
+_TRANSPOSED = frozenset(
+    getattr(owner, f"conv_transpose{rank}d")
+    for owner in (torch, torch.ops.convtime)
+    for rank in (1, 2, 3)
+)
+# Functions of one tensor; `inplace` is irrelevant, since nothing else uses the activation's input.
+_FUNCTIONS: dict[Any, str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    torch.relu_: "relu",
+    F.relu6: "relu6",
+    F.silu: "silu",
+    F.sigmoid: "sigmoid",
+    torch.sigmoid: "sigmoid",
+    torch.sigmoid_: "sigmoid",
+    F.tanh: "tanh",
+    torch.tanh: "tanh",
+    torch.tanh_: "tanh",
+}
+_METHODS = {name + suffix: name for name in ("relu", "sigmoid", "tanh") for suffix in ("", "_")}
+_GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
+_SUMS = (operator.add, operator.iadd, torch.add)
+# Modules whose functions write in place only if their name or arguments say so.
+_PURE = frozenset(
+    {"torch", "torch.functional", "torch.nn.functional", "torch._C._nn"}
+    | {"_operator", "builtins", "math"}
+)
+_IN_PLACE = frozenset(
+    getattr(operator, name)
+    for name in (
+        *("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow"),
+        *("irshift", "isub", "itruediv", "ixor", "setitem"),
+    )
+)
+_SLOPE = 0.01  # torch's default of leaky_relu
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A convolution in a graph.
+
+    Attributes:
+        name: name of its module, or of the called function in brackets.
+        steps: the fused steps after it: names of modules, or of functions in brackets.
+        reason: why nothing was fused; empty if something was.
+    """
+
+    name: str
+    steps: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclasses.dataclass
+class _Chain:
+    """Calls that each use only the result of the previous one, as its only user."""
+
+    nodes: list[fx.Node]
+    norm: fx.Node | None = None
+    sum: fx.Node | None = None
+    other: fx.Node | None = None
+    alpha: float = 1.0
+    activation: str = "identity"
+    negative_slope: float = _SLOPE
+
+
+def fuse_chains(
+    module: fx.GraphModule,
+    inputs: Sequence[object],
+    is_constant: Callable[[object], bool],
+    names: Mapping[int, str],
+) -> tuple[list[Found], list[Folding]]:
+    """Fuse the chains of a graph in place.
+
+    Args:
+        module: the graph.
+        inputs: values of its placeholders.
+        is_constant: whether a tensor keeps its values, so that a batch norm with such tensors can
+            be folded in advance.
+        names: names of modules by their id.
+
+    Returns:
+        All convolutions, and what is to be folded in advance: for each, the graph has got two more
+        placeholders, for the weight and the bias.
+    """
+    graph = module.graph
+    constants = {
+        node: position
+        for position, (node, value) in enumerate(
+            zip(graph.find_nodes(op="placeholder"), inputs, strict=True)
+        )
+        if is_constant(value) and not _is_written(node)
+    }
+    found: list[Found] = []
+    foldings: list[Folding] = []
+    for node in list(graph.nodes):
+        if node.target in _TRANSPOSED:
+            reason = "it is a transposed convolution, and cuDNN fuses nothing after those"
+            found.append(Found(_module_of(node, names) or f"[{_name(node)}]", reason=reason))
+        if node.op != "call_function" or node.target not in _SPATIAL:
+            continue
+        name = _module_of(node, names) or f"[{_name(node)}]"
+        chain = _follow(node)
+        reason = _why_not(chain)
+        if not reason:
+            found.append(Found(name, tuple(_steps(chain, names))))
+            _rewrite(graph, chain, constants, foldings)
+        else:
+            found.append(Found(name, reason=reason))
+    if any(each.steps for each in found):
+        graph.lint()
+        module.recompile()
+    return found, foldings
+
+
+def _steps(chain: _Chain, names: Mapping[int, str]) -> Iterator[str]:
+    """Yield the names of the steps after the convolution."""
+    for step in chain.nodes[1:]:
+        kind = {chain.norm: "batch_norm", chain.sum: "add"}.get(step, chain.activation)
+        yield _module_of(step, names) or f"[{kind}]"
+
+
+def _module_of(node: fx.Node, names: Mapping[int, str]) -> str:
+    """Return the name of the module whose forward calls the node's function by itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    for key in reversed([*stack]):
+        identity = str(key).partition("@")[0]  # the same module's later calls have a number
+        name = names.get(int(identity), "") if identity.isdecimal() else ""
+        path, kind = stack[key]
+        is_torchs = getattr(kind, "__module__", "").startswith(("torch.nn.", "convtime.nn"))
+        return (name or _plain_path(path)) if is_torchs else ""
+    return ""
+
+
+def _plain_path(path: str) -> str:
+    """Return a module's name from Dynamo's path, such as ``L['self']._modules['block'].0.conv``."""
+    plain = re.sub(r"\.?(__dict__)?(\['_modules'\]|_modules)?\['(\w+)'\]", r".\3", path)
+    return plain.partition(".")[2].partition(".")[2]
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target)).strip("_")
+
+
+def _value(node: object) -> Any:
+    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def _arguments(node: fx.Node, *names: str) -> dict[str, Any] | None:
+    """Return a call's arguments by name; None if it has others than these."""
+    if len(node.args) > len(names) or set(node.kwargs) - set(names):
+        return None
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _convolution_arguments(node: fx.Node) -> dict[str, Any] | None:
+    return _arguments(
+        node,
+        *("input", "weight", "bias", "stride", "padding", "dilation", "groups"),
+        *(("policy",) if node.target not in (torch.conv1d, torch.conv2d, torch.conv3d) else ()),
+    )
+
+
+def _follow(convolution: fx.Node) -> _Chain:
+    chain = _Chain([convolution])
+    while len(chain.nodes[-1].users) == 1:
+        last = chain.nodes[-1]
+        (user,) = last.users
+        if len(chain.nodes) == 1 and _is_foldable_norm(user, last):
+            chain.norm = user
+        elif chain.sum is None and (added := _addend(user, last)) is not None:
+            chain.sum = user
+            chain.other, chain.alpha = added
+        elif (activated := _activation(user, last)) is not None:
+            chain.activation, chain.negative_slope = activated
+            chain.nodes.append(user)
+            break
+        else:
+            break
+        chain.nodes.append(user)
+    return chain
+
+
+def _why_not(chain: _Chain) -> str:
+    first, last = chain.nodes[0], chain.nodes[-1]
+    arguments = _convolution_arguments(first)
+    if arguments is None or not _is_supported(arguments, first):
+        return f"convtime does not compute it (dtypes: one of {DTYPES}; devices: cpu and cuda)"
+    if first is last:
+        if len(first.users) > 1:
+            return "its result is used more than once"
+        if first.users and next(iter(first.users)).target is F.batch_norm:
+            return "its batch norm uses statistics of the batch"
+        return "no batch norm, addition or activation follows it"
+    node = first.next
+    while node is not last:
+        if node not in chain.nodes and _may_write(node):
+            return "a tensor or a mode is or may be changed between it and its epilogue"
+        node = node.next
+    return ""
+
+
+def _is_supported(arguments: Mapping[str, Any], node: fx.Node) -> bool:
+    values = [_value(arguments.get(name)) for name in ("input", "weight")]
+    result = _value(node)
+    return (
+        all(isinstance(value, torch.Tensor) for value in (*values, result))
+        and result.device.type in ("cpu", "cuda")
+        and all(value.dtype in DTYPES for value in (*values, result))
+        and all(value.layout == torch.strided for value in values)
+    )
+
+
+def _is_foldable_norm(node: fx.Node, last: fx.Node) -> bool:
+    """Whether the node is a batch norm with running statistics of the last node's result."""
+    if node.target is not F.batch_norm:
+        return False
+    arguments = _norm_arguments(node)
+    return (
+        arguments is not None
+        and arguments["input"] is last
+        and arguments.get("training", False) is False
+        and all(isinstance(arguments[name], fx.Node) for name in ("running_mean", "running_var"))
+        and isinstance(arguments.get("eps", 1e-5), float)
+        and _value(node) is not None
+        and _value(node).dtype == _value(last).dtype
+    )
+
+
+def _norm_arguments(node: fx.Node) -> dict[str, Any] | None:
+    return _arguments(node, *inspect.signature(F.batch_norm).parameters)
+
+
+def _addend(node: fx.Node, last: fx.Node) -> tuple[fx.Node, float] | None:
+    """Return the tensor that a node adds to the last node's result, and its factor."""
+    is_function = node.op == "call_function" and node.target in _SUMS
+    is_method = node.op == "call_method" and node.target in ("add", "add_")
+    if not (is_function or is_method) or len(node.args) != 2 or set(node.kwargs) - {"alpha"}:
+        return None
+    first, second = node.args
+    alpha = node.kwargs.get("alpha", 1)
+    if not isinstance(alpha, int | float) or first is second:
+        return None
+    if first is last and isinstance(second, fx.Node):
+        other = second
+    elif (
+        second is last
+        and isinstance(first, fx.Node)
+        and alpha == 1
+        and not (node.target is operator.iadd or node.target == "add_")
+    ):
+        other = first
+    else:
+        return None
+    return (other, float(alpha)) if _is_like(_value(other), _value(last)) else None
+
+
+def _is_like(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same shape, dtype and device."""
+    return (
+        isinstance(one, torch.Tensor)
+        and one.dtype == other.dtype
+        and one.device == other.device
+        and one.layout == torch.strided
+        and one.dim() == other.dim()
+        and all(statically_known_true(a == b) for a, b in zip(one.shape, other.shape, strict=True))
+    )
+
+
+def _activation(node: fx.Node, last: fx.Node) -> tuple[str, float] | None:
+    """Return the name and the slope of the activation that a node computes."""
+    if not node.args or node.args[0] is not last:
+        return None
+    if node.op == "call_method":
+        name = _METHODS.get(str(node.target))
+        return (name, _SLOPE) if name and len(node.args) == 1 and not node.kwargs else None
+    if node.op != "call_function":
+        return None
+    if node.target is F.hardtanh:  # torch.nn.ReLU6 calls this
+        limits = _arguments(node, "input", "min_val", "max_val", "inplace") or {}
+        is_relu6 = (limits.get("min_val", -1.0), limits.get("max_val", 1.0)) == (0, 6)
+        return ("relu6", _SLOPE) if is_relu6 else None
+    if node.target is F.gelu:
+        options = _arguments(node, "input", "approximate") or {}
+        name = _GELUS.get(options.get("approximate", "none"))
+        return (name, _SLOPE) if name and options else None
+    if node.target is F.leaky_relu:
+        options = _arguments(node, "input", "negative_slope", "inplace") or {}
+        slope = options.get("negative_slope", _SLOPE)
+        return ("leaky_relu", float(slope)) if options and isinstance(slope, int | float) else None
+    options = _arguments(node, "input", "inplace") or {}
+    name = _FUNCTIONS.get(node.target)
+    return (name, _SLOPE) if name and options else None
+
+
+def _may_write(node: fx.Node) -> bool:
+    """Whether a node may write into a tensor, or change a mode such as autocast."""
+    if node.op not in ("call_function", "call_method"):
+        return node.op == "call_module"
+    if node.op == "call_function":
+        if node.target is F.batch_norm:
+            arguments = _norm_arguments(node) or {"training": True}
+            return arguments.get("training", False) is not False
+        is_pure = getattr(node.target, "__module__", None) in _PURE or node.target in _OURS
+        if not (is_pure or node.target in _SPATIAL or node.target in _EPILOGUES.values()):
+            return True
+    name = str(getattr(node.target, "__name__", node.target))
+    return (
+        (name.endswith("_") and not name.endswith("__"))
+        or node.target in _IN_PLACE
+        or bool(node.kwargs.get("inplace"))
+        or node.kwargs.get("out") is not None
+    )
+
+
+def _is_written(placeholder: fx.Node) -> bool:
+    """Whether the graph may write into a placeholder's tensor."""
+    return any(_may_write(user) for user in placeholder.users)
+
+
+def _rewrite(
+    graph: fx.Graph,
+    chain: _Chain,
+    constants: Mapping[fx.Node, int],
+    foldings: list[Folding],
+) -> None:
+    """Replace a chain by one call, at the place of its last node."""
+    first, last = chain.nodes[0], chain.nodes[-1]
+    arguments = _convolution_arguments(first)
+    assert arguments is not None  # of _why_not
+    if chain.norm is not None:
+        sources, eps = _sources_of(arguments, chain.norm)
+        positions = [None if source is None else constants.get(source, -1) for source in sources]
+        if -1 not in positions:
+            foldings.append(Folding(tuple(positions), eps))
+            weight, bias = _add_placeholders(graph, len(foldings))
+        else:
+            with graph.inserting_before(last):
+                both = graph.call_function(folded, (*sources, eps))
+                weight, bias = (graph.call_function(operator.getitem, (both, i)) for i in (0, 1))
+        arguments |= {"weight": weight, "bias": bias}
+    places = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    defaults = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    given = {**defaults, **arguments}
+    with graph.inserting_before(last):
+        fused = graph.call_function(
+            _EPILOGUES[_SPATIAL[first.target]],
+            tuple(given[place] for place in places),
+            {
+                "other": chain.other,
+                "alpha": chain.alpha,
+                "activation": chain.activation,
+                "negative_slope": chain.negative_slope,
+                "policy": arguments.get("policy"),
+            },
+        )
+    fused.meta = dict(last.meta)
+    last.replace_all_uses_with(fused)
+    for node in reversed(chain.nodes):
+        graph.erase_node(node)
+
+
+def _sources_of(
+    arguments: Mapping[str, Any], norm: fx.Node
+) -> tuple[tuple[fx.Node | None, ...], float]:
+    """Return the tensors that are folded, in the order of `folded`, and eps."""
+    of_norm = _norm_arguments(norm)
+    assert of_norm is not None  # of _is_foldable_norm
+    return (
+        arguments["weight"],
+        arguments.get("bias"),
+        of_norm["running_mean"],
+        of_norm["running_var"],
+        of_norm.get("weight"),
+        of_norm.get("bias"),
+    ), of_norm.get("eps", 1e-5)
+
+
+def _add_placeholders(graph: fx.Graph, number: int) -> tuple[fx.Node, fx.Node]:
+    """Add placeholders for a folded weight and bias after the existing ones."""
+    *_, last = graph.find_nodes(op="placeholder")
+    made = []
+    for what in ("bias", "weight"):
+        with graph.inserting_after(last):
+            made.append(graph.placeholder(f"folded_{what}_{number}"))
+    bias, weight = made
+    return weight, bias

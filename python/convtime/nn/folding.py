@@ -1,0 +1,98 @@
+"""Fold a batch norm with fixed statistics into the convolution before it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from convtime.core.errors import InputError
+
+
+class Folding(NamedTuple):
+    """What is folded in advance.
+
+    Attributes:
+        positions: places of the tensors among a graph's inputs, in the order of :func:`folded`;
+            None for a tensor that does not exist.
+        eps: the batch norm's.
+    """
+
+    positions: tuple[int | None, ...]
+    eps: float
+
+
+def folded(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    scale: torch.Tensor | None,
+    shift: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weight and bias of the convolution with its batch norm.
+
+    They are computed in float32 or wider, and rounded once to the weight's dtype.
+    """
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    factor = torch.rsqrt(variance.to(dtype) + eps)
+    if scale is not None:
+        factor = factor * scale
+    offset = -mean if bias is None else bias - mean
+    offset = offset * factor
+    if shift is not None:
+        offset = offset + shift
+    product = weight * factor.reshape(-1, *[1] * (weight.dim() - 1))
+    return product.to(weight.dtype), offset.to(weight.dtype)
+
+
+class FoldedTensors:
+    """Folded tensors by what they were folded from; graphs of equal layers share their code.
+
+    Args:
+        is_constant: whether a tensor keeps its values.
+    """
+
+    def __init__(self, is_constant: Callable[[object], bool]) -> None:
+        self._is_constant = is_constant
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[int, ...], tuple[Sequence[object], list[torch.Tensor]]] = {}
+
+    def of(self, foldings: Sequence[Folding], inputs: Sequence[object]) -> list[torch.Tensor]:
+        """Return weight and bias of each folding.
+
+        Raises:
+            InputError: the current stream is being captured and they are not known yet.
+        """
+        positions = [place for each in foldings for place in each.positions if place is not None]
+        key = tuple([id(inputs[place]) for place in positions])
+        known = self._kept.get(key)
+        if known is not None:
+            return known[1]
+        with self._lock:
+            sources = [inputs[place] for place in positions]
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                raise InputError(
+                    "a fused model must be called once with such inputs before a CUDA graph "
+                    "captures a call, got a first call during the capture; call it before"
+                )
+            made = _make(foldings, inputs)
+            if all(map(self._is_constant, sources)):
+                self._kept[key] = (sources, made)  # with the sources, so that no id is reused
+        return made
+
+
+def _make(foldings: Sequence[Folding], inputs: Sequence[object]) -> list[torch.Tensor]:
+    made: list[torch.Tensor] = []
+    # Normal tensors, which later calls may use with gradients.
+    with torch.inference_mode(False), torch.no_grad():
+        for each in foldings:
+            places = each.positions
+            given: list[Any] = [None if place is None else inputs[place] for place in places]
+            made += folded(*given, each.eps)  # type: ignore[call-arg]
+    for device in {tensor.device for tensor in made if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()  # for calls on other streams
+    return made
