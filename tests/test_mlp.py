@@ -970,6 +970,25 @@ def test_what_cannot_be_trained_is_refused(changes: dict[str, Any], sentence: st
         MLPTrainer(net, **arguments | changes)
 
 
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2"])
+def test_a_number_of_steps_that_there_is_not_is_refused(count: Any) -> None:
+    net = make_net((24, 40, 3))
+    trainer = make_trainer(net, *make_data(net, 40), 20)
+    with pytest.raises(InputError, match=f"count must be a whole number from 1; got {count!r}"):
+        trainer.steps(count)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "reference"),
+    [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)],
+)
+def test_weight_decay_has_torchs_default(optimizer: str, reference: Any) -> None:
+    net = make_net((24, 40, 3))
+    trainer = MLPTrainer(net, *make_data(net, 40), batch_size=20, optimizer=optimizer)
+    (group,) = reference([torch.ones(1, requires_grad=True)], lr=1e-3).param_groups
+    assert trainer._options["weight_decay"] == group["weight_decay"]
+
+
 def test_other_models_are_refused() -> None:
     with pytest.raises(InputError, match="model must be a FusedMLP; got Linear"):
         MLPTrainer(torch.nn.Linear(2, 2), torch.ones(4, 2), torch.ones(4, 2), batch_size=2)  # type: ignore[arg-type]

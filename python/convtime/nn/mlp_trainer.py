@@ -21,6 +21,7 @@ _OPTIMIZERS = ("sgd", "adam", "adamw")
 _SHORT_DTYPES = (torch.float16, torch.bfloat16)
 _GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
 _SMALLEST = torch.finfo(torch.float32).tiny  # its reciprocal is finite, too
+_ADAMW_DECAY = 0.01  # as in torch.optim.AdamW
 _FIRST_SCALE = 65536.0  # as in torch.amp.GradScaler
 _GROWTH_INTERVAL = 2000
 _TUNING_STEPS = 20  # per graph
@@ -51,7 +52,8 @@ class MLPTrainer:
         momentum: momentum of ``"sgd"``.
         betas: betas of ``"adam"`` and ``"adamw"``.
         eps: eps of ``"adam"`` and ``"adamw"``.
-        weight_decay: weight decay of any optimizer.
+        weight_decay: weight decay of any optimizer. None is torch.optim's default: 0.01 for
+            ``"adamw"``, 0 for the others.
         master_weights: whether weights and moments are kept in 32 bits; the model's weights are
             then a rounded copy. Otherwise, weights and moments have only the model's dtype. The
             next step takes over in-place changes of the model's weights. Replays of a CUDA graph do
@@ -91,7 +93,7 @@ class MLPTrainer:
         momentum: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        weight_decay: float | None = None,
         master_weights: bool = True,
         loss_scale: str | float | None = "auto",
         tune: bool = False,
@@ -112,6 +114,8 @@ class MLPTrainer:
             f"loss_scale must be 'auto', 'dynamic', a number above 0 or None; got {loss_scale!r}",
         )
         scale = _FIRST_SCALE if isinstance(loss_scale, str) else loss_scale
+        if weight_decay is None:
+            weight_decay = _ADAMW_DECAY if optimizer == "adamw" else 0.0
         require(
             isinstance(betas, Sequence) and len(betas) == 2,
             f"betas must be two numbers; got {betas!r}",
@@ -195,9 +199,11 @@ class MLPTrainer:
         """Take this number of steps; on a GPU, in one launch if a single step is one launch.
 
         Raises:
-            InputError: the model's weights are a different tensor than at construction, or were
-                changed before steps that a CUDA graph is about to capture.
+            InputError: the count is not a whole number from 1; the model's weights are a different
+                tensor than at construction, or were changed before steps that a CUDA graph is about
+                to capture.
         """
+        require(_is_count(count), f"count must be a whole number from 1; got {count!r}")
         self._check_weights()
         self._take_over_changes()
         torch.ops.convtime.mlp_steps(
