@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -376,6 +378,39 @@ def test_state_is_loaded_without_convtime_and_as_part_of_a_model() -> None:
         fused.load_state_dict({})
     with pytest.raises(RuntimeError, match=r"Unexpected.*more"):
         fused.load_state_dict({**model.state_dict(), "more": x})
+
+
+def test_state_is_assigned_where_that_is_asked_for() -> None:
+    fused = fuse(Net())
+    state = randomise(Net()).double().state_dict()
+    fused.load_state_dict(state, assign=True)
+    assert {tensor.data_ptr() for tensor in fused.state_dict().values()} == {
+        tensor.data_ptr() for tensor in state.values()
+    }
+
+
+def test_interleaved_chains_are_fused_where_norms_are_folded_in_each_call() -> None:
+    class Diamond(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+            self.norm, self.norm_of_other = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one, other = self.one(x), self.other(x)
+            one = self.norm(one)
+            return one * self.norm_of_other(other)
+
+    model = randomise(Diamond()).eval()
+    backend = fusing("eager")
+    x = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+    assert fused_in(backend.report) == ["one + norm", "other + norm_of_other"]
+
+
+def test_layers_are_imported_without_dynamo() -> None:
+    program = "import sys, convtime.nn; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_it_can_be_cast_and_pickled() -> None:

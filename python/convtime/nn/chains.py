@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 
 from convtime import ops
@@ -60,6 +59,9 @@ _IN_PLACE = frozenset(
         *("irshift", "isub", "itruediv", "ixor", "setitem"),
     )
 )
+# Convolutions and what replaces them, which write to none of their arguments.
+_OWN = frozenset((*_SPATIAL, *_EPILOGUES.values(), folded))
+_NORM_PARAMETERS = tuple(inspect.signature(F.batch_norm).parameters)
 _SLOPE = 0.01  # torch's default of leaky_relu
 
 
@@ -255,7 +257,7 @@ def _is_foldable_norm(node: fx.Node, last: fx.Node) -> bool:
 
 
 def _norm_arguments(node: fx.Node) -> dict[str, Any] | None:
-    return _arguments(node, *inspect.signature(F.batch_norm).parameters)
+    return _arguments(node, *_NORM_PARAMETERS)
 
 
 def _addend(node: fx.Node, last: fx.Node) -> tuple[fx.Node, float] | None:
@@ -284,6 +286,9 @@ def _addend(node: fx.Node, last: fx.Node) -> tuple[fx.Node, float] | None:
 
 def _is_like(one: Any, other: Any) -> bool:
     """Whether two tensors have the same shape, dtype and device."""
+    # Imported here: sympy, which Dynamo has imported by now.
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
     return (
         isinstance(one, torch.Tensor)
         and one.dtype == other.dtype
@@ -328,8 +333,7 @@ def _may_write(node: fx.Node) -> bool:
         if node.target is F.batch_norm:
             arguments = _norm_arguments(node) or {"training": True}
             return arguments.get("training", False) is not False
-        is_pure = getattr(node.target, "__module__", None) in _PURE or node.target in _OURS
-        if not (is_pure or node.target in _SPATIAL or node.target in _EPILOGUES.values()):
+        if getattr(node.target, "__module__", None) not in _PURE and node.target not in _OWN:
             return True
     name = str(getattr(node.target, "__name__", node.target))
     return (

@@ -61,24 +61,36 @@ class FoldedTensors:
         self._lock = threading.Lock()
         self._kept: dict[tuple[int, ...], tuple[Sequence[object], list[torch.Tensor]]] = {}
 
-    def of(self, foldings: Sequence[Folding], inputs: Sequence[object]) -> list[torch.Tensor]:
-        """Return weight and bias of each folding.
+    def of(self, foldings: Sequence[Folding]) -> Callable[[Sequence[object]], list[torch.Tensor]]:
+        """Return the function of a graph's inputs that returns weight and bias of each folding.
 
-        Raises:
-            InputError: the current stream is being captured and they are not known yet.
+        It raises an InputError if the current stream is being captured and they are not known yet.
         """
         positions = [place for each in foldings for place in each.positions if place is not None]
-        key = tuple([id(inputs[place]) for place in positions])
-        known = self._kept.get(key)
-        if known is not None:
-            return known[1]
-        with self._lock:
+
+        def of_inputs(inputs: Sequence[object]) -> list[torch.Tensor]:
             sources = [inputs[place] for place in positions]
-            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-                raise InputError(
-                    "a fused model must be called once with such inputs before a CUDA graph "
-                    "captures a call, got a first call during the capture; call it before"
-                )
+            key = tuple(map(id, sources))
+            known = self._kept.get(key)
+            return self._new(foldings, inputs, sources, key) if known is None else known[1]
+
+        return of_inputs
+
+    def _new(
+        self,
+        foldings: Sequence[Folding],
+        inputs: Sequence[object],
+        sources: Sequence[object],
+        key: tuple[int, ...],
+    ) -> list[torch.Tensor]:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise InputError(
+                "a fused model must be called once with such inputs before a CUDA graph captures a "
+                "call, got a first call during the capture; call it before"
+            )
+        with self._lock:
+            if key in self._kept:  # another thread has made them meanwhile
+                return self._kept[key][1]
             made = _make(foldings, inputs)
             if all(map(self._is_constant, sources)):
                 self._kept[key] = (sources, made)  # with the sources, so that no id is reused

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.registry import lookup_backend
 from torch.autograd import forward_ad
 from torch.nn.parameter import is_lazy
 
@@ -83,6 +82,9 @@ class Fusing:
         constants: Sequence[object] = (),
         names: Mapping[int, str] | None = None,
     ) -> None:
+        # Imported here: Dynamo, which takes a second, and which few users of nn need.
+        from torch._dynamo.backends.registry import lookup_backend
+
         register_formulas()
         self.backend: Backend = lookup_backend(backend) if isinstance(backend, str) else backend
         self._constants = {id(tensor): tensor for tensor in constants}
@@ -101,12 +103,11 @@ class Fusing:
         if not foldings:
             compiled: _Compiled = self.backend(fused, inputs, **options)
             return compiled
-        more = self._folded.of(foldings, inputs)
-        run = self.backend(fused, [*inputs, *more], **options)
-        of = self._folded.of
+        folded = self._folded.of(foldings)
+        run = self.backend(fused, [*inputs, *folded(inputs)], **options)
 
         def call(*inputs: Any) -> Any:
-            return run(*inputs, *of(foldings, inputs))
+            return run(*inputs, *folded(inputs))
 
         return call
 
@@ -178,13 +179,17 @@ class FusedModel(torch.nn.Module):
         own = types.FunctionType(
             call.__code__.replace(), call.__globals__, "call", None, call.__closure__
         )
-        vars(self).update(_fusing=fusing, _call=torch.compile(own, backend=fusing, **_LIMIT))
+        captured = torch.compile(own, backend=fusing, **_LIMIT)
 
-    @torch.compiler.disable(reason="a fused model captures its calls itself")  # type: ignore[untyped-decorator, no-untyped-call]
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return (model if _is_transformed() else captured)(*args, **kwargs)
+
+        run = torch.compiler.disable(run, reason="a fused model captures its calls itself")  # type: ignore[no-untyped-call]
+        vars(self).update(_fusing=fusing, _call=run)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model."""
-        called = self._model if _is_transformed() else self._call
-        return called(*args, **kwargs)
+        return self._call(*args, **kwargs)
 
     @property
     def report(self) -> Fusion:
@@ -224,7 +229,7 @@ class FusedModel(torch.nn.Module):
         self,
         state_dict: Any,
         prefix: str,
-        local_metadata: Any,  # noqa: ARG002
+        local_metadata: Any,
         strict: bool,
         missing_keys: list[str],
         unexpected_keys: list[str],
@@ -237,7 +242,8 @@ class FusedModel(torch.nn.Module):
             if name.startswith(prefix)
         }
         try:
-            found = self._model.load_state_dict(own, strict=False)
+            assign = local_metadata.get("assign_to_params_buffers", False)
+            found = self._model.load_state_dict(own, strict=False, assign=assign)
         except RuntimeError as error:
             error_msgs.append(str(error))
         else:
