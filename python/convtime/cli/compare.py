@@ -33,13 +33,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "'x = torch.randn(1 << 20)' --fail-on slower,different"
     )
     parser.set_defaults(run=_run)
-    parser.add_argument(
-        "statements",
-        nargs="*",
-        metavar="STATEMENT",
-        help="statements to compare; each is named by its own text",
-    )
-    snippet.add_named(parser)
+    snippet.add_statements(parser, "to compare")
     parser.add_argument(
         "--baseline",
         metavar="NAME",
@@ -90,12 +84,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     with snippet.prepared(options) as (namespace, device):
         compared = compare(
-            {
-                name: snippet.candidate_of(
-                    statement, options, namespace, name=name, what=f"statement {name!r}"
-                )
-                for name, statement in statements.items()
-            },
+            snippet.candidates_of(statements, options, namespace),
             baseline=options.baseline,
             check=None if options.check == "none" else options.check,
             control=options.control,

@@ -6,6 +6,7 @@ import argparse
 from typing import get_args
 
 from convtime.cli import snippet
+from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.timing.agreement import Check
@@ -20,13 +21,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup 'x = torch.randn(1 << 20)'"
     )
     parser.set_defaults(run=_run)
-    parser.add_argument(
-        "statements",
-        nargs="*",
-        metavar="STATEMENT",
-        help="statements to choose from; each is named by its own text",
-    )
-    snippet.add_named(parser)
+    snippet.add_statements(parser, "to choose from")
     snippet.add_setup_options(parser)
     parser.add_argument(
         "--check",
@@ -51,16 +46,10 @@ def _run(options: argparse.Namespace) -> int:
     check_outputs(options)
     statements = snippet.named_statements(options)
     with snippet.prepared(options) as (namespace, device):
-        candidates = {
-            name: snippet.candidate_of(
-                statement, options, namespace, name=name, what=f"statement {name!r}"
-            )
-            for name, statement in statements.items()
-        }
         raced = race(
-            candidates,
+            snippet.candidates_of(statements, options, namespace),
             check=None if options.check == "none" else options.check,
             **timing_options(options),
         )
-    snippet.deliver(options, raced, device, "")
-    return 0
+    snippet.deliver(options, raced, device)
+    return DONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,6 +102,17 @@ def add_named(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_statements(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """Add statements without and with names, for what they are given for."""
+    parser.add_argument(
+        "statements",
+        nargs="*",
+        metavar="STATEMENT",
+        help=f"statements {purpose}; each is named by its own text",
+    )
+    add_named(parser)
+
+
 def named_statements(options: argparse.Namespace) -> dict[str, str]:
     """Return the statements of a command line by name, including those from :func:`add_named`.
 
@@ -195,6 +206,20 @@ def candidate_of(
         backward=options.backward,
         **of_call,
     )
+
+
+def candidates_of(
+    statements: Mapping[str, str], options: argparse.Namespace, namespace: dict[str, Any]
+) -> dict[str, Candidate]:
+    """Convert the statements of :func:`named_statements` to candidates by name.
+
+    Raises:
+        InputError: as :func:`candidate_of`.
+    """
+    return {
+        name: candidate_of(statement, options, namespace, name=name, what=f"statement {name!r}")
+        for name, statement in statements.items()
+    }
 
 
 def time_statement(
