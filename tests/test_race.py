@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -82,7 +83,7 @@ class SimulatedTimer:
 
 def run(timer: SimulatedTimer, order: Sequence[str] | None = None, seconds: float = 0.0) -> Race:
     names = [*timer.true]
-    return heats.run(
+    return heats.Heats(
         names,
         timer,
         order=order or names,
@@ -90,7 +91,7 @@ def run(timer: SimulatedTimer, order: Sequence[str] | None = None, seconds: floa
         margin=0.01,
         tell=lambda stage, names: None,
         clock=timer.clock,
-    )
+    ).run()
 
 
 class TestDecisions:
@@ -356,6 +357,15 @@ class TestOnTheCpu:
         assert "it had not ended after" in raced.dropped["never_return"].reason
         assert "ArithmeticError: no result for this input" in raced.dropped["fail"].reason
         assert raced.order == tuple(candidates)
+
+    def test_a_child_process_that_cannot_begin_says_so(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = types.ModuleType("only_here")
+        exec("def work(): return 1", vars(module))
+        monkeypatch.setitem(sys.modules, "only_here", module)
+        with pytest.raises(RuntimeError, match=r"race could not begin: .*only_here"):
+            race([module.work, module.work], isolated=True)
 
 
 class TestOnTheCommandLine:

@@ -74,12 +74,11 @@ def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> Non
     Raises:
         RuntimeError: if it fails.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         done = subprocess.run(
             command,
             input=given,
-            env=environment,
+            env=fresh_environment(),
             capture_output=True,
             timeout=_PATIENCE_SECONDS + seconds,
             check=False,
@@ -91,6 +90,11 @@ def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> Non
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
         raise RuntimeError(f"the fresh process to confirm this failed: {said[-1]}")
+
+
+def fresh_environment() -> dict[str, str]:
+    """Return the environment of a process that can import what this one can."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def ratios_in(file: Path) -> Mapping[str, Ratio]:

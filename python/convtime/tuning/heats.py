@@ -6,6 +6,7 @@ that are slower than the fastest. No device is used here: a Timer does the timin
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Protocol
@@ -56,32 +57,10 @@ class Timer(Protocol):
         """Return why a time is too short for the device, or an empty string."""
 
 
-def run(
-    names: Sequence[str],
-    timer: Timer,
-    *,
-    order: Sequence[str],
-    seconds: float,
-    margin: float,
-    tell: Tell,
-    clock: Callable[[], float] = monotonic,
-) -> Race:
-    """Run a race.
-
-    Args:
-        names: the candidates, in the order of the first timing.
-        timer: what times them.
-        order: the same names, in the order that breaks ties.
-        seconds: planned duration.
-        margin: relative difference that counts as equal.
-        tell: called at the start of each timing.
-        clock: time in seconds.
-
-    Raises:
-        RuntimeError: no candidate could be timed.
-        UnusableError: as ``timer.alone``.
-    """
-    return _Heats(names, timer, order, seconds, margin, tell, clock).result()
+def none_left(dropped: Mapping[str, Dropped]) -> RuntimeError:
+    """Return the error for a race whose candidates were all dropped."""
+    reasons = "; ".join(f"{name!r}: {each.reason}" for name, each in dropped.items())
+    return RuntimeError(f"none of the candidates can be timed: {reasons}")
 
 
 def fastest_in(compared: Comparison) -> str:
@@ -113,33 +92,45 @@ def winner_in(compared: Comparison, fastest: str, ties: Sequence[str]) -> str:
     )
 
 
-class _Heats:
-    def __init__(
-        self,
-        names: Sequence[str],
-        timer: Timer,
-        order: Sequence[str],
-        seconds: float,
-        margin: float,
-        tell: Tell,
-        clock: Callable[[], float],
-    ) -> None:
-        self._names = names
-        self._timer = timer
-        self._order = order
-        self._seconds = seconds
-        self._margin = margin
-        self._tell = tell
-        self._clock = clock
-        self._start = clock()
+@dataclasses.dataclass
+class Heats:
+    """A race.
+
+    Attributes:
+        names: the candidates, in the order of the first timing.
+        timer: what times them.
+        order: the same names, in the order that breaks ties.
+        seconds: planned duration.
+        margin: relative difference that counts as equal.
+        tell: called at the start of each timing.
+        clock: time in seconds.
+    """
+
+    names: Sequence[str]
+    timer: Timer
+    _: dataclasses.KW_ONLY
+    order: Sequence[str]
+    seconds: float
+    margin: float
+    tell: Tell
+    clock: Callable[[], float] = monotonic
+
+    def __post_init__(self) -> None:
+        self._start = self.clock()
         self._alone: dict[str, Measurement] = {}
         self._agreements: Mapping[str, Agreement] = {}
         self._rounds: list[Comparison] = []
         self._dropped: dict[str, Dropped] = {}
         self._remarks: dict[str, str] = {}
 
-    def result(self) -> Race:
-        self._time_alone(self._names)
+    def run(self) -> Race:
+        """Run the race.
+
+        Raises:
+            RuntimeError: no candidate could be timed.
+            UnusableError: as ``timer.alone``.
+        """
+        self._time_alone(self.names)
         self._drop_without_gpu_work()
         self._check_results()
         self._recheck_too_fast()
@@ -149,26 +140,25 @@ class _Heats:
             if self._run_round(last) and last:
                 break
         if not self._left():
-            reasons = "; ".join(f"{name!r}: {drop.reason}" for name, drop in self._dropped.items())
-            raise RuntimeError(f"none of the candidates can be timed: {reasons}")
+            raise none_left(self._dropped)
         return self._race()
 
     def _left(self) -> list[str]:
         """Return the candidates that were not dropped, the one with the shortest time first."""
-        left = [name for name in self._names if name not in self._dropped]
+        left = [name for name in self.names if name not in self._dropped]
         if not self._rounds:
             return sorted(left, key=lambda name: self._alone[name].median)
         last = self._rounds[-1]
         return sorted(left, key=lambda name: last.ratio(name).value)
 
     def _drop(self, name: str, reason: str, stage: str = _ALONE) -> None:
-        self._dropped[name] = Dropped(reason, stage, self._clock() - self._start)
+        self._dropped[name] = Dropped(reason, stage, self.clock() - self._start)
 
     def _time_alone(self, names: Iterable[str]) -> None:
         for name in names:
-            self._tell(_ALONE, (name,))
+            self.tell(_ALONE, (name,))
             try:
-                self._alone[name] = self._timer.alone(name)
+                self._alone[name] = self.timer.alone(name)
             except UnusableError:
                 raise
             except Exception as error:  # a candidate may raise anything
@@ -182,9 +172,9 @@ class _Heats:
                 self._drop(name, "it issues no work to the GPU, unlike others")
 
     def _check_results(self) -> None:
-        names = [name for name in self._names if name not in self._dropped]
-        self._tell("check", names)
-        self._agreements = self._timer.agreements(names)
+        names = [name for name in self.names if name not in self._dropped]
+        self.tell("check", names)
+        self._agreements = self.timer.agreements(names)
         for name, agreement in self._agreements.items():
             if agreement.same is False:
                 self._drop(name, str(agreement))
@@ -192,9 +182,9 @@ class _Heats:
     def _recheck_too_fast(self) -> None:
         """Time candidates again whose times the device cannot reach, which one mishap explains."""
         for name in self._left():
-            if self._timer.too_fast(self._alone[name]):
+            if self.timer.too_fast(self._alone[name]):
                 self._time_alone([name])
-            too_fast = "" if name in self._dropped else self._timer.too_fast(self._alone[name])
+            too_fast = "" if name in self._dropped else self.timer.too_fast(self._alone[name])
             if too_fast:
                 self._remarks[name] = too_fast
 
@@ -219,12 +209,12 @@ class _Heats:
         """Time those that are left together; return whether none of them failed."""
         left = self._left()
         stage = str(len(self._rounds) + 1)
-        self._tell(stage, left)
-        seconds = max(self._seconds - (self._clock() - self._start), _LEAST_SECONDS)
+        self.tell(stage, left)
+        seconds = max(self.seconds - (self.clock() - self._start), _LEAST_SECONDS)
         if not last:
             seconds *= _SCREENING_SHARE
         try:
-            compared = self._timer.together(left, seconds, last=last)
+            compared = self.timer.together(left, seconds, last=last)
         except UnusableError:
             raise
         except Exception as error:  # of a candidate; alone, it shows itself
@@ -252,18 +242,18 @@ class _Heats:
         else:
             last = self._rounds[-1]
             fastest = fastest_in(last)
-            ties = ties_in(last, fastest, self._order)
+            ties = ties_in(last, fastest, self.order)
             winner = winner_in(last, fastest, ties)
         return Race(
             winner=winner,
             fastest=fastest,
             ties=ties,
-            order=tuple(self._order),
-            margin=self._margin,
+            order=tuple(self.order),
+            margin=self.margin,
             alone=self._alone,
             rounds=tuple(self._rounds),
             dropped=self._dropped,
             same_results=self._agreements,
             remarks=self._remarks,
-            seconds=self._clock() - self._start,
+            seconds=self.clock() - self._start,
         )

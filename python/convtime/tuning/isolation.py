@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import multiprocessing
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,9 +15,9 @@ from typing import IO, Any
 
 from convtime.timing.agreement import Check
 from convtime.timing.candidate import Candidate
-from convtime.timing.confirming import send
+from convtime.timing.confirming import fresh_environment, send
 from convtime.timing.options import Options
-from convtime.tuning.heats import Tell
+from convtime.tuning.heats import Tell, none_left
 from convtime.tuning.race_result import Dropped, Race
 
 _CHILD = "convtime.tuning.child"
@@ -85,8 +84,7 @@ def run(plan: Plan, tell: Tell) -> Race:
     while True:
         left = plan.without(dropped)
         if not left.candidates:
-            reasons = "; ".join(f"{name!r}: {drop.reason}" for name, drop in dropped.items())
-            raise RuntimeError(f"none of the candidates can be timed: {reasons}")
+            raise none_left(dropped)
         started = time.monotonic() - start
         try:
             race = _run_once(left, tell)
@@ -124,13 +122,16 @@ def _run_once(plan: Plan, tell: Tell) -> Race:
     with tempfile.TemporaryFile() as errors, _child(errors) as (process, pipe):
         with contextlib.suppress(BrokenPipeError):  # then it has ended, which recv() notices
             pipe.send_bytes(sent)
-        name, patience = "", _START_SECONDS
+        name, patience, has_begun = "", _START_SECONDS, False
         while pipe.poll(patience):
             try:
                 kind, told = pipe.recv()
             except (EOFError, OSError):
                 process.wait()
-                raise _ChildEndedError(name, _why(process, errors)) from None
+                why = _why(process, errors)
+                if not has_begun:
+                    raise RuntimeError(f"the isolated race could not begin: {why}") from None
+                raise _ChildEndedError(name, why) from None
             if kind == "race":
                 return Race.from_dict(told)
             if kind == "unusable":
@@ -138,6 +139,7 @@ def _run_once(plan: Plan, tell: Tell) -> Race:
             if kind == "failed":
                 raise RuntimeError(told)
             tell(kind, told)
+            has_begun = True
             alone = kind == "alone"
             name = told[0] if alone else ""
             patience = float(plan.options.timeout or 0.0) + _MARGIN_SECONDS
@@ -149,11 +151,10 @@ def _run_once(plan: Plan, tell: Tell) -> Race:
 def _child(errors: IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], Connection[Any, Any]]]:
     """Start the child process, with a pipe to it; kill it at the end."""
     ours, theirs = multiprocessing.Pipe()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with ours, theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", _CHILD, str(theirs.fileno())],
-            env=environment,
+            env=fresh_environment(),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=errors,

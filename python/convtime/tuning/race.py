@@ -152,14 +152,14 @@ def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
     place = find_place([*candidates.values()], plan.options.device)
     options = dataclasses.replace(plan.options, device=place.device)
     with turn_on(place, options, TimeLimit(None)):
-        return heats.run(
+        return heats.Heats(
             [*candidates],
             _Timer(plan, options, [gpu.index for gpu in place.gpus]),
             order=plan.order,
             seconds=plan.seconds,
             margin=options.margin,
             tell=tell,
-        )
+        ).run()
 
 
 class _Timer:
