@@ -67,8 +67,8 @@ class MLPTrainer:
             are the ways to divide a step; this takes a second and leaves the trainer unchanged. For
             others, these are the algorithms that cuBLASLt suggests for each product; this takes a
             third of a second per product, once per process and shape. Without tuning, heuristics
-            choose. Another trainer may find
-            a different candidate fastest, and its last digits then differ.
+            choose. Another trainer may find a different candidate fastest, and its last digits then
+            differ.
         history: number of steps whose losses are kept.
 
     Attributes:
