@@ -144,6 +144,28 @@ def test_a_compiled_model_trains_as_it_did(device: torch.device) -> None:
     assert "stem.0 + stem.1 + stem.2" in fused_in(fusion)  # in eval mode
 
 
+@pytest.mark.parametrize("activation", [nn.LeakyReLU(0.2), nn.ReLU6()])
+def test_a_result_that_changes_in_place_keeps_its_gradient(activation: nn.Module) -> None:
+    """PyTorch computes these gradients from the activation's input."""
+
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+            self.activation = activation
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.activation(self.norm(self.conv(x)))
+            z = self.activation(self.conv(x))
+            y -= x
+            z[0].mul_(3)
+            return y + z
+
+    fusion = check_training(randomise(Changing()), torch.randn(2, 3, 4, 4))
+    assert fused_in(fusion) == ["conv + norm"]
+    assert "conv + norm + activation" in fused_in(check(Changing(), torch.randn(2, 3, 4, 4)))
+
+
 LAYERS: dict[str, nn.Module] = {
     "relu": nn.ReLU(),
     "relu6": nn.ReLU6(inplace=True),

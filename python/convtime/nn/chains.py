@@ -62,6 +62,8 @@ _IN_PLACE = frozenset(
 # Convolutions and what replaces them, which write to none of their arguments.
 _OWN = frozenset((*_SPATIAL, *_EPILOGUES.values(), folded))
 _NORM_PARAMETERS = tuple(inspect.signature(F.batch_norm).parameters)
+# The fused call keeps their result for its gradient; torch keeps what they were computed from.
+_RESULT_IS_KEPT = frozenset({"leaky_relu", "relu6"})
 _SLOPE = 0.01  # torch's default of leaky_relu
 
 
@@ -201,6 +203,8 @@ def _follow(convolution: fx.Node) -> _Chain:
             chain.sum = user
             chain.other, chain.alpha = added
         elif (activated := _activation(user, last)) is not None:
+            if activated[0] in _RESULT_IS_KEPT and _is_written_later(user):
+                break
             chain.activation, chain.negative_slope = activated
             chain.nodes.append(user)
             break
@@ -218,8 +222,10 @@ def _why_not(chain: _Chain) -> str:
     if first is last:
         if len(first.users) > 1:
             return "its result is used more than once"
-        if first.users and next(iter(first.users)).target is F.batch_norm:
+        if first.users and (user := next(iter(first.users))).target is F.batch_norm:
             return "its batch norm uses statistics of the batch"
+        if first.users and _activation(user, first) is not None:
+            return "its activation's result is changed in place, and the gradient needs it"
         return "no batch norm, addition or activation follows it"
     node = first.next
     while node is not last:
@@ -344,9 +350,39 @@ def _may_write(node: fx.Node) -> bool:
     )
 
 
+def _written_by(node: fx.Node) -> Sequence[fx.Node]:
+    """Return the arguments that a node may write to: of torch's functions, the first one."""
+    if not _may_write(node):
+        return ()
+    is_function = node.op == "call_function" and node.target is not F.batch_norm
+    is_known = node.op == "call_method" or (
+        is_function and getattr(node.target, "__module__", None) in _PURE
+    )
+    first = node.args[0] if node.args else None
+    if is_known and node.kwargs.get("out") is None and isinstance(first, fx.Node):
+        return (first,)
+    return node.all_input_nodes
+
+
 def _is_written(placeholder: fx.Node) -> bool:
     """Whether the graph may write into a placeholder's tensor."""
-    return any(_may_write(user) for user in placeholder.users)
+    return any(placeholder in _written_by(user) for user in placeholder.users)
+
+
+def _is_written_later(node: fx.Node) -> bool:
+    """Whether gradients are needed, and a later node may write to a node's result or its views."""
+    value = _value(node)
+    if not value.requires_grad:
+        return False
+    storage = value.untyped_storage()._cdata
+    while node.op != "output":
+        node = node.next
+        if any(
+            isinstance(each, torch.Tensor) and each.untyped_storage()._cdata == storage
+            for each in map(_value, _written_by(node))
+        ):
+            return True
+    return False
 
 
 def _rewrite(
