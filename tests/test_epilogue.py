@@ -431,6 +431,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "names an engine of ConvFwd, but this call computes ConvFwd_ADD_ADD_RELU_FWD",
     ),
     "no tensor": ({"input": [1.0]}, "conv2d_epilogue: input must be a tensor, got list"),
+    "other": ({"other": 1.0}, "conv2d_epilogue: other must be a tensor or None, got float"),
+    "alpha": ({"alpha": "1"}, "conv2d_epilogue: alpha must be a real number, got '1'"),
+    "slope": ({"negative_slope": None}, "negative_slope must be a real number, got None"),
 }
 
 
@@ -440,7 +443,7 @@ def test_bad_input_is_one_clear_error(case: str, device: torch.device) -> None:
     arguments = {**make_tensors(2, device), "stride": 2, "padding": 1}
     for name, value in changes.items():
         arguments[name] = value.to(device) if isinstance(value, torch.Tensor) else value
-    with pytest.raises(RuntimeError, match=message) as caught:
+    with pytest.raises((RuntimeError, TypeError), match=message) as caught:
         fused(2)(**arguments)
     assert len(str(caught.value).splitlines()) == 1
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsFloat
 
 import torch
 from torch.nn import functional as F
@@ -33,23 +34,83 @@ class Geometry(NamedTuple):
 
 
 def check_tensors(function: str, **tensors: object) -> None:
-    """Raise RuntimeError if an argument is not a tensor."""
+    """Raise TypeError if an argument is not a tensor."""
     for name, tensor in tensors.items():
-        # torch.ops handles objects that override torch's functions, such as torch.fx proxies.
-        if not (isinstance(tensor, torch.Tensor) or hasattr(tensor, "__torch_function__")):
-            raise RuntimeError(f"{function}: {name} must be a tensor, got {type(tensor).__name__}")
+        if not _is_tensor(tensor):
+            raise TypeError(f"{function}: {name} must be a tensor, got {type(tensor).__name__}")
+
+
+def check_options(function: str, *, policy: object, **tensors: object) -> None:
+    """Raise TypeError if an argument is neither None nor of its type: a tensor, or str (policy)."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not _is_tensor(tensor):
+            raise TypeError(
+                f"{function}: {name} must be a tensor or None, got {type(tensor).__name__}"
+            )
+    if policy is not None and not isinstance(policy, str):
+        raise TypeError(f"{function}: policy must be a str or None, got {policy!r}")
+
+
+def _is_tensor(value: object) -> bool:
+    # torch.ops handles objects whose class overrides torch's functions, such as torch.fx proxies.
+    return isinstance(value, torch.Tensor) or hasattr(type(value), "__torch_function__")
+
+
+def _is_whole(value: object) -> bool:
+    """Return whether torch converts the value to an int without rounding it."""
+    if isinstance(value, int | torch.SymInt):
+        return True
+    if isinstance(value, torch.Tensor):
+        dtype = value.dtype
+        is_integer = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+        return is_integer and value.numel() == 1
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def numbers(function: str, rank: int, name: str, value: Any) -> tuple[int, ...]:
     """Return the values of an argument; a single number is repeated for each spatial dimension.
 
     Raises:
-        RuntimeError: the values are not whole numbers. The op itself checks their count.
+        TypeError: the values are not whole numbers. The op itself checks their count.
+        RuntimeError: a value does not fit in 64 bits.
     """
-    values: tuple[Any, ...] = per_dimension(value, rank)
-    if not all(isinstance(number, int | torch.SymInt | SupportsIndex) for number in values):
-        raise RuntimeError(f"{function}: {name} must be {_COUNTS[rank]}, got {value!r}")
+    values: tuple[Any, ...] = (value,) if isinstance(value, str) else per_dimension(value, rank)
+    # Like torch, which accepts [1, True], but not [True, 1].
+    if not all(map(_is_whole, values)) or any(isinstance(first, bool) for first in values[:1]):
+        raise TypeError(f"{function}: {name} must be {_COUNTS[rank]}, got {value!r}")
+    _check_bits(function, name, *values)
     return values
+
+
+def check_groups(function: str, groups: object) -> None:
+    """Raise TypeError if groups is not a whole number, RuntimeError if 64 bits are too few."""
+    if isinstance(groups, bool) or not _is_whole(groups):
+        raise TypeError(f"{function}: groups must be a whole number, got {groups!r}")
+    _check_bits(function, "groups", groups)
+
+
+def check_real(function: str, name: str, value: object) -> None:
+    """Raise TypeError if an argument is not one real number."""
+    is_array = isinstance(value, torch.Tensor) and value.numel() != 1
+    if is_array or not isinstance(value, int | float | SupportsFloat):
+        raise TypeError(f"{function}: {name} must be a real number, got {value!r}")
+
+
+def check_sizes(function: str, name: str, value: object) -> tuple[int, ...]:
+    """Return a tensor's sizes as a tuple; raise TypeError if they are not whole numbers."""
+    if not isinstance(value, Sequence) or not all(map(_is_whole, value)):
+        raise TypeError(f"{function}: {name} must be a sequence of whole numbers, got {value!r}")
+    return tuple(value)
+
+
+def _check_bits(function: str, name: str, *values: object) -> None:
+    for value in values:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise RuntimeError(f"{function}: {name} must fit in 64 bits, got {value}")
 
 
 def geometry(
@@ -65,8 +126,10 @@ def geometry(
     """Expand the arguments to a number for each spatial dimension.
 
     Raises:
-        RuntimeError: the values are not whole numbers, or the padding's name is not supported.
+        TypeError: the values are not whole numbers.
+        RuntimeError: the padding's name is not supported, or a value does not fit in 64 bits.
     """
+    check_groups(function, groups)
     steps = numbers(function, kind.rank, "stride", stride)
     gaps = numbers(function, kind.rank, "dilation", dilation)
     surplus = (0,) * kind.rank

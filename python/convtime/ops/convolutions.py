@@ -10,7 +10,7 @@ from torch.compiler import is_dynamo_compiling
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C
-from convtime.ops.arguments import check_tensors, geometry, pad_end
+from convtime.ops.arguments import check_options, check_tensors, geometry, pad_end
 from convtime.ops.publish import publish
 from convtime.ops.sharding import register_rules
 
@@ -42,6 +42,7 @@ _CONVOLUTION = """{rank}-D convolution with the arguments of :func:`torch.nn.fun
         Shape {output}, or {output_example} for an input without N.
 
     Raises:
+        TypeError: an argument has a wrong type, in the same cases as in PyTorch.
         RuntimeError: shapes, dtypes, devices or numbers are invalid or inconsistent; cuDNN does not
             have the engine or a knob for the convolution; or plans would have to be timed during
             CUDA graph capture.
@@ -73,6 +74,7 @@ _TRANSPOSED = """{rank}-D transposed convolution; as :func:`torch.nn.functional.
         Shape {output}, or {output_example} for an input without N.
 
     Raises:
+        TypeError: as conv{rank}d.
         RuntimeError: as conv{rank}d.
     """
 
@@ -180,6 +182,7 @@ def _by_torch_ops(
 ) -> torch.Tensor:
     """Call torch.ops: for calls that the direct entry does not handle, and for error messages."""
     check_tensors(kind.function, input=input, weight=weight)
+    check_options(kind.function, bias=bias, policy=policy)
     register_rules()
     at = geometry(
         kind.function, kind, weight.shape, stride, padding, dilation, groups, output_padding

@@ -12,7 +12,13 @@ from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C
 from convtime.ops.activations import Activation
-from convtime.ops.arguments import check_tensors, geometry, pad_end
+from convtime.ops.arguments import (
+    check_options,
+    check_real,
+    check_tensors,
+    geometry,
+    pad_end,
+)
 from convtime.ops.publish import publish
 from convtime.ops.sharding import register_rules
 
@@ -57,6 +63,7 @@ _EPILOGUE = """``activation({function}(input, weight, bias, ...) + alpha * other
         {function}'s output.
 
     Raises:
+        TypeError: as {function}.
         RuntimeError: as {function}, and if ``activation`` is unknown.
         torch.OutOfMemoryError: as {function}.
         torch.AcceleratorError: as {function}.
@@ -143,13 +150,16 @@ def _by_torch_ops(
     """Call torch.ops: for calls that the direct entry does not handle, and for error messages."""
     function = f"{kind.function}_epilogue"
     check_tensors(function, input=input, weight=weight)
+    check_options(function, bias=bias, other=other, policy=policy)
     if isinstance(weight, torch.Tensor) and weight.dim() != kind.rank + 2:
         raise RuntimeError(
             f"{function}: weight must have {kind.rank + 2} dimensions, got shape "
             f"{tuple(weight.shape)}"
         )
     if not isinstance(activation, str):
-        raise RuntimeError(f"{function}: activation must be a str, got {activation!r}")
+        raise TypeError(f"{function}: activation must be a str, got {activation!r}")
+    check_real(function, "alpha", alpha)
+    check_real(function, "negative_slope", negative_slope)
     register_rules()
     at = geometry(function, kind, weight.shape, stride, padding, dilation, groups)
     op = torch.ops.convtime.convolution_epilogue

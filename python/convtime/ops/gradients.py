@@ -9,7 +9,14 @@ import torch
 
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
-from convtime.ops.arguments import Geometry, check_tensors, geometry, pad_end
+from convtime.ops.arguments import (
+    Geometry,
+    check_options,
+    check_sizes,
+    check_tensors,
+    geometry,
+    pad_end,
+)
 from convtime.ops.publish import publish, shapes
 from convtime.ops.sharding import register_rules
 
@@ -28,6 +35,7 @@ _INPUT_GRADIENT = """The gradient of :func:`{function}` with respect to its inpu
         Shape {input}.
 
     Raises:
+        TypeError: as :func:`{function}`.
         RuntimeError: as :func:`{function}`.
     """
 
@@ -46,6 +54,7 @@ _WEIGHT_GRADIENT = """The gradient of :func:`{function}` with respect to its wei
         Shape {weight}.
 
     Raises:
+        TypeError: as :func:`{function}`.
         RuntimeError: as :func:`{function}`.
     """
 
@@ -58,6 +67,7 @@ _BIAS_GRADIENT = """The gradient of conv{rank}d and conv_transpose{rank}d with r
         Shape (K,), as PyTorch computes it.
 
     Raises:
+        TypeError: if ``grad_output`` is not a tensor.
         RuntimeError: if ``grad_output`` has a different number of dimensions.
     """
 
@@ -241,6 +251,7 @@ def _grad_input(
 ) -> torch.Tensor:
     function = f"{kind.function}_input"
     check_tensors(function, weight=weight, grad_output=grad_output)
+    check_options(function, policy=policy)
     size = _checked_size(function, kind, "input_size", input_size)
     at = geometry(function, kind, weight.shape, stride, padding, dilation, groups, output_padding)
     padded = (*size[:2], *(length + end for length, end in zip(size[2:], at.surplus, strict=True)))
@@ -264,6 +275,7 @@ def _grad_weight(
 ) -> torch.Tensor:
     function = f"{kind.function}_weight"
     check_tensors(function, input=input, grad_output=grad_output)
+    check_options(function, policy=policy)
     size = _checked_size(function, kind, "weight_size", weight_size)
     at = geometry(function, kind, size, stride, padding, dilation, groups, output_padding)
     weight = grad_output.new_empty(1).expand(size)
@@ -273,8 +285,8 @@ def _grad_weight(
 def _checked_size(
     function: str, kind: ConvolutionKind, name: str, value: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the sizes of a batched tensor, or raise RuntimeError if their number is wrong."""
-    size = tuple(value)
+    """Return the sizes of a batched tensor, or raise an error if they are not of one."""
+    size = check_sizes(function, name, value)
     if len(size) != kind.rank + 2:
         count = {1: "three", 2: "four", 3: "five"}[kind.rank]
         raise RuntimeError(f"{function}: {name} must be {count} numbers, got {size}")

@@ -80,6 +80,7 @@ def relu_max_pool2d(
         Shape (N, C, P, Q), or (C, P, Q) for a 3-D input; with int64 indices if requested.
 
     Raises:
+        TypeError: ``input`` is not a tensor, or a number of the window is not a whole number.
         RuntimeError: shapes, dtypes or numbers are invalid or inconsistent.
     """
     check_tensors(_NAME, input=input)

@@ -90,6 +90,7 @@ def relu_max_pool2d(
         Shape (N, C, P, Q), with the memory layout of the input.
 
     Raises:
+        TypeError: ``input`` is not a tensor.
         RuntimeError: step or build is unknown, or shapes, dtypes, devices or numbers are invalid.
     """
     check_tensors("tutorial_relu_max_pool2d", input=input)
@@ -133,6 +134,7 @@ def activation(
         build: a member of `ACTIVATION_BUILDS`.
 
     Raises:
+        TypeError: ``input`` or ``grad_output`` is not a tensor.
         RuntimeError: name, step or build is unknown, or shapes, dtypes or devices are invalid.
     """
     tensors = {"input": input} | ({} if grad_output is None else {"grad_output": grad_output})
