@@ -1,12 +1,13 @@
 """The torch.vmap rules of the ops: many convolutions or poolings become one.
 
 The batch is folded into examples, channels or groups, as PyTorch does for its own convolutions, so
-cuDNN gets the same problems. For pooling, the batch is folded into examples.
+cuDNN gets the same problems. For pooling, the batch is folded into examples, and for a
+multi-layer perceptron into rows; several nets are computed one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -381,3 +382,49 @@ for _name, _tensors, _takes_input_size in (
     ("relu_max_pool2d_indices", 1, True),
 ):
     _register_pooling(_name, _tensors, _takes_input_size)
+
+
+def _mlp(
+    info: Any,
+    in_dims: Sequence[int | None],
+    input: torch.Tensor,
+    weights: torch.Tensor,
+    outputs: int,
+    activation: str,
+) -> tuple[torch.Tensor, int]:
+    op = torch.ops.convtime.mlp.default
+    if in_dims[1] is None:
+        rows = _Batched(input, in_dims[0]).at_front()
+        output = op(rows.flatten(0, 1), weights, outputs, activation)
+        return output.unflatten(0, rows.shape[:2]), 0
+    results = [
+        op(*tensors, outputs, activation)
+        for tensors in _one_by_one(info.batch_size, in_dims, input, weights)
+    ]
+    return torch.stack(results), 0
+
+
+def _mlp_backward(
+    info: Any, in_dims: Sequence[int | None], *arguments: Any
+) -> tuple[tuple[torch.Tensor, ...], tuple[int, int]]:
+    *tensors, activation = arguments
+    results = [
+        torch.ops.convtime.mlp_backward.default(*each, activation)
+        for each in _one_by_one(info.batch_size, in_dims, *tensors)
+    ]
+    return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0, 0)
+
+
+def _one_by_one(
+    count: int, in_dims: Sequence[int | None], *tensors: torch.Tensor
+) -> Iterator[list[torch.Tensor]]:
+    """Yield the tensors of each example; contiguous, because the ops require it of weights."""
+    for i in range(count):
+        yield [
+            tensor if batch is None else tensor.select(batch, i).contiguous()
+            for tensor, batch in zip(tensors, in_dims, strict=False)
+        ]
+
+
+_register_rule("convtime::mlp", _mlp)
+_register_rule("convtime::mlp_backward", _mlp_backward)

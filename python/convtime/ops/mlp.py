@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch.autograd.function import once_differentiable
 
 from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import check_tensors
@@ -20,7 +17,10 @@ def mlp(
     weights and the intermediate results on chip. Other nets use cuBLASLt for the products; float32
     products use TF32 if PyTorch's do. Sums are in 32 bits, and intermediate results are rounded to
     the dtype. The backward pass recomputes the layers instead of keeping results. Gradients are
-    deterministic, and cannot be differentiated again.
+    deterministic.
+
+    Forward-mode derivatives, and derivatives of gradients, use PyTorch's own matrix products. Under
+    autocast, input and weights are cast as by torch.nn.functional.linear.
 
     Args:
         input: shape (rows, columns), at least one row; float16, bfloat16 or float32, on a CPU also
@@ -42,19 +42,3 @@ def mlp(
     check_tensors("mlp", input=input, weights=weights)
     output: torch.Tensor = torch.ops.convtime.mlp(input, weights, outputs, activation)
     return output
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
-    *tensors, _, ctx.activation = inputs
-    ctx.save_for_backward(*tensors)
-
-
-@once_differentiable
-def _backward(
-    ctx: Any, grad_output: torch.Tensor
-) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
-    gradients = torch.ops.convtime.mlp_backward(grad_output, *ctx.saved_tensors, ctx.activation)
-    return *gradients, None, None
-
-
-torch.library.register_autograd("convtime::mlp", _backward, setup_context=_keep)
