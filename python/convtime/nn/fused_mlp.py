@@ -20,7 +20,8 @@ _PADDING = 64  # padded widths are multiples of this
 class FusedMLP(torch.nn.Module):
     """Linear layers with an activation between them, by :func:`convtime.ops.mlp`.
 
-    It works in ordinary training loops; :class:`MLPTrainer` trains it entirely in its kernels.
+    It works in ordinary training loops, under autocast, and with torch.func's transforms;
+    :class:`MLPTrainer` trains it entirely in its kernels.
 
     Args:
         widths: widths of the input, the hidden layers and the output: at least two. On a GPU, nets
@@ -36,7 +37,8 @@ class FusedMLP(torch.nn.Module):
     Attributes:
         weights: Shape (layers, width, width): each layer's matrix, with one row per output, padded
             with zeros to a multiple of 64. With biases, shape (layers, width + 1, width): the last
-            row is the layer's bias. Initialized as in torch.nn.Linear.
+            row is the layer's bias. Outputs do not depend on finite values in the padding, so all
+            of the tensor may be written. Initialized as in torch.nn.Linear.
 
     Raises:
         InputError: widths, activation or dtype are invalid.
@@ -66,12 +68,26 @@ class FusedMLP(torch.nn.Module):
         self.activation = activation
         self.bias = bias
         padded = -(-max(widths) // _PADDING) * _PADDING
-        weights = torch.zeros((len(widths) - 1, padded + int(bias), padded), dtype=torch.float32)
+        sizes = (len(widths) - 1, padded + int(bias), padded)
+        self.weights = torch.nn.Parameter(torch.zeros(sizes, dtype=dtype, device=device))
+        # The op ignores the padding of inputs and outputs, but not that of hidden layers.
+        self._has_hidden_padding = any(width != padded for width in widths[1:-1])
+        self._padding: torch.Tensor | None = None
+        self._hidden_padding()  # before a CUDA graph captures the first call
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights again, as torch.nn.Linear does, and set the padding to zero.
+
+        The weights are drawn on the CPU, so a seed gives the same net on each device.
+        """
+        weights = torch.zeros(self.weights.shape, dtype=torch.float32, device="cpu")
         for layer in self._layers(weights):
             bound = 1 / math.sqrt(layer[0].shape[1])
             for tensor in layer:
                 tensor.uniform_(-bound, bound)
-        self.weights = torch.nn.Parameter(weights.to(device, dtype))
+        with torch.no_grad():
+            self.weights.copy_(weights)
 
     @classmethod
     def from_sequential(
@@ -104,7 +120,7 @@ class FusedMLP(torch.nn.Module):
         return net
 
     def load_sequential(self, model: torch.nn.Sequential) -> None:
-        """Copy the weights of such a model.
+        """Copy the weights of such a model, and set the padding to zero.
 
         Raises:
             InputError: the model has other layers.
@@ -122,6 +138,7 @@ class FusedMLP(torch.nn.Module):
             f"with{'' if has_biases else 'out'}",
         )
         with torch.no_grad():
+            self.weights.zero_()
             for layer, linear in zip(self._layers(self.weights), linears, strict=True):
                 for tensor, source in zip(layer, (linear.weight, linear.bias), strict=False):
                     tensor.copy_(source)
@@ -150,8 +167,29 @@ class FusedMLP(torch.nn.Module):
         if rows.shape[0] == 0:  # unsupported by the kernels; this product has gradients
             output = rows @ self.weights[0, : self.widths[0], : self.widths[-1]]
         else:
-            output = ops.mlp(rows, self.weights, self.widths[-1], self.activation)
+            weights: torch.Tensor = self.weights
+            padding = self._hidden_padding()
+            if padding is not None:
+                weights = torch.where(padding, 0, weights)
+            output = ops.mlp(rows, weights, self.widths[-1], self.activation)
         return output.reshape(*input.shape[:-1], self.widths[-1])
+
+    def _hidden_padding(self) -> torch.Tensor | None:
+        """Return the mask of the padding, or None if no hidden layer is padded."""
+        if not self._has_hidden_padding:
+            return None
+        # Not a buffer: to_empty() would leave it uninitialized, and load_state_dict(assign=True)
+        # would leave it on the meta device.
+        if self._padding is not None and self._padding.device == self.weights.device:
+            return self._padding
+        padding = torch.ones(self.weights.shape, dtype=torch.bool, device="cpu")
+        for layer in self._layers(padding):
+            for tensor in layer:
+                tensor.fill_(False)
+        padding = padding.to(self.weights.device)
+        if type(padding) is torch.Tensor:  # a fake tensor must not outlive its mode
+            self._padding = padding
+        return padding
 
     def extra_repr(self) -> str:
         return f"{list(self.widths)}, {self.activation!r}, {self.weights.dtype}, bias={self.bias}"
