@@ -132,6 +132,7 @@ __device__ inline float update(const MlpRule& rule, const Factors& factors, floa
 /// the first word. They are widened only when needed, so that no thread waits for the loads
 /// earlier.
 struct Kept {
+  std::uint32_t rounded;  // two 16-bit weights, if there are 32-bit ones
   uint2 weight;
   uint2 first;
   uint2 second;
@@ -158,7 +159,7 @@ __device__ float2 widen_words(uint2 words) {
 template <typename Stored>
 __device__ Kept read_kept(const Stored* weights, const void* first, const void* second,
                           std::size_t offset) {
-  Kept kept{read_words(weights + offset), {}, {}};
+  Kept kept{0, read_words(weights + offset), {}, {}};
   if (first != nullptr) {
     kept.first = read_words(static_cast<const Stored*>(first) + offset);
   }
@@ -170,17 +171,25 @@ __device__ Kept read_kept(const Stored* weights, const void* first, const void* 
 
 template <typename T>
 __device__ Kept read_kept(const Learning<T>& learning, std::size_t offset) {
-  return learning.master != nullptr
-             ? read_kept(learning.master, learning.first, learning.second, offset)
-             : read_kept(learning.weights, learning.first, learning.second, offset);
+  if (learning.master == nullptr) {
+    return read_kept(learning.weights, learning.first, learning.second, offset);
+  }
+  Kept kept = read_kept(learning.master, learning.first, learning.second, offset);
+  kept.rounded = read_words(learning.weights + offset).x;
+  return kept;
+}
+
+/// Return a 32-bit weight, or its rounded copy if something other than a step changed that. PyTorch
+/// does not count all such changes: not those through .data, nor those by fused optimizers.
+__device__ inline float current_weight(float master, float master_rounded, float rounded) {
+  return master_rounded == rounded ? master : rounded;
 }
 
 /// Update the values loaded from that offset, store them and return the new weights.
 template <typename T, typename Stored>
 __device__ float2 update_stored(const Learning<T>& learning, const Factors& factors,
-                                Stored* weights, const Kept& kept, std::size_t offset,
-                                float2 gradients) {
-  float2 weight = widen_words<Stored>(kept.weight);
+                                Stored* weights, float2 weight, const Kept& kept,
+                                std::size_t offset, float2 gradients) {
   float2 first = widen_words<Stored>(kept.first);
   float2 second = widen_words<Stored>(kept.second);
   weight.x = update(learning.rule, factors, weight.x, gradients.x, first.x, second.x);
@@ -200,11 +209,16 @@ template <typename T>
 __device__ void update_kept(const Learning<T>& learning, const Factors& factors, const Kept& kept,
                             std::size_t offset, float2 gradients) {
   if (learning.master != nullptr) {
-    const float2 weight =
-        update_stored(learning, factors, learning.master, kept, offset, gradients);
+    float2 weight = widen_words<float>(kept.weight);
+    const float2 master_rounded = unpack<T>(pack<T>(weight.x, weight.y));
+    const float2 rounded = unpack<T>(kept.rounded);
+    weight.x = current_weight(weight.x, master_rounded.x, rounded.x);
+    weight.y = current_weight(weight.y, master_rounded.y, rounded.y);
+    weight = update_stored(learning, factors, learning.master, weight, kept, offset, gradients);
     write_pair(learning.weights + offset, weight);
   } else {
-    update_stored(learning, factors, learning.weights, kept, offset, gradients);
+    update_stored(learning, factors, learning.weights, widen_words<T>(kept.weight), kept, offset,
+                  gradients);
   }
 }
 

@@ -61,11 +61,12 @@ struct MlpScaling {
 
 /// Pointers to device memory. The tensors have the weights' shape; unused pointers are null.
 struct MlpState {
-  void* weights;           // of the net's type
-  float* master;           // 32-bit weights; if given, `weights` is their rounded copy
-  void* first;             // momentum, or Adam's first moment: float with `master`, otherwise the
-                           // weights' type
-  void* second;            // Adam's second moment, of the same type as `first`
+  void* weights;  // of the net's type
+  float* master;  // 32-bit weights; if given, `weights` is their rounded copy, and replaces
+                  // them where it differs from their rounding
+  void* first;    // momentum, or Adam's first moment: float with `master`, otherwise the
+                  // weights' type
+  void* second;   // Adam's second moment, of the same type as `first`
   std::int64_t* counters;  // steps, steps skipped, steps since the scale last changed
   float* rates;            // learning rate, scale of the loss
   float* losses;           // of the last steps; step i's loss is at i % losses_kept

@@ -373,12 +373,19 @@ __global__ void __launch_bounds__(kBlockThreads)
         second = read(reinterpret_cast<const Packed*>(seconds) + i);
       }
       Pack<T, kN> rounded;
+      if constexpr (!std::is_same_v<T, Stored>) {
+        rounded = read(reinterpret_cast<const Pack<T, kN>*>(learning.weights) + i);
+      }
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         float first_moment = widen(first.lane[j]);
         float second_moment = widen(second.lane[j]);
-        const float updated = update(learning.rule, factors, widen(weight.lane[j]),
-                                     widen(gradient.lane[j]), first_moment, second_moment);
+        float old = widen(weight.lane[j]);
+        if constexpr (!std::is_same_v<T, Stored>) {
+          old = current_weight(old, widen(narrow<T>(old)), widen(rounded.lane[j]));
+        }
+        const float updated = update(learning.rule, factors, old, widen(gradient.lane[j]),
+                                     first_moment, second_moment);
         weight.lane[j] = narrow<Stored>(updated);
         first.lane[j] = narrow<Stored>(first_moment);
         second.lane[j] = narrow<Stored>(second_moment);

@@ -6,7 +6,9 @@
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -196,6 +198,11 @@ Net check_steps(const Steps& s) {
 
 namespace mlp_cpu {
 
+/// Autocast would shorten ATen's products, but not those of a GPU.
+c10::impl::ExcludeDispatchKeyGuard without_autocast() {
+  return c10::impl::ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset);
+}
+
 at::ScalarType wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -264,6 +271,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
                                             const at::Tensor& weights,
                                             std::string_view activation) {
   const Net net = check_gradient(grad_output, input, weights, activation);
+  const auto guard = without_autocast();
   const at::ScalarType type = wide(weights);
   const at::Tensor wide_weights = weights.to(type);
   const Gradients gradients = gradients_of(
@@ -289,11 +297,17 @@ Loss loss_of(const Steps& s, const at::Tensor& output, const at::Tensor& targets
           error * (2 / (rows * static_cast<double>(s.outputs)))};
 }
 
+/// Return the 32-bit weights, except where something other than a step changed their rounded copy.
+at::Tensor current_master(const Steps& s) {
+  const at::Tensor kept = s.master->to(s.weights.scalar_type()).eq(s.weights);
+  return at::where(kept, *s.master, s.weights.to(s.master->scalar_type()));
+}
+
 /// Update like torch.optim; `updates` includes this update.
 void update(const Steps& s, at::Tensor gradient, std::int64_t updates) {
   const at::Tensor& stored = s.master ? *s.master : s.weights;
   const double rate = s.rates[0].item<double>();
-  at::Tensor weights = stored.to(gradient.scalar_type());
+  at::Tensor weights = (s.master ? current_master(s) : s.weights).to(gradient.scalar_type());
   if (s.optimizer == "adamw") {
     weights = weights * (1 - rate * s.weight_decay);
   } else {
@@ -352,6 +366,7 @@ void step(const Steps& s, const Net& net) {
 
 void take_steps(const Steps& s) {
   const Net net = check_steps(s);
+  const auto guard = without_autocast();
   for (std::int64_t i = 0; i < s.steps; ++i) {
     step(s, net);
   }

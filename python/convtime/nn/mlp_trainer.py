@@ -21,6 +21,7 @@ _OPTIMIZERS = ("sgd", "adam", "adamw")
 _SHORT_DTYPES = (torch.float16, torch.bfloat16)
 _GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
 _SMALLEST = torch.finfo(torch.float32).tiny  # its reciprocal is finite, too
+_MOST_STEPS = 1_000_000  # per call
 _ADAMW_DECAY = 0.01  # as in torch.optim.AdamW
 _FIRST_SCALE = 65536.0  # as in torch.amp.GradScaler
 _GROWTH_INTERVAL = 2000
@@ -55,9 +56,9 @@ class MLPTrainer:
         weight_decay: weight decay of any optimizer. None is torch.optim's default: 0.01 for
             ``"adamw"``, 0 for the others.
         master_weights: whether weights and moments are kept in 32 bits; the model's weights are
-            then a rounded copy. Otherwise, weights and moments have only the model's dtype. The
-            next step takes over in-place changes of the model's weights. Replays of a CUDA graph do
-            not, and changes through ``.data`` are never seen.
+            then a rounded copy. Otherwise, weights and moments have only the model's dtype. Each
+            step takes over the model's weights that differ from the rounded copy, because they
+            were changed in place.
         loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves when gradients
             overflow, as in torch.amp.GradScaler, between 2**-126 and 2**126; or a number for a
             constant scale. Steps with overflowing gradients are skipped and counted. None: neither
@@ -147,7 +148,6 @@ class MLPTrainer:
         moment = self._weights if self._master is None else self._master
         self._first = torch.zeros_like(moment) if adam or momentum > 0 else None
         self._second = torch.zeros_like(moment) if adam else None
-        self._version = _version(weights)
         self._counters = torch.zeros(3, dtype=torch.int64, device=device)
         self._rates = torch.ones(2, dtype=torch.float32, device=device)
         self._losses = torch.full((history,), math.nan, dtype=torch.float32, device=device)
@@ -199,13 +199,19 @@ class MLPTrainer:
         """Take this number of steps; on a GPU, in one launch if a single step is one launch.
 
         Raises:
-            InputError: the count is not a whole number from 1; the model's weights are a different
-                tensor than at construction, or were changed before steps that a CUDA graph is about
-                to capture.
+            InputError: the count is not a whole number from 1 to 1,000,000, or the model's weights
+                are a different tensor than at construction.
         """
-        require(_is_count(count), f"count must be a whole number from 1; got {count!r}")
+        require(
+            _is_count(count, _MOST_STEPS),
+            f"count must be a whole number from 1 to {_MOST_STEPS}; got {count!r}",
+        )
         self._check_weights()
-        self._take_over_changes()
+        padding = self.model._hidden_padding()
+        if padding is not None:
+            # Once per call, because steps keep the padding zero. The kernels multiply by it, and
+            # something else may have written all of the tensor.
+            self._weights.masked_fill_(padding, 0)
         torch.ops.convtime.mlp_steps(
             self._inputs,
             self._targets,
@@ -218,10 +224,9 @@ class MLPTrainer:
             self._losses,
             self._scratch,
             **self._options,
-            steps=count,
+            steps=int(count),
         )
         torch.autograd.graph.increment_version(self.model.weights)
-        self._version = _version(self._weights)
 
     @property
     def lr(self) -> float:
@@ -283,7 +288,6 @@ class MLPTrainer:
             _check_number(f"state's {name}", rate, _SMALLEST)
         for name, tensor in own.items():
             tensor.copy_(state[name])
-        self._version = _version(self._weights)
 
     def __getstate__(self) -> NoReturn:
         """Raise InputError: a copy would train neither the old model nor the new one."""
@@ -303,20 +307,15 @@ class MLPTrainer:
             )
 
     def _take_over_changes(self) -> None:
-        """Copy changes that others made to the model's weights into the 32-bit weights."""
-        version = _version(self._weights)
-        if self._master is None or version == self._version:
+        """Copy changes that others made to the model's weights into the 32-bit weights.
+
+        Steps do the same in their kernels. The tensor's version counter does not report all
+        changes: writes through ``.data`` and fused optimizers do not increment it.
+        """
+        if self._master is None:
             return
-        # If captured, this would round the 32-bit weights at each replay.
-        if self.path != "cpu" and torch.cuda.is_current_stream_capturing():
-            raise InputError(
-                "the model's weights must not be changed between the trainer's last step and one "
-                f"that a CUDA graph captures; got {version - self._version} changes; take a step "
-                "before the capture"
-            )
         kept = self._master.to(self._weights.dtype) == self._weights
         self._master.copy_(torch.where(kept, self._master, self._weights.float()))
-        self._version = version
 
     def _choose_products(self, net: Mapping[str, Any]) -> None:
         """Choose cuBLASLt's algorithm for each product that no trainer has chosen one for."""
@@ -384,11 +383,6 @@ class MLPTrainer:
             "losses": self._losses,
         }
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
-
-
-def _version(weights: torch.Tensor) -> int:
-    """Return the count of in-place changes of the weights; 0 for inference tensors."""
-    return 0 if weights.is_inference() else weights._version
 
 
 def _is_count(value: object, most: float = math.inf) -> bool:
