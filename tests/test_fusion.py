@@ -356,6 +356,46 @@ def test_checkpoints_and_random_depth_are_kept() -> None:
     assert any(outputs)
 
 
+class Nested(nn.Module):
+    """A checkpoint in a checkpoint, and a convolution in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.inner = Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.outer(x)
+            return torch.utils.checkpoint.checkpoint(self.inner, y, use_reentrant=False), y
+
+        z, y = torch.utils.checkpoint.checkpoint(both, x, use_reentrant=False)
+        return z + y
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_convolutions_in_checkpoints_are_fused(requires_grad: bool) -> None:
+    model = randomise(Nested())
+    fused = fuse(model)
+    x = torch.randn(2, 3, 9, 9, requires_grad=requires_grad)
+    torch.testing.assert_close(fused(x), model.eval()(x), rtol=1e-4, atol=1e-4)
+    assert {each.name for each in fused.report.fused} == {"outer.0", "inner.conv1", "inner.conv2"}
+    assert not fused.report.left
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_checkpoints_are_fused_in_training(backend: str) -> None:
+    model = randomise(Nested()).double().eval()
+    backend_of_torch = fusing(backend)
+    compiled = torch.compile(copy.deepcopy(model), backend=backend_of_torch)
+    x = torch.randn(2, 3, 9, 9, dtype=torch.float64)
+    for each in (model, compiled):
+        each(x).square().sum().backward()
+    assert len(backend_of_torch.report.fused) == 3
+    for ours, theirs in zip(compiled.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
 def test_under_autocast_dtypes_are_kept(device: torch.device) -> None:
     model = randomise(Net()).to(device).eval()
     fused = fuse(model)

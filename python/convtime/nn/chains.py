@@ -18,6 +18,7 @@ from torch import fx
 from torch.nn import functional as F
 
 from convtime import ops
+from convtime.nn.checkpoints import inline_checkpoints
 from convtime.nn.folding import Folding, folded
 from convtime.ops.arguments import DTYPES
 
@@ -114,16 +115,28 @@ def fuse_chains(
         All convolutions, and what is to be folded in advance: for each, the graph has got two more
         placeholders, for the weight and the bias.
     """
-    graph = module.graph
+    # The graphs of checkpoints are not given constants, so that they fold in each call.
+    found = [each for body in inline_checkpoints(module) for each in _fuse(body, {}, [], names)]
     constants = {
         node: position
         for position, (node, value) in enumerate(
-            zip(graph.find_nodes(op="placeholder"), inputs, strict=True)
+            zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
         )
         if is_constant(value) and not _is_written(node)
     }
-    found: list[Found] = []
     foldings: list[Folding] = []
+    return found + _fuse(module, constants, foldings, names), foldings
+
+
+def _fuse(
+    module: fx.GraphModule,
+    constants: Mapping[fx.Node, int],
+    foldings: list[Folding],
+    names: Mapping[int, str],
+) -> list[Found]:
+    """Fuse the chains of one graph, and return all of its convolutions."""
+    graph = module.graph
+    found: list[Found] = []
     for node in list(graph.nodes):
         if node.target in _TRANSPOSED:
             reason = "it is a transposed convolution, and cuDNN fuses nothing after those"
@@ -138,10 +151,9 @@ def fuse_chains(
             _rewrite(graph, chain, constants, foldings)
         else:
             found.append(Found(name, reason=reason))
-    if any(each.steps for each in found):
-        graph.lint()
-        module.recompile()
-    return found, foldings
+    graph.lint()
+    module.recompile()
+    return found
 
 
 def _steps(chain: _Chain, names: Mapping[int, str]) -> Iterator[str]:
