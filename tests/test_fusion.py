@@ -356,6 +356,15 @@ def test_checkpoints_and_random_depth_are_kept() -> None:
     assert any(outputs)
 
 
+def test_folded_tensors_have_no_symbolic_sizes() -> None:
+    """AOTAutograd gave them some, where a size occurs elsewhere, and its guards raised errors."""
+    model = randomise(nn.Sequential(nn.Conv1d(3, 6, 5), nn.BatchNorm1d(6), nn.ReLU())).eval()
+    fused = fuse(model, backend="aot_eager")
+    for count in (2, 3, 6):
+        x = torch.randn(count, 3, 24)
+        torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 class Nested(nn.Module):
     """A checkpoint in a checkpoint, and a convolution in each."""
 
@@ -387,12 +396,13 @@ def test_convolutions_in_checkpoints_are_fused(requires_grad: bool) -> None:
 def test_checkpoints_are_fused_in_training(backend: str) -> None:
     model = randomise(Nested()).double().eval()
     backend_of_torch = fusing(backend)
-    compiled = torch.compile(copy.deepcopy(model), backend=backend_of_torch)
+    trained = copy.deepcopy(model)
+    compiled = torch.compile(trained, backend=backend_of_torch)
     x = torch.randn(2, 3, 9, 9, dtype=torch.float64)
     for each in (model, compiled):
         each(x).square().sum().backward()
     assert len(backend_of_torch.report.fused) == 3
-    for ours, theirs in zip(compiled.parameters(), model.parameters(), strict=True):
+    for ours, theirs in zip(trained.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 

@@ -104,7 +104,12 @@ class Fusing:
             compiled: _Compiled = self.backend(fused, inputs, **options)
             return compiled
         folded = self._folded.of(foldings)
-        run = self.backend(fused, [*inputs, *folded(inputs)], **options)
+        given = folded(inputs)
+        # Dynamo does not know these tensors, so AOTAutograd would give them symbolic sizes, with
+        # guards that nothing can evaluate. It looks them up here, as long as they exist.
+        mode = torch._guards.detect_fake_mode(inputs)
+        _known = [mode.from_tensor(each, static_shapes=True) for each in given] if mode else []
+        run = self.backend(fused, [*inputs, *given], **options)
 
         def call(*inputs: Any) -> Any:
             return run(*inputs, *folded(inputs))
