@@ -1,0 +1,205 @@
+"""ResNet-50 for inference: convtime.nn.fuse now, at commit d316f84, and torch.compile alone.
+
+All are compiled by inductor. A row is a batch size and a dtype, in channels-last layout, with
+PyTorch's defaults (TF32 in fp32 convolutions). Each of the three has a process of its own, and they
+take turns: in each round, each times a burst of calls that follow each other without waiting.
+"fused" has the number of convolutions that each reports as fused.
+
+Needs d316f84 installed (pip install --target DIR), in the directory that the environment variable
+CONVTIME_D316F84 names. Compiling is done by all processes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import results
+from common import running
+
+NOW, EARLIER, ALONE = "fuse", "fuse at d316f84", "torch.compile alone"
+CASES = {
+    f"{dtype} batch {batch}": (dtype, batch)
+    for dtype in ("float16", "float32")
+    for batch in (1, 32, 256)
+}
+SIDE = 224  # of the images, in pixels
+ROUNDS = 15
+BURST = 0.1  # seconds
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    summary: dict[str, float] = {"cases": len(rows)}
+    if rows:
+        summary["over_d316f84_min"] = min(speedup(row, EARLIER) for row in rows)
+    return summary
+
+
+def speedup(row: results.Row, over: str) -> float:
+    """The median over rounds of another one's time over that of fuse now."""
+    pairs = zip(row["seconds"][over], row["seconds"][NOW], strict=True)
+    return statistics.median(float(other / now) for other, now in pairs)
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line for each case."""
+    lines = [
+        "| case | fuse (µs per call) | speed over d316f84 | over torch.compile alone | fused, now "
+        "| at d316f84 |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row['key']} | {1e6 * statistics.median(row['seconds'][NOW]):.1f} "
+        f"| {speedup(row, EARLIER):.3f} | {speedup(row, ALONE):.3f} "
+        f"| {row['fused'][NOW]} | {row['fused'][EARLIER]} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def serve(way: str, case: str) -> None:
+    """Compile one model; then, for each number that is read, time as many calls."""
+    import torch
+    from resnet50 import ResNet50
+
+    import convtime
+
+    dtype, batch = CASES[case]
+    torch.manual_seed(0)
+    images = torch.randn(batch, 3, SIDE, SIDE, device="cuda", dtype=getattr(torch, dtype))
+    images = images.contiguous(memory_format=torch.channels_last)
+    model: Any = ResNet50().to(images).eval().to(memory_format=torch.channels_last)
+    fused = 0
+    call: Any
+    if way == NOW:
+        call = convtime.nn.fuse(model, backend="inductor")
+    elif way == EARLIER:
+        found: Any = convtime.nn.fuse(model)  # in place, as it was there
+        fused = len(found.fused)
+        call = torch.compile(model)
+    else:
+        call = torch.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            call(images)
+        if way == NOW:
+            fused = len(call.report.fused)
+        torch.cuda.synchronize()
+        running.print_result({"fused": fused})
+        for line in sys.stdin:
+            event: Any = torch.cuda.Event
+            start, end = (event(enable_timing=True) for _ in range(2))
+            count = int(line)
+            call(images)
+            start.record()
+            for _ in range(count):
+                call(images)
+            end.record()
+            end.synchronize()
+            running.print_result({"seconds": 1e-3 * start.elapsed_time(end) / count})
+
+
+class _Server:
+    """A process that times one way of a case."""
+
+    def __init__(self, way: str, case: str) -> None:
+        self._name = f"{way}, {case},"
+        sites = os.environ.get("PYTHONPATH", "")
+        if way == EARLIER:
+            sites = os.environ["CONVTIME_D316F84"] + os.pathsep + sites
+        command = [sys.executable, __file__, "--serve", way, case]
+        # One process compiles per server, since all compile at once.
+        environment = os.environ | {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=Path(__file__).parent,
+        )
+
+    def read(self) -> results.Row:
+        """The next result.
+
+        Raises:
+            RuntimeError: The process has ended.
+        """
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            for row in running.printed_results(line):
+                found: results.Row = row
+                return found
+        raise RuntimeError(f"{self._name} ended with {self._process.wait()}")
+
+    def time(self, count: int) -> float:
+        """Seconds per call, of as many calls."""
+        assert self._process.stdin is not None
+        print(count, file=self._process.stdin, flush=True)
+        return float(self.read()["seconds"])
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextlib.contextmanager
+def _servers(cases: list[str]) -> Iterator[dict[str, dict[str, _Server]]]:
+    servers: dict[str, dict[str, _Server]] = {}
+    try:
+        for case in cases:
+            servers[case] = {way: _Server(way, case) for way in (NOW, EARLIER, ALONE)}
+        yield servers
+    finally:
+        for each in servers.values():
+            for server in each.values():
+                server.stop()
+
+
+def _measure(servers: dict[str, _Server]) -> results.Row:
+    count = max(3, math.ceil(BURST / servers[NOW].time(5)))
+    seconds: dict[str, list[float]] = {way: [] for way in servers}
+    for index in range(ROUNDS):
+        ways = [*servers]
+        for way in ways if index % 2 else reversed(ways):
+            seconds[way].append(servers[way].time(count))
+    for server in servers.values():
+        server.stop()
+    return {"calls": count, "seconds": seconds}
+
+
+def main() -> None:
+    parser = results.argument_parser(__doc__)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(*options.serve)
+        return
+    if "CONVTIME_D316F84" not in os.environ:
+        raise SystemExit("error: CONVTIME_D316F84 must name a directory with commit d316f84 in it")
+
+    from convtime.core.provenance import provenance
+
+    device = running.find_gpu(options.device)
+    file = results.ResultFile("fuse_speed", summarise, options, provenance(device))
+    pending = file.pending({case: case for case in CASES})
+    with _servers([*pending]) as servers:
+        for case in pending:
+            fused = {way: server.read()["fused"] for way, server in servers[case].items()}
+            row = {"fused": fused, **_measure(servers[case])}
+            file.add(case, row)
+            print(f"{case}: {json.dumps(row)}", flush=True)
+    print(file.path)
+
+
+if __name__ == "__main__":
+    main()
