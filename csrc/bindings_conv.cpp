@@ -126,6 +126,7 @@ void bind_conv(py::module_& module) {
     add(method);
   }
   add(convtime::ops::call_op_method());
+  convtime::ops::register_node_types();
 #ifdef CONVTIME_WITH_CUDA
   add(convtime::ops::execute_floor_method());
 #endif

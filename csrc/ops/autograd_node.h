@@ -57,20 +57,11 @@ struct Saved {
   std::vector<bool> wanted;  ///< which gradients are needed
 };
 
-/// A node of the autograd graph that is computed by a formula. Not a torch::autograd::Function:
-/// torch.func refuses it, and its lookup of saved values by name costs more than a whole node of
-/// PyTorch.
-///
-/// A formula has a kName, a `compute` that returns gradients from the incoming gradients and
-/// Saved<Settings>, and Settings, whose fields Settings::fields returns as references, like
-/// std::tie.
-template <typename Formula>
-class FormulaNode final : public torch::autograd::Node {
+/// A node's saved tensors and settings, where FormulaNode finds them.
+template <typename Settings>
+class SavedValues : public torch::autograd::Node {
  public:
-  using Settings = typename Formula::Settings;
-  using variable_list = torch::autograd::variable_list;
-
-  explicit FormulaNode(Settings settings) : settings_(std::move(settings)) {}
+  explicit SavedValues(Settings settings) : settings_(std::move(settings)) {}
 
   template <typename... Tensors>
   void save_inputs(const Tensors&... tensors) {
@@ -81,37 +72,71 @@ class FormulaNode final : public torch::autograd::Node {
   /// Save an output of the node itself; call this after its history is set.
   void save_output(const at::Tensor& tensor) { outputs_.emplace_back(tensor, /*is_output=*/true); }
 
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    for_each_tensor(*this, [](torch::autograd::SavedVariable& tensor, bool /*is_output*/) {
+      tensor.reset_data();
+    });
+  }
+
+ protected:
+  /// Call the function with each saved tensor of `self`, and whether it is an output of the node.
+  template <typename Self, typename Function>
+  static void for_each_tensor(Self& self, const Function& function) {
+    for (auto& tensor : self.inputs_) {
+      function(tensor, /*is_output=*/false);
+    }
+    for (auto& tensor : self.outputs_) {
+      function(tensor, /*is_output=*/true);
+    }
+  }
+
+  template <typename Self>
+  static auto fields(Self& self) {
+    return Settings::fields(self.settings_);
+  }
+
+ private:
+  std::vector<torch::autograd::SavedVariable> inputs_;
+  std::vector<torch::autograd::SavedVariable> outputs_;
+  Settings settings_;
+};
+
+/// A node of the autograd graph that is computed by a formula. Not a torch::autograd::Function:
+/// torch.func refuses it, and its lookup of saved values by name costs more than a whole node of
+/// PyTorch.
+///
+/// A formula has a kName, a `compute` that returns gradients from the incoming gradients and
+/// Saved<Settings>, and Settings, whose fields Settings::fields returns as references, like
+/// std::tie. `Base` is a Node with the members of SavedValues.
+template <typename Formula, typename Base = SavedValues<typename Formula::Settings>>
+class FormulaNode final : public Base {
+ public:
+  using Settings = typename Formula::Settings;
+  using variable_list = torch::autograd::variable_list;
+
+  using Base::Base;
+
   std::string name() const override { return Formula::kName; }
 
   variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(this->mutex_);
     return Formula::compute(grads, unpack());
-  }
-
-  void release_variables() override {
-    const std::lock_guard lock(mutex_);
-    for (auto* tensors : {&inputs_, &outputs_}) {
-      for (torch::autograd::SavedVariable& tensor : *tensors) {
-        tensor.reset_data();
-      }
-    }
   }
 
   // Compiled autograd: trace the formula in the same way as torch's own nodes.
 
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    args.collect(inputs_, /*is_output=*/false);
-    args.collect(outputs_, /*is_output=*/true);
-    std::apply([&](const auto&... fields) { (args.collect(fields), ...); },
-               Settings::fields(settings_));
+    Base::for_each_tensor(
+        *this, [&](const auto& tensor, bool is_output) { args.collect(tensor, is_output); });
+    std::apply([&](const auto&... fields) { (args.collect(fields), ...); }, Base::fields(*this));
   }
 
   variable_list apply_with_saved(const variable_list& grads,
                                  torch::dynamo::autograd::SwapSavedVariables& swap) override {
     using torch::dynamo::autograd::IValuePacker;
-    swap.before(inputs_);
-    swap.before(outputs_);
-    std::apply([&](auto&... fields) { (swap.before(fields), ...); }, Settings::fields(settings_));
+    Base::for_each_tensor(*this, [&](auto& tensor, bool /*is_output*/) { swap.before(tensor); });
+    std::apply([&](auto&... fields) { (swap.before(fields), ...); }, Base::fields(*this));
     Saved<Settings> saved = unpack();
     torch::dynamo::autograd::PackedArgs packed;
     packed.pack(saved.tensors);
@@ -119,30 +144,28 @@ class FormulaNode final : public torch::autograd::Node {
                Settings::fields(saved.settings));
     packed.pack(saved.wanted);
     const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
-    // Once per process: binding the same name again is an error.
+    // Once per process: binding the same name again is an error. The prefix is for nodes that have
+    // the name of one of torch's.
     static const std::string function = interface->bind_function(
-        swap.get_py_compiler(), name(), compute_packed, packed_types(saved.settings));
+        swap.get_py_compiler(), "convtime_" + name(), compute_packed, packed_types(saved.settings));
     variable_list results = interface->call_function(
         swap.get_py_compiler(), "apply_functional", function, grads, std::move(packed).vec(),
         IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
-            torch::dynamo::autograd::get_input_metadata(next_edges())));
-    swap.after(inputs_);
-    swap.after(outputs_);
-    std::apply([&](auto&... fields) { (swap.after(fields), ...); }, Settings::fields(settings_));
+            torch::dynamo::autograd::get_input_metadata(this->next_edges())));
+    Base::for_each_tensor(*this, [&](auto& tensor, bool /*is_output*/) { swap.after(tensor); });
+    std::apply([&](auto&... fields) { (swap.after(fields), ...); }, Base::fields(*this));
     return results;
   }
 
  private:
   Saved<Settings> unpack() {
-    Saved<Settings> saved = {{}, settings_, {}};
-    for (const torch::autograd::SavedVariable& tensor : inputs_) {
-      saved.tensors.push_back(tensor.unpack());
-    }
-    for (const torch::autograd::SavedVariable& tensor : outputs_) {
-      saved.tensors.push_back(tensor.unpack(pointer_to(*this)));
-    }
-    for (std::size_t i = 0; i < num_outputs(); ++i) {
-      saved.wanted.push_back(task_should_compute_output(i));
+    Saved<Settings> saved;
+    Settings::fields(saved.settings) = Base::fields(*this);
+    Base::for_each_tensor(*this, [&](const torch::autograd::SavedVariable& tensor, bool is_output) {
+      saved.tensors.push_back(is_output ? tensor.unpack(pointer_to(*this)) : tensor.unpack());
+    });
+    for (std::size_t i = 0; i < this->num_outputs(); ++i) {
+      saved.wanted.push_back(this->task_should_compute_output(i));
     }
     return saved;
   }
@@ -170,10 +193,6 @@ class FormulaNode final : public torch::autograd::Node {
     saved.wanted = packed.unpack<std::vector<bool>>();
     return Formula::compute(grads, saved);
   }
-
-  std::vector<torch::autograd::SavedVariable> inputs_;
-  std::vector<torch::autograd::SavedVariable> outputs_;
-  Settings settings_;
 };
 
 }  // namespace convtime::ops

@@ -1,29 +1,70 @@
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
 #include <array>
 #include <optional>
+#include <string>
 #include <tuple>
+#include <typeinfo>
+#include <utility>
 
 #include "ops/autograd_node.h"
 #include "ops/conv/backward_call.h"
 #include "ops/conv/conv_settings.h"
 #include "ops/conv/convolutions.h"
 #include "ops/conv/derivatives.h"
+#include "ops/conv/node_types.h"
 
 namespace convtime::ops {
 namespace {
 
+using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
+using torch::autograd::generated::ConvolutionBackward0;
+using torch::autograd::generated::ConvolutionBackwardBackward0;
 
 template <typename... Tensors>
 bool has_tangents(const Tensors&... tensors) {
   return (torch::autograd::isFwGradDefined(tensors) || ...);
 }
 
+/// A node of torch's that has the policy in addition, for FormulaNode. Its saved values are where
+/// torch's Python attributes (_saved_input and so on) read them.
+template <typename Torchs>
+class SavedAsInTorch : public Torchs {
+ public:
+  explicit SavedAsInTorch(ConvSettings settings) : policy(std::move(settings.policy)) {
+    this->stride = std::move(settings.stride);
+    this->padding = std::move(settings.padding);
+    this->dilation = std::move(settings.dilation);
+    this->output_padding = std::move(settings.output_padding);
+    this->groups = std::move(settings.groups);
+    this->transposed = settings.transposed;
+  }
+
+  std::optional<std::string> policy;
+
+ protected:
+  template <typename Self, typename Function>
+  static void for_each_tensor(Self& self, const Function& function) {
+    if constexpr (requires { self.grad_output_; }) {
+      function(self.grad_output_, /*is_output=*/false);
+    }
+    function(self.input_, /*is_output=*/false);
+    function(self.weight_, /*is_output=*/false);
+  }
+
+  template <typename Self>
+  static auto fields(Self& self) {
+    return ConvSettings::fields(self);
+  }
+};
+
 /// The derivative of convolution_backward with respect to grad_output, input and weight.
 struct DoubleBackward {
-  static constexpr const char* kName = "ConvolutionBackwardBackward";
+  static constexpr const char* kName = "ConvolutionBackwardBackward0";
   using Settings = ConvSettings;
 
   static variable_list compute(const variable_list& grads, const Saved<ConvSettings>& saved) {
@@ -47,6 +88,9 @@ struct DoubleBackward {
   }
 };
 
+using DoubleBackwardNode =
+    FormulaNode<DoubleBackward, SavedAsInTorch<ConvolutionBackwardBackward0>>;
+
 Gradients convolution_backward_autograd(const at::Tensor& grad_output, const at::Tensor& input,
                                         const at::Tensor& weight, c10::SymIntArrayRef stride,
                                         c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
@@ -61,7 +105,7 @@ Gradients convolution_backward_autograd(const at::Tensor& grad_output, const at:
   }();
   if (torch::autograd::compute_requires_grad(grad_output, input, weight)) {
     const auto spatial = static_cast<std::size_t>(weight.dim() - 2);
-    const auto node = make_node<FormulaNode<DoubleBackward>>(
+    const auto node = make_node<DoubleBackwardNode>(
         ConvSettings{.stride = per_dimension(stride, spatial),
                      .padding = per_dimension(padding, spatial),
                      .dilation = per_dimension(dilation, spatial),
@@ -72,7 +116,9 @@ Gradients convolution_backward_autograd(const at::Tensor& grad_output, const at:
                                             {input_gradient_pass(transposed), conv::Pass::kWgrad})
                                    .for_gradients()});
     node->set_next_edges(torch::autograd::collect_next_edges(grad_output, input, weight));
-    node->save_inputs(grad_output, input, weight);
+    node->grad_output_ = SavedVariable(grad_output, /*is_output=*/false);
+    node->input_ = SavedVariable(input, /*is_output=*/false);
+    node->weight_ = SavedVariable(weight, /*is_output=*/false);
     torch::autograd::set_history(
         variable_list{std::get<0>(results), std::get<1>(results), std::get<2>(results)}, node);
   }
@@ -87,7 +133,7 @@ Gradients convolution_backward_autograd(const at::Tensor& grad_output, const at:
 
 /// The derivative of a convolution with respect to input, weight and bias.
 struct Backward {
-  static constexpr const char* kName = "ConvolutionBackward";
+  static constexpr const char* kName = "ConvolutionBackward0";
   using Settings = ConvSettings;
 
   static variable_list compute(const variable_list& grads, const Saved<ConvSettings>& saved) {
@@ -101,6 +147,8 @@ struct Backward {
   }
 };
 
+using BackwardNode = FormulaNode<Backward, SavedAsInTorch<ConvolutionBackward0>>;
+
 at::Tensor autograd(const ConvCall& call) {
   const c10::MaybeOwned<at::Tensor> borrowed_bias = at::borrow_from_optional_tensor(call.bias);
   const at::Tensor& bias = *borrowed_bias;
@@ -111,7 +159,7 @@ at::Tensor autograd(const ConvCall& call) {
   if (torch::autograd::compute_requires_grad(call.input, call.weight, bias)) {
     const PolicyRequest policy =
         parse_policy(call.op.name, call.policy, {forward_pass(call.op.transposed)});
-    const auto node = make_node<FormulaNode<Backward>>(
+    const auto node = make_node<BackwardNode>(
         ConvSettings{.stride = per_dimension(call.stride, call.op.spatial),
                      .padding = per_dimension(call.padding, call.op.spatial),
                      .dilation = per_dimension(call.dilation, call.op.spatial),
@@ -120,7 +168,9 @@ at::Tensor autograd(const ConvCall& call) {
                      .transposed = call.op.transposed,
                      .policy = policy.for_gradients()});
     node->set_next_edges(torch::autograd::collect_next_edges(call.input, call.weight, bias));
-    node->save_inputs(call.input, call.weight);
+    node->input_ = SavedVariable(call.input, /*is_output=*/false);
+    node->weight_ = SavedVariable(call.weight, /*is_output=*/false);
+    node->bias_sym_sizes_opt.list = bias.sym_sizes().vec();  // [0] without a bias, as in torch
     torch::autograd::set_history(output, node);
   }
   if (has_tangents(call.input, call.weight, bias)) {
@@ -130,6 +180,11 @@ at::Tensor autograd(const ConvCall& call) {
 }
 
 }  // namespace
+
+std::array<NodeType, 2> node_types() {
+  return {{{typeid(BackwardNode), Backward::kName},
+           {typeid(DoubleBackwardNode), DoubleBackward::kName}}};
+}
 
 TORCH_LIBRARY_IMPL(convtime, Autograd, library) {
   implement<autograd>(library);

@@ -8,6 +8,7 @@
 #include <pybind11/gil_safe_call_once.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/pybind.h>
@@ -23,6 +24,7 @@
 
 #include "ops/conv/convolutions.h"
 #include "ops/conv/epilogue.h"
+#include "ops/conv/node_types.h"
 
 namespace convtime::ops {
 namespace {
@@ -381,6 +383,14 @@ std::span<PyMethodDef> convolution_methods() {
                                define_with_epilogue<kConvEpilogue[1]>(),
                                define_with_epilogue<kConvEpilogue[2]>()};
   return methods;
+}
+
+void register_node_types() {
+  const pybind11::object classes = pybind11::module_::import("torch._C").attr("_functions");
+  for (const NodeType& node : node_types()) {
+    const pybind11::object torchs = classes.attr(node.torchs_name);
+    torch::autograd::registerCppFunction(node.type, reinterpret_cast<PyTypeObject*>(torchs.ptr()));
+  }
 }
 
 PyMethodDef& call_op_method() {

@@ -13,6 +13,10 @@ namespace convtime::ops {
 /// Use torch.ops in these cases.
 std::span<PyMethodDef> convolution_methods();
 
+/// Give the autograd nodes of convolutions the Python classes of torch's nodes that they derive
+/// from. Their attributes, such as _saved_input, are thereby torch's.
+void register_node_types();
+
 /// call_op(op, *args, **kwargs): call the torch.ops op and return its result. Warnings become
 /// Python warnings in every torch version; in torch 2.11, torch.ops writes them to stderr.
 PyMethodDef& call_op_method();

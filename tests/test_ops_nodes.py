@@ -1,0 +1,122 @@
+"""The autograd nodes of convolutions are torch's to tools that read graphs, such as torchviz."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from convtime import ops
+
+OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+
+
+def leaves(op: str) -> list[torch.Tensor]:
+    rank = int(op[-2])
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, *[6] * rank), (4, 2, *[3] * rank), (4,))
+    return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+
+
+def nodes(op: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+    """convtime's and PyTorch's."""
+    return tuple(getattr(library, op)(*arguments, **options).grad_fn for library in (ops, F))
+
+
+def saved(node: Any) -> dict[str, Any]:
+    """The values that tools read, with tensors as their identity."""
+    values = {name: getattr(node, name) for name in dir(node) if name.startswith("_saved_")}
+    return {
+        name: (value.data_ptr(), value.shape, value.requires_grad)
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in values.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stride": 2}, {"padding": 1, "dilation": 2}, {"bias": None}, {"input": "plain"}],
+)
+@pytest.mark.parametrize("op", OPS)
+def test_nodes_have_the_class_and_values_of_torchs(op: str, options: dict[str, Any]) -> None:
+    x, w, b = leaves(op)
+    if options.get("input"):
+        x = x.detach()
+    arguments = (x, w, None if "bias" in options else b)
+    numbers = {key: value for key, value in options.items() if isinstance(value, int)}
+    if "transpose" in op and "stride" in numbers:
+        numbers["output_padding"] = 1
+    ours, theirs = nodes(op, *arguments, groups=2, **numbers)
+    assert type(ours) is type(theirs)
+    assert ours.name() == theirs.name() == "ConvolutionBackward0"
+    assert dir(ours) == dir(theirs)
+    assert saved(ours) == saved(theirs)
+    assert [
+        next_node and next_node.variable.data_ptr() for next_node, _ in ours.next_functions
+    ] == [next_node and next_node.variable.data_ptr() for next_node, _ in theirs.next_functions]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_saved_tensors_are_freed_as_torchs(op: str) -> None:
+    def messages(library: Any) -> list[str]:
+        output = getattr(library, op)(*leaves(op), groups=2)
+        output.sum().backward()
+        found = []
+        for call in (
+            lambda: output.grad_fn._saved_input,
+            lambda: output.grad_fn._saved_weight,
+            lambda: output.grad_fn._raw_saved_input.register_hooks(abs, abs),
+            lambda: output.sum().backward(),
+        ):
+            with pytest.raises(RuntimeError) as error:
+                call()
+            found.append(str(error.value))
+        assert output.grad_fn._saved_groups == 2
+        return found
+
+    assert messages(ops) == messages(F)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_hooks_of_saved_tensors_are_called_as_torchs(op: str) -> None:
+    calls: dict[Any, list[Any]] = {}
+    for library in (ops, F):
+        seen = calls.setdefault(library, [])
+
+        def pack(tensor: torch.Tensor, seen: list[Any] = seen) -> torch.Tensor:
+            seen.append(("pack", tensor.shape))
+            return tensor * 2
+
+        def unpack(tensor: torch.Tensor, seen: list[Any] = seen) -> torch.Tensor:
+            seen.append(("unpack", tensor.shape))
+            return tensor / 2
+
+        tensors = leaves(op)
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            output = getattr(library, op)(*tensors, groups=2)
+        output.sum().backward()
+        seen += [tensor.grad for tensor in tensors]
+    ours, theirs = calls[ops], calls[F]
+    assert sorted(ours[:-3]) == sorted(theirs[:-3])
+    for mine, pytorchs in zip(ours[-3:], theirs[-3:], strict=True):
+        assert torch.equal(mine, pytorchs)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_nodes_of_gradients_have_the_class_and_values_of_torchs(op: str) -> None:
+    tensors = leaves(op)
+    results = []
+    for library in (ops, F):
+        output = getattr(library, op)(*tensors, stride=2, padding=1, groups=2)
+        grad = torch.ones_like(output, requires_grad=True)
+        (gradient,) = torch.autograd.grad(output, tensors[0], grad, create_graph=True)
+        node: Any = gradient.grad_fn
+        values = saved(node)
+        del values["_saved_grad_output"]  # each has its own
+        assert torch.equal(node._saved_grad_output, grad)
+        results.append((type(node), node.name(), dir(node), values))
+    assert results[0] == results[1]
+    assert results[0][1] == "ConvolutionBackwardBackward0"
