@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from convtime import ops
@@ -190,6 +191,49 @@ CALLS: dict[str, Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]] = {
 def test_calls_are_accepted_or_refused_as_by_torch(op: str, case: str) -> None:
     args, kwargs = CALLS[case](*tensors(op).values())
     check(op, *args, **kwargs)
+
+
+DTYPES = sorted(
+    (
+        dtype
+        for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+        if not str(dtype).startswith(("torch.q"))
+    ),
+    key=str,
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*Complex.*experimental:UserWarning")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_dtypes_that_torch_refuses_are_refused_alike(op: str, dtype: torch.dtype) -> None:
+    for grad in (False, True) if dtype.is_floating_point or dtype.is_complex else (False,):
+        for options in ({}, {"dilation": 2}, {"groups": 2}):
+            x, w, b = (
+                torch.empty(tensor.shape, dtype=dtype).view(torch.uint8).zero_().view(dtype)
+                for tensor in tensors(op).values()
+            )
+            w = w[:, : 4 // options.get("groups", 1)]
+            arguments = [tensor.detach().requires_grad_(grad) for tensor in (x, w, b)]
+            theirs = outcome(getattr(F, op), *arguments, **options)
+            ours = outcome(getattr(ops, op), *arguments, **options)
+            if isinstance(theirs, type):
+                assert ours is theirs
+            elif dtype in ops.arguments.DTYPES:
+                assert torch.equal(ours, theirs)
+            else:  # integers and complex numbers, which torch computes in part
+                assert ours is NotImplementedError
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.cfloat, torch.float8_e4m3fn])
+def test_a_dtype_that_is_not_supported_is_one_clear_error(dtype: torch.dtype) -> None:
+    x, w, _ = (tensor.to(dtype) for tensor in tensors("conv2d").values())
+    with pytest.raises(NotImplementedError, match="conv2d: the dtype must be Half, BFloat16, Fl"):
+        ops.conv2d(x, w)
+    with pytest.raises(NotImplementedError, match="the dtype must be Half, BFloat16, Float or"):
+        ops.conv2d_weight(x, w.shape, torch.ones(2, 4, 3, 3, dtype=dtype))
+    with FakeTensorMode() as mode, pytest.raises(NotImplementedError, match="dtype must be in"):
+        ops.conv2d(mode.from_tensor(x), mode.from_tensor(w))
 
 
 @pytest.mark.parametrize(

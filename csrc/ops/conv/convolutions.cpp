@@ -71,6 +71,15 @@ ConvParams read_params(const ConvOp& op, c10::SymIntArrayRef stride, c10::SymInt
   return params;
 }
 
+void check_alike(const ConvOp& op, const char* name, const at::Tensor& tensor,
+                 const at::Tensor& input) {
+  TORCH_CHECK(input.scalar_type() == tensor.scalar_type(), op.name, ": input and ", name,
+              " must have the same dtype, got ", input.scalar_type(), " and ",
+              tensor.scalar_type());
+  TORCH_CHECK(input.device() == tensor.device(), op.name, ": input and ", name,
+              " must be on the same device, got ", input.device(), " and ", tensor.device());
+}
+
 /// Check the requirements on input and weight that forward and backward share.
 void check_operands(const ConvOp& op, const at::Tensor& input, const at::Tensor& weight,
                     const c10::SymInt& symbolic_groups) {
@@ -101,17 +110,10 @@ void check_operands(const ConvOp& op, const at::Tensor& input, const at::Tensor&
                 ": input must have dimension 1 of weight times groups channels (", weight.size(1),
                 " * ", groups, "), got ", channels);
   }
-  TORCH_CHECK(c10::isFloatingType(input.scalar_type()) && input.element_size() >= 2, op.name,
-              ": the dtype must be Half, BFloat16, Float or Double, got ", input.scalar_type());
-}
-
-void check_alike(const ConvOp& op, const char* name, const at::Tensor& tensor,
-                 const at::Tensor& input) {
-  TORCH_CHECK(input.scalar_type() == tensor.scalar_type(), op.name, ": input and ", name,
-              " must have the same dtype, got ", input.scalar_type(), " and ",
-              tensor.scalar_type());
-  TORCH_CHECK(input.device() == tensor.device(), op.name, ": input and ", name,
-              " must be on the same device, got ", input.device(), " and ", tensor.device());
+  check_alike(op, "weight", weight, input);
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isFloatingType(input.scalar_type()) && input.element_size() >= 2,
+                              op.name, ": the dtype must be Half, BFloat16, Float or Double, got ",
+                              input.scalar_type());
 }
 
 std::int64_t output_channels(const at::Tensor& weight, const ConvParams& params) {
@@ -273,7 +275,6 @@ Gradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& 
               input.sizes());
   const ConvOp op{kName, static_cast<std::size_t>(input.dim() - 2), transposed};
   check_operands(op, input, weight, groups);
-  check_alike(op, "weight", weight, input);
   check_alike(op, "grad_output", grad_output, input);
   const ConvParams params = read_params(op, stride, padding, output_padding, dilation, groups);
   const at::DimVector output_size = checked_output_size(op, input, weight, params);
@@ -351,7 +352,6 @@ PreparedConv prepare(const ConvCall& call) {
               ": input must have shape ", names_of(op).batched, " or ", names_of(op).unbatched,
               ", got ", call.input.sizes());
   check_operands(op, call.input, call.weight, call.groups);
-  check_alike(op, "weight", call.weight, call.input);
   ConvParams params =
       read_params(op, call.stride, call.padding, call.output_padding, call.dilation, call.groups);
   if (is_defined(call.bias)) {

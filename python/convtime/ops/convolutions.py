@@ -46,6 +46,7 @@ _CONVOLUTION = """{rank}-D convolution with the arguments of :func:`torch.nn.fun
         RuntimeError: shapes, dtypes, devices or numbers are invalid or inconsistent; cuDNN does not
             have the engine or a knob for the convolution; or plans would have to be timed during
             CUDA graph capture.
+        NotImplementedError: the tensors have another dtype (a RuntimeError, too).
         torch.OutOfMemoryError: memory is insufficient for the output, or for the engine that the
             policy names.
         torch.AcceleratorError: CUDA itself reports an error.

@@ -127,8 +127,9 @@ def _check(
     output_padding: Sequence[int] = (),
 ) -> None:
     """Reject arguments that the op rejects but PyTorch's own fakes accept."""
-    torch._check(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")
     torch._check(input.device == weight.device, lambda: f"{op}: tensors on different devices")
+    torch._check(input.dtype == weight.dtype, lambda: f"{op}: tensors of different dtypes")
+    torch._check_not_implemented(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")
     for size in (*weight.shape[2:], *dilation):
         torch._check(size >= 1, lambda: f"{op}: kernel size and dilation must be at least 1")
     # The op and PyTorch accept any output_padding for an empty batch. Comparing a symbolic batch
