@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.fx.experimental.optimization
+from torch.ao.quantization import fuse_modules
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize
@@ -299,6 +301,39 @@ def test_a_replacement_is_undone_at_the_end_of_a_with_statement() -> None:
     assert [type(layer) for layer in model.block] == [torch.nn.Conv2d] * 2
     assert not hasattr(model.block[0], "policy")
     assert type(model.last) is type(model.native) is convtime.nn.Conv2d
+
+
+class Normed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.relu = torch.nn.ReLU()
+        self.up = torch.nn.ConvTranspose2d(8, 3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.up(self.relu(self.norm(self.conv(x))))
+        return output
+
+
+def fused_by_quantization(model: torch.nn.Module) -> Any:
+    return fuse_modules(model, ["conv", "norm", "relu"])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning")
+@pytest.mark.parametrize("fuse", [fused_by_quantization, torch.fx.experimental.optimization.fuse])
+def test_torchs_fusions_work_between_restoring_and_replacing(fuse: Callable[..., Any]) -> None:
+    model = Normed().eval()
+    model.norm.running_mean.normal_()
+    x = example("Conv2d", 3)
+    expected = model(x)
+    convtime.nn.replace(model)
+    convtime.nn.restore(model)
+    fused = fuse(model)
+    assert convtime.nn.replace(fused).left == ()
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in fused.modules())
+    assert ops_of(lambda: fused(x)) == {"convtime::conv2d", "convtime::conv_transpose2d"}
+    torch.testing.assert_close(fused(x), expected)
 
 
 @pytest.mark.parametrize("kind", LAYERS)
