@@ -1,5 +1,7 @@
 #include "conv/errata.h"
 
+#include <cublasLt.h>
+
 #include <array>
 #include <string_view>
 
@@ -17,8 +19,7 @@ struct Erratum {
 
 constexpr std::array<Erratum, 1> kForAll = {{{"ConvFwd_eng5", 92301, 92400}}};
 
-// These engines may dispatch to a cuBLASLt kernel that is broken on sm_120. PyTorch drops these
-// rules if it is built with cuBLAS 13.6.1 or later.
+// These engines may dispatch to a cuBLASLt kernel that is broken on sm_120.
 constexpr std::array<Erratum, 3> kForSm120 = {{{"ConvFwd_eng58", 92300, 0},
                                                {"ConvBwdData_eng63", 92300, 0},
                                                {"ConvBwdFilter_eng63", 92300, 0}}};
@@ -40,6 +41,10 @@ bool listed(const Errata& errata, const std::string& tag) {
   return false;
 }
 
+/// Return whether cuBLASLt has the broken kernel. PyTorch asks the version that it is built with,
+/// whose header is not always here; the library that is loaded is that version, or a later one.
+bool is_cublas_broken() { return cublasLtGetVersion() < 130601; }
+
 bool is_for_sm120(const CudnnPlan& plan) {
   const auto json = nlohmann::json::parse(plan.frontend_plan().getJsonRepresentation());
   return json.contains("engine") && json["engine"].value("smVersion", -1) == 1200;
@@ -51,7 +56,8 @@ std::string erratum(cudnnHandle_t handle, const CudnnPlan& plan, int rank) {
   static nlohmann::json users;
   static const bool has_users = cudnn_frontend::load_from_config(users, "");
   const std::string& tag = plan.tag();
-  if (listed(kForAll, tag) || (listed(kForSm120, tag) && is_for_sm120(plan))) {
+  if (listed(kForAll, tag) ||
+      (listed(kForSm120, tag) && is_cublas_broken() && is_for_sm120(plan))) {
     return "PyTorch's errata forbid it";
   }
   if (has_users) {
