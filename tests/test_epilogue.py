@@ -166,6 +166,50 @@ def test_only_the_gradients_that_are_asked_for(wanted: str, device: torch.device
     torch.testing.assert_close(*results)
 
 
+PIXELS = {  # sides of the images and of the filters, and the padding
+    "filters of one pixel": ((1, 1), (1, 1), (0, 0)),
+    "filters larger than the images": ((1, 1), (3, 3), (1, 1)),
+    "images as large as the filters": ((4, 3), (4, 3), (0, 0)),
+    "images padded to more": ((1, 1), (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine for")
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("channels", [(1, 8), (2, 6), (16, 16), (8, 1)])
+@pytest.mark.parametrize("pixels", PIXELS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_images_of_one_pixel(
+    activation: Any,
+    pixels: str,
+    channels: tuple[int, int],
+    channels_last: bool,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of strides that fit both layouts, cuDNN's engines read and wrote elsewhere."""
+    image, filters, padding = PIXELS[pixels]
+    given, made = channels
+    dtypes = [torch.float16, torch.bfloat16, torch.float32]
+    for dtype in dtypes if device.type == "cuda" else [torch.float32]:
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", dtype == torch.float32)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        shapes = [(3, given, *image), (made, given, *filters)]
+        x, w = (
+            torch.randn(shape, device=device, dtype=dtype).to(memory_format=layout)
+            for shape in shapes
+        )
+        bias = torch.randn(made, device=device, dtype=dtype)
+        expected = F.conv2d(x.double(), w.double(), bias.double(), padding=padding)
+        for other in (None, torch.randn_like(expected, memory_format=layout).to(dtype)):
+            ours = ops.conv2d_epilogue(
+                x, w, bias, padding=padding, other=other, activation=activation, negative_slope=0.2
+            )
+            theirs = ACTIVATIONS[activation](expected if other is None else expected + other)
+            tolerance = 5e-2 if dtype == torch.bfloat16 else 1e-2
+            torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.filterwarnings("ignore:.*cuDNN has no engine for")
 @pytest.mark.parametrize("activation", ["identity", "leaky_relu", "gelu", "sigmoid", "tanh"])
 def test_gradcheck(activation: Any, device: torch.device) -> None:
