@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SEQUENCES = 510  # on each device, a multiple of the number of architectures
 DEVICES = ("cpu", "cuda")
 # Compiling by inductor takes long, so few do.
-BACKENDS = {"cpu": ("eager", "aot_eager"), "cuda": ("eager", "aot_eager") * 5 + ("inductor",)}
+BACKENDS = {"cpu": ("eager", "aot_eager"), "cuda": ("eager", "aot_eager") * 20 + ("inductor",)}
 _CHAINS = "chains of "
 
 
