@@ -7,12 +7,15 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 import convtime
@@ -658,3 +661,52 @@ def test_layers_can_be_copied_and_pickled() -> None:
 def test_a_layer_refuses_an_activation_that_there_is_not() -> None:
     with pytest.raises(ValueError, match="ConvEpilogue2d: activation must be one of .*'swish'"):
         ConvEpilogue2d(3, 4, 3, activation="swish")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    store = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def in_ddp(model: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def in_fsdp(model: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (1,))
+    for each in (model.get_submodule("blocks"), model):
+        fully_shard(each, mesh=mesh)
+    return model
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("wrap", [in_ddp, in_fsdp])
+def test_models_on_several_devices_are_trained_alike(wrap: Callable[..., nn.Module]) -> None:
+    backend = fusing("aot_eager")
+    x = torch.randn(2, 3, 12, 12, dtype=torch.float64)
+    outputs: list[list[torch.Tensor]] = []
+    original = randomise(Net()).double()
+    for wrapped in (False, True):
+        model = copy.deepcopy(original)
+        if wrapped:
+            model = wrap(model)
+        call = torch.compile(model, backend=backend) if wrapped else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+        outputs.append([])
+        for training in (True, True, False, False):
+            model.train(training)
+            outputs[-1].append(call(x))
+            outputs[-1][-1].square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(outputs[1], outputs[0])
+    assert backend.report.fused
+
+
+@pytest.mark.usefixtures("process_group")
+def test_divided_parameters_are_refused() -> None:
+    with pytest.raises(InputError, match="must not be divided among devices, got a DTensor for"):
+        fuse(in_fsdp(Net()))
