@@ -15,7 +15,10 @@ from convtime.core.load import _C, _build_info, mapped_cudnn_libraries
 cmake_prefix_path = str(Path(_C.__file__).parent)
 
 #: Combinations on which the GPU tests and benchmarks were run and passed.
-VERIFIED_ON_GPU = ({"gpu": "NVIDIA H200", "torch": "2.11", "cuda": "13.0", "cudnn": "9.19.0"},)
+VERIFIED_ON_GPU = (
+    {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2.11", "cuda": "13.0", "cudnn": "9.19.0"},
+    {"gpu": "NVIDIA H200", "torch": "2.11", "cuda": "13.0", "cudnn": "9.19.0"},
+)
 
 
 def methods() -> dict[str, str | None]:
