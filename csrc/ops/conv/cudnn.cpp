@@ -138,8 +138,9 @@ conv::TensorShape describe(const at::Tensor& tensor, bool channels_last) {
 /// Return the key of the plan that computes one of x, w and y from the other two; all have their
 /// final layout.
 conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
-                     bool channels_last, const ConvParams& params, const CudnnFlags& flags,
+                     const ConvParams& params, const CudnnFlags& flags,
                      const PolicyRequest& policy) {
+  const bool channels_last = is_channels_last(x, w);
   conv::PlanKey key;
   key.problem.pass = pass;
   key.problem.device = x.get_device();
@@ -195,21 +196,14 @@ class CudnnCall {
       return {};
     }
     const at::Tensor y = empty_output(given_x, given_w);
-    at::MemoryFormat format = y.suggest_memory_format();
-    const bool is_ambiguous = misreads_pixels(epilogue.activation.activation) &&
-                              (has_one_pixel(given_x) || has_one_pixel(y));
-    if (is_ambiguous) {
-      format = y.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
-      const auto fits = [&](const at::Tensor& tensor) { return tensor.is_contiguous(format); };
-      if (!fits(given_x) || !fits(given_w) || !fits(y) ||
-          (epilogue.other.has_value() && !fits(*epilogue.other))) {
-        TORCH_CHECK(!policy_.engine.has_value(), op_,
-                    ": policy names a cuDNN engine, but cuDNN misreads images of one pixel, unless "
-                    "all tensors are channels-last, so a convtime kernel computes the epilogue; "
-                    "leave policy out");
-        return {};
-      }
+    if (misreads_pixels(epilogue.activation.activation) &&
+        (has_one_pixel(given_x) || has_one_pixel(y))) {
+      TORCH_CHECK(!policy_.engine.has_value(), op_,
+                  ": policy names a cuDNN engine, but cuDNN misreads images of one pixel, so a "
+                  "convtime kernel computes the epilogue; leave policy out");
+      return {};
     }
+    const at::MemoryFormat format = y.suggest_memory_format();
     const at::Tensor x = given_x.contiguous(format);
     const at::Tensor w = given_w.contiguous(format);
     at::Tensor z;
@@ -228,10 +222,9 @@ class CudnnCall {
       z = z.defined() ? z : y;
       b = b.defined() ? b : at::zeros({y.size(1)}, y.options());
     }
-    const bool channels_last = is_ambiguous || is_channels_last(x, w);
-    conv::PlanKey key =
-        key_of(conv::Pass::kFprop, x, w, y, channels_last, params_, flags_, policy_);
+    conv::PlanKey key = key_of(conv::Pass::kFprop, x, w, y, params_, flags_, policy_);
     conv::Operands operands = operands_of(conv::Pass::kFprop, x, w, y);
+    const bool channels_last = is_channels_last(x, w);
     key.problem.epilogue.activation = epilogue.activation.activation;
     if (epilogue.activation.activation == conv::Activation::kLeakyRelu) {
       key.problem.epilogue.negative_slope = static_cast<float>(epilogue.activation.negative_slope);
@@ -282,8 +275,7 @@ class CudnnCall {
 
   void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y) const {
     try {
-      run(key_of(pass, x, w, y, is_channels_last(x, w), params_, flags_, policy_),
-          operands_of(pass, x, w, y));
+      run(key_of(pass, x, w, y, params_, flags_, policy_), operands_of(pass, x, w, y));
     } catch (const conv::NoEngine& error) {
       TORCH_CHECK(false, op_, ": ", error.what());
     }
@@ -484,8 +476,8 @@ std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& 
               "execute_floor: input and weight must be 4-D, on one GPU and of one dtype");
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor y = cudnn_forward("execute_floor", x, w, params, PolicyRequest());
-  const conv::PlanKey key = key_of(conv::Pass::kFprop, x, w, y, is_channels_last(x, w), params,
-                                   CudnnFlags(), PolicyRequest());
+  const conv::PlanKey key =
+      key_of(conv::Pass::kFprop, x, w, y, params, CudnnFlags(), PolicyRequest());
   const auto choice = conv::choice_table().find(key);
   TORCH_CHECK(choice != nullptr,
               "execute_floor: input and weight must have cuDNN's layout already: both dense, and "
