@@ -23,17 +23,16 @@ bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-RelaxedCapture::RelaxedCapture() noexcept {
+RelaxedCapture::RelaxedCapture() noexcept { exchange(); }
+
+RelaxedCapture::~RelaxedCapture() { exchange(); }
+
+void RelaxedCapture::exchange() noexcept {
   const cudaError_t exchanged = cudaThreadExchangeStreamCaptureMode(&mode_);
+  // The main thread may end the process at any moment of another thread's life.
   process_ends_ = exchanged == cudaErrorCudartUnloading;
   if (!process_ends_) {
     CONVTIME_CUDA_WARN(exchanged);
-  }
-}
-
-RelaxedCapture::~RelaxedCapture() {
-  if (!process_ends_) {
-    CONVTIME_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode_));
   }
 }
 

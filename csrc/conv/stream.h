@@ -24,6 +24,8 @@ class RelaxedCapture {
   bool process_ends() const { return process_ends_; }
 
  private:
+  void exchange() noexcept;
+
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // after construction: the previous
                                                                // mode
   bool process_ends_ = false;
