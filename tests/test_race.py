@@ -390,6 +390,7 @@ class TestOnTheGpu:
     def x(self) -> torch.Tensor:
         return torch.randn(1 << 22, device="cuda")
 
+    @pytest.mark.timing
     def test_it_finds_the_fastest(self, x: torch.Tensor) -> None:
         raced = race(
             {

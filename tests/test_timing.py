@@ -727,6 +727,7 @@ def test_samples_are_read_from_a_clock_that_ticks(method: Method) -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.timing
 @pytest.mark.parametrize("cache", ["cold", "warm", "rotate"])
 def test_a_graph_times_what_the_profiler_sees(cache: Cache) -> None:
     x = torch.randn(1 << 22, device="cuda")
