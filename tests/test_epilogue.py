@@ -659,6 +659,32 @@ def test_a_relu_is_pytorchs_fused_one_to_the_bit(
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine for")
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("channels", [1, 3, 8, 20])
+@pytest.mark.parametrize("image", [(1, 1), (1, 3), (2, 2), (7, 7), (5, 9), (8, 16), (131, 17)])
+def test_planes_and_channels_of_any_number(
+    image: tuple[int, int], channels: int, channels_last: bool
+) -> None:
+    """Separate kernels, which depthwise convolutions need, add the bias of a channel to it."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        x = torch.randn(3, channels, *image, device="cuda", dtype=dtype).to(memory_format=layout)
+        w = torch.ones(channels, 1, 1, 1, device="cuda", dtype=dtype)
+        bias = torch.arange(channels, device="cuda").to(dtype)
+        unaligned = torch.empty(x.numel() + 1, device="cuda", dtype=dtype)[1:]
+        for other in (None, 2 * x, unaligned.as_strided(x.shape, x.stride()).copy_(2 * x)):
+            ours = ops.conv2d_epilogue(
+                x, w, bias, other=other, alpha=0.5, groups=channels, activation="leaky_relu",
+                negative_slope=0.25,
+            )  # fmt: skip
+            wide = x.to(torch.float64)
+            y = (wide if other is None else 2 * wide) + bias.to(wide).view(-1, 1, 1)
+            expected = F.leaky_relu(y, 0.25).to(dtype)
+            torch.testing.assert_close(ours, expected, **TOLERANCES[dtype])
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -92,7 +92,7 @@ __device__ void store(P* to, const P& value) {
   *reinterpret_cast<Word<P>*>(to) = word;
 }
 
-inline bool is_aligned(const void* pointer) {
+__host__ __device__ inline bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 

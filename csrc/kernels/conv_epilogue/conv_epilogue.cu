@@ -1,7 +1,6 @@
 #include "kernels/conv_epilogue/conv_epilogue.h"
 
 #include <cstdint>
-#include <type_traits>
 
 #include "core/cuda_check.h"
 #include "kernels/activate.cuh"
@@ -12,78 +11,99 @@ namespace {
 
 using namespace elements;
 
-/// Counts of 16-byte packs fit in 32 bits, whose division is faster than in 64 bits.
-template <int N>
-using IndexOf = std::conditional_t<N == 1, std::uint64_t, std::uint32_t>;
+template <typename T>
+struct Arguments {
+  T* y;
+  const T* z;  // null for none
+  const T* b;  // null for none
+  Wide<T> alpha;
+  Wide<T> negative_slope;
+};
 
-/// A pack is N adjacent elements. `side` and `channels` count packs: `side` of one channel's
-/// adjacent elements, and `channels` of channels. If channels are last (`side` is 0), `channels`
-/// counts packs of N channels.
-template <typename T, int N, Activation kActivation>
+template <Activation kActivation, typename T>
+__device__ T finish(const Arguments<T>& a, T y, T z, T bias) {
+  Wide<T> x = widen(y);
+  if (a.z != nullptr) {
+    x += a.alpha * widen(z);
+  }
+  if (a.b != nullptr) {
+    x += widen(bias);
+  }
+  return narrow<T>(activate<kActivation>(x, a.negative_slope));
+}
+
+/// In memory, `side` adjacent elements belong to one channel, the next ones to the next channel,
+/// and so on, and after the last channel to the first one. The first `packs` packs of elements are
+/// read and written as such, all others one by one. Index holds `count` and the number of threads
+/// more.
+template <Activation kActivation, typename T, typename Index>
 __global__ void __launch_bounds__(kThreads)
-    epilogue_kernel(T* y, const T* z, const T* b, Wide<T> alpha, Wide<T> negative_slope,
-                    IndexOf<N> packs, IndexOf<N> channels, IndexOf<N> side) {
-  using P = Pack<T, N>;
-  const IndexOf<N> stride = IndexOf<N>{gridDim.x} * kThreads;
-  for (IndexOf<N> i = IndexOf<N>{blockIdx.x} * kThreads + threadIdx.x; i < packs; i += stride) {
-    P* const place = reinterpret_cast<P*>(y) + i;
-    const P old = *place;
-    P addend;
-    if (z != nullptr) {
-      addend = load(reinterpret_cast<const P*>(z) + i);
+    epilogue_kernel(Arguments<T> a, Index count, Index packs, Index channels, Index side) {
+  constexpr int kPack = kLanes<T>;
+  const Index thread = Index{blockIdx.x} * kThreads + threadIdx.x;
+  const Index threads = Index{gridDim.x} * kThreads;
+  const bool bias_in_packs = side == 1 && channels % kPack == 0 && is_aligned(a.b);
+  for (Index i = thread; i < packs; i += threads) {
+    Vector<T>* const place = reinterpret_cast<Vector<T>*>(a.y) + i;
+    const Vector<T> old = *place;
+    Vector<T> addend{};
+    if (a.z != nullptr) {
+      addend = load(reinterpret_cast<const Vector<T>*>(a.z) + i);
     }
-    P bias;
-    if (b != nullptr && side == 0) {
-      bias = load(reinterpret_cast<const P*>(b) + i % channels);
-    } else if (b != nullptr) {
-      const T one = load(b + i / side % channels);
+    Vector<T> bias{};
+    if (a.b != nullptr && bias_in_packs) {
+      bias = load(reinterpret_cast<const Vector<T>*>(a.b) + i % (channels / kPack));
+    } else if (a.b != nullptr) {
+      const Index sides = i * kPack / side;
+      Index left = side - (i * kPack - sides * side);
+      Index channel = sides % channels;
+      bias.lane[0] = load(a.b + channel);
 #pragma unroll
-      for (int lane = 0; lane < N; ++lane) {
-        bias.lane[lane] = one;
+      for (int lane = 1; lane < kPack; ++lane) {
+        bias.lane[lane] = bias.lane[lane - 1];
+        if (--left == 0) {
+          left = side;
+          channel = channel + 1 == channels ? 0 : channel + 1;
+          bias.lane[lane] = load(a.b + channel);
+        }
       }
     }
-    P result;
+    Vector<T> result;
 #pragma unroll
-    for (int lane = 0; lane < N; ++lane) {
-      Wide<T> x = widen(old.lane[lane]);
-      if (z != nullptr) {
-        x += alpha * widen(addend.lane[lane]);
-      }
-      if (b != nullptr) {
-        x += widen(bias.lane[lane]);
-      }
-      result.lane[lane] = narrow<T>(activate<kActivation>(x, negative_slope));
+    for (int lane = 0; lane < kPack; ++lane) {
+      result.lane[lane] =
+          finish<kActivation>(a, old.lane[lane], addend.lane[lane], bias.lane[lane]);
     }
     store(place, result);
   }
+  for (Index i = packs * kPack + thread; i < count; i += threads) {
+    const T addend = a.z != nullptr ? load(a.z + i) : T();
+    const T bias = a.b != nullptr ? load(a.b + i / side % channels) : T();
+    a.y[i] = finish<kActivation>(a, a.y[i], addend, bias);
+  }
 }
 
-template <typename T, int N, Activation kActivation>
+template <Activation kActivation, typename T, typename Index>
 void launch(const ConvEpilogue& e, cudaStream_t stream) {
-  using Index = IndexOf<N>;
-  const std::int64_t packs = e.count / N;
-  epilogue_kernel<T, N, kActivation><<<loop_blocks(packs), kThreads, 0, stream>>>(
-      static_cast<T*>(e.y), static_cast<const T*>(e.z), static_cast<const T*>(e.b),
-      static_cast<Wide<T>>(e.alpha), static_cast<Wide<T>>(e.negative_slope),
-      static_cast<Index>(packs), static_cast<Index>(e.channels_last ? e.channels / N : e.channels),
-      static_cast<Index>(e.channels_last ? 0 : e.plane / N));
-}
-
-template <typename T>
-bool is_vectorisable(const ConvEpilogue& e) {
-  const std::int64_t side_by_side = e.channels_last ? e.channels : e.plane;
-  return e.count / kLanes<T> < std::int64_t{1} << 31 && side_by_side % kLanes<T> == 0 &&
-         is_aligned(e.y) && is_aligned(e.z) && (!e.channels_last || is_aligned(e.b));
+  const bool in_packs = is_aligned(e.y) && is_aligned(e.z);
+  const std::int64_t packs = in_packs ? e.count / kLanes<T> : 0;
+  const std::int64_t steps = in_packs ? packs + 1 : e.count;
+  epilogue_kernel<kActivation, T, Index><<<loop_blocks(steps), kThreads, 0, stream>>>(
+      Arguments<T>{static_cast<T*>(e.y), static_cast<const T*>(e.z), static_cast<const T*>(e.b),
+                   static_cast<Wide<T>>(e.alpha), static_cast<Wide<T>>(e.negative_slope)},
+      static_cast<Index>(e.count), static_cast<Index>(packs), static_cast<Index>(e.channels),
+      static_cast<Index>(e.channels_last ? 1 : e.plane));
 }
 
 template <Activation kActivation>
 void launch(ElementType type, const ConvEpilogue& e, cudaStream_t stream) {
   for_type(type, [&](auto number) {
     using T = decltype(number);
-    if (is_vectorisable<T>(e)) {
-      launch<T, kLanes<T>, kActivation>(e, stream);
+    // Division is faster in 32 bits.
+    if (e.count < std::int64_t{1} << 31) {
+      launch<kActivation, T, std::uint32_t>(e, stream);
     } else {
-      launch<T, 1, kActivation>(e, stream);
+      launch<kActivation, T, std::uint64_t>(e, stream);
     }
   });
 }
