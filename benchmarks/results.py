@@ -103,7 +103,8 @@ def find_commit() -> str:
         raise SystemExit(f"error: no git history at {HERE}; give the commit by --commit") from error
 
 
-def _shard(text: str) -> tuple[int, int]:
+def parse_shard(text: str) -> tuple[int, int]:
+    """I and N of "I/N"; raises argparse's error for anything else."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(f"got {text!r}, but must be I/N with I from 1 to N")
@@ -115,7 +116,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     # No abbreviations: the recorded command leaves options out by their full names.
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
-    parser.add_argument("--shard", type=_shard, metavar="I/N", help="every Nth case, from the Ith")
+    parser.add_argument("--shard", type=parse_shard, metavar="I/N", help="every Nth case, from the Ith")
     parser.add_argument("--commit", help="of the code that is measured (default: ask git)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
     return parser
