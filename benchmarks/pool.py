@@ -1,79 +1,216 @@
-"""How close relu_max_pool2d comes to the memory's bandwidth, forward and backward.
+"""How relu_max_pool2d compares with PyTorch, the compiler and its bounds, forward and backward.
 
 Each row is one comparison, interleaved and after a flush of the L2 cache: of convtime's kernel, of
-eager PyTorch's and torch.compile's, and of a copy, which is torch.relu of as many elements of the
-same dtype as read and write as many bytes as the pass has to: input and output, or the gradients of
-both and a byte per output that says which element it was. Times are the sums of a call's kernels.
+eager PyTorch's, of torch.compile's (forward), and of a copy, which is torch.relu of as many
+elements of the same dtype as read and write as many bytes as the pass has to: input and output, or
+the gradients of both and a byte per output that says which element it was. Times are the sums of a
+call's kernels. The bound of a forward pass is the longer of the copy and of its comparisons, an
+element of each window each, at the rate that the GPU reaches in registers.
+
+Rows are of the networks' shapes, and of configurations that are drawn by a seed. These have windows
+of 2 to 7, rectangular ones too, strides up to the window, paddings up to half of it, dilations of
+1 and 2, and ceil_mode; planes and channels of AlexNet, Inception, LeNet and ResNet stems, odd
+planes, and channels of any number; and 0.1 MB (float16) to 200 MB (float32). All are measured
+forward in both dtypes and layouts; backward, drawn ones in one of these four each.
+
+Compile in parallel first: for i in $(seq 16); do pool.py --probe compile $i/16 & done; wait
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-import statistics
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import families, summaries
+from common.families import Case
 
 if TYPE_CHECKING:
+    import random
+
     import torch
     from common.running import Call
 
-SHAPE = (32, 64, 112, 112)
-WINDOWS = {"3×3/2": (3, 2, 1), "2×2/2": (2, 2, 0)}  # kernel size, stride, padding
 DTYPES = {"fp16": "float16", "fp32": "float32"}
 LAYOUTS = {"nchw": "contiguous_format", "nhwc": "channels_last"}
 PASSES = ("forward", "backward")
-SAMPLES = 200
 COMPILE_MODE = "max-autotune-no-cudagraphs"
+DRAWN = 60
+SECONDS = 0.3  # of a comparison
+ELEMENTS = 5e4, 5e7  # of an input
+# Of inputs above it, the share of the bound is judged: smaller ones take as long as a launch does.
+BOUND_BYTES = 16e6
+ITEM_BYTES = {"fp16": 2, "fp32": 4}
+# Channels, and height and width, before the pooling layers of networks
+PLANES = {
+    "AlexNet": ((64, 55), (192, 27), (256, 13)),
+    "Inception": (
+        *((64, 112), (192, 56), (480, 28), (832, 14)),
+        *((64, 147), (192, 71), (288, 35), (768, 17)),
+    ),
+    "LeNet": ((6, 28), (16, 10)),
+}
+ORIGINS = (*PLANES, "ResNet stem", "odd planes", "any channels")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """A configuration; window, stride and padding are (vertical, horizontal)."""
+
+    shape: tuple[int, int, int, int]
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int] = (0, 0)
+    dilation: int = 1
+    ceil_mode: bool = False
+
+    @property
+    def label(self) -> str:
+        parts = [
+            "×".join(map(str, self.window)),
+            "/" + "×".join(map(str, dict.fromkeys(self.stride))),
+            f" p{'×'.join(map(str, dict.fromkeys(self.padding)))}" if any(self.padding) else "",
+            f" d{self.dilation}" if self.dilation > 1 else "",
+            " ceil" if self.ceil_mode else "",
+        ]
+        return "".join(parts)
+
+
+SHAPE = (32, 64, 112, 112)
+NETWORKS = {
+    "3×3/2": Pool(SHAPE, (3, 3), (2, 2), (1, 1)),
+    "2×2/2": Pool(SHAPE, (2, 2), (2, 2)),
+}
+
+
+def draw(seed: int, index: int) -> Pool:
+    """The configuration of this index; its planes come from each origin in turn."""
+    source = families.chance("pool", seed, index)
+    channels, height, width = _draw_planes(source, ORIGINS[index % len(ORIGINS)])
+    elements = families.log_uniform(source, *ELEMENTS)
+    batch = max(1, round(elements / (channels * height * width)))
+    square = source.random() < 0.5
+    rows = source.randint(2, 7)
+    columns = rows if square else source.randint(2, 7)
+    stride = source.randint(1, rows)
+    dilation = 2 if source.random() < 0.25 else 1
+    if dilation * (max(rows, columns) - 1) >= min(height, width):
+        dilation = 1  # or the window would be larger than a plane
+    return Pool(
+        shape=(batch, channels, height, width),
+        window=(rows, columns),
+        stride=(stride, stride if square else source.randint(1, columns)),
+        padding=(source.randint(0, rows // 2), source.randint(0, columns // 2)),
+        dilation=dilation,
+        ceil_mode=source.random() < 0.5,
+    )
+
+
+def _draw_planes(source: random.Random, origin: str) -> tuple[int, int, int]:
+    """Channels, height and width."""
+    if origin in PLANES:
+        channels, size = source.choice(PLANES[origin])
+        return channels, size, size
+    if origin == "ResNet stem":
+        return 32 * source.randint(1, 10), 112, 112
+    if origin == "odd planes":
+        height, width = (2 * source.randint(3, 63) + 1 for _ in range(2))
+        return 8 * source.randint(1, 40), height, width
+    size = source.randint(7, 112)
+    return 8 * source.randint(0, 40) + source.randint(1, 7), size, size
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Shares are of both passes, speedups of the forward pass unless named otherwise."""
-    forward = [row for row in rows if row["direction"] == "forward"]
-    backward = [row for row in rows if row["direction"] == "backward"]
-    summary = {}
-    if rows:
-        summary["share_of_copy_bandwidth_min"] = min(_ratios(rows, "copy"))
+    """The number of drawn forward passes; speedups over all rows, forward unless named otherwise.
+
+    A minimum is the least upper end of an interval.
+    """
+    forward, backward = (_of(rows, direction) for direction in PASSES)
+    summary: dict[str, float] = {"configurations": sum("seed" in row for row in forward)}
+    if bounded := [share_of_bound(row) for row in forward if is_bounded(row)]:
+        summary["share_of_copy_bandwidth_min"] = summaries.least(bounded)
     if forward:
-        compiled = _ratios(forward, "compiled")
-        summary["speedup_over_eager_min"] = min(_ratios(forward, "eager"))
-        summary["speedup_over_compile_min"] = min(compiled)
-        summary["speedup_over_compile_geomean"] = statistics.geometric_mean(compiled)
+        compiled = _over(forward, "compiled")
+        summary["speedup_over_eager_min"] = summaries.least(_over(forward, "eager"))
+        summary["speedup_over_compile_min"] = summaries.least(compiled)
+        summary["speedup_over_compile_geomean"] = summaries.geomean(compiled)
     if backward:
-        summary["backward_speedup_over_eager_min"] = min(_ratios(backward, "eager"))
+        summary["backward_speedup_over_eager_min"] = summaries.least(_over(backward, "eager"))
     return summary
 
 
-def _ratios(rows: Iterable[results.Row], other: str) -> list[float]:
-    return [row["seconds"][other] / row["seconds"]["convtime"] for row in rows]
+def _of(rows: Iterable[results.Row], direction: str) -> list[results.Row]:
+    return [row for row in rows if row["direction"] == direction]
+
+
+def _over(rows: Iterable[results.Row], peer: str) -> list[summaries.Speedup]:
+    return [summaries.speedup(row, peer) for row in rows]
+
+
+def _shape(row: results.Row) -> tuple[int, ...]:
+    """Of the input; rows that were stored without one are of a network."""
+    return tuple(row.get("shape", SHAPE))
+
+
+def is_bounded(row: results.Row) -> bool:
+    return math.prod(_shape(row)) * ITEM_BYTES[row["dtype"]] > BOUND_BYTES
+
+
+def share_of_bound(row: results.Row) -> summaries.Speedup:
+    """The bound's time over convtime's."""
+    copy = row["seconds"]["copy"]
+    bound = max(copy, row.get("comparison_seconds", 0.0))
+    return summaries.speedup(row, "copy").times(bound / copy)
+
+
+def distribution_table(rows: list[results.Row]) -> str:
+    """Markdown: how speedups and shares are distributed, a line per dtype and layout."""
+    groups: dict[str, list[summaries.Speedup]] = {}
+    forward, backward = (_of(rows, direction) for direction in PASSES)
+    for dtype, layout in itertools.product(DTYPES, LAYOUTS):
+        variant = f"{dtype}, {layout}"
+        ahead, back = (
+            [row for row in each if (row["dtype"], row["layout"]) == (dtype, layout)]
+            for each in (forward, backward)
+        )
+        groups[f"over torch.compile, forward, {variant}"] = _over(ahead, "compiled")
+        groups[f"over eager, forward, {variant}"] = _over(ahead, "eager")
+        groups[f"over eager, backward, {variant}"] = _over(back, "eager")
+        groups[f"of the bound, forward above 16 MB, {variant}"] = [
+            share_of_bound(row) for row in ahead if is_bounded(row)
+        ]
+    table = summaries.distribution("convtime's speed", dict(sorted(groups.items())))
+    return f"{table}\n\n{summaries.describe_seeds(rows)}"
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row: bytes, and the rate and share of a copy's at which they move."""
+    """Markdown, a line per row: bytes, and the rate and share of the bound's at which they move."""
     lines = [
-        "| pass | window | dtype | layout | MB | convtime (µs) | TB/s | of a copy's rate "
+        "| pass | shape | window | dtype | layout | MB | convtime (µs) | TB/s | of the bound "
         "| eager (µs) | compiled (µs) |",
-        "|---|---|---|---|--:|--:|--:|--:|--:|--:|",
+        "|---|---|---|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     return "\n".join([*lines, *map(_line, rows)])
 
 
 def _line(row: results.Row) -> str:
     ours = row["seconds"]["convtime"]
-    (share,) = _ratios([row], "copy")
+    peers = (row["seconds"].get(peer) for peer in ("eager", "compiled"))
     cells = [
         row["direction"],
+        "×".join(map(str, _shape(row))),
         row["window"],
         row["dtype"],
         row["layout"],
         f"{1e-6 * row['bytes']:.1f}",
         f"{1e6 * ours:.2f}",
         f"{1e-12 * row['bytes'] / ours:.2f}",
-        f"{100 * share:.0f} %",
-        *(f"{1e6 * row['seconds'][peer]:.1f}" for peer in ("eager", "compiled")),
+        f"{100 * share_of_bound(row).value:.0f} %",
+        *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -83,83 +220,119 @@ def bytes_of(which: str, input_bytes: int, output_bytes: int, outputs: int) -> i
     return input_bytes + output_bytes + (outputs if which == "backward" else 0)
 
 
-def measure(which: str, window: str, dtype: str, layout: str, device: torch.device) -> results.Row:
+def make_input(pool: Pool, dtype: str, layout: str, device: torch.device) -> torch.Tensor:
     import torch
-    from common.compiled import compile_whole
+
+    x = torch.randn(pool.shape, device=device, dtype=getattr(torch, DTYPES[dtype]))
+    return x.contiguous(memory_format=getattr(torch, LAYOUTS[layout]))
+
+
+def functions_of(pool: Pool) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """Of an input: convtime's and eager PyTorch's."""
     from torch.nn import functional as F
 
-    from convtime import compare, ops
+    from convtime import ops
 
-    numbers = WINDOWS[window]
-    torch_dtype = getattr(torch, DTYPES[dtype])
-    x = torch.randn(SHAPE, device=device, dtype=torch_dtype)
-    x = x.contiguous(memory_format=getattr(torch, LAYOUTS[layout]))
-    x.requires_grad_(which == "backward")
+    numbers: Any = (pool.window, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
+    return {
+        "convtime": lambda x: ops.relu_max_pool2d(x, *numbers),
+        "eager": lambda x: F.max_pool2d(F.relu(x), *numbers),
+    }
 
-    def eager(x: torch.Tensor) -> torch.Tensor:
-        return F.max_pool2d(F.relu(x), *numbers)
+
+def compiled_call(pool: Pool, x: torch.Tensor) -> Call:
+    """The compiler's call, which has been made once."""
+    import torch
+    from common.compiled import compile_whole
 
     torch.compiler.reset()
-    functions = {
-        "convtime": lambda x: ops.relu_max_pool2d(x, *numbers),
-        "eager": eager,
-        "compiled": compile_whole(eager, COMPILE_MODE),
-    }
-    output = functions["convtime"](x)
-    moved = bytes_of(which, x.nbytes, output.nbytes, output.numel())
-    copied = torch.randn(moved // (2 * x.itemsize), device=device, dtype=torch_dtype)
-    calls: dict[str, Call] = {"copy": functools.partial(torch.relu, copied)}
-    grad = torch.randn_like(output)
-    # Or a compiled backward pass would use the memory of what it can be run once with.
-    with torch._functorch.config.patch(donated_buffer=False):
-        for name, function in functions.items():
-            if which == "forward":
-                calls[name] = functools.partial(function, x)
-            else:
-                calls[name] = functools.partial(
-                    torch.autograd.grad, function(x), x, grad, retain_graph=True
-                )
-            calls[name]()
-        compared = compare(
-            calls,
-            method="kernel",
-            cache="cold",
-            check=None,  # the copy is of other data
-            interference=False,
-            stop="count",
-            min_samples=SAMPLES,
-            max_samples=SAMPLES,
-            budget=30.0,
-        )
+    call = functools.partial(compile_whole(functions_of(pool)["eager"], COMPILE_MODE), x)
+    call()
+    return call
+
+
+def compile_beforehand(pool: Pool, dtype: str, layout: str, device: torch.device) -> None:
+    compiled_call(pool, make_input(pool, dtype, layout, device))
+
+
+def measure(
+    which: str, pool: Pool, dtype: str, layout: str, device: torch.device, seconds: float
+) -> results.Row:
+    import torch
+
+    functions = functions_of(pool)
+    x = make_input(pool, dtype, layout, device)
+    expected = functions["eager"](x)
+    if not torch.equal(functions["convtime"](x), expected):
+        raise RuntimeError(f"convtime's result differs from PyTorch's for {pool}")
+    moved = bytes_of(which, x.nbytes, expected.nbytes, expected.numel())
+    copied = torch.randn(moved // (2 * x.itemsize), device=device, dtype=x.dtype)
+    calls: dict[str, Call]
+    if which == "forward":
+        calls = {name: functools.partial(function, x) for name, function in functions.items()}
+        calls["compiled"] = compiled_call(pool, x)
+    else:
+        x.requires_grad_()
+        grad = torch.randn_like(expected)
+        calls = {
+            name: functools.partial(
+                torch.autograd.grad, function(x), x, grad, retain_graph=True
+            )
+            for name, function in functions.items()
+        }
+    calls["copy"] = functools.partial(torch.relu, copied)
+    compared = families.compare_kernels(calls, seconds)
     measured = compared.measurements
-    return {
+    row = {
         "direction": which,
-        "window": window,
+        "shape": list(pool.shape),
+        "window": pool.label,
         "dtype": dtype,
         "layout": layout,
         "bytes": moved,
         "seconds": {name: measurement.median for name, measurement in measured.items()},
+        "speedups": families.speedups_of(compared),
         "samples": len(measured["convtime"].seconds),
         "kernels": {
             name: [activity.name for activity in measurement.activities]
             for name, measurement in measured.items()
         },
     }
+    if which == "forward" and is_bounded(row):
+        from common.comparisons import comparisons_per_second
+
+        comparisons = expected.numel() * math.prod(pool.window)
+        row["comparison_seconds"] = comparisons / comparisons_per_second(x.dtype, device)
+    return row
 
 
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    return {
-        " ".join(case): functools.partial(measure, *case, device)
-        for case in itertools.product(PASSES, WINDOWS, DTYPES, LAYOUTS)
+def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
+    """The networks' shapes first."""
+    variants = list(itertools.product(DTYPES, LAYOUTS))
+
+    def make_case(which: str, pool: Pool, variant: tuple[str, str], seed: int | None) -> Case:
+        compile_case = functools.partial(compile_beforehand, pool, *variant, device)
+        return Case(
+            functools.partial(measure, which, pool, *variant, device, seconds),
+            compile_case if which == "forward" else None,
+            seed,
+        )
+
+    cases = {
+        " ".join((which, name, *variant)): make_case(which, pool, variant, None)
+        for which, (name, pool), variant in itertools.product(PASSES, NETWORKS.items(), variants)
     }
-
-
-def tell(row: results.Row) -> str:
-    return ", ".join(f"{name} {1e6 * seconds:.2f} µs" for name, seconds in row["seconds"].items())
+    for index in range(DRAWN):
+        pool = draw(seed, index)
+        backward = variants[index // len(ORIGINS) % len(variants)]
+        for which, variant in [*(("forward", each) for each in variants), ("backward", backward)]:
+            key = " ".join((which, f"drawn {index}", *variant))
+            cases[key] = make_case(which, pool, variant, seed)
+    return cases
 
 
 def main() -> None:
-    running.run_on_gpu("pool", __doc__, summarise, make_cases, tell=tell)
+    families.run("pool", __doc__, summarise, make_cases, seconds=SECONDS)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import triton.language as tl
 import convtime
 
 # Enough for every multiprocessor, and so many comparisons that loads and stores take no time.
-_BLOCKS, _BLOCK, _ROUNDS = 4096, 2048, 64
+_BLOCKS, _BLOCK, _ROUNDS = 2048, 2048, 256
 _UNROLLED = tl.constexpr(16)
 
 

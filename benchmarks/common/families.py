@@ -26,10 +26,21 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 20, 100
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What measures a row, and what fills the cache of PyTorch's compiler for it beforehand."""
+    """What measures a row, and what fills the cache of PyTorch's compiler for it beforehand.
+
+    Attributes:
+        measure: Gives the row.
+        compile: Compiles what ``measure`` compiles; None for nothing.
+        seed: That the case is drawn by, which the row names; None for a case that is not drawn.
+    """
 
     measure: running.Measure
     compile: Callable[[], object] | None = None
+    seed: int | None = None
+
+    def row(self) -> results.Row:
+        drawn = {} if self.seed is None else {"seed": self.seed}
+        return {**drawn, **self.measure()}
 
 
 def chance(benchmark: str, seed: int, index: int) -> random.Random:
@@ -129,7 +140,7 @@ def run(
         compile_share(cases, *options.probe)
         return
     file = results.ResultFile(benchmark, summarise, options, provenance(device))
-    running.measure_pending(file, {key: case.measure for key, case in cases.items()}, tell)
+    running.measure_pending(file, {key: case.row for key, case in cases.items()}, tell)
 
 
 class _Probe(argparse.Action):
