@@ -1,4 +1,4 @@
-"""ResNet-50's convolutions with what follows them, in one call and in separate ones.
+"""Convolutions with what follows them, in one call and in separate ones; ResNet-50's, and drawn.
 
 Each row is one comparison, interleaved and after a flush of the L2 cache, on the same tensors: of
 convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. Rounds
@@ -6,52 +6,131 @@ follow each other without a pause, as layers do. What follows a convolution is a
 and a residual before the ReLU where the network has one; batch norms are taken to be folded. Who
 selects plans of cuDNN's may time them (torch.backends.cudnn.benchmark), and float32 is rounded to
 TF32 by all of them. Times are the sums of a call's kernels; the first call, in which plans are
-built and timed or code is compiled, is given beside them.
+built and timed, and code is compiled unless it was beforehand, is given beside them.
+
+Drawn convolutions have windows of 1, 3, 5 and 7, strides and dilations of 1 and 2, a padding that
+keeps the size or none, planes of 7² to 112², and 16 to 1024 channels before and after, a quarter of
+them of any number and the others of multiples of 8. They take up to 50 GFLOP, in batches of up to
+256, and half of them add a residual. Each is measured in one dtype and layout.
 
 PyTorch's own fused operation (torch.cudnn_convolution_relu) runs the same plans as convtime, which
 tests make sure of. It is left out, since its first call builds every plan that cuDNN lists.
+
+Compile in parallel first: for i in $(seq 16); do epilogue.py --probe compile $i/16 & done; wait
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-import statistics
+import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import families, running, summaries
+from common.families import Case
 
 if TYPE_CHECKING:
+    import random
+
     import torch
     from common.running import Call
 
-    from convtime.conv.problem import ConvLayer
+    from convtime.conv.problem import ConvLayer, ConvProblem
 
-BATCH = 64
+BATCH = 64  # of ResNet-50's
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 PEERS = ("separate", "compiled")
-SAMPLES = 200
 COMPILE_MODE = "max-autotune-no-cudagraphs"
+DRAWN = 40
+SECONDS = 0.4  # of a comparison
+FLOPS = 1e9, 5e10  # of a drawn convolution
+MOST_ELEMENTS = 2**26  # of its input or output
+LARGEST_BATCH = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """A convolution with a bias and a ReLU, and whether a residual is added before the ReLU."""
+
+    name: str
+    problem: ConvProblem
+    adds: bool
+
+
+def draw(seed: int, index: int) -> Fused:
+    source = families.chance("epilogue", seed, index)
+    single = _draw_single(source)
+    while flops_of(single) > FLOPS[1]:
+        single = _draw_single(source)
+    outputs = single.out_channels * math.prod(single.output_size)
+    batch = min(
+        LARGEST_BATCH,
+        MOST_ELEMENTS // max(outputs, single.in_channels * math.prod(single.size)),
+        int(families.log_uniform(source, *FLOPS) / flops_of(single)),
+    )
+    problem = dataclasses.replace(single, batch=max(1, batch))
+    return Fused(f"drawn {index}", problem, source.random() < 0.5)
+
+
+def _draw_single(source: random.Random) -> ConvProblem:
+    """The convolution of one image."""
+    from convtime.conv.problem import ConvProblem
+
+    window = source.choice((1, 1, 1, 3, 3, 3, 5, 7))
+    size = source.randint(7, 112)
+    dilation = 2 if source.random() < 0.2 and 2 * (window - 1) < size else 1
+    padding = dilation * (window // 2) if source.random() < 0.75 else 0
+    return ConvProblem(
+        batch=1,
+        in_channels=_draw_channels(source),
+        size=(size, size),
+        out_channels=_draw_channels(source),
+        kernel_size=(window, window),
+        stride=(1, 1) if source.random() < 0.75 else (2, 2),
+        padding=(padding, padding),
+        dilation=(dilation, dilation),
+    )
+
+
+def flops_of(problem: ConvProblem) -> int:
+    outputs = problem.batch * problem.out_channels * math.prod(problem.output_size)
+    return 2 * outputs * problem.in_channels * math.prod(problem.kernel_size)
+
+
+def _draw_channels(source: random.Random) -> int:
+    channels = families.log_uniform(source, 16, 1024)
+    return round(channels) if source.random() < 0.25 else 8 * round(channels / 8)
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    if not rows:
-        return {}
-    return {
-        "speedup_over_separate_geomean": _geomean(rows, "separate"),
-        "speedup_over_compile_geomean": _geomean(rows, "compiled"),
+    """A minimum is the least upper end of an interval."""
+    summary: dict[str, float] = {"rows": len(rows)}
+    if rows:
+        separate, compiled = ([summaries.speedup(row, peer) for row in rows] for peer in PEERS)
+        summary["speedup_over_separate_geomean"] = summaries.geomean(separate)
+        summary["speedup_over_separate_min"] = summaries.least(separate)
+        summary["speedup_over_compile_geomean"] = summaries.geomean(compiled)
+        summary["speedup_over_compile_min"] = summaries.least(compiled)
+    return summary
+
+
+def distribution_table(rows: list[results.Row]) -> str:
+    """Markdown: how speedups are distributed, a line per peer, dtype and layout."""
+    names = {"separate": "separate calls", "compiled": "torch.compile"}
+    groups = {
+        f"over {names[peer]}, {dtype}, {layout}": [
+            summaries.speedup(row, peer)
+            for row in rows
+            if (row["dtype"], row["layout"]) == (dtype, layout)
+        ]
+        for peer, (dtype, layout) in itertools.product(PEERS, CONFIGURATIONS)
     }
-
-
-def _geomean(rows: list[results.Row], peer: str) -> float:
-    return statistics.geometric_mean(_speedup(row, peer) for row in rows)
-
-
-def _speedup(row: results.Row, peer: str) -> float:
-    ratio: float = row["seconds"][peer] / row["seconds"]["convtime"]
-    return ratio
+    table = summaries.distribution("convtime's speed", groups)
+    return f"{table}\n\n{summaries.describe_seeds(rows)}"
 
 
 def table(rows: list[results.Row]) -> str:
@@ -71,7 +150,7 @@ def _line(row: results.Row) -> str:
         row["epilogue"],
         f"{row['dtype']}, {row['layout']}",
         *(f"{1e6 * row['seconds'][who]:.2f}" for who in ("convtime", *PEERS)),
-        *(f"{_speedup(row, peer):.2f}" for peer in PEERS),
+        *(f"{summaries.speedup(row, peer).value:.2f}" for peer in PEERS),
         ", ".join(f"{row['first_calls'][who]:.1f}" for who in ("convtime", *PEERS)),
     ]
     return f"| {' | '.join(cells)} |"
@@ -89,12 +168,22 @@ def layers() -> list[ConvLayer]:
     return [layer for layer in resnet50(BATCH) if not layer.names[0].endswith("downsample.0")]
 
 
-def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> results.Row:
+def resnet50() -> list[Fused]:
+    return [Fused(layer.names[0], layer.problem, residual_is_added(layer)) for layer in layers()]
+
+
+Function = Callable[..., "torch.Tensor"]
+
+
+def prepare(
+    fused: Fused, dtype: str, layout: str, device: torch.device
+) -> tuple[dict[str, Function], tuple[torch.Tensor | None, ...]]:
+    """Functions of convtime and its peers, which nothing has called yet, and their arguments."""
     import torch
     from common.compiled import compile_whole
     from torch.nn import functional as F
 
-    from convtime import compare, ops, plan_cache
+    from convtime import ops
 
     # Before anything is called: PyTorch keeps the plan of a shape that it has selected without.
     torch.backends.cudnn.benchmark = True
@@ -102,7 +191,7 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
     # place, its own kernels and products, may only if it is told.
     torch.backends.cudnn.fp32_precision = "tf32"
     torch.backends.cuda.matmul.allow_tf32 = True
-    problem = layer.problem
+    problem = fused.problem
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
 
     def randn(*size: int) -> torch.Tensor:
@@ -117,8 +206,7 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
     )
     b = randn(outputs)
     numbers: Any = problem.stride, problem.padding, problem.dilation, problem.groups
-    adds = residual_is_added(layer)
-    z = randn(*F.conv2d(x, w, b, *numbers).shape) if adds else None
+    z = randn(*F.conv2d(x, w, b, *numbers).shape) if fused.adds else None
 
     def separate(
         x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, z: torch.Tensor | None
@@ -134,39 +222,48 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
         "separate": separate,
         "compiled": compile_whole(separate, COMPILE_MODE),
     }
+    return functions, (x, w, b, z)
+
+
+def compile_beforehand(fused: Fused, dtype: str, layout: str, device: torch.device) -> None:
+    import torch
+
+    functions, arguments = prepare(fused, dtype, layout, device)
+    with torch.no_grad():
+        functions["compiled"](*arguments)
+
+
+def measure(
+    fused: Fused, dtype: str, layout: str, device: torch.device, seconds: float
+) -> results.Row:
+    import torch
+
+    from convtime import plan_cache
+
+    functions, arguments = prepare(fused, dtype, layout, device)
     with torch.no_grad():
         outputs_of, first_calls = {}, {}
         for name, function in functions.items():
             begin = time.perf_counter()
-            outputs_of[name] = function(x, w, b, z)
+            outputs_of[name] = function(*arguments)
             outputs_of[name].ravel()[0].item()  # waits for it
             first_calls[name] = time.perf_counter() - begin
         calls: dict[str, Call] = {
-            name: functools.partial(function, x, w, b, z) for name, function in functions.items()
+            name: functools.partial(function, *arguments) for name, function in functions.items()
         }
-        functions["convtime"](x, w, b, z)
+        functions["convtime"](*arguments)
         tag = plan_cache()[-1].tag
-        compared = compare(
-            calls,
-            method="kernel",
-            cache="cold",
-            regime="as-is",  # bursts of calls this long would be far between
-            check=None,  # which round after other steps; how far they are apart is in the row
-            interference=False,
-            stop="count",
-            min_samples=SAMPLES,
-            max_samples=SAMPLES,
-            budget=30.0,
-        )
+        compared = families.compare_kernels(calls, seconds)
     reference = outputs_of["separate"].float()
     measured = compared.measurements
     return {
-        "layer": layer.names[0],
-        "label": problem.label,
-        "epilogue": "bias, residual, ReLU" if adds else "bias, ReLU",
+        "layer": fused.name,
+        "label": fused.problem.label,
+        "epilogue": "bias, residual, ReLU" if fused.adds else "bias, ReLU",
         "dtype": dtype,
         "layout": layout,
         "seconds": {name: measurement.median for name, measurement in measured.items()},
+        "speedups": families.speedups_of(compared),
         "samples": len(measured["convtime"].seconds),
         "first_calls": first_calls,
         "plan": tag,
@@ -181,13 +278,25 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
     }
 
 
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    return {
-        f"{layer.names[0]} {dtype} {layout}": functools.partial(
-            measure, layer, dtype, layout, device
+def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
+    """ResNet-50's in each configuration, then the drawn ones in one each."""
+
+    def make_case(fused: Fused, configuration: tuple[str, str], seed: int | None) -> Case:
+        return Case(
+            functools.partial(measure, fused, *configuration, device, seconds),
+            functools.partial(compile_beforehand, fused, *configuration, device),
+            seed,
         )
-        for layer, (dtype, layout) in itertools.product(layers(), CONFIGURATIONS)
+
+    cases = {
+        " ".join((fused.name, *configuration)): make_case(fused, configuration, None)
+        for fused, configuration in itertools.product(resnet50(), CONFIGURATIONS)
     }
+    for index in range(DRAWN):
+        fused = draw(seed, index)
+        configuration = CONFIGURATIONS[index % len(CONFIGURATIONS)]
+        cases[" ".join((fused.name, *configuration))] = make_case(fused, configuration, seed)
+    return cases
 
 
 def tell(row: results.Row) -> str:
@@ -198,7 +307,7 @@ def tell(row: results.Row) -> str:
 
 
 def main() -> None:
-    running.run_on_gpu("epilogue", __doc__, summarise, make_cases, tell=tell)
+    families.run("epilogue", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)
 
 
 if __name__ == "__main__":

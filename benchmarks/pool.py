@@ -275,9 +275,7 @@ def measure(
         x.requires_grad_()
         grad = torch.randn_like(expected)
         calls = {
-            name: functools.partial(
-                torch.autograd.grad, function(x), x, grad, retain_graph=True
-            )
+            name: functools.partial(torch.autograd.grad, function(x), x, grad, retain_graph=True)
             for name, function in functions.items()
         }
     calls["copy"] = functools.partial(torch.relu, copied)

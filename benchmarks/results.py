@@ -116,7 +116,9 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     # No abbreviations: the recorded command leaves options out by their full names.
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
-    parser.add_argument("--shard", type=parse_shard, metavar="I/N", help="every Nth case, from the Ith")
+    parser.add_argument(
+        "--shard", type=parse_shard, metavar="I/N", help="every Nth case, from the Ith"
+    )
     parser.add_argument("--commit", help="of the code that is measured (default: ask git)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
     return parser

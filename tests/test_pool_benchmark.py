@@ -12,6 +12,7 @@ import torch
 from common import compiled, families
 from torch.nn import functional as F
 
+
 GOALS = results.load_goals()["pool"]
 CPU = torch.device("cpu")
 POOLS = [pool.draw(seed, index) for seed in range(3) for index in range(pool.DRAWN)]
@@ -149,20 +150,8 @@ def test_every_configuration_is_measured_in_each_dtype_and_layout():
     assert all((case.compile is None) == key.startswith("backward") for key, case in cases.items())
 
 
-@pytest.fixture
-def on_cpu(monkeypatch):
-    """Times calls on the CPU, without the compiler."""
-    compare = convtime.compare
-
-    def compare_on_cpu(calls, **options):
-        return compare(calls, **options | {"method": "cpu", "cache": "warm", "regime": "auto"})
-
-    monkeypatch.setattr(convtime, "compare", compare_on_cpu)
-    monkeypatch.setattr(compiled, "compile_whole", lambda function, mode: function)
-
-
 @pytest.mark.parametrize("which", pool.PASSES)
-def test_a_row_is_summed_up_and_shown(on_cpu, which):
+def test_a_row_is_summed_up_and_shown(benchmarks_on_cpu, which):
     drawn = pool.Pool((2, 3, 9, 11), (3, 2), (2, 1), (1, 0), ceil_mode=True)
     case = families.Case(
         functools.partial(pool.measure, which, drawn, "fp32", "nhwc", CPU, 0.05), seed=9
@@ -180,13 +169,13 @@ def test_a_row_is_summed_up_and_shown(on_cpu, which):
     assert families.tell(measured).startswith("convtime ")
 
 
-def test_a_wrong_result_is_no_row(on_cpu, monkeypatch):
+def test_a_wrong_result_is_no_row(benchmarks_on_cpu, monkeypatch):
     monkeypatch.setattr(convtime.ops, "relu_max_pool2d", lambda x, *numbers: x)
     with pytest.raises(RuntimeError, match="differs from PyTorch's for Pool"):
         pool.measure("forward", pool.NETWORKS["2×2/2"], "fp32", "nchw", CPU, 0.05)
 
 
-def test_a_case_is_compiled_beforehand(on_cpu, monkeypatch):
+def test_a_case_is_compiled_beforehand(benchmarks_on_cpu, monkeypatch):
     compiled_shapes = []
 
     def compile_whole(function, mode):

@@ -20,9 +20,7 @@ _UNROLLED = tl.constexpr(16)
 
 
 @triton.jit
-def compare_in_registers(
-    x, y, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, IN_PAIRS: tl.constexpr
-):
+def compare_in_registers(x, y, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, IN_PAIRS: tl.constexpr):
     """The instructions are written out, and have a side effect: or they would be optimized away."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(x + at)

@@ -8,7 +8,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import results
 
@@ -126,40 +126,31 @@ def run(
         "--probe",
         nargs=2,
         metavar=("compile", "I/N"),
-        action=_Probe,
         help="measure nothing, but compile every Nth case, from the Ith, into the cache of "
         "PyTorch's compiler (TORCHINDUCTOR_CACHE_DIR)",
     )
     options = parser.parse_args()
+    share = _share_of(parser, *options.probe) if options.probe else None
 
     from convtime.core.provenance import provenance
 
     device = running.find_gpu(options.device)
     cases = make_cases(device, options.seed, options.seconds)
-    if options.probe:
-        compile_share(cases, *options.probe)
+    if share:
+        compile_share(cases, *share)
         return
     file = results.ResultFile(benchmark, summarise, options, provenance(device))
     running.measure_pending(file, {key: case.row for key, case in cases.items()}, tell)
 
 
-class _Probe(argparse.Action):
-    """Checks --probe compile I/N, and stores I and N."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        name, share = values
-        if name != "compile":
-            raise argparse.ArgumentError(self, f"got {name!r}, but must be compile")
-        try:
-            setattr(namespace, self.dest, results.parse_shard(share))
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentError(self, str(error)) from error
+def _share_of(parser: argparse.ArgumentParser, name: str, share: str) -> tuple[int, int]:
+    """I and N of --probe compile I/N; ends the process with a usage error for anything else."""
+    if name != "compile":
+        parser.error(f"--probe must be compile I/N, got {name!r}")
+    try:
+        return results.parse_shard(share)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--probe compile {error}")
 
 
 def compile_share(cases: Mapping[str, Case], first: int, step: int) -> None:
