@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import families, running, summaries
+from common import families, summaries
 from common.families import Case
 
 if TYPE_CHECKING:

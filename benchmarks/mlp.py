@@ -10,20 +10,27 @@ counter on the device. convtime's steps are tuned. "eager" and
 "compiled" (max-autotune, fullgraph) call PyTorch step by step; "eager graph" and "compiled graph"
 replay the whole step as one CUDA graph, and so does convtime; what is compiled for that has the
 choice of the batch in it, too. Seconds are those of one step, of many between two idle states of
-the device, which is not let idle otherwise, as in training; verdicts are on PyTorch's over
-convtime's. The roofline is what a step's products or its least traffic to memory take at the rates
-that the GPU reaches in a large matmul and a large copy.
+the device, which is not let idle otherwise, as in training. The roofline is what a step's products
+or its least traffic to memory take at the rates that the GPU reaches in a large matmul and a large
+copy.
+
+Nets are those named below, and nets that are drawn by a seed: 16 to 2048 wide, three of four in
+multiples of 8, of 2 to 8 layers, on batches of 256 to 262,144 rows with at most 2**26 values in the
+outputs of a layer. Drawn nets are compared with PyTorch's two graphs, the fastest of its ways.
+
+Compile in parallel first: for i in $(seq 8); do mlp.py --probe compile $i/8 & done; wait
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import families, summaries
+from common.families import Case
 
 if TYPE_CHECKING:
     import torch
@@ -37,12 +44,17 @@ SHAPES = {
     "w4096_l4_b8192": (4096, 4, 8192),
 }
 ON_CHIP = 128  # width
-PEERS = ("eager", "compiled", "eager graph", "compiled graph")
-BATCHES = 16  # of resident data
-FLOPS = 2e13  # of a timed call, in which there are MOST_STEPS at most
+GRAPHS = ("eager graph", "compiled graph")
+PEERS = ("eager", "compiled", *GRAPHS)
+BATCHES, DRAWN_BATCHES = 16, 4  # of resident data
+# Of a timed call, in which there are MOST_STEPS at most; values are those of all layers' outputs.
+FLOPS, VALUES = 2e13, 2e9
 LEAST_STEPS, MOST_STEPS = 5, 100
-SAMPLES = 20  # of a comparison, at least
-SECONDS = 20.0  # a comparison's budget
+SAMPLES = 12, 100  # of a comparison, at least and at most
+SECONDS = 1.0  # of a comparison, beyond its least samples
+DRAWN = 16
+WIDTHS, LAYERS, ROWS = (16, 2048), (2, 8), (256, 262_144)
+MOST_VALUES = 2**26  # of a drawn net's layer's outputs
 LR, MOMENTUM = 1e-2, 0.9
 SCALE = 1024.0
 # Name: a learning rate at which losses fall, and go the same way whatever is rounded
@@ -55,21 +67,37 @@ CLASSES = 10
 
 Step = Callable[[], object]
 Forward = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+Net = tuple[int, int, int]  # width, layers, batch
 LossOfNext = Callable[[], "torch.Tensor"]
 
 
+def draw(seed: int, index: int) -> Net:
+    source = families.chance("mlp", seed, index)
+    width = round(families.log_uniform(source, *WIDTHS))
+    if source.random() < 0.75:
+        width = 8 * round(width / 8)
+    rows = families.log_uniform(source, *ROWS)
+    # An even number, as make_step needs.
+    return width, source.randint(*LAYERS), 2 * int(min(rows, MOST_VALUES / width) / 2)
+
+
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Speedups over the fastest that PyTorch has; the worst task of the two."""
-    summary = {}
-    for row in rows:
-        if row["kind"] != "speed":
+    """Speedups over the fastest that PyTorch has; the worst task of the two.
+
+    The minimum over the drawn nets is the least upper end of an interval.
+    """
+    speeds = [row for row in rows if row["kind"] == "speed"]
+    drawn = [over_best(row) for row in speeds if "seed" in row]
+    summary: dict[str, float] = {"drawn_nets": len(drawn)}
+    if drawn:
+        summary["drawn_over_best_pytorch_min"] = summaries.least(drawn)
+        summary["drawn_over_best_pytorch_geomean"] = summaries.geomean(drawn)
+    for row in speeds:
+        if "seed" in row:
             continue
-        seconds = row["seconds"]
-        peers = {name: value for name, value in seconds.items() if name != "convtime"}
-        best = min(peers.values())
-        summary[f"{row['shape']}_over_best_pytorch"] = best / seconds["convtime"]
-        if row["shape"] == "w64_l4_b1024" and "compiled" in peers:
-            over = peers["compiled"] / seconds["convtime"]
+        summary[f"{row['shape']}_over_best_pytorch"] = over_best(row).value
+        if row["shape"] == "w64_l4_b1024" and "compiled" in row["seconds"]:
+            over = summaries.speedup(row, "compiled").value
             summary["w64_l4_b1024_over_compile_max_autotune"] = over
     trained = [row for row in rows if row["kind"] == "training"]
     if len(trained) == len(TASKS):
@@ -78,6 +106,33 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
             row["weight_error"]["convtime"] / row["weight_error"]["pytorch"] for row in trained
         )
     return summary
+
+
+def over_best(row: results.Row) -> summaries.Speedup:
+    """Over the fastest of PyTorch's ways."""
+    peers = [summaries.speedup(row, peer) for peer in row["seconds"] if peer != "convtime"]
+    return min(peers, key=lambda each: each.value)
+
+
+def net_of(row: results.Row) -> Net:
+    """Width, layers and batch; rows that were stored without them are of a named net."""
+    width, layers, batch = row.get("net", SHAPES.get(row["shape"]))
+    return width, layers, batch
+
+
+def distribution_table(rows: list[results.Row]) -> str:
+    """Markdown: how speedups over the fastest of PyTorch's ways are distributed."""
+    speeds = [row for row in rows if row["kind"] == "speed"]
+    groups: dict[str, list[summaries.Speedup]] = {}
+    for origin, is_drawn in (("drawn", True), ("named", False)):
+        for size, is_wide in ((f"up to {ON_CHIP} wide", False), ("wider", True)):
+            groups[f"{origin} nets, {size}"] = [
+                over_best(row)
+                for row in speeds
+                if ("seed" in row, net_of(row)[0] > ON_CHIP) == (is_drawn, is_wide)
+            ]
+    table = summaries.distribution("convtime's speed over PyTorch's best", groups)
+    return f"{table}\n\n{summaries.describe_seeds(speeds)}"
 
 
 def _loss_difference(row: results.Row) -> float:
@@ -101,7 +156,7 @@ def table(rows: list[results.Row]) -> str:
     ]
     for row in rows:
         if row["kind"] == "speed":
-            width, layers, batch = SHAPES[row["shape"]]
+            width, layers, batch = net_of(row)
             ours = row["seconds"]["convtime"]
             peers = (row["seconds"].get(peer) for peer in PEERS)
             cells = [
@@ -140,16 +195,18 @@ def least_bytes(width: int, layers: int, batch: int) -> int:
 
 def roofline(row: results.Row) -> float:
     """Seconds that a step takes at least, at the rates that the GPU reached."""
-    shape = SHAPES[row["shape"]]
+    shape = net_of(row)
     rates: dict[str, float] = row["ceilings"]
     return max(
         flops(*shape) / rates["flops_per_second"], least_bytes(*shape) / rates["bytes_per_second"]
     )
 
 
-def steps_of(shape: tuple[int, int, int]) -> int:
+def steps_of(shape: Net) -> int:
     """How many steps a timed call takes."""
-    return max(LEAST_STEPS, min(MOST_STEPS, int(FLOPS / flops(*shape))))
+    width, layers, batch = shape
+    count = min(FLOPS / flops(*shape), VALUES / (width * layers * batch))
+    return max(LEAST_STEPS, min(MOST_STEPS, int(count)))
 
 
 # --- Both sides of a comparison
@@ -252,17 +309,39 @@ def repeat(step: Step, count: int) -> None:
         step()
 
 
-def measure_speed(shape: str, device: torch.device) -> results.Row:
+def compile_beforehand(
+    shape: Net, peers: Iterable[str], batches: int, device: torch.device
+) -> None:
+    """Take a step of each peer that is compiled, on data as measure_speed has it."""
+    import torch
+
+    width, layers, batch = shape
+    inputs, targets = make_data(width, width, batches * batch, "mse", device)
+    torch.compiler.reset()
+    for name in peers:
+        if name.startswith("compiled"):
+            model = make_model(width, layers, width, device=device, dtype=torch.float16)
+            make_peer(name, model, inputs, targets, batch)()
+
+
+def measure_speed(
+    name: str,
+    shape: Net,
+    peers: Iterable[str],
+    batches: int,
+    device: torch.device,
+    seconds: float,
+) -> results.Row:
     import torch
     from common.graphs import capture
 
     from convtime import ceilings, compare
     from convtime.nn import FusedMLP, MLPTrainer
 
-    width, layers, batch = SHAPES[shape]
+    width, layers, batch = shape
     is_wide = width > ON_CHIP
-    count = steps_of(SHAPES[shape])
-    inputs, targets = make_data(width, width, BATCHES * batch, "mse", device)
+    count = steps_of(shape)
+    inputs, targets = make_data(width, width, batches * batch, "mse", device)
     torch.manual_seed(0)
     model = make_model(width, layers, width, device=device, dtype=torch.float16)
     net = FusedMLP.from_sequential(model)
@@ -280,38 +359,40 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
     )
     steps: dict[str, Step] = {"convtime": capture(trainer.step)}
     torch.compiler.reset()
-    for name in PEERS:
+    for peer in peers:
         own = make_model(width, layers, width, device=device, dtype=torch.float16)
         own.load_state_dict(model.state_dict())
-        step = make_peer(name, own, inputs, targets, batch)
-        steps[name] = capture(step) if name.endswith("graph") else step
-        for _ in range(5):
-            steps[name]()
+        step = make_peer(peer, own, inputs, targets, batch)
+        steps[peer] = capture(step) if peer.endswith("graph") else step
+        repeat(steps[peer], 5)
     compared = compare(
-        {name: functools.partial(repeat, step, count) for name, step in steps.items()},
+        {who: functools.partial(repeat, step, count) for who, step in steps.items()},
         method="sync",
         cache="warm",
         placement="as-is",  # the steps change what they read
         regime="as-is",
         check=None,
         interference=False,
-        min_samples=SAMPLES,
-        budget=SECONDS,
+        stop="budget",
+        min_samples=SAMPLES[0],
+        max_samples=SAMPLES[1],
+        budget=seconds,
     )
     measured = compared.measurements
     rates = ceilings(device)
     return {
         "kind": "speed",
-        "shape": shape,
+        "shape": name,
+        "net": list(shape),
         "path": trainer.path_reason,
         "flops": flops(width, layers, batch),
         "ceilings": {
             "flops_per_second": rates.flops_per_second,
             "bytes_per_second": rates.bytes_per_second,
         },
-        "seconds": {name: one.median / count for name, one in measured.items()},
-        "samples": {name: len(one.seconds) for name, one in measured.items()},
-        "verdicts": {name: str(compared.judge(name)) for name in PEERS},
+        "seconds": {who: one.median / count for who, one in measured.items()},
+        "speedups": families.speedups_of(compared),
+        "samples": {who: len(one.seconds) for who, one in measured.items()},
         "skipped": trainer.steps_skipped,
     }
 
@@ -391,19 +472,33 @@ def measure_training(task: str, device: torch.device) -> results.Row:
     }
 
 
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
+def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
     """The quick ones first: compiling takes long, and time on a GPU may end."""
-    cases: dict[str, running.Measure] = {
-        f"training {task}": functools.partial(measure_training, task, device) for task in TASKS
+
+    def make_case(
+        name: str, shape: Net, peers: Iterable[str], batches: int, seed: int | None
+    ) -> Case:
+        return Case(
+            functools.partial(measure_speed, name, shape, peers, batches, device, seconds),
+            functools.partial(compile_beforehand, shape, peers, batches, device),
+            seed,
+        )
+
+    cases = {
+        f"training {task}": Case(functools.partial(measure_training, task, device))
+        for task in TASKS
     }
-    return cases | {shape: functools.partial(measure_speed, shape, device) for shape in SHAPES}
+    for name, shape in SHAPES.items():
+        cases[name] = make_case(name, shape, PEERS, BATCHES, None)
+    for index in range(DRAWN):
+        name = f"drawn {index}"
+        cases[name] = make_case(name, draw(seed, index), GRAPHS, DRAWN_BATCHES, seed)
+    return cases
 
 
 def tell(row: results.Row) -> str:
     if row["kind"] == "speed":
-        return ", ".join(
-            f"{name} {1e6 * seconds:.2f} µs" for name, seconds in row["seconds"].items()
-        )
+        return families.tell(row)
     return ", ".join(
         f"{name}: loss {_final(row, name):.5f}, weights off by {error:.2e}"
         for name, error in row["weight_error"].items()
@@ -411,7 +506,7 @@ def tell(row: results.Row) -> str:
 
 
 def main() -> None:
-    running.run_on_gpu("mlp", __doc__, summarise, make_cases, tell=tell)
+    families.run("mlp", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)
 
 
 if __name__ == "__main__":

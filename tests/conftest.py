@@ -99,8 +99,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]
 @pytest.fixture
 def benchmarks_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What benchmarks measure on a GPU can run on the CPU, and the compiler changes nothing."""
-    import convtime
     from common import compiled
+
+    import convtime
 
     compare: Any = convtime.compare
 
