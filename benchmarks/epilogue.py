@@ -271,10 +271,7 @@ def measure(
             name: float((output.float() - reference).abs().max() / reference.abs().max())
             for name, output in outputs_of.items()
         },
-        "kernels": {
-            name: [activity.name for activity in measurement.activities]
-            for name, measurement in measured.items()
-        },
+        "kernels": families.kernels_of(compared),
     }
 
 

@@ -116,7 +116,7 @@ def over_best(row: results.Row) -> summaries.Speedup:
 
 def net_of(row: results.Row) -> Net:
     """Width, layers and batch; rows that were stored without them are of a named net."""
-    width, layers, batch = row.get("net", SHAPES.get(row["shape"]))
+    width, layers, batch = row["net"] if "net" in row else SHAPES[row["shape"]]
     return width, layers, batch
 
 

@@ -291,10 +291,7 @@ def measure(
         "seconds": {name: measurement.median for name, measurement in measured.items()},
         "speedups": families.speedups_of(compared),
         "samples": len(measured["convtime"].seconds),
-        "kernels": {
-            name: [activity.name for activity in measurement.activities]
-            for name, measurement in measured.items()
-        },
+        "kernels": families.kernels_of(compared),
     }
     if which == "forward" and is_bounded(row):
         from common.comparisons import comparisons_per_second

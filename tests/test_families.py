@@ -7,7 +7,7 @@ import sys
 import pytest
 import results
 import torch
-from common import comparisons, families, running
+from common import families, running
 
 COMMIT = "abc"
 
@@ -111,11 +111,14 @@ def test_drawn_sizes_are_spread_over_octaves():
 
 
 @pytest.mark.parametrize(("in_pairs", "type_", "counted"), [(True, "fp16", 8), (False, "fp32", 16)])
-def test_comparisons_are_all_made(in_pairs, type_, counted):
+def test_comparisons_are_all_made(tmp_path, monkeypatch, in_pairs, type_, counted):
     """By the instructions of the kernel for an H100: none are optimized away."""
     compiler = pytest.importorskip("triton.compiler")
-    from triton.backends.compiler import GPUTarget
+    from common import comparisons
+    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # or a warning asks for a choice
     source = compiler.ASTSource(
         fn=comparisons.compare_in_registers,
         signature={"x": f"*{type_}", "y": f"*{type_}"}

@@ -90,6 +90,16 @@ def speedups_of(compared: Comparison) -> dict[str, dict[str, float]]:
     }
 
 
+def kernels_of(compared: Comparison) -> dict[str, list[str]]:
+    """The names of what each call runs on the device."""
+    from common.kernels import shortened
+
+    return {
+        name: [shortened(activity.name or activity.kind) for activity in measurement.activities]
+        for name, measurement in compared.measurements.items()
+    }
+
+
 def tell(row: results.Row) -> str:
     """The times of a row, in µs."""
     return ", ".join(f"{name} {1e6 * seconds:.2f} µs" for name, seconds in row["seconds"].items())
