@@ -285,7 +285,7 @@ template <typename T, typename Winner>
 void launch_any(const T* grad_output, const Winner* winners, T* grad_input, const PoolGeometry& g,
                 cudaStream_t stream) {
   const std::int64_t count = g.batch * g.channels * g.h.input * g.w.input;
-  if (fits_32_bits(g)) {
+  if (planes_fit_32_bits(g, g.batch * g.channels)) {
     any_kernel<T, Winner, int><<<loop_blocks(count), kThreads, 0, stream>>>(
         grad_output, winners, grad_input, static_cast<int>(count), static_cast<int>(g.channels),
         g.h, g.w, g.channels_last);
@@ -304,11 +304,11 @@ void launch(const T* grad_output, const void* winners, T* grad_input, const Pool
   }
   const auto* const bytes = static_cast<const std::uint8_t*>(winners);
   const bool aligned = is_aligned(grad_output) && is_aligned(winners) && is_aligned(grad_input);
-  if (aligned && has_windows(g, 3, 2, 1) &&
+  if (aligned && has_windows(g, 3, 2) && has_padding(g, 1) &&
       launch_vectorised<T, 3>(grad_output, bytes, grad_input, g, stream)) {
     return;
   }
-  if (aligned && has_windows(g, 2, 2, 0) &&
+  if (aligned && has_windows(g, 2, 2) && has_padding(g, 0) &&
       launch_vectorised<T, 2>(grad_output, bytes, grad_input, g, stream)) {
     return;
   }
