@@ -268,6 +268,7 @@ bool launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry
   // Four packs are two sectors of memory, and leave room for tiles that are large in comparison
   // with their windows.
   constexpr std::int64_t kSlice = 4;
+  constexpr std::size_t kSharedBytes = 16 * 1024;
   const std::int64_t channels = g.channels_last ? g.channels / N : 1;
   const std::int64_t slice = N == 1 ? channels : std::min(channels, kSlice);
   const TileSize all{g.channels_last ? g.batch : g.batch * g.channels, g.h.output, g.w.output};
@@ -283,10 +284,10 @@ bool launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry
   const auto bytes_of = [&](const TileSize& size) {
     const std::int64_t rows = size.planes * inputs(g.h, size.rows);
     const std::size_t per_maximum = N * (sizeof(T) + (kWinners ? 1 : 0));
-    return shared_bytes(source_of(size), rows) +
+    return shared_bytes<T, N>(source_of(size), rows) +
            (K == 0 ? static_cast<std::size_t>(rows * size.columns * slice) * per_maximum : 0);
   };
-  const std::optional<TileSize> size = choose_tile(all, bytes_of);
+  const std::optional<TileSize> size = choose_tile(all, kSharedBytes, bytes_of);
   if (!size) {
     return false;
   }
@@ -297,7 +298,7 @@ bool launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry
                         Windows(g.w),
                         source,
                         static_cast<int>(rows),
-                        shared_bytes(source, size->planes * rows),
+                        shared_bytes<T, N>(source, size->planes * rows),
                         Division(ceil_div(size->rows, kStrip))};
   const std::int64_t blocks = count_blocks(f.tiling);
   if (blocks > kMax32) {

@@ -172,54 +172,45 @@ class Source {
   /// Rows must be whole if the shape is contiguous, and planes if there is more than one.
   __device__ Source(void* shared, const SourceShape& shape, const T* tensor, int height, int width,
                     const Tiling& t, const Tile& tile, Range rows, Range columns)
-      : packs_(static_cast<Pack<T, N>*>(shared)),
-        pitch_(shape.pitch),
-        step_(shape.is_contiguous ? 0 : width * t.channels) {
+      : pitch_(shape.pitch) {
     const std::int64_t plane_size = std::int64_t{height} * width * t.channels;
     const std::int64_t first = tile.plane * plane_size +
                                (std::int64_t{rows.first} * width + columns.first) * t.channels +
                                tile.channel;
     const auto* const from = reinterpret_cast<const Pack<T, N>*>(tensor) + first;
+    auto* const to = static_cast<Pack<T, N>*>(shared);
+    const auto shift = N > 1 ? 0 : reinterpret_cast<std::uintptr_t>(from) / sizeof(T) % kLanes<T>;
     const T* const end = tensor + t.planes * plane_size * N;
-    if constexpr (N == 1) {
-      shift_ = static_cast<int>(reinterpret_cast<std::uintptr_t>(from) / sizeof(T) % kLanes<T>);
-    }
-    const int parts = shape.is_contiguous ? 1 : tile.planes * rows.size();
-    const int vectors = shape.vectors.divisor();
-    for (int i = static_cast<int>(threadIdx.x); i < parts * vectors;
+    const int all_rows = tile.planes * rows.size();
+    const int parts = shape.is_contiguous ? 1 : all_rows;
+    const int length = (shape.is_contiguous ? all_rows : 1) * columns.size() * t.channels;
+    for (int i = static_cast<int>(threadIdx.x); i < parts * shape.vectors.divisor();
          i += static_cast<int>(blockDim.x)) {
       int vector = i;
       const int part = shape.vectors.split(vector);
       if constexpr (N == 1) {
-        const int length =
-            columns.size() * t.channels * (shape.is_contiguous ? tile.planes * rows.size() : 1);
-        const int offset = vector * kLanes<T> - shift(part);
+        const int start = static_cast<int>(shift) + part * pitch_;
+        const int offset = vector * kLanes<T> - start % kLanes<T>;
         if (offset < length) {
-          copy_vector(packs_ + part * pitch_ + vector * kLanes<T>,
-                      from->lane + part * step_ + offset, tensor, end);
+          copy_vector(to + start + offset, from->lane + part * width * t.channels + offset, tensor,
+                      end);
         }
       } else {
         int channel = vector;
         const int column = t.slice.split(channel);
         if (column < columns.size() && tile.channel + channel < t.channels) {
-          copy_16_bytes(packs_ + part * pitch_ + vector,
+          copy_16_bytes(to + part * pitch_ + vector,
                         from + (part * width + column) * t.channels + channel);
         }
       }
     }
+    packs_ = to + shift;
   }
 
   /// Return a row of the copy.
-  __device__ const Pack<T, N>* row(int index) const {
-    return packs_ + index * pitch_ + shift(index);
-  }
+  __device__ const Pack<T, N>* row(int index) const { return packs_ + index * pitch_; }
 
  private:
-  /// Return the position of a row's first element within 16 bytes.
-  __device__ int shift(int row) const {
-    return N == 1 ? (shift_ + row * step_) & (kLanes<T> - 1) : 0;
-  }
-
   /// Copy those of the 16 bytes that are in the tensor.
   __device__ static void copy_vector(Pack<T, N>* to, const T* from, const T* begin, const T* end) {
     if (from >= begin && from + kLanes<T> <= end) {
@@ -233,10 +224,8 @@ class Source {
     }
   }
 
-  Pack<T, N>* packs_;
+  const Pack<T, N>* packs_;
   int pitch_;
-  int step_;
-  int shift_ = 0;
 };
 
 // --- Choice of tiles, on the host
@@ -254,23 +243,25 @@ struct TileSize {
   std::int64_t columns;
 };
 
-/// Return the largest part that divides a size into that many, in whole strips.
+/// Return the size of that many equal parts, rounded up to whole strips, or halves of one.
 inline std::int64_t part_of(std::int64_t size, std::int64_t parts) {
   const std::int64_t part = ceil_div(size, parts);
-  return part > kStrip ? std::min(size, ceil_div(part, kStrip) * kStrip) : part;
+  const std::int64_t multiple = part > kStrip / 2 ? kStrip : kStrip / 2;
+  return std::min(size, ceil_div(part, multiple) * multiple);
 }
 
 /// Return the size of the tiles of a tensor of planes with that height and width, if a block can
-/// load one. source_bytes(size) returns the shared memory that a tile needs.
+/// load one. source_bytes(size) returns the shared memory that a tile needs, and `most` is what a
+/// tile should need. Tiles begin at even rows and columns.
 template <typename SourceBytes>
-std::optional<TileSize> choose_tile(const TileSize& all, const SourceBytes& source_bytes) {
+std::optional<TileSize> choose_tile(const TileSize& all, std::size_t most,
+                                    const SourceBytes& source_bytes) {
   // Small blocks overlap their loads and their computation, and leave no multiprocessor idle.
-  constexpr std::size_t kSmall = 4 * 1024;
-  constexpr std::size_t kUsual = 16 * 1024;
+  constexpr std::size_t kLeast = 4 * 1024;
   constexpr std::size_t kBlocks = 512;
   const std::size_t plane = source_bytes(TileSize{1, all.rows, all.columns});
   const std::size_t usual =
-      std::clamp(plane * static_cast<std::size_t>(all.planes) / kBlocks, kSmall, kUsual);
+      std::clamp(plane * static_cast<std::size_t>(all.planes) / kBlocks, kLeast, most);
   if (plane <= usual) {
     const auto planes = static_cast<std::int64_t>(usual / plane);
     return TileSize{std::min(all.planes, planes), all.rows, all.columns};
@@ -280,13 +271,13 @@ std::optional<TileSize> choose_tile(const TileSize& all, const SourceBytes& sour
     double loads;  // of the source, on average
   };
   std::optional<TileSize> best;
-  for (const Limit& limit : {Limit{usual, 1.2}, Limit{2 * kUsual, 1.4}, Limit{kMaxShared, 1e9}}) {
+  for (const Limit& limit : {Limit{usual, 1.2}, Limit{2 * most, 1.4}, Limit{kMaxShared, 1e9}}) {
     double least = limit.loads;
     for (std::int64_t bands = 1; bands < 2 * all.rows; bands *= 2) {
       const std::int64_t rows = part_of(all.rows, bands);
       std::int64_t columns = all.columns;
-      while (columns > 1 && source_bytes(TileSize{1, rows, columns}) > limit.bytes) {
-        columns = (columns + 1) / 2;
+      while (columns > 2 && source_bytes(TileSize{1, rows, columns}) > limit.bytes) {
+        columns = ceil_div(columns, 4) * 2;
       }
       const std::size_t bytes = source_bytes(TileSize{1, rows, columns});
       const double loads = static_cast<double>(bytes) * ceil_div(all.rows, rows) *
@@ -303,25 +294,39 @@ std::optional<TileSize> choose_tile(const TileSize& all, const SourceBytes& sour
   return best;
 }
 
-/// Return the source's shape for rows and columns of a tensor that has `width` pixels of `channels`
-/// elements, for packs of N of them; `planes` and whole rows are contiguous.
+/// Return the source's shape for rows and columns of a tensor with that width and `channels` packs
+/// per pixel, of which a tile has a slice.
 template <typename T, int N>
 SourceShape source_shape(const TileSize& size, std::int64_t width, std::int64_t channels,
                          std::int64_t slice) {
-  constexpr std::int64_t kVector = N == 1 ? kLanes<T> : 1;
-  const bool is_contiguous = N == 1 && size.columns == width;
-  const std::int64_t length =
-      is_contiguous ? size.planes * size.rows * width * channels : size.columns * slice;
-  // A vector more, because the first element may be anywhere in the first vector.
-  const std::int64_t vectors = ceil_div(length + kVector - 1, kVector);
-  return {is_contiguous, static_cast<int>(is_contiguous ? width * channels : vectors * kVector),
-          Division(vectors)};
+  if constexpr (N > 1) {
+    const std::int64_t length = size.columns * slice;
+    return {false, static_cast<int>(length), Division(length)};
+  }
+  constexpr std::int64_t kVector = kLanes<T>;
+  const std::int64_t row = width * channels;
+  // The first element may be the last one of a vector.
+  const auto vectors = [](std::int64_t length) {
+    return Division(ceil_div(length + kVector - 1, kVector));
+  };
+  if (size.columns == width) {
+    return {true, static_cast<int>(row), vectors(size.planes * size.rows * row)};
+  }
+  // A row has the same position within 16 bytes as in memory, and shares no vector with the next.
+  const std::int64_t length = size.columns * channels;
+  const std::int64_t pitch = length + kVector - 1;
+  return {false, static_cast<int>(pitch + (row % kVector - pitch % kVector + kVector) % kVector),
+          vectors(length)};
 }
 
-/// Return the bytes of a source with that many rows in all.
-inline std::size_t shared_bytes(const SourceShape& shape, std::int64_t rows) {
-  const std::int64_t parts = shape.is_contiguous ? 1 : rows;
-  return static_cast<std::size_t>(16 * parts * shape.vectors.divisor());
+/// Return the bytes of a source with that many rows in all, in whole vectors.
+template <typename T, int N>
+std::size_t shared_bytes(const SourceShape& shape, std::int64_t rows) {
+  if (N == 1 && !shape.is_contiguous) {
+    const std::int64_t elements = rows * shape.pitch + kLanes<T>;
+    return static_cast<std::size_t>(16 * ceil_div(elements, kLanes<T>));
+  }
+  return static_cast<std::size_t>(16 * (shape.is_contiguous ? 1 : rows) * shape.vectors.divisor());
 }
 
 /// Return how tiles of that size divide a tensor.
