@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,13 +20,11 @@ constexpr int kMaxTileThreads = 256;
 /// Division by a number that is known when the kernel is launched, of numbers below 2^31.
 class Division {
  public:
-  explicit Division(std::int64_t divisor) : divisor_(static_cast<unsigned>(divisor)) {
-    while ((std::uint64_t{1} << shift_) < divisor_) {
-      ++shift_;
-    }
-    factor_ = static_cast<unsigned>(
-        (std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift_) - divisor_) / divisor_ + 1);
-  }
+  explicit Division(std::int64_t divisor)
+      : divisor_(static_cast<unsigned>(divisor)),
+        shift_(static_cast<unsigned>(std::bit_width(divisor_ - 1))),
+        factor_(static_cast<unsigned>(
+            (std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift_) - divisor_) / divisor_ + 1)) {}
 
   __host__ __device__ int divisor() const { return static_cast<int>(divisor_); }
 
@@ -43,8 +42,8 @@ class Division {
 
  private:
   unsigned divisor_;
+  unsigned shift_;
   unsigned factor_;
-  unsigned shift_ = 0;
 };
 
 /// From the first to before the end.
