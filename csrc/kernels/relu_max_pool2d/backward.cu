@@ -95,15 +95,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// For (N, H, W, C): a thread has 16 bytes of channels of a group.
-template <typename T, typename Windows>
+template <typename T, typename Group>
 __global__ void __launch_bounds__(kThreads)
     pixels_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input,
                   unsigned vectors, unsigned group_columns, unsigned group_rows, unsigned threads,
                   int height, int width, int out_height, int out_width, int padding_h,
                   int padding_w) {
   using Winners = Pack<std::uint8_t, kLanes<T>>;
-  constexpr int S = Windows::kStride;
-  constexpr int kWindows = Windows::kWindows;
+  constexpr int S = Group::kStride;
+  constexpr int kWindows = Group::kWindows;
   const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
   if (thread >= threads) {
     return;
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads)
   const int group_column = static_cast<int>(thread / vectors % group_columns);
   const int group_row = static_cast<int>(thread / vectors / group_columns % group_rows);
   const std::size_t image = thread / vectors / group_columns / group_rows;
-  const int first_row = group_row + padding_h / S + Windows::kFirst;
-  const int first_column = group_column + padding_w / S + Windows::kFirst;
+  const int first_row = group_row + padding_h / S + Group::kFirst;
+  const int first_column = group_column + padding_w / S + Group::kFirst;
 
   Vector<T> gradients[kWindows][kWindows];
   Winners won[kWindows][kWindows];
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
       Vector<T> sums;
 #pragma unroll
       for (int lane = 0; lane < kLanes<T>; ++lane) {
-        sums.lane[lane] = gather<Windows, T>(row, column, [&](int i, int j) -> Won<T> {
+        sums.lane[lane] = gather<Group, T>(row, column, [&](int i, int j) -> Won<T> {
           return {won[i][j].lane[lane], gradients[i][j].lane[lane]};
         });
       }
@@ -226,15 +226,15 @@ bool launch_planes(const T* grad_output, const std::uint8_t* winners, T* grad_in
   return grid.fits();
 }
 
-template <typename Windows, typename T>
+template <typename Group, typename T>
 bool launch_pixels(const T* grad_output, const std::uint8_t* winners, T* grad_input,
                    const PoolGeometry& g, cudaStream_t stream) {
   const std::int64_t vectors = g.channels / kLanes<T>;
-  const std::int64_t columns = ceil_div(g.w.input, Windows::kStride);
-  const std::int64_t rows = ceil_div(g.h.input, Windows::kStride);
+  const std::int64_t columns = ceil_div(g.w.input, Group::kStride);
+  const std::int64_t rows = ceil_div(g.h.input, Group::kStride);
   const Grid grid{g.batch * rows * columns * vectors};
   if (grid.fits()) {
-    pixels_kernel<T, Windows><<<grid.blocks(), kThreads, 0, stream>>>(
+    pixels_kernel<T, Group><<<grid.blocks(), kThreads, 0, stream>>>(
         grad_output, winners, grad_input, static_cast<unsigned>(vectors),
         static_cast<unsigned>(columns), static_cast<unsigned>(rows),
         static_cast<unsigned>(grid.threads), static_cast<int>(g.h.input),

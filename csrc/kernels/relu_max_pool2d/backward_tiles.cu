@@ -46,11 +46,11 @@ __device__ void store_group(T* to, const Pack<T, S>& group, int step, int column
 }
 
 /// A thread has a strip of groups below each other, in kStrip rows.
-template <typename Grouped, typename T>
+template <typename Group, typename T>
 __device__ void gather_strips(const BackwardTiling& b, const Tile& tile,
                               const Outputs<T, std::uint8_t>& outputs, T* grad_input) {
-  constexpr int S = Grouped::kStride;
-  constexpr int kWindows = Grouped::kWindows;
+  constexpr int S = Group::kStride;
+  constexpr int kWindows = Group::kWindows;
   constexpr int kGroups = kStrip / S;
   constexpr int kRows = kGroups + kWindows - 1;
   const Tiling& t = b.tiling;
@@ -65,8 +65,8 @@ __device__ void gather_strips(const BackwardTiling& b, const Tile& tile,
     if (w >= tile.columns.end || h >= tile.rows.end) {
       continue;
     }
-    const int first_row = h / S + b.h.padding / S + Grouped::kFirst;
-    const int first_column = w / S + b.w.padding / S + Grouped::kFirst;
+    const int first_row = h / S + b.h.padding / S + Group::kFirst;
+    const int first_column = w / S + b.w.padding / S + Group::kFirst;
     Won<T> won[kRows][kWindows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -94,7 +94,7 @@ __device__ void gather_strips(const BackwardTiling& b, const Tile& tile,
 #pragma unroll
       for (int column = 0; column < S; ++column) {
         sums.lane[column] =
-            gather<Grouped, T>(row % S, column, [&](int i, int j) { return won[row / S + i][j]; });
+            gather<Group, T>(row % S, column, [&](int i, int j) { return won[row / S + i][j]; });
       }
       store_group(grad_input + offset, sums, t.channels, tile.columns.end - w);
       offset += b.w.input * t.channels;
@@ -141,7 +141,7 @@ __device__ void gather_elements(const BackwardTiling& b, const Tile& tile,
   }
 }
 
-template <typename Grouped, typename T, typename Winner>
+template <typename Group, typename T, typename Winner>
 __global__ void __launch_bounds__(kMaxTileThreads)
     backward_kernel(const T* grad_output, const Winner* winners, T* grad_input,
                     const BackwardTiling b) {
@@ -159,19 +159,19 @@ __global__ void __launch_bounds__(kMaxTileThreads)
       columns};
   grad_input += tile.plane * b.h.input * b.w.input * b.tiling.channels;
   await_copies();
-  if constexpr (std::is_same_v<Grouped, AnyWindows>) {
+  if constexpr (std::is_same_v<Group, AnyWindows>) {
     gather_elements(b, tile, outputs, grad_input);
   } else {
-    gather_strips<Grouped>(b, tile, outputs, grad_input);
+    gather_strips<Group>(b, tile, outputs, grad_input);
   }
 }
 
-template <typename Grouped, typename T, typename Winner>
+template <typename Group, typename T, typename Winner>
 bool launch(const T* grad_output, const Winner* winners, T* grad_input, const PoolGeometry& g,
             cudaStream_t stream) {
   // A tile writes more than it needs of shared memory.
   constexpr std::size_t kSharedBytes = 8 * 1024;
-  constexpr int S = Grouped::kStride;
+  constexpr int S = Group::kStride;
   const std::int64_t channels = g.channels_last ? g.channels : 1;
   const TileSize all{g.channels_last ? g.batch : g.batch * g.channels, g.h.input, g.w.input};
   const auto outputs = [](const PoolAxis& axis, std::int64_t inputs) {
@@ -212,10 +212,10 @@ bool launch(const T* grad_output, const Winner* winners, T* grad_input, const Po
   if (blocks > kMax32) {
     return false;
   }
-  const bool is_any = std::is_same_v<Grouped, AnyWindows>;
+  const bool is_any = std::is_same_v<Group, AnyWindows>;
   const std::int64_t tasks =
       size->planes * groups * (is_any ? size->rows : ceil_div(size->rows, kStrip));
-  backward_kernel<Grouped>
+  backward_kernel<Group>
       <<<static_cast<unsigned>(blocks), threads_for(tasks), bytes_of(*size), stream>>>(
           grad_output, winners, grad_input, b);
   return true;

@@ -27,16 +27,16 @@ struct Won {
 
 /// Return the gradient of the element at (row, column) in its group: the sum of the gradients of
 /// the windows that it won, in their order. output(i, j) returns those of the group's windows.
-template <typename Windows, typename T, typename Output>
+template <typename Group, typename T, typename Output>
 __device__ T gather(int row, int column, const Output& output) {
-  constexpr int K = Windows::kKernel;
+  constexpr int K = Group::kKernel;
   Wide<T> sum = 0;
 #pragma unroll
-  for (int i = 0; i < Windows::kWindows; ++i) {
+  for (int i = 0; i < Group::kWindows; ++i) {
 #pragma unroll
-    for (int j = 0; j < Windows::kWindows; ++j) {
-      const int r = row + Windows::kPadding - (i + Windows::kFirst) * Windows::kStride;
-      const int c = column + Windows::kPadding - (j + Windows::kFirst) * Windows::kStride;
+    for (int j = 0; j < Group::kWindows; ++j) {
+      const int r = row + Group::kPadding - (i + Group::kFirst) * Group::kStride;
+      const int c = column + Group::kPadding - (j + Group::kFirst) * Group::kStride;
       if (0 <= r && r < K && 0 <= c && c < K) {
         const auto [winner, gradient] = output(i, j);
         sum += winner == r * K + c ? widen(gradient) : Wide<T>(0);
