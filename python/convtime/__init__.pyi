@@ -1,5 +1,7 @@
 from . import nn, ops, testing
 from .conv.advice import Advice
+from .conv.engines.engine_table import EngineTable
+from .conv.engines.engines import engines
 from .conv.explain.explain import explain
 from .conv.explain.explanation import Explanation
 from .conv.plan_cache import clear_plan_cache, plan_cache
@@ -66,6 +68,7 @@ __all__ = [
     "Diagnosis",
     "Dropped",
     "Energy",
+    "EngineTable",
     "Examination",
     "Explanation",
     "InputError",
@@ -96,6 +99,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "energy",
+    "engines",
     "explain",
     "load",
     "locked_clocks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from convtime.conv.engines.engine_table import EngineTable
 from convtime.conv.explain.explanation import Explanation
 from convtime.core.codec import Stored
 from convtime.core.proof import Proof
@@ -24,8 +25,8 @@ from convtime.tuning.race_result import Race
 _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
-        *(Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, Examination, Explanation),
-        *(Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording, Sweep),
+        *(Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, EngineTable, Examination),
+        *(Explanation, Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording, Sweep),
     )
 }
 
