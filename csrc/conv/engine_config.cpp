@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -114,6 +115,22 @@ std::vector<std::string> notes_of(cudnnBackendDescriptor_t engine, cudnnBackendA
   return names;
 }
 
+/// Return an attribute that cuDNN knows of some engines only.
+template <typename T>
+std::optional<std::int64_t> get_if_known(cudnnBackendDescriptor_t descriptor,
+                                         cudnnBackendAttributeName_t name,
+                                         cudnnBackendAttributeType_t type) {
+  T value{};
+  std::int64_t found = 0;
+  const cudnnStatus_t status =
+      cudnnBackendGetAttribute(descriptor, name, type, /*requestedElementCount=*/1, &found, &value);
+  if (status == CUDNN_STATUS_NOT_SUPPORTED) {
+    return std::nullopt;
+  }
+  check_cudnn(status, "cudnnBackendGetAttribute");
+  return value;
+}
+
 std::string without_prefix(const std::string& text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
@@ -175,9 +192,9 @@ EngineFacts facts_of(cudnnBackendDescriptor_t config) {
       .behavior_notes = notes_of<cudnnBackendBehaviorNote_t>(
           raw_engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE),
       .workspace_bytes =
-          get_one<std::int64_t>(config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64),
-      .shared_memory_bytes =
-          get_one<std::int32_t>(config, CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32),
+          get_if_known<std::int64_t>(config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64),
+      .shared_memory_bytes = get_if_known<std::int32_t>(
+          config, CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32),
   };
 }
 

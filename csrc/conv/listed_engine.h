@@ -3,6 +3,7 @@
 #include <cudnn.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ struct EngineFacts {
   std::vector<KnobRange> knobs;
   std::vector<std::string> numerical_notes;  ///< cuDNN's names, e.g. "TENSOR_CORE"
   std::vector<std::string> behavior_notes;
-  std::int64_t workspace_bytes = 0;
-  std::int64_t shared_memory_bytes = 0;
+  std::optional<std::int64_t> workspace_bytes;  ///< none where cuDNN knows it only of a plan
+  std::optional<std::int64_t> shared_memory_bytes;
 };
 
 /// Where cuDNN lists an engine.

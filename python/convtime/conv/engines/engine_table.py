@@ -45,8 +45,9 @@ class EngineResult:
         knob_ranges: The settings that it has, and their values.
         numerical_notes: cuDNN's names of its effects on numerics, without their common prefix.
         behavior_notes: cuDNN's names of other properties, without their common prefix.
-        workspace_bytes: Memory that it needs in addition to its tensors.
-        shared_memory_bytes: Shared memory of a block.
+        workspace_bytes: Memory that it needs in addition to its tensors; None if it is not known
+            without a plan.
+        shared_memory_bytes: Shared memory of a block; None if it is not known.
         refused: Why it was not run: cuDNN's or PyTorch's reason, or its failure. Empty if it was.
         build_seconds: Time for building the plan, which may compile a kernel; None if not built.
         measurement: Time of the pass; None if it was not timed.
@@ -60,8 +61,8 @@ class EngineResult:
     knob_ranges: tuple[KnobRange, ...] = ()
     numerical_notes: tuple[str, ...] = ()
     behavior_notes: tuple[str, ...] = ()
-    workspace_bytes: int = 0
-    shared_memory_bytes: int = 0
+    workspace_bytes: int | None = None
+    shared_memory_bytes: int | None = None
     refused: str = ""
     build_seconds: float | None = None
     measurement: Measurement | None = None

@@ -25,7 +25,7 @@ def draw(table: EngineTable) -> Any:
             medians = [1e6 * each.median for each in times]
             ends = [each.median_interval for each in times]
             axes.errorbar(
-                [each.workspace_bytes / _BYTES_PER_MIB for each in shown],
+                [(each.workspace_bytes or 0) / _BYTES_PER_MIB for each in shown],
                 medians,
                 yerr=(
                     [m - 1e6 * low for m, (low, _) in zip(medians, ends, strict=True)],

@@ -67,7 +67,7 @@ def _row(found: PassEngines, engine: EngineResult) -> list[str]:
         name,
         estimate(engine.measurement),
         f"{found.pytorch.median / engine.measurement.median:.2f}×",
-        format_bytes(engine.workspace_bytes),
+        _bytes(engine.workspace_bytes),
         "–" if engine.error is None else f"{engine.error:.1e}",
         "yes" if engine.repeats else "NO",
         ", ".join(f"{place} {position}" for place, position in engine.places),
@@ -96,6 +96,10 @@ def _sentences(found: PassEngines) -> Iterator[str]:
         )
 
 
+def _bytes(count: int | None) -> str:
+    return "–" if count is None else format_bytes(count)
+
+
 def _facts(engine: EngineResult) -> list[str]:
     settings = [
         f"k{each.knob} {each.minimum} to {each.maximum}"
@@ -108,6 +112,6 @@ def _facts(engine: EngineResult) -> list[str]:
         ", ".join(settings) or "none",
         ", ".join(engine.numerical_notes) or "none",
         ", ".join(engine.behavior_notes) or "none",
-        format_bytes(engine.shared_memory_bytes),
+        _bytes(engine.shared_memory_bytes),
         built,
     ]
