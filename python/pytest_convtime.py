@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import warnings
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from convtime.integrations.gpu_benchmark import GpuBenchmark
     from convtime.integrations.pytest_gate import Gate
@@ -247,12 +248,23 @@ class Recorder:
         self.tests[distinct] = test
         return distinct
 
-    def document(self) -> dict[str, Any]:
-        """Return everything as JSON for another process."""
+    def discard(self, test: str) -> None:
+        """Remove the measurements of a test."""
+        for name in [name for name, of in self.tests.items() if of == test]:
+            del self.tests[name], self.measurements[name]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remove the times of a test that fails, also in its teardown."""
+        if not report.passed:
+            self.discard(report.nodeid)
+
+    def document(self, test: str | None = None) -> dict[str, Any]:
+        """Return everything, or a test's share, as JSON for another process."""
+        names = [name for name, of in self.tests.items() if test in (None, of)]
         return {
-            "measurements": {name: one.to_dict() for name, one in self.measurements.items()},
-            "tests": self.tests,
-            "different": self.different,
+            "measurements": {name: self.measurements[name].to_dict() for name in names},
+            "tests": {name: self.tests[name] for name in names},
+            "different": {name: self.different[name] for name in names if name in self.different},
         }
 
     def add(self, document: Mapping[str, Any]) -> None:
@@ -288,10 +300,40 @@ class _Worker(Recorder):
                 warnings.warn(pytest.PytestWarning(came.disturbed_by), stacklevel=4)
             yield
 
-    def pytest_sessionfinish(self) -> None:
-        if self.measurements:
-            output: dict[str, Any] = self.config.workeroutput  # type: ignore[attr-defined]
-            output["convtime"] = json.dumps(self.document())
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send the times with a test's last report: the process may not live to the end."""
+        report = yield
+        if call.when == "teardown" and item.nodeid in self.tests.values():
+            report.convtime = json.dumps(self.document(item.nodeid))  # type: ignore[attr-defined]
+        return report
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Before any plugin opens its files, redirect them in a process that runs tests again."""
+    if config.option.convtime_again is not None:
+        _keep_outputs(config.option, Path(config.option.convtime_again).parent)
+
+
+def _keep_outputs(option: argparse.Namespace, folder: Path) -> None:
+    """Keep the files that the first run has written with the same arguments."""
+    outputs = {
+        "basetemp": str(folder / "basetemp"),  # pytest empties it first
+        "log_file": os.devnull,
+        "xmlpath": None,
+        "report_log": None,  # pytest-reportlog
+        "htmlpath": None,  # pytest-html
+        "cov_report": {},  # pytest-cov; COVERAGE_FILE redirects its data
+        "benchmark_json": None,
+        "benchmark_save": None,
+        "benchmark_autosave": None,
+        "benchmark_histogram": None,
+    }
+    for name, value in outputs.items():
+        if hasattr(option, name):  # the plugin is loaded
+            setattr(option, name, value)
 
 
 class _Again(Recorder):
@@ -354,11 +396,11 @@ class _Main(Recorder):
                     "with"
                 )
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Receive the measurements of an xdist worker."""
-        told = getattr(node, "workeroutput", {}).get("convtime")
-        if told is not None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Receive the measurements of an xdist worker with the report of the test."""
+        super().pytest_runtest_logreport(report)
+        told = getattr(report, "convtime", None)
+        if told is not None and report.passed:
             self.add(json.loads(told))
 
     @pytest.hookimpl(tryfirst=True)  # other plugins rewrite the files of the repeated run

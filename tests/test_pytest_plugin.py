@@ -390,6 +390,42 @@ def test_a_failing_test_stays_a_failing_test(run: Any, pytester: pytest.Pytester
     assert run(*arguments, "--convtime-bisect").ret == 125
 
 
+def test_a_second_look_keeps_the_files_of_the_first(run: Any, pytester: pytest.Pytester) -> None:
+    """Plugins open these with the same arguments; pytest empties the folder for temporary files."""
+    writing = "\n\ndef test_writing(tmp_path):\n    (tmp_path / 'kept').touch()\n"
+    writing += "    __import__('logging').warning('of the first run')\n"
+    pytester.makepyfile(test_it=SUITE + writing)
+    assert run("--convtime-save", "main").ret == 0
+    gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    files = ("--basetemp=made", "--log-file=run.log", "--junitxml=run.xml", "-p", "cacheprovider")
+    slow = run(*gate, *files, FACTOR="1.1")
+    assert "running again alone" in output(slow)
+    assert [*(pytester.path / "made").rglob("kept")]
+    assert "of the first run" in (pytester.path / "run.log").read_text(encoding="utf-8")
+    assert 'tests="3"' in (pytester.path / "run.xml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "ending", ["assert False", "pytest.xfail('known')", "request.addfinalizer(lambda: 1 / 0)"]
+)
+def test_the_time_of_a_test_that_does_not_pass_is_not_saved(
+    ending: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    failing = f"\n\ndef test_failing(time_op, request):\n    time_op(int)\n    {ending}\n"
+    pytester.makepyfile(test_it=SUITE + failing)
+    for workers in ([], ["-n1"]):
+        result = run("--convtime-save", "main", *workers)
+        assert result.ret == (0 if "xfail" in ending else 1)
+        assert [*saved(pytester)["measurements"]] == ["test_it.py::test_slow", "test_it.py::test_quick"]
+
+
+def test_times_of_a_worker_that_dies_later_are_kept(run: Any, pytester: pytest.Pytester) -> None:
+    dying = "\n\ndef test_dying(time_op):\n    time_op(int)\n    os._exit(1)\n"
+    pytester.makepyfile(test_it=SUITE + dying)
+    assert run("-n1", "--convtime-save", "main").ret == 1
+    assert [*saved(pytester)["measurements"]] == ["test_it.py::test_slow", "test_it.py::test_quick"]
+
+
 PAIR = """
 def test_slow_pair(compare):
     assert compare({"quick": int, "call": int}, check=None).baseline == "quick"

@@ -190,8 +190,12 @@ class Gate:
             tests = sorted({self._run.tests[name] for name in red})
             asked.write_text(json.dumps({"tests": tests, "output": str(output)}), encoding="utf-8")
             done = subprocess.run(
-                [sys.executable, "-m", "pytest", *self._arguments(), f"--convtime-again={asked}"],
+                [
+                    *(sys.executable, "-m", "pytest", *self._arguments(Path(folder, "cache"))),
+                    f"--convtime-again={asked}",
+                ],
                 cwd=self._config.invocation_params.dir,
+                env={**os.environ, "COVERAGE_FILE": str(Path(folder, "coverage"))},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -215,7 +219,10 @@ class Gate:
             {name: again[name] for name in again if name in found},
         )
 
-    def _arguments(self) -> list[str]:
-        one_process = ["-n0"] if self._config.pluginmanager.hasplugin("xdist") else []
+    def _arguments(self, cache: Path) -> list[str]:
+        has = self._config.pluginmanager.hasplugin
+        one_process = ["-n0"] if has("xdist") else []
+        # The first run's last failures are not those of some of its tests.
+        no_cache = ["-o", f"cache_dir={cache}"] if has("cacheprovider") else []
         given = map(str, self._config.invocation_params.args)
-        return [*given, f"--rootdir={self._config.rootpath}", *one_process]
+        return [*given, f"--rootdir={self._config.rootpath}", *one_process, *no_cache]
