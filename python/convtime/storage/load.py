@@ -16,6 +16,7 @@ from convtime.exchange.files import Found, read_file
 from convtime.health.examination import Examination
 from convtime.recording.module_times import ModuleTimes
 from convtime.recording.recording import Recording
+from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Changes
 from convtime.sweeps.result import Sweep
 from convtime.timing.comparison import Comparison
@@ -25,8 +26,9 @@ from convtime.tuning.race_result import Race
 _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
-        *(Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, EngineTable, Examination),
-        *(Explanation, Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording, Sweep),
+        *(Baseline, Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, EngineTable),
+        *(Examination, Explanation, Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording),
+        *(Sweep),
     )
 }
 
@@ -41,8 +43,8 @@ def load(path: str | os.PathLike[str]) -> Found:
         path: the file.
 
     Returns:
-        The result. For a saved run, ``convtime conv --json`` and files of other tools, it is a dict
-        of measurements by name (see :func:`convtime.read_measurements`).
+        The result. For ``convtime conv --json`` and files of other tools, it is a dict of
+        measurements by name (see :func:`convtime.read_measurements`).
 
     Raises:
         InputError: the file cannot be read; the message says in one sentence why.
