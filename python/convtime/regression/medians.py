@@ -15,6 +15,9 @@ from convtime.timing.measurement import Measurement
 # assumption for times by the host's clock.
 _BETWEEN_PROCESSES = 0.003
 _BETWEEN_PROCESSES_ON_HOST = 0.005
+# Undisturbed processes report errors up to about this many times their median error, because an
+# interval of few values is itself uncertain (benchmarks/results, placement).
+_USUAL = 2.0
 
 
 def log_median(
@@ -44,27 +47,42 @@ def log_median(
 def calibrated_log_median(
     measured: Measurement, repeats: Repeats | None, noise: Noise
 ) -> LogMedian:
-    """Return the median with the calibrated variation between processes.
+    """Return the median with the calibrated variation between processes; see :func:`calibrated`."""
+    return calibrated(_without_assumption(measured), repeats, noise)
 
-    The calibrated one includes the usual variation within a process. Only what exceeds it, as in a
-    process that others disturbed, is added.
+
+def calibrated(own: LogMedian, repeats: Repeats | None, noise: Noise) -> LogMedian:
+    """Replace a median's variation between processes by the calibrated one.
+
+    That includes the usual variation within a process. Only what exceeds it, as in a process that
+    others disturbed, is added.
+
+    Args:
+        own: the median of one process, with its error within the process.
+        repeats: the medians of several processes; their mean is used.
+        noise: the calibrated noise.
     """
-    processes = 1 if repeats is None else len(repeats.kept)
-    own = _without_assumption(measured)
+    if repeats is None:
+        return dataclasses.replace(
+            own,
+            below=_excess(own.below, noise.within),
+            above=_excess(own.above, noise.within),
+            between_processes=noise.spread,
+            processes=noise.processes,
+        )
     return dataclasses.replace(
         own,
-        value=own.value if repeats is None else repeats.log_median,
-        below=_excess(own.below, noise.within) if repeats is None else 0.0,
-        above=_excess(own.above, noise.within) if repeats is None else 0.0,
-        between_processes=noise.spread / math.sqrt(processes),
+        value=repeats.log_median,
+        below=0.0,
+        above=0.0,
+        between_processes=noise.spread / math.sqrt(len(repeats.kept)),
         processes=noise.processes,
     )
 
 
 def standard_error(measured: Measurement) -> float:
     """Return the standard error of a median above 0 within its process, as a share of it."""
-    own = _without_assumption(measured)
-    return (own.below + own.above) / 2
+    return _without_assumption(measured).error
 
 
 def _without_assumption(measured: Measurement) -> LogMedian:
@@ -74,5 +92,5 @@ def _without_assumption(measured: Measurement) -> LogMedian:
     )
 
 
-def _excess(error: float, usual: float) -> float:
-    return math.sqrt(max(0.0, error**2 - usual**2))
+def _excess(error: float, within: float) -> float:
+    return math.sqrt(max(0.0, error**2 - (_USUAL * within) ** 2))

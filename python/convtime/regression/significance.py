@@ -52,6 +52,11 @@ class LogMedian:
         above = math.log(high) - value if math.isfinite(high) else math.inf
         return cls(value, below / quantile, above / quantile, degrees_of_freedom, between_processes)
 
+    @property
+    def error(self) -> float:
+        """Sampling standard error, on average over both sides."""
+        return (self.below + self.above) / 2
+
     def reach(self, error: float, z: float) -> float:
         """Return an interval's half-width for one of the errors and a normal quantile ``z``."""
         sampled = error * student_of_normal(z, self.degrees_of_freedom)
