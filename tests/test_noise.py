@@ -174,6 +174,7 @@ def test_relative_to_a_reference_the_noise_of_a_shared_clock_does_not_count() ->
     assert by_time is not None
     assert ratio is not None
     assert ratio.margin < 0.03 < 0.2 < by_time.margin
+    assert before.too_noisy == ()  # relative to the reference, and that is not judged
     slower = compare_runs(before, shared_cpu(rng, 1.1, 1.05), relative=True)
     assert slower["call"].verdict == "slower"
     assert slower["call"].margin == ratio.margin

@@ -284,6 +284,8 @@ def test_a_gate_tells_a_slow_test_from_noise(run: Any, pytester: pytest.Pytester
         ]
     )
     assert "found twice, first as 1.05" in output(slow)
+    assert "judge it with --convtime-relative" in output(slow)
+    assert "--convtime-relative" not in output(equal)
     assert "| slower | 1.05" in (pytester.path / "changes.md").read_text(encoding="utf-8")
     changes = json.loads((pytester.path / "changes.json").read_text(encoding="utf-8"))
     assert [change["verdict"] for change in changes["changes"]] == ["slower", "same"]

@@ -29,8 +29,12 @@ from .recording.record import record
 from .recording.recording import Recording, RegionTimes
 from .recording.region import region
 from .recording.time_modules import time_modules
+from .regression.attribution import Attribution
+from .regression.baseline import Baseline
 from .regression.changes import Change, Changes
+from .regression.common import CommonChange
 from .regression.compare_runs import compare_runs
+from .regression.noise import Noise, Repeats
 from .storage.load import load
 from .sweeps.plan import SweepPoint
 from .sweeps.result import Sweep
@@ -53,6 +57,8 @@ __version__: str
 __all__ = [
     "Advice",
     "Agreement",
+    "Attribution",
+    "Baseline",
     "BatchRecord",
     "Candidate",
     "Cause",
@@ -61,6 +67,7 @@ __all__ = [
     "Changes",
     "ClockReading",
     "ClockTrace",
+    "CommonChange",
     "Comparison",
     "Condition",
     "Counters",
@@ -78,6 +85,7 @@ __all__ = [
     "LockedClocks",
     "Measurement",
     "ModuleTimes",
+    "Noise",
     "Options",
     "PassTimes",
     "PeakMemory",
@@ -86,6 +94,7 @@ __all__ = [
     "Ratio",
     "Recording",
     "RegionTimes",
+    "Repeats",
     "Sweep",
     "SweepPoint",
     "__version__",

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 # Runs of either side, alternating, that confirm a finding where both commits can be run.
 _ROUNDS = 3
 
+_USE_RELATIVE = (
+    "times on a shared CPU differ from process to process: time the call with compare, next to a "
+    "reference operation, and judge it with --convtime-relative"
+)
+
 
 def measurements_in(document: Mapping[str, Any]) -> dict[str, Measurement]:
     """Return the measurements of another process, by name, from its recorder's document."""
@@ -193,6 +198,12 @@ class Gate:
             self._say(f"{len(red)} found, running again alone")
             changes = changes.confirmed(self._look_again(baseline, red))
         self.changes = dataclasses.replace(changes, different=self._run.different)
+        on_cpu = any(
+            self._run.measurements[each.name].device == "cpu"
+            for each in changes.of("slower", "faster")
+        )
+        if on_cpu and not self._option.convtime_relative:
+            self.told.append(_USE_RELATIVE)
         if "margin" not in self._margins:
             self.told += [f"too noisy to be worth its time: {one}" for one in baseline.too_noisy]
         if self._markdown is not None:

@@ -96,13 +96,21 @@ class Baseline(codec.Stored, Shown, show=show_baseline):
 
     @property
     def too_noisy(self) -> tuple[str, ...]:
-        """Sentences about tests that find only changes too large to need a test."""
-        return tuple(
-            f"{name} takes {self.measurements[name].sampling_seconds:.2g} s and finds only "
-            f"changes beyond {repeats.noise.margin:.0%}"
-            for name, repeats in {**self.repeats, **self.relative}.items()
-            if repeats.noise is not None and repeats.noise.too_noisy
-        )
+        """Sentences about tests that find only changes too large to need a test.
+
+        A name with a reference operation counts by its time relative to that.
+        """
+        references = {reference_of(name, self.measurements) for name in self.measurements}
+        found = []
+        for name, measured in self.measurements.items():
+            repeats = self.relative.get(name, self.repeats.get(name))
+            noise = None if repeats is None or name in references else repeats.noise
+            if noise is not None and noise.too_noisy:
+                found.append(
+                    f"{name} takes {measured.sampling_seconds:.2g} s and finds only changes "
+                    f"beyond {noise.margin:.0%}"
+                )
+        return tuple(found)
 
 
 def _is_of(name: str, tests: Collection[str]) -> bool:

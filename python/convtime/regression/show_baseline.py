@@ -21,7 +21,7 @@ def line(baseline: Baseline) -> str:
     return f"{len(baseline.measurements)} measurements, {calibrated} calibrated"
 
 
-def details(baseline: Baseline) -> Iterator[Block]:
+def printed(baseline: Baseline) -> Iterator[Block]:
     """Yield a row per measurement, relative ones after their time, and what is wrong with them."""
     yield Line(line(baseline))
     rows = []
@@ -32,6 +32,11 @@ def details(baseline: Baseline) -> Iterator[Block]:
             rows.append((f"{relative.medians[0]:.3f}×", *_noise(relative), f"{name}, relative"))
     yield Table(_HEADERS, rows, right=_HEADERS[:-1])
     yield Sentences(remarks(baseline))
+
+
+def details(baseline: Baseline) -> Iterator[Block]:
+    """Yield all that is known, which is printed."""
+    return printed(baseline)
 
 
 def remarks(baseline: Baseline) -> Iterator[str]:
