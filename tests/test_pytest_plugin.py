@@ -987,3 +987,12 @@ def test_documents_and_examples_name_options_that_there_are(
         pytester.makepyfile("def test_it(): pass")
         told = output(run("--convtime-fail-on", value))
         assert "needs --convtime-against" in told  # and nothing else is wrong with it
+
+
+@pytest.mark.parametrize("workflow", ["cpu.yml", "gpu.yml"])
+def test_workflows_calibrate_and_confirm_with_both_commits(workflow: str) -> None:
+    text = (ROOT / "examples" / "ci" / workflow).read_text(encoding="utf-8")
+    assert "--convtime-calibrate" in text
+    assert "--convtime-base=" in text
+    assert "%" not in "".join(re.findall(r"--convtime-fail-on (\S+)", text))  # each test's own
+    assert ("--convtime-relative" in text) == (workflow == "cpu.yml")

@@ -28,7 +28,7 @@ _TYPES: dict[str, type[Stored]] = {
     for kind in (
         *(Baseline, Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, EngineTable),
         *(Examination, Explanation, Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording),
-        *(Sweep),
+        Sweep,
     )
 }
 
