@@ -26,7 +26,7 @@ Cause = Literal["code", "method", "hardware or clocks", "noise"]
 _SAME_INSTRUCTIONS = 0.01
 # A change of the clock explains a change of the time if it accounts for this share of it.
 _EXPLAINED = 0.5
-_LONG_WAIT = 0.02  # share of a call for which its threads wait for a core
+_LONG_WAIT = 0.02  # share of a call for which its threads wait for a core, more than before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,14 +145,15 @@ def _clock_hz(measured: Measurement) -> float | None:
 def _disturbed(
     before: Measurement, after: Measurement, ratio: Ratio, found: Mapping[str, Difference]
 ) -> str:
-    """Describe what disturbed the slower of the two; empty if nothing is known."""
-    which, slower = ("later", after) if ratio.value > 1 else ("earlier", before)
-    if slower.disturbance:
+    """Describe what disturbed only the slower of the two; empty if nothing is known."""
+    pairs = (("later", after, before), ("earlier", before, after))
+    which, slower, faster = pairs[ratio.value < 1]
+    if slower.disturbance and not faster.disturbance:
         return f"the {which} run {slower.disturbance}"
-    if slower.other_launches:
+    if slower.other_launches and not faster.other_launches:
         return f"others launched {slower.other_launches} kernels during the {which} run"
-    waiting = slower.waiting_share
-    if waiting is not None and waiting > _LONG_WAIT:
+    waiting = slower.waiting_share or 0.0
+    if waiting - (faster.waiting_share or 0.0) > _LONG_WAIT:
         return f"its threads waited for a core for {waiting:.0%} of the {which} run"
     load = found.get("load average")
     if load is not None and (float(load.after) > float(load.before)) == (ratio.value > 1):
