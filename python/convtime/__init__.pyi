@@ -32,9 +32,7 @@ from .recording.time_modules import time_modules
 from .regression.attribution import Attribution
 from .regression.baseline import Baseline
 from .regression.changes import Change, Changes
-from .regression.common import CommonChange
 from .regression.compare_runs import compare_runs
-from .regression.noise import Noise, Repeats
 from .storage.load import load
 from .sweeps.plan import SweepPoint
 from .sweeps.result import Sweep
@@ -67,7 +65,6 @@ __all__ = [
     "Changes",
     "ClockReading",
     "ClockTrace",
-    "CommonChange",
     "Comparison",
     "Condition",
     "Counters",
@@ -85,7 +82,6 @@ __all__ = [
     "LockedClocks",
     "Measurement",
     "ModuleTimes",
-    "Noise",
     "Options",
     "PassTimes",
     "PeakMemory",
@@ -94,7 +90,6 @@ __all__ = [
     "Ratio",
     "Recording",
     "RegionTimes",
-    "Repeats",
     "Sweep",
     "SweepPoint",
     "__version__",
