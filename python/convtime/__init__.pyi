@@ -49,6 +49,7 @@ from .timing.time_op import time_op
 from .timing.verdict import Judgement, Ratio
 from .tuning.race import race
 from .tuning.race_result import Dropped, Race
+from .upgrading.result import Upgrade
 
 __version__: str
 
@@ -92,6 +93,7 @@ __all__ = [
     "RegionTimes",
     "Sweep",
     "SweepPoint",
+    "Upgrade",
     "__version__",
     "ceilings",
     "clear_plan_cache",

@@ -29,6 +29,7 @@ _COMMANDS = {
     "counters": "read hardware counters of a statement's kernels",
     "show": "print a file of results",
     "compare-files": "show the changes from one file of results to another",
+    "upgrade": "show the changes of a model's layers from one torch or cuDNN to another",
     "doctor": "check whether timings can be trusted on this machine",
     "config": "show versions, devices and timing methods, as JSON",
     "completion": "print a script that completes convtime's commands and options",

@@ -47,24 +47,24 @@ def details(changes: Changes) -> Iterator[Block]:
 
 def markdown(changes: Changes, failures: Collection[str]) -> str:
     """Return :func:`details` as Markdown, headline and environment first; names are escaped."""
-    lines = [f"**{_escaped(headline(changes, failures))}**", ""] if failures else []
+    lines = [f"**{escaped(headline(changes, failures))}**", ""] if failures else []
     if changes.environment:
-        lines += [" · ".join(_escaped(f"{k} {v}") for k, v in changes.environment.items()), ""]
-    lines += [f"{_escaped(line(changes))} (margin {_margins(changes)})"]
+        lines += [" · ".join(escaped(f"{k} {v}") for k, v in changes.environment.items()), ""]
+    lines += [f"{escaped(line(changes))} (margin {_margins(changes)})"]
     if changes.common is not None:
-        lines += ["", _escaped(_common(changes))]
+        lines += ["", escaped(_common(changes))]
     rows = _worst_first(changes)
     if rows:
         lines += ["", "| verdict | ratio | median | name | |", "|---|--:|--:|---|---|"]
     for change in rows:
         cells = (change.verdict, *_cells(change), change.name, "; ".join(_remarks(change)))
-        lines.append(f"| {' | '.join(map(_escaped, cells))} |")
+        lines.append(f"| {' | '.join(map(escaped, cells))} |")
     if changes.differences:
         lines += ["", "Recorded differences:", ""]
-    lines += [f"- {_escaped(difference)}" for difference in _differences(changes)]
+    lines += [f"- {escaped(difference)}" for difference in _differences(changes)]
     if changes.different:
         lines.append("")
-    lines += [f"- {_escaped(result)}" for result in _other_results(changes)]
+    lines += [f"- {escaped(result)}" for result in _other_results(changes)]
     return "\n".join(lines) + "\n"
 
 
@@ -163,7 +163,7 @@ def _share(count: int) -> str:
     return f" (of {count})" if count > 1 else ""
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
     """Return a string in one line, without HTML or Markdown markup and without links."""
     plain = escape(printable(" ".join(value.split())), quote=False)
     inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", plain)

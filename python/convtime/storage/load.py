@@ -22,13 +22,14 @@ from convtime.sweeps.result import Sweep
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.tuning.race_result import Race
+from convtime.upgrading.result import Upgrade
 
 _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
         *(Baseline, Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, EngineTable),
         *(Examination, Explanation, Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording),
-        Sweep,
+        *(Sweep, Upgrade),
     )
 }
 

@@ -1,0 +1,193 @@
+"""`convtime upgrade`: the changes of a model's layers from one interpreter to another."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+from convtime.cli import arguments
+from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.verdicts import add_verdict_options, judge
+from convtime.conv.layouts import LAYOUTS
+from convtime.conv.problem_line import EXAMPLE, ProblemLine
+from convtime.core.errors import InputError
+from convtime.core.kinds import KINDS
+from convtime.upgrading.result import FINDS
+from convtime.upgrading.upgrade import BUDGET, MARGIN, PAIRS, Interpreters, upgrade
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Times each layer of a model, or convolutions in one line each, with two interpreters that "
+        "alternate on one device, such as two versions of torch or cuDNN. Lists the passes whose "
+        "time changed, by what they add to a step, with their causes. Only torch is needed in "
+        "both; convtime need not be installed there."
+    )
+    parser.set_defaults(run=_run)
+    for which in ("old", "new"):
+        parser.add_argument(
+            f"--{which}",
+            required=True,
+            metavar="PYTHON",
+            help=f"the {which} interpreter, e.g. /path/to/{which}/bin/python",
+        )
+    parser.add_argument(
+        "source",
+        nargs="+",
+        metavar="MODEL|LINE",
+        help="PKG.MOD:FACTORY, which returns a model and is importable in both; or convolutions "
+        f"such as {EXAMPLE}",
+    )
+    parser.add_argument(
+        "--input",
+        type=arguments.shape,
+        metavar="N,C,H,W",
+        help="shape of the model's only input, e.g. 8,3,224,224",
+    )
+    parser.add_argument(
+        "--layer",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="compare only this layer; can be repeated (default: the step and all layers)",
+    )
+    parser.add_argument("--device", default=None, help=arguments.DEVICE_HELP)
+    parser.add_argument(
+        "--budget",
+        type=arguments.seconds,
+        default=BUDGET,
+        metavar="SECONDS",
+        help=f"time for each pass, both interpreters together (default: {BUDGET:g})",
+    )
+    parser.add_argument(
+        "--margin",
+        type=arguments.number,
+        default=MARGIN,
+        metavar="SHARE",
+        help=f"relative difference that counts as equal (default: {MARGIN:g})",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=arguments.count,
+        default=PAIRS,
+        metavar="COUNT",
+        help=f"fresh pairs of processes that confirm each finding (default: {PAIRS})",
+    )
+    add_verdict_options(
+        parser,
+        FINDS,
+        "a pass is slower or faster by more than the margin, this is uncertain, only one "
+        "interpreter can run it, or its results differ in their bits",
+    )
+    parser.add_argument(
+        "--markdown",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="write the result for a pull request",
+    )
+    add_outputs(parser, verbose=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    check_outputs(options)
+    if not 0 <= options.margin < 1:
+        raise InputError(f"--margin must be a share, 0 or more and below 1, got {options.margin}")
+    interpreters = Interpreters(
+        options.old, options.new, _device(options.device), _load(options), _command(options)
+    )
+    # disable=None: a bar on a terminal, nothing in a pipe or file; if stderr is closed, it is None.
+    disable = None if sys.stderr else True
+    with tqdm(unit="pass", disable=disable, leave=False) as bar:
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.total, bar.n = total, done
+            bar.set_description(what)
+
+        found = upgrade(
+            interpreters,
+            layers=options.layer,
+            margin=options.margin,
+            budget=options.budget,
+            pairs=options.pairs,
+            tell=tell,
+        )
+    code, why = judge(found.findings, options)
+    deliver_result(
+        options,
+        found.details if options.verbose else lambda: str(found),
+        found.to_json,
+        why,
+        markdown=lambda: found.to_markdown(options.fail_on),
+    )
+    return code
+
+
+def _device(device: str | None) -> str:
+    return device or ("cuda" if _has_gpu() else "cpu")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _load(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the question that loads the layers in both interpreters."""
+    functions = {kind.function for kind in KINDS}
+    lines = [each for each in options.source if each.partition(":")[0] in functions]
+    if lines and len(lines) == len(options.source):
+        if options.input is not None:
+            raise InputError("--input requires a model; a convolution in one line has its sizes")
+        return {"do": "load_lines", "lines": [_line(each) for each in dict.fromkeys(lines)]}
+    if lines or len(options.source) > 1:
+        raise InputError(
+            "MODEL must be one model, or convolutions in one line each; got "
+            f"{' '.join(options.source)}"
+        )
+    (model,) = options.source
+    if not all(model.partition(":")):
+        raise InputError(
+            f"MODEL must look like package.module:factory, or be a convolution such as {EXAMPLE}; "
+            f"got {model!r}"
+        )
+    if options.input is None:
+        raise InputError("a model needs --input, the shape of its input, e.g. 8,3,224,224")
+    return {"do": "load_model", "model": model, "shape": options.input}
+
+
+def _line(text: str) -> dict[str, Any]:
+    """Return a convolution's torch.nn layer and its input, as the probe takes them."""
+    line = ProblemLine.parse(text)
+    problem = line.problem
+    parameters = {
+        name: getattr(problem, name)
+        for name in ("in_channels", "out_channels", "kernel_size", "stride", "padding")
+    }
+    parameters |= {"dilation": problem.dilation, "groups": problem.groups, "bias": problem.bias}
+    parameters |= {"padding_mode": problem.padding_mode}
+    if problem.transposed:
+        parameters |= {"output_padding": problem.output_padding}
+    return {
+        "name": text,
+        "layer": problem.kind.layer,
+        "parameters": parameters,
+        "sizes": problem.input_shape,
+        "dtype": line.dtype or "float32",
+        "channels_last": (line.layout or LAYOUTS[0]) != LAYOUTS[0],
+    }
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command without its layers, to run one of them again."""
+    words = ["convtime", "upgrade", "--old", options.old, "--new", options.new, *options.source]
+    if options.input:
+        words += ["--input", ",".join(map(str, options.input))]
+    if options.device:
+        words += ["--device", options.device]
+    return shlex.join(words)

@@ -1,0 +1,1 @@
+"""Compare two interpreters, with two versions of torch or cuDNN, layer by layer."""

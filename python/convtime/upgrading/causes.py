@@ -1,0 +1,163 @@
+"""Derive the cause of a layer's change from the facts of both interpreters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from convtime.regression.attribution import Attribution
+
+#: Cause of a layer's change. ``dtype``, ``sizes``, ``layout`` and ``module`` (its type or
+#: parameters): the model makes another call. ``flag``: a setting of torch differs, and the kernels
+#: or results with it. ``backend``, ``plan``, ``kernels``: torch chose others for the same call.
+#: ``threads``: torch uses another number of threads. ``clock``: the hardware or its clock.
+#: ``version``: torch, CUDA or cuDNN has another version, and nothing else differs. ``unknown``: no
+#: recorded fact differs.
+Cause = Literal[
+    "dtype",
+    "sizes",
+    "layout",
+    "module",
+    "flag",
+    "backend",
+    "plan",
+    "kernels",
+    "threads",
+    "clock",
+    "version",
+    "unknown",
+]
+
+_CALL: tuple[Cause, ...] = ("dtype", "module", "sizes", "layout")
+_CHOICES: tuple[Cause, ...] = ("backend", "plan", "kernels")
+_VERSIONS = ("torch", "cuda", "cudnn")
+
+
+@dataclasses.dataclass(frozen=True)
+class PassFacts:
+    """Facts of one pass of a layer in one interpreter.
+
+    Attributes:
+        module: the layer's type and parameters.
+        dtype: dtypes of its inputs and weights.
+        sizes: sizes of its inputs.
+        layout: memory formats of its inputs and weights.
+        backend: PyTorch's backend for a convolution; empty if it is not one.
+        plan: tag of cuDNN's plan; empty if none was built.
+        kernels: names of the GPU's kernels, or of the operations on a CPU, with their number.
+        bits: a number that depends on every bit of the results; empty if they do not repeat.
+        error: largest error of the results compared with float64, over their largest magnitude;
+            None if the layer does not compute in float64.
+        memory_bytes: most memory that the first call allocated; None on a CPU.
+        first_call_seconds: time of the first call in a process.
+    """
+
+    module: str
+    dtype: str
+    sizes: str
+    layout: str
+    backend: str
+    plan: str
+    kernels: tuple[str, ...]
+    bits: str
+    error: float | None
+    memory_bytes: int | None
+    first_call_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Explained:
+    """The cause of a change, with the recorded facts that it is derived from."""
+
+    cause: Cause
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.evidence}" if self.evidence else self.cause
+
+
+def cause_of(
+    before: PassFacts,
+    after: PassFacts,
+    settings: tuple[Mapping[str, str], Mapping[str, str]],
+    attribution: Attribution | None,
+) -> Explained:
+    """Return the cause of a change: the earliest in the chain from the call to the kernels.
+
+    Args:
+        before: facts of the old interpreter.
+        after: facts of the new interpreter.
+        settings: versions and settings of both interpreters.
+        attribution: the gate's attribution of the same change.
+    """
+    differing = {
+        what: _change(getattr(before, what), getattr(after, what))
+        for what in (*_CALL, *_CHOICES)
+        if getattr(before, what) != getattr(after, what)
+    }
+    call = [what for what in _CALL if what in differing]
+    chosen = [what for what in _CHOICES if what in differing]
+    flags = _differing(*settings, "flag ")
+    # A setting holds for the whole process: it is the cause only where it has an effect.
+    if call:
+        return _explained(call[0], differing, [*call, *chosen])
+    if flags and (chosen or _other_bits(before, after)):
+        told = ", ".join(flags.values())
+        more = "; ".join(f"{what}: {differing[what]}" for what in chosen)
+        return Explained("flag", "; ".join(filter(None, (told, more))))
+    if chosen:
+        return _explained(chosen[0], differing, chosen)
+    if threads := _differing(*settings, "threads"):
+        return Explained("threads", *threads.values())
+    if attribution is not None and attribution.cause == "hardware or clocks":
+        return Explained("clock", attribution.evidence)
+    versions = {what: told for what in _VERSIONS for told in _differing(*settings, what).values()}
+    if versions:
+        return Explained(
+            "version", f"{', '.join(versions.values())}; no other recorded fact differs"
+        )
+    return Explained("unknown", "no recorded fact differs")
+
+
+def difference_of(before: PassFacts, after: PassFacts) -> str:
+    """Describe how the results differ in their bits; empty if they agree or do not repeat."""
+    if not _other_bits(before, after):
+        return ""
+    if before.error is None or after.error is None:
+        return "the results differ in their bits"
+    return (
+        "the results differ in their bits; largest error compared with float64 "
+        f"{before.error:.2g} → {after.error:.2g}"
+    )
+
+
+def _other_bits(before: PassFacts, after: PassFacts) -> bool:
+    return bool(before.bits and after.bits) and before.bits != after.bits
+
+
+def _explained(cause: Cause, differing: Mapping[Cause, str], named: list[Cause]) -> Explained:
+    first, *others = (differing[what] for what in named)
+    more = [f"{what}: {told}" for what, told in zip(named[1:], others, strict=True)]
+    return Explained(cause, "; ".join([first, *more]))
+
+
+def _change(before: str | tuple[str, ...], after: str | tuple[str, ...]) -> str:
+    if isinstance(before, str) or isinstance(after, str):
+        return f"{before or 'none'} → {after or 'none'}"
+    gone = [each for each in before if each not in after]
+    new = [each for each in after if each not in before]
+    return f"{', '.join(gone) or 'none'} → {', '.join(new) or 'none'}"
+
+
+def _differing(
+    before: Mapping[str, str], after: Mapping[str, str], beginning: str
+) -> dict[str, str]:
+    """Return the settings that begin so and differ; one that only one side knows does not."""
+    return {
+        what: f"{what.removeprefix('flag ')}: {value} → {after[what]}"
+        for what, value in before.items()
+        if what.startswith(beginning)
+        and after.get(what, value) != value
+        and "unknown" not in (value, after[what])
+    }

@@ -1,0 +1,561 @@
+"""Program of a process that runs a model's layers under any torch, without convtime.
+
+The interpreter that runs it may have another torch than convtime was built for, or no convtime at
+all. Therefore this file imports only torch and the standard library. It answers each line of JSON
+from standard input with a line of JSON, until standard input closes.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import importlib
+import json
+import math
+import operator
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+FORWARD, BACKWARD = "forward", "backward"
+STEP = "whole step"
+# Operations that only allocate or describe memory: which of them run differs between versions of
+# torch without an effect on the kernels.
+_WITHOUT_WORK = {
+    *("alias", "as_strided", "as_strided_", "detach", "empty", "empty_like", "empty_strided"),
+    *("expand", "expand_as", "flatten", "narrow", "permute", "reshape", "resize_", "resolve_conj"),
+    *("resolve_neg", "select", "set_", "slice", "squeeze", "t", "transpose", "unsqueeze", "view"),
+    *("_unsafe_view", "_reshape_alias", "_nnpack_available", "is_nonzero", "item", "unbind"),
+}
+_MULTIPLIER = 6364136223846793005  # Knuth's, for a linear congruential generator modulo 2**64
+_SPREAD_BITS = 24
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class UnusableError(Exception):
+    """The user's model cannot be used; the message is one sentence."""
+
+
+@dataclasses.dataclass
+class Layer:
+    """One call of a module: the whole model, or one of its layers.
+
+    Attributes:
+        name: name in the model.
+        module: the module.
+        arguments: its positional and keyword arguments, with a :class:`Blank` for each
+            floating-point tensor.
+    """
+
+    name: str
+    module: torch.nn.Module
+    arguments: Any
+
+    def described(self) -> dict[str, Any]:
+        """Describe the call by what decides its kernels."""
+        blanks = [*_leaves(self.arguments, Blank)]
+        weights = [Blank.of(each) for each in self.module.parameters()]
+        return {
+            "name": self.name,
+            "key": self._key(blanks),
+            "module": " ".join(repr(self.module).split()) if self.name != STEP else "",
+            "dtype": ", ".join(dict.fromkeys(each.dtype for each in (*blanks, *weights))),
+            "sizes": ", ".join("×".join(map(str, each.sizes)) for each in blanks),
+            "layout": ", ".join(
+                dict.fromkeys(each.layout for each in (*blanks, *weights) if len(each.sizes) > 2)
+            ),
+        }
+
+    def _key(self, blanks: list[Blank]) -> str:
+        """Return a string that identical calls share.
+
+        A module of the user can have properties that its description does not show.
+        """
+        plain = type(self.module).__module__.startswith("torch.nn.")
+        if not plain:
+            return self.name
+        weights = [Blank.of(each) for each in self.module.parameters()]
+        return repr((self.module, blanks, weights))
+
+
+@dataclasses.dataclass(frozen=True)
+class Blank:
+    """A floating-point tensor without its values."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    needs_gradient: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Blank:
+        dense = tensor.layout == torch.strided
+        return cls(
+            str(tensor.dtype).partition(".")[2],
+            tuple(tensor.shape),
+            tuple(tensor.stride()) if dense else (),
+            tensor.requires_grad,
+        )
+
+    @property
+    def layout(self) -> str:
+        """``contiguous``, ``channels_last``, or the strides."""
+        steps = {"contiguous": range(len(self.sizes))}
+        steps["channels_last"] = (0, *range(2, len(self.sizes)), 1)  # type: ignore[assignment]
+        for name, order in steps.items():
+            if self._follows(order):
+                return name
+        return f"strides {self.strides}"
+
+    def _follows(self, order: Any) -> bool:
+        """Return whether dimensions, from the outermost, have the strides of a dense tensor."""
+        expected = 1
+        for dim in reversed([*order]):
+            if self.sizes[dim] != 1 and self.strides[dim] != expected:
+                return False
+            expected *= self.sizes[dim]
+        return True
+
+    def filled(self, device: torch.device, seed: int) -> torch.Tensor:
+        """Return a tensor with these sizes and strides, whose values depend on the seed only."""
+        dtype = getattr(torch, self.dtype)
+        values = numbers(math.prod(self.sizes), seed, device).view(self.sizes).to(dtype)
+        tensor = torch.empty_strided(self.sizes, self.strides, dtype=dtype, device=device)
+        if 0 in self.strides:  # an expanded tensor repeats values, so it cannot be written
+            return values.requires_grad_(self.needs_gradient)
+        return tensor.copy_(values).requires_grad_(self.needs_gradient)
+
+
+def numbers(count: int, seed: int, device: torch.device) -> torch.Tensor:
+    """Return numbers from -√3 to √3, of mean 0 and variance 1, that every torch computes alike.
+
+    Integer arithmetic has one result everywhere; torch's generators may differ between versions.
+    """
+    bits = torch.arange(count, dtype=torch.int64, device=device) + 1 + (seed << 32)
+    for _ in range(3):
+        bits = bits * _MULTIPLIER + 1442695040888963407
+        bits = bits ^ (bits >> 29)
+    bits = (bits >> 16) & (2**_SPREAD_BITS - 1)
+    uniform: torch.Tensor = bits.to(torch.float32) / 2 ** (_SPREAD_BITS - 1) - 1
+    return uniform * math.sqrt(3)
+
+
+def fingerprint(tensors: list[torch.Tensor]) -> str:
+    """Return a number that depends on every bit of the tensors, but not on their strides."""
+    total = 0
+    for tensor in tensors:
+        flat = tensor.detach().contiguous().view(-1)
+        if flat.is_complex():
+            flat = torch.view_as_real(flat).reshape(-1)
+        kind = _INTEGERS[flat.element_size()]
+        bits = (flat if flat.dtype == torch.bool else flat.view(kind)).to(torch.int64)
+        weights = torch.arange(bits.numel(), dtype=torch.int64, device=bits.device) * 2 + 1
+        total = total * 31 + int((bits * weights * _MULTIPLIER).sum())
+    return f"{total % 2**64:016x}"
+
+
+def _leaves(value: Any, kind: type) -> Iterator[Any]:
+    """Yield the objects of a type in nested tuples, lists and dicts."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _leaves(each, kind)
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _leaves(each, kind)
+
+
+def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Replace the objects of a type in nested tuples, lists and dicts."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(each, kind, change) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        found = [_mapped(each, kind, change) for each in value]
+        named = hasattr(value, "_fields")
+        return type(value)(*found) if named else type(value)(found)
+    return value
+
+
+def _blank(tensor: torch.Tensor) -> Any:
+    """Return a floating-point tensor's blank; keep others: an index must stay within its range."""
+    plain = tensor.is_floating_point() and tensor.layout == torch.strided
+    return Blank.of(tensor) if plain else tensor.detach().clone()
+
+
+class Call:
+    """One pass of a layer with its tensors, ready to be repeated."""
+
+    def __init__(
+        self, layer: Layer, which: str, device: torch.device, dtype: torch.dtype | None = None
+    ) -> None:
+        """Make the tensors.
+
+        Args:
+            layer: the layer.
+            which: the pass.
+            device: where it runs.
+            dtype: another floating-point dtype for the module and all values.
+        """
+        module = layer.module if dtype is None else copy.deepcopy(layer.module).to(dtype)
+        seeds = iter(range(1, 10**6))
+
+        def fill(blank: Blank) -> torch.Tensor:
+            tensor = blank.filled(device, next(seeds))
+            if dtype is not None:
+                tensor = tensor.detach().to(dtype).requires_grad_(blank.needs_gradient)
+            return tensor
+
+        args, kwargs = _mapped(layer.arguments, Blank, fill)
+        self._run: Callable[[], Any]
+        if which == FORWARD and layer.name != STEP:
+            self._run = torch.no_grad()(lambda: module(*args, **kwargs))
+            return
+        if which == FORWARD:
+            self._run = lambda: module(*args, **kwargs)
+            return
+        wanted = [each for each in _leaves((args, kwargs), torch.Tensor) if each.requires_grad]
+        wanted += [each for each in module.parameters() if each.requires_grad]
+        # A module may change its input in place, which a leaf that needs a gradient does not allow.
+        used = _mapped((args, kwargs), torch.Tensor, torch.clone)
+        outputs = [
+            each
+            for each in _leaves(module(*used[0], **used[1]), torch.Tensor)
+            if each.requires_grad
+        ]
+        if not outputs or not wanted:
+            raise UnusableError("it has no gradient")
+        gradients = [
+            dataclasses.replace(Blank.of(each), needs_gradient=False).filled(device, -index)
+            for index, each in enumerate(outputs, 1)
+        ]
+        self._run = lambda: torch.autograd.grad(
+            outputs, wanted, gradients, retain_graph=True, allow_unused=True
+        )
+
+    def __call__(self) -> Any:
+        return self._run()
+
+    def results(self) -> list[torch.Tensor]:
+        """Run it, and return its tensors."""
+        return [*_leaves(self._run(), torch.Tensor)]
+
+
+class Probe:
+    """The layers of one model on one device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        self.layers: dict[str, Layer] = {}
+        self._ready: tuple[tuple[str, str], Call] | None = None
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Answer one question."""
+        return getattr(self, f"_{question.pop('do')}")(**question)  # type: ignore[no-any-return]
+
+    def _environment(self) -> dict[str, Any]:
+        torch.ones(1, device=self.device)  # report an unusable GPU at startup
+        on_gpu = self.device.type == "cuda"
+        cudnn: Any = torch.backends.cudnn
+        version = cudnn.version() if cudnn.is_available() else None
+        return {
+            "python": sys.version.split()[0],
+            "torch": str(torch.__version__),
+            "cuda": torch.version.cuda if on_gpu else None,
+            "cudnn": None if version is None else str(version),
+            "gpu": torch.cuda.get_device_name(self.device) if on_gpu else None,
+            "gpu_uuid": (
+                str(getattr(torch.cuda.get_device_properties(self.device), "uuid", "unknown"))
+                if on_gpu
+                else None
+            ),
+        }
+
+    def _load_model(self, model: str, shape: list[int]) -> dict[str, Any]:
+        torch.manual_seed(0)
+        module = _made(model).to(self.device).train()
+        fill_parameters(module)
+        floating = (each.dtype for each in module.parameters() if each.is_floating_point())
+        dtype = next(floating, torch.get_default_dtype())
+        example = Blank(str(dtype).partition(".")[2], tuple(shape), (), False)
+        strides = torch.empty(shape, device="meta").stride()
+        example = dataclasses.replace(example, strides=tuple(strides))
+        arguments: Any = ((example,), {})
+        found: list[Layer] = []
+        hooks = [
+            part.register_forward_pre_hook(_recorder(name, found), with_kwargs=True)
+            for name, part in module.named_modules()
+            if name and not [*part.children()]
+        ]
+        given = example.filled(self.device, 1)
+        try:
+            module(given)
+        except Exception as error:
+            raise UnusableError(
+                f"the model of {model}, called on shape {tuple(shape)}, raised {_said(error)}"
+            ) from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.layers = {STEP: Layer(STEP, module, arguments)}
+        self.layers.update((each.name, each) for each in found)
+        return self._loaded()
+
+    def _load_lines(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
+        for line in lines:
+            dtype = getattr(torch, line["dtype"])
+            module = getattr(torch.nn, line["layer"])(**line["parameters"])
+            module = module.to(self.device, dtype)
+            fill_parameters(module)
+            sizes, strides = line["sizes"], None
+            if line["channels_last"]:
+                order = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(sizes))
+                if order is not None:
+                    module = module.to(memory_format=order)
+                    strides = torch.empty(sizes, device="meta", memory_format=order).stride()
+            strides = strides or torch.empty(sizes, device="meta").stride()
+            x = Blank(line["dtype"], tuple(sizes), tuple(strides), True)
+            self.layers[line["name"]] = Layer(line["name"], module, ((x,), {}))
+        return self._loaded()
+
+    def _loaded(self) -> dict[str, Any]:
+        """Return the layers, and the settings as the model's factory left them."""
+        return {
+            "layers": [layer.described() for layer in self.layers.values()],
+            "flags": flags(),
+            "threads": torch.get_num_threads(),
+        }
+
+    def _facts(self, layer: str, which: str) -> dict[str, Any]:
+        """Return the facts of a pass, with the time of its first call in this process."""
+        one = self.layers[layer]
+        self._ready = None
+        call = Call(one, which, self.device)
+        self._synchronize()
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            used = torch.cuda.memory_allocated(self.device)
+        start = time.perf_counter()
+        results = call.results()
+        self._synchronize()
+        first = time.perf_counter() - start
+        peak = torch.cuda.max_memory_allocated(self.device) - used if on_gpu else None
+        bits = fingerprint(results)
+        again = Call(one, which, self.device)
+        found = {
+            "first_call_seconds": first,
+            "memory_bytes": peak,
+            "bits": bits if fingerprint(again.results()) == bits else "",
+            "backend": backend(one, self.device),
+            "kernels": self._kernels(again),
+            "error": None,
+        }
+        if layer != STEP:
+            found["error"] = self._error(one, which)
+        return found
+
+    def _error(self, layer: Layer, which: str) -> float | None:
+        """Return the largest error, compared with float64, over the largest magnitude.
+
+        None for a module that does not compute in float64.
+        """
+        torch.manual_seed(0)
+        results = Call(layer, which, self.device).results()
+        torch.manual_seed(0)
+        try:
+            exact = Call(layer, which, self.device, torch.float64).results()
+        except (RuntimeError, TypeError):
+            return None
+        errors = [
+            float((given.double() - right).abs().max() / right.abs().max().clamp_min(1e-300))
+            for given, right in zip(results, exact)  # noqa: B905  # strict= needs Python 3.10
+            if right.is_floating_point() and right.numel()
+        ]
+        known = [each for each in errors if math.isfinite(each)]
+        return max(known) if known else None
+
+    def _kernels(self, call: Call) -> list[str]:
+        """Return the names of the GPU's kernels, or of the operations that work on a CPU."""
+        on_gpu = self.device.type == "cuda"
+        activity = torch.profiler.ProfilerActivity
+        kinds = [activity.CUDA] if on_gpu else [activity.CPU]
+        with torch.profiler.profile(activities=kinds) as profiled:
+            call()
+            self._synchronize()
+        events = profiled.events() or []
+        if on_gpu:
+            # Annotations of the host's functions are on the same device as the kernels.
+            names = [
+                each.name
+                for each in events
+                if str(each.device_type).endswith("CUDA")
+                and not each.name.startswith("ProfilerStep")
+            ]
+        else:
+            names = [each.name for each in events if _works(each) and not _working_children(each)]
+        counts = Counter(names)
+        return [f"{count}× {name}" if count > 1 else name for name, count in sorted(counts.items())]
+
+    def _time(self, layer: str, which: str, calls: int) -> dict[str, Any]:
+        """Return the time per call of one burst of calls."""
+        key = layer, which
+        if self._ready is None or self._ready[0] != key:
+            self._ready = None  # release the memory first
+            self._ready = key, Call(self.layers[layer], which, self.device)
+        call = self._ready[1]
+        gc.collect(0)
+        gc.disable()
+        try:
+            return {"seconds": self._burst(call, calls) / calls}
+        finally:
+            gc.enable()
+
+    def _burst(self, call: Call, calls: int) -> float:
+        self._synchronize()
+        if self.device.type != "cuda":
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            return time.perf_counter() - start
+        with torch.cuda.device(self.device):
+            event: Any = torch.cuda.Event
+            begin, end = (event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(calls):
+                call()
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def fill_parameters(module: torch.nn.Module) -> None:
+    """Give weights and biases values that every torch computes alike, of their usual size."""
+    with torch.no_grad():
+        for index, (name, each) in enumerate(module.named_parameters()):
+            if not each.is_floating_point() or (each.dim() < 2 and not name.endswith("bias")):
+                continue
+            fan_in = math.prod(each.shape[1:]) if each.dim() > 1 else 100
+            values = numbers(each.numel(), 1000 + index, each.device).view(each.shape)
+            each.copy_(values / math.sqrt(max(fan_in, 1)))
+
+
+def flags() -> dict[str, str]:
+    """Return the settings of torch that decide which kernels run."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    read: dict[str, Callable[[], Any]] = {
+        "cudnn.enabled": lambda: cudnn.enabled,
+        "cudnn.benchmark": lambda: cudnn.benchmark,
+        "cudnn.deterministic": lambda: cudnn.deterministic,
+        "cudnn.allow_tf32": lambda: cudnn.allow_tf32,
+        "cudnn.depthwise_kernel": lambda: cudnn.depthwise_kernel,
+        "cuda.matmul.allow_tf32": lambda: matmul.allow_tf32,
+        "cuda.matmul.allow_fp16_reduced_precision_reduction": (
+            lambda: matmul.allow_fp16_reduced_precision_reduction
+        ),
+        "cuda.matmul.allow_bf16_reduced_precision_reduction": (
+            lambda: matmul.allow_bf16_reduced_precision_reduction
+        ),
+        "mkldnn.enabled": lambda: torch._C._get_mkldnn_enabled(),
+        "nnpack.enabled": lambda: torch._C._get_nnpack_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+    }
+    return {name: _setting(value) for name, value in read.items()}
+
+
+def _setting(read: Callable[[], Any]) -> str:
+    try:
+        return str(read())
+    except (AttributeError, RuntimeError):  # this torch lacks it, or it has no single value
+        return "unknown"
+
+
+def backend(layer: Layer, device: torch.device) -> str:
+    """Return the name of PyTorch's backend for a convolution; empty for other layers."""
+    module: Any = layer.module
+    numeric = not isinstance(getattr(module, "padding", ""), str)
+    if not isinstance(module, torch.nn.modules.conv._ConvNd) or not numeric:
+        return ""
+    inputs = [*_leaves(layer.arguments, Blank)]
+    if module.padding_mode != "zeros" or len(inputs) != 1:
+        return ""
+    selected = torch._C._select_conv_backend(
+        *(inputs[0].filled(device, 1), module.weight, module.bias, module.stride, module.padding),
+        *(module.dilation, module.transposed, module.output_padding, module.groups),
+    )
+    # torch's binding names every CPU and GPU backend except this one.
+    return "MkldnnTranspose" if selected.name == "???" else str(selected.name)
+
+
+def _works(event: Any) -> bool:
+    return event.name.startswith("aten::") and event.name[6:] not in _WITHOUT_WORK
+
+
+def _working_children(event: Any) -> bool:
+    return any(_works(each) or _working_children(each) for each in event.cpu_children)
+
+
+def _recorder(name: str, found: list[Layer]) -> Callable[..., None]:
+    def record(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        earlier = sum(each.module is module for each in found)
+        called = f"{name} (call {earlier + 1})" if earlier else name
+        found.append(Layer(called, module, _mapped((args, kwargs), torch.Tensor, _blank)))
+
+    return record
+
+
+def _made(spec: str) -> torch.nn.Module:
+    """Return the model of ``package.module:factory``."""
+    module_name, _, attribute = spec.partition(":")
+    try:
+        factory = operator.attrgetter(attribute)(importlib.import_module(module_name))
+        module = factory()
+    except (Exception, SystemExit) as error:
+        raise UnusableError(f"{spec}() raised {_said(error)}") from error
+    if not isinstance(module, torch.nn.Module):
+        raise UnusableError(
+            f"{spec}() returned a {type(module).__name__}, but must return a torch.nn.Module"
+        )
+    return module
+
+
+def _said(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def main(device: str) -> None:
+    """Answer until standard input closes."""
+    # Libraries may print to standard output, which must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    probe = Probe(device)
+    for line in sys.stdin:
+        print(json.dumps(_answer(probe, json.loads(line))), file=answers, flush=True)
+
+
+def _answer(probe: Probe, question: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer, or a sentence about why there is none; the process then continues."""
+    try:
+        return probe.answer(question)
+    except UnusableError as error:
+        return {"unusable": str(error)}
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        return {"unusable": _said(error)}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,105 @@
+"""The result of `convtime upgrade`: what changed in each pass of each layer, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import get_args
+
+from convtime.core import codec
+from convtime.core.shown import Shown
+from convtime.regression.changes import Change
+from convtime.timing.verdict import ChangeVerdict, Finding, Ratio, check_failures
+from convtime.upgrading import show
+from convtime.upgrading.causes import Explained, PassFacts
+
+#: Findings that an exit code can report.
+FINDS = (*(each for each in get_args(ChangeVerdict) if each != "same"), "different")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerChange:
+    """The change of one pass of a layer, or of the whole step, between two interpreters.
+
+    Attributes:
+        layers: names of the layers with identical calls; the first one was timed.
+        which: ``forward`` or ``backward``.
+        change: verdict and times; its attribution is that of the gate.
+        cost_seconds: time that the change adds to a step, for all of these layers together; None if
+            it is unknown.
+        before: facts of the old interpreter; None if it cannot run the layer.
+        after: facts of the new interpreter; None if it cannot run the layer.
+        cause: the cause, for a time that is slower or faster; None for others.
+        different: how the results differ in their bits, with their errors; empty if they do not.
+    """
+
+    layers: tuple[str, ...]
+    which: str
+    change: Change
+    cost_seconds: float | None = None
+    before: PassFacts | None = None
+    after: PassFacts | None = None
+    cause: Explained | None = None
+    different: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name of the first layer, with the pass."""
+        return self.change.name
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The findings that an exit code can report."""
+        return (self.change.verdict, *(["different"] if self.different else []))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Upgrade(codec.Stored, Shown, show=show):
+    """Changes of a model's layers between two interpreters; see ``convtime upgrade``.
+
+    Attributes:
+        step: the passes of the whole model; empty for single convolutions.
+        layers: the passes of the layers; those that change the time of a step most come first.
+        before: interpreter, versions and settings of the old side, by name.
+        after: the same for the new side.
+        margin: relative difference that counts as equal.
+        pairs: number of fresh pairs of processes that confirmed each finding.
+        missing: facts that are unknown here, a sentence each.
+        failures: passes that neither interpreter can run, a sentence each.
+    """
+
+    layers: tuple[LayerChange, ...]
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    margin: float
+    pairs: int
+    step: tuple[LayerChange, ...] = ()
+    missing: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    def __getitem__(self, title: str) -> LayerChange:
+        """Return the change of any layer's pass, e.g. ``conv1 forward``."""
+        for each in (*self.step, *self.layers):
+            if title in {f"{layer} {each.which}" for layer in each.layers}:
+                return each
+        raise KeyError(f"{title!r} was not timed")
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Pairs of a pass and a finding, for an exit code."""
+        return tuple(
+            (each.title, kind) for each in (*self.step, *self.layers) for kind in each.kinds
+        )
+
+    @property
+    def step_ratio(self) -> Ratio | None:
+        """Ratio of the forward pass of the whole step; None without a model."""
+        return self.step[0].change.ratio if self.step else None
+
+    def to_markdown(self, fail_on: str | Collection[str] = ()) -> str:
+        """Return :meth:`details` in Markdown for a pull request, with everything escaped.
+
+        Raises:
+            ValueError: ``fail_on`` contains an unknown finding.
+        """
+        return show.markdown(self, check_failures(fail_on, FINDS))

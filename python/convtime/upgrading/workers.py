@@ -1,0 +1,202 @@
+"""Processes of two interpreters that run the layers of one model; see convtime.upgrading.probe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from convtime.core.errors import InputError
+from convtime.upgrading import probe
+
+_START_SECONDS = 180.0  # the import of torch from a cold disk, and the start of CUDA
+_ANSWER_SECONDS = 300.0  # a layer's first call may compile
+# With -c, the working directory is on the import path, which the model may need.
+_BOOT = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+
+
+class FailedError(Exception):
+    """An interpreter cannot run a layer; the message is a sentence."""
+
+
+class Side:
+    """One interpreter, with a process that starts with the first question and after it died.
+
+    Use it as a context manager.
+    """
+
+    def __init__(
+        self, which: str, python: str, device: str, load: Mapping[str, Any], *, logs: bool = False
+    ) -> None:
+        """Prepare the process.
+
+        Args:
+            which: ``old`` or ``new``, for messages.
+            python: the interpreter.
+            device: the device of the layers, as the process numbers them.
+            load: the question that loads the layers.
+            logs: whether cuDNN's frontend logs its plans, which makes calls slower.
+        """
+        self.which = which
+        self.environment: dict[str, Any] = {}
+        self.loaded: dict[str, Any] = {}
+        self._command = [executable(which, python), "-c", _BOOT, probe.__file__, device]
+        self._load = load
+        self._logs = logs
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._folder = tempfile.TemporaryDirectory(prefix="convtime-upgrade-")
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    @property
+    def plan_log(self) -> Path:
+        """The file to which cuDNN's frontend logs its plans."""
+        return Path(self._folder.name, "frontend.log")
+
+    def begin(self) -> None:
+        """Start the process without waiting for it."""
+        variables = dict(os.environ)
+        if self._logs:
+            variables |= {
+                "CUDNN_FRONTEND_LOG_INFO": "1",
+                "CUDNN_FRONTEND_LOG_FILE": str(self.plan_log),
+            }
+        with self._errors().open("wb") as errors:
+            try:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=variables,
+                )
+            except OSError as error:
+                raise InputError(
+                    f"--{self.which}: {self._command[0]} cannot be run ({error.strerror})"
+                ) from error
+        self._lines = queue.Queue()
+        threading.Thread(
+            target=_read_lines, args=(self._process.stdout, self._lines), daemon=True
+        ).start()
+        self._send({"do": "environment"})
+
+    def load(self) -> None:
+        """Wait for the process and load the layers.
+
+        Raises:
+            InputError: the interpreter cannot be used, or not with these layers.
+        """
+        if self._process is None:
+            self.begin()
+        try:
+            environment = self._receive(_START_SECONDS)
+            if self.environment and environment != self.environment:
+                self._end()
+                raise FailedError(f"its process started again with {_changed(self, environment)}")
+            self.environment = environment
+            self._send(self._load)
+            self.loaded = self._receive(_ANSWER_SECONDS)
+        except FailedError as error:
+            raise InputError(f"--{self.which} {self._command[0]}: {error}") from error
+
+    def ask(self, do: str, **question: Any) -> dict[str, Any]:
+        """Return the answer to a question; a process that died before is started again.
+
+        Raises:
+            FailedError: the process died, or it cannot answer.
+        """
+        if self._process is None:
+            try:
+                self.load()
+            except InputError as error:
+                raise FailedError(str(error)) from error
+        self._send({"do": do, **question})
+        return self._receive(_ANSWER_SECONDS)
+
+    def _send(self, question: Mapping[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        # A process that has ended rejects writes; its output says why.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+
+    def _receive(self, patience: float) -> dict[str, Any]:
+        assert self._process is not None
+        try:
+            line = self._lines.get(timeout=patience)
+        except queue.Empty:
+            self._end()
+            raise FailedError(f"it gave no answer in {patience:.0f} s") from None
+        if line is None:
+            status = self._process.wait()
+            how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
+            self._end()
+            raise FailedError(f"it ended {how}{self._last_error()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "unusable" in answer:
+            raise FailedError(answer["unusable"])
+        return answer
+
+    def _errors(self) -> Path:
+        return Path(self._folder.name, "errors.txt")
+
+    def _last_error(self) -> str:
+        lines = self._errors().read_text(errors="replace").strip().splitlines()
+        return f" ({' '.join(lines[-1].split())})" if lines else ""
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+
+def executable(which: str, python: str) -> str:
+    """Return the path of an interpreter.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = shutil.which(python)
+    if found is None:
+        raise InputError(
+            f"--{which} must be a Python interpreter, such as /path/to/venv/bin/python; "
+            f"{python!r} does not exist or is not executable"
+        )
+    return found
+
+
+def _changed(side: Side, environment: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{what} {value} instead of {side.environment.get(what)}"
+        for what, value in environment.items()
+        if value != side.environment.get(what)
+    )
+
+
+def _read_lines(stream: IO[str] | None, lines: queue.Queue[str | None]) -> None:
+    assert stream is not None
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(None)

@@ -1,0 +1,331 @@
+"""`convtime upgrade`: two interpreters on one device, layer by layer."""
+
+import dataclasses
+import json
+import re
+import stat
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from convtime import cli, load
+from convtime.regression.attribution import Attribution
+from convtime.regression.changes import Change
+from convtime.upgrading.causes import PassFacts, cause_of, difference_of
+from convtime.upgrading.result import LayerChange, Upgrade
+
+FACTS = PassFacts(
+    module="Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1))",
+    dtype="float32",
+    sizes="2×3×8×8",
+    layout="contiguous",
+    backend="Mkldnn",
+    plan="",
+    kernels=("aten::mkldnn_convolution",),
+    bits="0123",
+    error=1e-7,
+    memory_bytes=None,
+    first_call_seconds=0.01,
+)
+SETTINGS = {"torch": "2.11.0", "threads": "2", "flag cudnn.allow_tf32": "True"}
+MODEL = """
+    import os
+    import time
+
+    import torch
+
+    PLANTED = os.environ.get("PLANTED")
+
+
+    class Sleepy(torch.nn.Conv2d):
+        def forward(self, x):
+            time.sleep(0.05 if PLANTED == "sleep" else 0)
+            return super().forward(x)
+
+
+    class Copying(torch.nn.Module):
+        def forward(self, x):
+            return x.clone().relu() if PLANTED == "copy" else x.relu()
+
+
+    def model():
+        if PLANTED == "crash":
+            os.abort()
+        if PLANTED == "threads":
+            torch.set_num_threads(torch.get_num_threads() + 1)
+        if PLANTED == "flag":
+            torch.backends.mkldnn.set_flags(False)
+        padding = 2 if PLANTED == "padding" else 1
+        found = torch.nn.Sequential(
+            Sleepy(3, 8, 3, padding=1),
+            Copying(),
+            torch.nn.Conv2d(8, 8, 3, padding=padding),
+            torch.nn.ReLU(inplace=True),
+            torch.nn.Conv2d(8, 8, 3, padding=1),
+            torch.nn.AdaptiveAvgPool2d(1),
+            torch.nn.Flatten(),
+            torch.nn.Linear(8, 2),
+            torch.nn.Dropout(),
+        )
+        if PLANTED == "layout":
+            found[4].to(memory_format=torch.channels_last)
+        if PLANTED == "dtype":
+            found[7].double()
+            found[6] = Widened()
+        return found
+
+
+    class Widened(torch.nn.Flatten):
+        def forward(self, x):
+            return super().forward(x).double()
+
+
+    def broken():
+        raise RuntimeError("no weights\\nin this folder")
+
+
+    def needs_an_argument(depth):
+        return torch.nn.Identity()
+
+
+    def crashing_layer():
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), Crashing(), torch.nn.ReLU())
+
+
+    class Crashing(torch.nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            Crashing.calls += 1
+            # The first call finds the layers; the second and third are of the whole step.
+            if PLANTED and Crashing.calls > 3 and torch.is_grad_enabled() is False:
+                os.abort()
+            return x * 2
+"""
+QUICK = ("--device", "cpu", "--budget", "0.01")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with models that an environment variable changes."""
+    (tmp_path / "planted_models.py").write_text(textwrap.dedent(MODEL))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def interpreter(folder: Path, planted: str) -> str:
+    """Return an interpreter whose models are changed."""
+    path = folder / f"python-{planted}"
+    path.write_text(f'#!/bin/sh\nPLANTED={planted} exec "{sys.executable}" "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def upgraded(folder: Path, planted: str, *options: str, model: str = "model") -> Upgrade:
+    """Compare this interpreter with one whose model is changed."""
+    file = folder / "upgrade.json"
+    code = cli.main(
+        [
+            *("upgrade", "--old", sys.executable, "--new", interpreter(folder, planted)),
+            *(f"planted_models:{model}", "--input", "2,3,16,16", *QUICK, "--json", str(file)),
+            *options,
+        ]
+    )
+    assert code == 0
+    found = load(file)
+    assert isinstance(found, Upgrade)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changed", "settings", "cause"),
+    [
+        ({"dtype": "float16", "kernels": ("other",)}, {}, "dtype"),
+        ({"module": "Wrapped()", "kernels": ("other",)}, {}, "module"),
+        ({"layout": "channels_last", "backend": "other"}, {}, "layout"),
+        ({"bits": "4567"}, {"flag cudnn.allow_tf32": "False"}, "flag"),
+        ({"backend": "Slow2d"}, {"flag cudnn.allow_tf32": "False"}, "flag"),
+        ({}, {"flag cudnn.allow_tf32": "False"}, "unknown"),
+        ({"backend": "Slow2d", "kernels": ("other",)}, {"torch": "2.15.0"}, "backend"),
+        ({"plan": "eng2_k1=0", "kernels": ("other",)}, {}, "plan"),
+        ({"kernels": ("aten::mkldnn_convolution", "aten::clone")}, {}, "kernels"),
+        ({}, {"threads": "1"}, "threads"),
+        ({}, {"torch": "2.15.0"}, "version"),
+        ({}, {}, "unknown"),
+        ({"bits": "4567"}, {}, "unknown"),
+    ],
+)
+def test_cause_is_the_earliest_fact_that_differs(changed, settings, cause):
+    found = cause_of(
+        FACTS, dataclasses.replace(FACTS, **changed), (SETTINGS, SETTINGS | settings), None
+    )
+    assert found.cause == cause
+    for value in settings.values():
+        assert cause == "unknown" or value in found.evidence or cause == "backend"
+
+
+def test_clock_of_the_gates_attribution_is_a_cause_only_of_the_same_work():
+    clock = Attribution("hardware or clocks", "the clock, 1980 → 1410 MHz")
+    assert cause_of(FACTS, FACTS, (SETTINGS, SETTINGS), clock).cause == "clock"
+    slower = dataclasses.replace(FACTS, backend="Slow2d")
+    assert cause_of(FACTS, slower, (SETTINGS, SETTINGS), clock).cause == "backend"
+
+
+def test_flag_that_one_version_lacks_is_no_difference():
+    known, lacks = ({**SETTINGS, "flag new": value} for value in ("True", "unknown"))
+    other = dataclasses.replace(FACTS, backend="Slow2d")
+    assert cause_of(FACTS, other, (lacks, known), None).cause == "backend"
+
+
+def test_results_differ_only_if_both_repeat():
+    other = dataclasses.replace(FACTS, bits="4567", error=3e-4)
+    assert "1e-07 → 0.0003" in difference_of(FACTS, other)
+    assert not difference_of(FACTS, FACTS)
+    assert not difference_of(FACTS, dataclasses.replace(other, bits=""))
+
+
+def example() -> Upgrade:
+    change = Change("conv|1 forward", "slower", 1e-3, 2e-3, reproducer="convtime upgrade …")
+    slower = LayerChange(("conv|1", "conv2"), "forward", change, 2e-3, FACTS, FACTS)
+    same = LayerChange(
+        ("relu",),
+        "forward",
+        Change("relu forward", "same", 1e-3, 1e-3),
+        0.0,
+        dataclasses.replace(FACTS, memory_bytes=2**20),
+        dataclasses.replace(FACTS, memory_bytes=2**24),
+        different="the results differ in their bits",
+    )
+    before, after = SETTINGS, SETTINGS | {"torch": "2.15.0"}
+    return Upgrade((slower, same), before, after, margin=0.03, pairs=2)
+
+
+def test_text_and_markdown_show_changes_other_results_and_settings():
+    text, markdown = str(example()), example().to_markdown(["slower"])
+    for shown in (text, markdown):
+        assert "2.11.0 → 2.15.0" in shown
+        assert "and 1 like it" in shown
+        assert "+2.000 ms" in shown
+        assert "relu forward: the results differ in their bits" in shown
+        assert "not compared" not in shown
+    assert "conv\\|1" in markdown
+    assert markdown.startswith("**failed: conv\\|1 forward (slower)**")
+    assert "→ 16 MiB" in example().details()
+
+
+def test_findings_are_verdicts_and_other_bits():
+    assert example().findings == (
+        ("conv|1 forward", "slower"),
+        ("relu forward", "same"),
+        ("relu forward", "different"),
+    )
+    assert example()["relu forward"].which == "forward"
+    with pytest.raises(KeyError, match="was not timed"):
+        _ = example()["relu backward"]
+
+
+@pytest.mark.parametrize("planted", ["sleep"])
+def test_slow_layer_is_found_where_it_is(folder, planted):
+    found = upgraded(folder, planted, "--layer", "0", "--layer", "2", "--markdown", "found.md")
+    assert found["0 forward"].change.verdict == "slower"
+    assert found["0 forward"].cause.cause == "unknown"
+    assert found.layers[0].title == "0 forward"  # it costs the most
+    assert found.layers[0].cost_seconds > 0.04
+    assert not found["0 forward"].different
+    assert "cause: unknown" in Path("found.md").read_text()
+    assert "--input 2,3,16,16 --device cpu --layer '0'" in Path("found.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("planted", "title", "cause"),
+    [
+        ("copy", "1 forward", "kernels"),
+        ("padding", "2 forward", "module"),
+        ("layout", "4 backward", "layout"),
+        ("dtype", "7 forward", "dtype"),
+        ("flag", "2 forward", "flag"),
+        ("threads", "2 forward", "threads"),
+    ],
+)
+def test_planted_changes_have_their_cause_at_their_layer(folder, planted, title, cause):
+    found = upgraded(folder, planted, "--pairs", "0")
+    one = found[title]
+    assert cause_of(one.before, one.after, (found.before, found.after), None).cause == cause
+    # The input's layer is unchanged, except by settings of the whole process.
+    first = found["0 forward"]
+    expected = cause if cause in ("threads", "flag") else "unknown"
+    settings = (found.before, found.after)
+    assert cause_of(first.before, first.after, settings, None).cause == expected
+
+
+def test_unchanged_model_has_equal_facts(folder):
+    found = upgraded(folder, "", "--pairs", "0")
+    assert [each.which for each in found.step] == ["forward", "backward"]
+    assert not found.failures
+    assert found.before == found.after
+    for each in (*found.step, *found.layers):
+        assert not each.different
+        assert each.before.kernels == each.after.kernels
+        assert each.before.error is None or each.before.error < 1e-5
+    assert found["8 forward"].before.bits == ""  # dropout does not repeat
+    assert found["4 forward"].before.backend == "Mkldnn"
+
+
+def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_timed(folder):
+    found = upgraded(folder, "crash-layer", "--pairs", "0", model="crashing_layer")
+    crashed = found["1 forward"]
+    assert crashed.change.verdict == "missing"
+    assert "the new interpreter: it ended by signal 6" in crashed.change.sentence
+    assert found["0 forward"].change.ratio is not None
+    assert found["2 backward"].change.ratio is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--new", "/nowhere/python"], "--new must be a Python interpreter.*'/nowhere/python'"),
+        (["--new", "{no_torch}"], "--new .*it ended with exit code 1 .*No module named 'torch'"),
+        (["--new", "{crash}"], "--new .*python-crash: it ended by signal 6"),
+        (["planted_models:broken"], "--old .*broken\\(\\) raised RuntimeError: no weights$"),
+        (["planted_models:missing"], "--old .*has no attribute 'missing'"),
+        (["planted_models:Crashing", "--input", "0,3"], "--input"),
+        (["planted_models:needs_an_argument"], "--old .*missing 1 required positional argument"),
+        (["planted_models"], "MODEL must look like package.module:factory"),
+        (["planted_models:model", "--input", "2,5,16,16"], "called on shape \\(2, 5, 16, 16\\)"),
+        (["planted_models:model", "--layer", "99"], "--layer must be one of .*got '99'"),
+        (["planted_models:model", "--margin", "2"], "--margin must be a share"),
+        (["conv2d:n1c1h4w4k1r1s1"], "--input requires a model"),
+        (["conv2d:n1c1h4w4k1r1s1", "planted_models:model"], "MODEL must be one model"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, capsys, arguments, said):
+    no_torch = folder / "python-no-torch"
+    no_torch.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    no_torch.chmod(0o755)
+    named = {"no_torch": str(no_torch), "crash": interpreter(folder, "crash")}
+    given = [each.format(**named) for each in arguments]
+    usual = {"--old": sys.executable, "--new": sys.executable, "--input": "2,3,16,16"}
+    for option, value in usual.items():
+        given += [] if option in given else [option, value]
+    if not any("planted_models" in each or "conv2d" in each for each in given):
+        given.append("planted_models:model")
+    assert cli.main(["upgrade", *given, *QUICK]) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1
+    assert re.search(said, error), error
+
+
+def test_convolutions_in_one_line_are_compared_without_a_step(capsys):
+    lines = ["conv2d:n2c4h8w8k4r3s3p1:float64:nhwc:bias", "conv_transpose1d:n2c4w9k2s2stride2"]
+    interpreters = ["--old", sys.executable, "--new", sys.executable]
+    assert cli.main(["upgrade", *interpreters, *lines, *QUICK, "--pairs", "0", "--json", "-"]) == 0
+    found = Upgrade.from_dict(json.loads(capsys.readouterr().out))
+    assert not found.step
+    assert {each.title for each in found.layers} == {
+        f"{line} {which}" for line in lines for which in ("forward", "backward")
+    }
+    first = found[f"{lines[0]} forward"]
+    assert (first.before.dtype, first.before.layout) == ("float64", "channels_last")
+    assert first.before.error < 1e-14
