@@ -135,10 +135,22 @@ def assert_built_for_the_torch_there(found: dict) -> None:
     assert found["build"]["torch_version"] == found["torch"]
 
 
-def test_empty_environment(tmp_path):
+def test_empty_environment_and_upgrade_from_the_oldest_torch(tmp_path, oldest_torch):
     environment = make_environment(tmp_path / "venv")
     environment.pip_install(ROOT)
-    assert_built_for_the_torch_there(environment.check())
+    found = environment.check()
+    assert_built_for_the_torch_there(found)
+    file = tmp_path / "upgrade.json"
+    environment.run(
+        *(environment.python, "-m", "convtime", "upgrade", "conv2d:n2c4h8w8k4r3s3p1"),
+        *("--old", oldest_torch.python, "--new", environment.python),
+        *("--device", "cpu", "--budget", "0.05", "--json", file),
+    )
+    upgrade = json.loads(file.read_text())
+    versions = [upgrade[side]["torch"] for side in ("before", "after")]
+    assert versions[0].startswith(OLDEST_TORCH)
+    assert versions[1] == found["torch"]
+    assert [each["change"]["ratio"] is not None for each in upgrade["layers"]] == [True, True]
 
 
 def assert_the_torch_there_is_kept(environment: Environment, variables: dict[str, str]) -> None:

@@ -33,6 +33,8 @@ _WITHOUT_WORK = {
     *("resolve_neg", "select", "set_", "slice", "squeeze", "t", "transpose", "unsqueeze", "view"),
     *("_unsafe_view", "_reshape_alias", "_nnpack_available", "is_nonzero", "item", "unbind"),
 }
+# Operations that others, such as addmm and mean, call before their own work.
+_PREPARATIONS = {"copy_", "fill_", "zero_"}
 _MULTIPLIER = 6364136223846793005  # Knuth's, for a linear congruential generator modulo 2**64
 _SPREAD_BITS = 24
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -505,7 +507,11 @@ def _works(event: Any) -> bool:
 
 
 def _working_children(event: Any) -> bool:
-    return any(_works(each) or _working_children(each) for each in event.cpu_children)
+    """Return whether an operation leaves its work to others, except for copying and filling."""
+    return any(
+        (_works(each) and each.name[6:] not in _PREPARATIONS) or _working_children(each)
+        for each in event.cpu_children
+    )
 
 
 def _recorder(name: str, found: list[Layer]) -> Callable[..., None]:
