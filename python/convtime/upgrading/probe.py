@@ -33,7 +33,7 @@ _WITHOUT_WORK = {
     *("resolve_neg", "select", "set_", "slice", "squeeze", "t", "transpose", "unsqueeze", "view"),
     *("_unsafe_view", "_reshape_alias", "_nnpack_available", "is_nonzero", "item", "unbind"),
 }
-# Operations that others, such as addmm and mean, call before their own work.
+# Operations that others, such as addmm and sum, call before their own work.
 _PREPARATIONS = {"copy_", "fill_", "zero_"}
 _MULTIPLIER = 6364136223846793005  # Knuth's, for a linear congruential generator modulo 2**64
 _SPREAD_BITS = 24
