@@ -30,9 +30,13 @@ from .recording.time_modules import time_modules
 from .regression.changes import Change, Changes
 from .regression.compare_runs import compare_runs
 from .storage.load import load
+from .sweeps.comparison_plan import ComparisonPoint
+from .sweeps.crossovers import Crossover
+from .sweeps.outcomes import Outcome
 from .sweeps.plan import SweepPoint
 from .sweeps.result import Sweep
 from .sweeps.sweep import sweep
+from .sweeps.table import ComparisonTable
 from .timing.batch_record import BatchRecord
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
@@ -60,9 +64,12 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
+    "ComparisonPoint",
+    "ComparisonTable",
     "Condition",
     "Counters",
     "CountersUnavailable",
+    "Crossover",
     "Diagnosis",
     "Dropped",
     "Energy",
@@ -76,6 +83,7 @@ __all__ = [
     "Measurement",
     "ModuleTimes",
     "Options",
+    "Outcome",
     "PassTimes",
     "PeakMemory",
     "PlanChoice",

@@ -20,7 +20,7 @@ from convtime.regression.differences import (
     incomparable,
     on_host,
 )
-from convtime.regression.significance import LogMedian, LogRatio, adjusted
+from convtime.regression.significance import LogMedian, LogRatio, adjusted, exponential, geomean
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
     ChangeVerdict,
@@ -111,7 +111,7 @@ def compare_runs(
         changes=tuple(change(name) for name in dict.fromkeys((*before, *after))),
         margin=float(margin),
         false_discoveries=float(false_discoveries),
-        geomean=_geomean([_known(compared[name]) for name in judged]),
+        geomean=geomean([_known(compared[name]) for name in judged]),
         differences=found,
         cause=cause(found, same_gpu),
     )
@@ -232,7 +232,7 @@ def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Com
             return _Compared(None, None, "no-time", f"{why}, so there is no ratio")
     pair = LogRatio(_log_median(after), _log_median(before))
     low, high = pair.interval()
-    ratio = Ratio(_exp(pair.value), _exp(low), _exp(high))
+    ratio = Ratio(exponential(pair.value), exponential(low), exponential(high))
     why = incomparable(before, after, same_gpu)
     if why:
         return _Compared(None, ratio, "other-conditions", why)
@@ -246,13 +246,6 @@ def _log_median(measured: Measurement) -> LogMedian:
     return LogMedian.of_interval(
         measured.median, *measured.median_interval, measured.interval_count, between
     )
-
-
-def _exp(logarithm: float) -> float:
-    try:
-        return math.exp(logarithm)
-    except OverflowError:
-        return math.inf
 
 
 def _judge(
@@ -357,7 +350,7 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
     if not min(before.median, after.median) > 0:
         return ""
     low, high = LogRatio(_log_median(after), _log_median(before)).interval()
-    ratio = Ratio(after.median / before.median, _exp(low), _exp(high))
+    ratio = Ratio(after.median / before.median, exponential(low), exponential(high))
     return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)
 
 
@@ -379,13 +372,3 @@ def _doubt(
         )
     interval = f"{ratio.low:.4f} .. {ratio.high:.4f}"
     return "wide-interval", f"the interval, {interval}, is wider than the margin of {margin:.2%}"
-
-
-def _geomean(pairs: list[LogRatio]) -> Ratio | None:
-    if not pairs:
-        return None
-    mean = math.fsum(pair.value for pair in pairs) / len(pairs)
-    sides = [(pair.value - pair.interval()[0], pair.interval()[1] - pair.value) for pair in pairs]
-    # Effects that all names of a process share do not average out: use the narrowest as a bound.
-    down, up = (max(math.hypot(*side) / len(pairs), min(side)) for side in zip(*sides, strict=True))
-    return Ratio(_exp(mean), _exp(mean - down), _exp(mean + up))

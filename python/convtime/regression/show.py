@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING, get_args
 
+from convtime.core.markdown import escaped
 from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.timing.verdict import ChangeVerdict
 
@@ -44,21 +42,21 @@ def details(changes: Changes) -> Iterator[Block]:
 
 def markdown(changes: Changes) -> str:
     """Return :func:`details` as Markdown; names are escaped."""
-    lines = [f"**{_escaped(line(changes))}** (margin {changes.margin:.2%})"]
+    lines = [f"**{escaped(line(changes))}** (margin {changes.margin:.2%})"]
     rows = _worst_first(changes)
     if rows:
         lines += ["", "| verdict | ratio | median | name | |", "|---|--:|--:|---|---|"]
     for change in rows:
         cells = (change.verdict, *_cells(change), change.name, "; ".join(_remarks(change)))
-        lines.append(f"| {' | '.join(map(_escaped, cells))} |")
+        lines.append(f"| {' | '.join(map(escaped, cells))} |")
     if changes.changes:
-        lines += ["", f"Cause: {_escaped(changes.cause)}"]
+        lines += ["", f"Cause: {escaped(changes.cause)}"]
     if changes.differences:
         lines.append("")
-    lines += [f"- {_escaped(difference)}" for difference in _differences(changes)]
+    lines += [f"- {escaped(difference)}" for difference in _differences(changes)]
     if changes.different:
         lines.append("")
-    lines += [f"- {_escaped(result)}" for result in _other_results(changes)]
+    lines += [f"- {escaped(result)}" for result in _other_results(changes)]
     return "\n".join(lines) + "\n"
 
 
@@ -96,10 +94,3 @@ def _remarks(change: Change) -> Iterator[str]:
 
 def _share(count: int) -> str:
     return f" (of {count})" if count > 1 else ""
-
-
-def _escaped(value: str) -> str:
-    """Return a string in one line, without HTML or Markdown markup and without links."""
-    plain = escape(printable(" ".join(value.split())))
-    inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", plain)
-    return re.sub(r"(?i)(https?|ftp|www)(?=[:.])", r"\1\\", inert)

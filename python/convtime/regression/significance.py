@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from convtime.core.load import _C
+from convtime.timing.verdict import Ratio
 
 _NORMAL = NormalDist()
 _CONFIDENT = (1 + _C.CONFIDENCE) / 2
@@ -94,6 +95,25 @@ class LogRatio:
         return math.hypot(
             self.over.reach(self.over.above, z), self.under.reach(self.under.below, z)
         )
+
+
+def exponential(logarithm: float) -> float:
+    """Return the exponential, which is infinite instead of out of range."""
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        return math.inf
+
+
+def geomean(pairs: Sequence[LogRatio]) -> Ratio | None:
+    """Return the geometric mean of ratios with its interval; None without ratios."""
+    if not pairs:
+        return None
+    mean = math.fsum(pair.value for pair in pairs) / len(pairs)
+    sides = [(pair.value - pair.interval()[0], pair.interval()[1] - pair.value) for pair in pairs]
+    # Effects that all names of a process share do not average out: use the narrowest as a bound.
+    down, up = (max(math.hypot(*side) / len(pairs), min(side)) for side in zip(*sides, strict=True))
+    return Ratio(exponential(mean), exponential(mean - down), exponential(mean + up))
 
 
 def _tail(difference: float, reach: Callable[[float], float]) -> float:

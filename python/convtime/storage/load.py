@@ -17,6 +17,7 @@ from convtime.recording.module_times import ModuleTimes
 from convtime.recording.recording import Recording
 from convtime.regression.changes import Changes
 from convtime.sweeps.result import Sweep
+from convtime.sweeps.table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.tuning.race_result import Race
@@ -24,8 +25,18 @@ from convtime.tuning.race_result import Race
 _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
-        *(Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, Examination, Explanation),
-        *(Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording, Sweep),
+        *(Changes, ClockTrace, Comparison, ComparisonTable, Counters, Diagnosis, Energy),
+        *(
+            Examination,
+            Explanation,
+            Measurement,
+            ModuleTimes,
+            PeakMemory,
+            Proof,
+            Race,
+            Recording,
+            Sweep,
+        ),
     )
 }
 
