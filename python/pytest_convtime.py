@@ -186,10 +186,15 @@ class Timing:
         import convtime
         from convtime.timing.candidate import candidates_of
 
+        if "over" in options:
+            raise ValueError(
+                "over is not for tests, whose times are saved one by one; parametrize the test, or "
+                "call convtime.compare"
+            )
         listed = candidates_of(candidates)
         options = self._recorder.of_compare | self.options | options
         with self._recorder.turn(listed, options):
-            comparison = convtime.compare(candidates, **options)
+            comparison: Comparison = convtime.compare(candidates, **options)
         baseline = ""  # its recorded name
         for candidate in sorted(listed, key=lambda one: one.name != comparison.baseline):
             measured = comparison.measurements[candidate.name]

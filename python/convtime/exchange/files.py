@@ -137,8 +137,9 @@ def _by_name(found: Found) -> dict[str, Measurement]:
         return found
     if isinstance(found, Measurement):
         return {found.name: found}
-    has_several = isinstance(found, Comparison | ComparisonTable | Sweep)
-    return dict(found.measurements) if has_several else {}
+    if isinstance(found, Comparison | ComparisonTable | Sweep):
+        return dict(found.measurements)
+    return {}
 
 
 def _all_of(found: Found) -> Iterator[Measurement]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from convtime.core.errors import InputError, shown
@@ -28,7 +29,7 @@ from convtime.sweeps.visiting import (
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, name_of
 from convtime.timing.compare import compare
-from convtime.timing.comparison import Agreement
+from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.options import Options
 from convtime.timing.sampling.supervision import TimeLimit
 from convtime.timing.time_op import time_op
@@ -131,7 +132,7 @@ def run(
         baseline=how.baseline,
         margin=how.margin,
     )
-    visits = _Visits(applications, axes, how)
+    visits = _Visits(applications, axes, how, device)
     journal = visit_all(plan, visits.make, file=file, seed=seed, progress=progress)
     assert isinstance(journal.plan, ComparisonPlan)
     return ComparisonTable.of_visits(journal.plan, journal.visits)
@@ -144,51 +145,51 @@ class _Visits:
     applications: Mapping[str, Application]
     axes: Axes
     how: How
+    device: torch.device
 
     def make(self, point: ComparisonPoint) -> ComparisonPoint:
         """Return the point with the comparison of all candidates that do not fail."""
-        found: list[tuple[float, Candidate]] = []
-        errors: dict[str, str] = {}
-        for name, application in self.applications.items():
-            try:
-                found.append(self._alone(application, point, name))
-            except (Exception, SystemExit) as error:  # anything that the user's code raises
-                errors[name] = told(error)
+        alone = {name: self._alone(name, point) for name in self.applications}
+        errors = {name: each for name, each in alone.items() if isinstance(each, str)}
+        found = [each for each in alone.values() if not isinstance(each, str)]
         # The sampler settles the verdicts on all candidates against the first one, and the question
         # is which one is fastest.
         candidates = [each for _, each in sorted(found, key=lambda pair: pair[0])]
+        if not candidates:
+            return dataclasses.replace(point, errors=errors)
         options = self.axes.options_at(point.values)
         if len(candidates) == 1 and options.get("stop") == "verdict":
-            options.pop("stop")
+            del options["stop"]
         try:
-            if candidates:
-                compared = compare(candidates, check=None, **self.how.given, **options)
-                return dataclasses.replace(
-                    point,
-                    comparison=compared,
-                    errors=errors,
-                    same_results=self._agreements(candidates, options),
-                )
-        except (Exception, SystemExit) as error:
+            compared: Comparison = compare(candidates, check=None, **self.how.given, **options)
+            agreements = self._agreements(candidates, options)
+        except (Exception, SystemExit) as error:  # anything that the user's code raises
             errors |= {each.name: f"together with others, {told(error)}" for each in candidates}
-        return dataclasses.replace(point, errors=errors)
+            return dataclasses.replace(point, errors=errors)
+        return dataclasses.replace(
+            point, comparison=compared, errors=errors, same_results=agreements
+        )
 
-    def _alone(
-        self, application: Application, point: ComparisonPoint, name: str
-    ) -> tuple[float, Candidate]:
-        """Return a candidate's time in isolation, briefly, and the candidate.
+    def _alone(self, name: str, point: ComparisonPoint) -> tuple[float, Candidate] | str:
+        """Return a candidate's time in isolation and the candidate, or why it failed.
 
-        A candidate that fails shows itself here, and what its first calls do is done.
+        The timing is brief. It finds candidates that fail, and makes their first calls.
         """
-        candidate = application.candidate(self.axes.parameters_at(point.values), name)
-        options = self.axes.options_at(point.values) | {
-            "quick": True,
-            "regime": "as-is",
-            "stop": "interval",
-            "min_samples": 2,
-        }
-        del options["margin"]
-        median = time_op(candidate.but(flops=None, nbytes=None), **options).median
+        try:
+            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(0)  # so that all factories draw the same inputs
+                parameters = self.axes.parameters_at(point.values)
+                candidate = self.applications[name].candidate(parameters, name)
+            options = self.axes.options_at(point.values) | {
+                "quick": True,
+                "regime": "as-is",
+                "stop": "interval",
+                "min_samples": 2,
+            }
+            del options["margin"]
+            median = time_op(candidate.but(flops=None, nbytes=None), **options).median
+        except (Exception, SystemExit) as error:  # anything that the user's code raises
+            return told(error)
         return median, _with_flops(candidate)
 
     def _agreements(

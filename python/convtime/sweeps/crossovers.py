@@ -46,10 +46,11 @@ class Crossover:
     before: float
 
     def __str__(self) -> str:
-        place = f"{self.axis} {self.at:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        where = f"{self.where}: " if self.where else ""
         return (
-            f"{f'{self.where}: ' if self.where else ''}{self.above} overtakes {self.below} at about "
-            f"{place}, between the measured {self.after:g} and {self.before:g}"
+            f"{where}{self.above} overtakes {self.below} at about {self.axis} {self.at:.3g} "
+            f"[{self.low:.3g}, {self.high:.3g}], between the measured {self.after:g} and "
+            f"{self.before:g}"
         )
 
 

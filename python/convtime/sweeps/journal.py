@@ -64,8 +64,8 @@ def opened(path: Path | None, plan: Plan[Point], *, seed_given: bool) -> Iterato
         seed_given: whether the plan's seed is required; otherwise the file's seed applies.
 
     Raises:
-        InputError: the file is not that of a run over axes, has a different plan, is in use by another
-            process, or cannot be read or written.
+        InputError: the file is not that of a run over axes, has a different plan, is in use by
+            another process, or cannot be read or written.
     """
     if path is None:
         yield Journal(plan)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from convtime.sweeps.result import Sweep
     from convtime.sweeps.table import ComparisonTable
+    from convtime.timing.comparison import Comparison
     from convtime.timing.measurement import Measurement
 
 # Colors of applications, in order; from the same palette, and readable on white and on black.
@@ -108,7 +109,7 @@ def _ratios(table: ComparisonTable) -> Iterator[Mark]:
             yield Mark(label, point.values, name, low, ratio.value, high)
 
 
-def draw(result: Sweep | ComparisonTable, suffix: str) -> bytes:
+def draw(result: Comparison | ComparisonTable | Sweep, suffix: str) -> bytes:
     """Return the content of a file with a result's plot; the suffix determines its type."""
     return file_content(result.plot(), suffix)
 
@@ -197,7 +198,7 @@ def _draw(
             panel.plot(at, middle, "o-", markersize=3, color=color, label=label)
             panel.fill_between(at, low, high, color=color, alpha=0.3, linewidth=0)
         else:
-            at = [place + 0.1 * number for place in at]
+            at = tuple(place + 0.1 * number for place in at)
             panel.vlines(at, low, high, color=color, alpha=0.5, linewidth=4)
             panel.plot(at, middle, "o", markersize=4, color=color, label=label)
     if not numbers:

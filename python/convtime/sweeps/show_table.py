@@ -58,7 +58,7 @@ def details(table: ComparisonTable) -> Iterator[Block]:
                 for point in table.points
             ],
         )
-    yield Details([_ratios(table), _rates(table), _controls(table), Facts(_facts(table))])
+    yield Details([_ratios(table), *_rates(table), _controls(table), Facts(_facts(table))])
 
 
 def markdown(table: ComparisonTable) -> str:
@@ -119,8 +119,8 @@ def _ratios(table: ComparisonTable) -> Table:
     return Table(headers, rows, right=headers, title=f"ratio to {table.plan.baseline} [95 %]")
 
 
-def _rates(table: ComparisonTable) -> Table:
-    """Return the FLOP and byte rates, if any are known."""
+def _rates(table: ComparisonTable) -> Iterator[Table]:
+    """Yield the FLOP and byte rates, if any are known."""
     rows = []
     for point in table.points:
         for row in rows_at(table, point):
@@ -135,7 +135,9 @@ def _rates(table: ComparisonTable) -> Table:
             if set(cells) != {"–"}:
                 rows.append([*map(str, point.values.values()), row["candidate"], *cells])
     headers = [*table.plan.axes, "candidate", *_RATES]
-    return Table(headers, rows, right=headers, title="rates, and shares of this device's")
+    if rows:
+        title = "rates, and shares of the rates that a large matmul and a large copy reach"
+        yield Table(headers, rows, right=headers, title=title)
 
 
 def _controls(table: ComparisonTable) -> Table:
@@ -193,15 +195,19 @@ def _undecided(table: ComparisonTable) -> Iterator[str]:
 
 
 def _results(table: ComparisonTable) -> Iterator[str]:
-    """Yield which results differ from the baseline's."""
+    """Yield which results differ from the baseline's, with the first difference of each."""
     different = (
-        (f"{name}: {agreement}", point)
+        (name, (point, agreement))
         for point in table.points
         for name, agreement in point.same_results.items()
         if agreement.same is False
     )
-    for told, points in grouped(different).items():
-        yield f"{told} ({named(points)})"
+    for name, those in grouped(different).items():
+        first, agreement = those[0]
+        points = [point for point, _ in those]
+        example = f"{named([first])}: {agreement}"
+        several = f" ({counted(len(points), 'point')})" if len(points) > 1 else ""
+        yield f"{name} {example}{several}"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -91,10 +91,11 @@ def compare(
     With ``over``, the candidates are compared at each combination of the axes' values, each time
     with this budget. An axis is an option of ``time_op``, as for ``sweep``, or a parameter of the
     candidates. If any axis is a parameter, each candidate is a factory: it is called with a point's
-    values, and returns a callable without arguments or a :class:`convtime.Candidate`. The result
-    tells which candidates are fastest at each point, and differences count at a false-discovery
-    rate of 5 % among all pairs of candidates at all points. A candidate that fails at a point is
-    left out there.
+    values, and returns a callable without arguments or a :class:`convtime.Candidate`. PyTorch's
+    random numbers are the same for each factory, so that all draw the same inputs. The result tells
+    which candidates are fastest at each point; differences count at a false-discovery rate of 5 %
+    among all pairs of candidates at all points. A candidate that fails at a point is left out
+    there.
 
     Args:
         candidates: callables without arguments, or with them (:class:`convtime.Candidate`), by name
