@@ -55,6 +55,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
     snippet.add_statements(parser, "to compare")
     add_options(parser)
+    parser.add_argument(
+        _CONFIRM,
+        action="store_true",
+        help="compare again in a fresh process; verdicts that it does not confirm become uncertain",
+    )
     add_verdict_options(
         parser,
         FINDS,
@@ -102,11 +107,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="also time each in isolation, to find those whose time changes when they run with the "
         "others",
-    )
-    parser.add_argument(
-        _CONFIRM,
-        action="store_true",
-        help="compare again in a fresh process; verdicts that it does not confirm become uncertain",
     )
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
 
@@ -180,11 +180,6 @@ def table_of(
     Raises:
         InputError: an axis or an option does not fit.
     """
-    if options.confirm:
-        raise InputError(
-            "--confirm cannot be used with --over, because a fresh process does not have the "
-            "variables of a statement; leave out --confirm"
-        )
     if len(statements) < 2:
         raise InputError("--over needs at least two statements; convtime sweep times one")
     timing = {"margin": _MARGIN} | timing_options(options)
@@ -209,6 +204,11 @@ def table_of(
 
 
 def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int:
+    if options.confirm:
+        raise InputError(
+            "--confirm cannot be used with --over, because a fresh process does not have the "
+            "variables of a statement; leave out --confirm"
+        )
     device = resolve_device(options.device)
     with told_of_file(options):
         table = table_of(statements, options, device, snippet.fresh_namespace(device))

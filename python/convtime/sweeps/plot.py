@@ -155,6 +155,8 @@ def marks_figure(
     rows = list(dict.fromkeys(mark.row for mark in marks))
     series = list(dict.fromkeys(mark.series for mark in marks))
     figure: Figure = new_figure(1 + 4 * len(titles), 0.8 + 3 * len(rows))
+    from matplotlib import ticker
+
     panels = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey="row")
     for row, panels_of_row in zip(rows, panels, strict=True):
         of_row = [mark for mark in marks if mark.row == row]
@@ -165,6 +167,8 @@ def marks_figure(
         ends = [end for mark in of_row for end in (mark.low, mark.middle, mark.high)]
         if _is_wide([end for end in ends if not math.isnan(end)]):
             panels_of_row[0].set_yscale("log")
+            for which in ("set_major_formatter", "set_minor_formatter"):
+                getattr(panels_of_row[0].yaxis, which)(ticker.LogFormatter())  # 20, not 2×10¹
     for panel, title in zip(panels[0], titles, strict=True):
         panel.set_title(printable(title), fontsize=9, parse_math=False)
     for panel in panels[-1]:

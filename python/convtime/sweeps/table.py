@@ -26,7 +26,7 @@ from convtime.sweeps.outcomes import Outcome, Row, logarithm, rows_of
 from convtime.sweeps.plan import position
 from convtime.sweeps.plot import main_axis, numbers_of, others_than, table_figure
 from convtime.sweeps.table_rows import columns_of, rows_at
-from convtime.sweeps.words import verdict_along
+from convtime.sweeps.words import listed, verdict_along
 from convtime.timing import forms
 from convtime.timing.comparison import FINDS
 from convtime.timing.measurement import Measurement
@@ -90,9 +90,10 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
                 f"{shown(point.name)} must be a point of the table's plan, but is not in it"
             )
         compared = point.comparison
-        timed = self.timed_at(point)
+        timed = () if compared is None else compared.measurements
+        control = "" if compared is None else compared.control
         for name in (*timed, *point.errors, *point.same_results):
-            if name not in self.plan.applications:
+            if name not in self.plan.applications and name != control:
                 raise ValueError(
                     f"candidates at {shown(point.name)} must be from "
                     f"{list(self.plan.applications)}, got {shown(name)}"
@@ -148,28 +149,21 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         first = self.plan.points()[0].name
         raise KeyError(f"{name!r} is not a visited point; the first point is {first!r}")
 
-    @staticmethod
-    def timed_at(point: ComparisonPoint) -> tuple[str, ...]:
-        """Return the candidates that were timed at a point, without a control."""
-        compared = point.comparison
-        if compared is None:
-            return ()
-        return tuple(name for name in compared.measurements if name != compared.control)
+    def timed_at(self, point: ComparisonPoint) -> tuple[str, ...]:
+        """Return the candidates that were timed at a point."""
+        timed = () if point.comparison is None else point.comparison.measurements
+        return tuple(name for name in self.candidates if name in timed)
 
     @cached_property
     def _rows(self) -> dict[str, Row]:
         """The judged rows, by the names of their points."""
         return rows_of(
             {
-                point.name: (point.comparison, self._in_order(point))
+                point.name: (point.comparison, self.timed_at(point))
                 for point in self.points
                 if point.comparison is not None
             }
         )
-
-    def _in_order(self, point: ComparisonPoint) -> list[str]:
-        timed = self.timed_at(point)
-        return [name for name in self.candidates if name in timed]
 
     @cached_property
     def outcomes(self) -> dict[str, Outcome]:
@@ -241,8 +235,12 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
                 ordered=bool(numbers_of(self.plan.axes[axis])),
             )
             by_sentence.setdefault(sentence, []).append(where)
+        if len(by_sentence) == 1 and len(self._lines) > 1:
+            axes = self.plan.axes
+            others = [each for each in axes if each != axis and len(axes[each]) > 1]
+            return (f"at every {listed(others)}: {next(iter(by_sentence))}",)
         return tuple(
-            f"{' and '.join(places)}: {sentence}" if places != [""] else sentence
+            f"{listed(places)}: {sentence}" if places != [""] else sentence
             for sentence, places in by_sentence.items()
         )
 
@@ -301,7 +299,7 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         found: list[Finding] = []
         baseline = self.plan.baseline
         for point in self.points:
-            timed = self._in_order(point)
+            timed = self.timed_at(point)
             for name in timed if baseline in timed else ():
                 where = f"{name} {point.name}"
                 agreement = point.same_results.get(name)
