@@ -40,7 +40,7 @@ def make_families(device: torch.device) -> dict[str, Family]:
     gpu = device.type == "cuda"
     on = functools.partial(_on, device)
     widths = (512, 1024, 2048, 4096, 8192, 16384) if gpu else (32, 64, 128, 256, 512, 1024)
-    sides = (256, 512, 1024, 2048, 3072, 4096) if gpu else (32, 64, 96, 128, 192, 256)
+    sides = (256, 384, 512, 1024, 2048, 3072) if gpu else (32, 64, 96, 128, 192, 256)
     batches = (1, 2, 4, 8, 16, 32) if gpu else (1, 2, 3, 4, 6, 8)
     lengths = (64, 128, 256, 512, 1024, 2048) if gpu else (16, 32, 64, 128, 192, 256)
     return {
