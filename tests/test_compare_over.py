@@ -21,7 +21,7 @@ from convtime import Candidate, Comparison, ComparisonPoint, ComparisonTable, Ou
 from convtime.core.errors import InputError
 from convtime.sweeps import compare_over as running
 from convtime.sweeps.comparison_plan import ComparisonPlan
-from convtime.sweeps.crossovers import PairPoint, crossings, is_geometric, leading_pairs
+from convtime.sweeps.crossovers import PairPoint, crossings, is_geometric
 from convtime.sweeps.outcomes import rows_of
 from convtime.sweeps.words import verdict_along
 from convtime.timing.verdict import Verdict
@@ -172,13 +172,14 @@ def test_a_crossover_has_the_uncertain_points_within_it() -> None:
 
 
 def test_only_the_fastest_cross() -> None:
-    outcomes = [
-        Outcome("winner", "a", ("a",)),
-        Outcome("tie", "a", ("a", "b")),
-        Outcome("winner", "b", ("b",)),
-    ]
-    assert [*leading_pairs(outcomes)] == [("a", "b")]
-    assert [*leading_pairs(outcomes[:1])] == []
+    plan = ComparisonPlan(dict.fromkeys("abc", "x"), {"batch": (1, 8, 64)}, baseline="a")
+    times = {
+        "batch=1": {"a": 4e-6, "b": 1e-6, "c": 8e-6},
+        "batch=8": {"a": 4e-6, "b": 2e-6, "c": 3e-6},
+        "batch=64": {"a": 4e-6, "b": 9e-6, "c": 1e-6},
+    }
+    (found,) = table_of(times, plan).crossovers  # and not that of a and c, or of a and b
+    assert (found.below, found.above, found.after, found.before) == ("b", "c", 8, 64)
 
 
 @pytest.mark.parametrize(

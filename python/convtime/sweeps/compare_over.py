@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -176,8 +176,7 @@ class _Visits:
         The timing is brief. It finds candidates that fail, and makes their first calls.
         """
         try:
-            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-                torch.manual_seed(0)  # so that all factories draw the same inputs
+            with _same_random_numbers(self.device):
                 parameters = self.axes.parameters_at(point.values)
                 candidate = self.applications[name].candidate(parameters, name)
             options = self.axes.options_at(point.values) | {
@@ -207,6 +206,21 @@ class _Visits:
             chosen,
             TimeLimit.of(chosen.timeout),
         )
+
+
+@contextlib.contextmanager
+def _same_random_numbers(device: torch.device) -> Iterator[None]:
+    """Have PyTorch draw the same numbers each time, so that all candidates get the same inputs.
+
+    The caller's generators continue as if nothing had been drawn.
+    """
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(gpus):
+        torch.default_generator.manual_seed(0)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(0)
+        yield
 
 
 def _with_flops(candidate: Candidate) -> Candidate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from convtime.sweeps.plan import Label, Plan, position
+from convtime.sweeps.plan import Label, Plan, position_of
 from convtime.timing.comparison import Agreement, Comparison
 
 
@@ -38,7 +38,7 @@ class ComparisonPoint:
     @property
     def name(self) -> str:
         """The values of the axes in words."""
-        return position(self.values)
+        return position_of(self.values)
 
     @property
     def has_failed(self) -> bool:

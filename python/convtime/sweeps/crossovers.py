@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from convtime.sweeps.outcomes import Outcome
     from convtime.timing.verdict import Ratio, Verdict
 
 # The ratio of two values of an axis from which their geometric mean is their middle.
@@ -83,22 +82,6 @@ def _unevenness(ordered: Sequence[float]) -> float:
     """Return the largest gap over the mean gap."""
     gaps = [after - before for before, after in itertools.pairwise(ordered)]
     return max(gaps) * len(gaps) / math.fsum(gaps)
-
-
-def leading_pairs(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
-    """Yield each pair of candidates of which one leads first and the other one later, once."""
-    pairs = (
-        (below, above)
-        for earlier, later in itertools.combinations(outcomes, 2)
-        for below in earlier.leaders
-        for above in later.leaders
-        if below != above
-    )
-    seen = set()
-    for pair in pairs:
-        if frozenset(pair) not in seen:
-            seen.add(frozenset(pair))
-            yield pair
 
 
 def crossings(

@@ -53,7 +53,7 @@ class Visit(Protocol):
 Point = TypeVar("Point", bound=Visit)
 
 
-def position(values: Mapping[str, Label]) -> str:
+def position_of(values: Mapping[str, Label]) -> str:
     """Return the values of axes in words."""
     return " ".join(f"{axis}={value}" for axis, value in values.items())
 
@@ -137,12 +137,17 @@ class SweepPoint:
     @property
     def key(self) -> tuple[str, str]:
         """A key that identifies the point."""
-        return self.application, position(self.values)
+        return self.application, self.position
+
+    @property
+    def position(self) -> str:
+        """The values of the axes in words."""
+        return position_of(self.values)
 
     @property
     def name(self) -> str:
         """The application and the values of the axes."""
-        return f"{self.application} {position(self.values)}"
+        return f"{self.application} {self.position}"
 
     @property
     def has_failed(self) -> bool:

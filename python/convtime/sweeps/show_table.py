@@ -181,17 +181,17 @@ def _notes(table: ComparisonTable) -> Iterator[str]:
 
 def _undecided(table: ComparisonTable) -> Iterator[str]:
     """Yield why points are undecided."""
-    for name, outcome in table.outcomes.items():
-        if outcome.kind != "undecided":
-            continue
-        judged = {
-            leader: table.judge(name, leader, outcome.fastest)
-            for leader in outcome.leaders
-            if leader != outcome.fastest
-        }
-        for leader, each in judged.items():
-            if each.verdict == "uncertain":
-                yield f"{name}: {leader} against {outcome.fastest}: {each.sentence}"
+    undecided = (
+        (judged.sentence, table[name])
+        for name, outcome in table.outcomes.items()
+        for leader in outcome.leaders
+        if leader != outcome.fastest
+        for judged in [table.judge(name, leader, outcome.fastest)]
+        if judged.verdict == "uncertain"
+    )
+    for sentence, points in grouped(undecided).items():
+        each_once = list({point.name: point for point in points}.values())
+        yield f"undecided at {named(each_once)}: {sentence}"
 
 
 def _results(table: ComparisonTable) -> Iterator[str]:

@@ -19,11 +19,9 @@ from convtime.sweeps.crossovers import (
     PairPoint,
     crossings,
     is_geometric,
-    leading_pairs,
 )
 from convtime.sweeps.drift import DRIFT_MARGIN, drift_of
 from convtime.sweeps.outcomes import Outcome, Row, logarithm, rows_of
-from convtime.sweeps.plan import position
 from convtime.sweeps.plot import main_axis, numbers_of, others_than, table_figure
 from convtime.sweeps.table_rows import columns_of, rows_at
 from convtime.sweeps.words import listed, verdict_along
@@ -218,7 +216,7 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
 
     @cached_property
     def crossovers(self) -> tuple[Crossover, ...]:
-        """Where along the main numeric axis one of the fastest candidates overtakes another."""
+        """Where along the main numeric axis the fastest candidate is overtaken by another."""
         return tuple(itertools.chain.from_iterable(map(self._crossovers, self._lines.items())))
 
     @property
@@ -262,15 +260,23 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         numbers = numbers_of(self.plan.axes[axis])
         if not numbers:
             return
-        outcomes = [self.outcomes[point.name] for point in points if point.name in self.outcomes]
-        for pair in leading_pairs(outcomes):
+        leaders = {
+            float(point.values[axis] or 0): self.outcomes[point.name].leaders
+            for point in points
+            if point.name in self.outcomes
+        }
+        leading = set(itertools.chain.from_iterable(leaders.values()))
+        in_order = [name for name in self.candidates if name in leading]
+        for pair in itertools.combinations(in_order, 2):
             pair_points = [
                 PairPoint(float(point.values[axis] or 0), judged.ratio, judged.verdict)
                 for point in points
                 if {*pair} <= {*self.timed_at(point)}
                 for judged in [self.judge(point.name, *pair)]
             ]
-            yield from crossings(pair_points, pair, axis, where, geometric=is_geometric(numbers))
+            for found in crossings(pair_points, pair, axis, where, geometric=is_geometric(numbers)):
+                if found.below in leaders[found.after] and found.above in leaders[found.before]:
+                    yield found
 
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """Return how the baseline's time at the control changed from its first visit to its last.
@@ -291,7 +297,7 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
     @property
     def control(self) -> str:
         """The name of the candidate and the point whose times show drift."""
-        return f"{self.plan.baseline} {position(self.plan.control.values)}"
+        return f"{self.plan.baseline} {self.plan.control.name}"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
