@@ -20,6 +20,7 @@ import convtime
 from convtime import Candidate, Comparison, ComparisonPoint, ComparisonTable, Outcome, Ratio
 from convtime.core.errors import InputError
 from convtime.sweeps import compare_over as running
+from convtime.sweeps import plot
 from convtime.sweeps.comparison_plan import ComparisonPlan
 from convtime.sweeps.crossovers import PairPoint, crossings, is_geometric
 from convtime.sweeps.outcomes import rows_of
@@ -343,6 +344,19 @@ def test_the_picture_has_medians_with_intervals_on_a_logarithmic_axis() -> None:
         table.plot("y")
     with pytest.raises(InputError, match="at least one measurement"):
         ComparisonTable(PLAN, ()).plot()
+
+
+def test_colors_are_readable_on_white_and_on_black() -> None:
+    def luminance(color: str) -> float:  # of WCAG 2
+        shares = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [
+            each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in shares
+        ]
+        return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    for color in plot.SERIES:
+        assert 1.05 / (luminance(color) + 0.05) > 2
+        assert (luminance(color) + 0.05) / 0.05 > 2
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,19 @@ def test_in_a_run_that_is_judged_intervals_are_narrow_and_not_just_verdicts_cert
     run("--convtime-against", "main", STOP="interval").assert_outcomes(passed=2)
 
 
+def test_a_comparison_over_axes_is_refused(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_table(compare):
+            with pytest.raises(ValueError, match="over is not for tests"):
+                compare([lambda n: int, lambda n: float], over={"n": [1, 2]})
+        """
+    )
+    run().assert_outcomes(passed=1)
+
+
 def test_without_options_what_was_measured_is_shown(run: Any, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = run()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison
     from convtime.timing.measurement import Measurement
 
-# Colors of applications, in order; from the same palette, and readable on white and on black.
-_SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080")
+#: Colors of applications, in order; from the same palette, and readable on white and on black.
+SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080")
 _LOGARITHMIC_FROM = 20  # ratio of the largest to the smallest value
 _MEDIAN = "median, 95 % interval"
 
@@ -189,7 +189,7 @@ def _draw(
     numbers = numbers_of(values)
     places = dict(zip(map(str, values), numbers or range(len(values)), strict=True))
     for number, name in enumerate(series):
-        color = _SERIES[number % len(_SERIES)]
+        color = SERIES[number % len(SERIES)]
         found = sorted(
             (places[str(mark.values[x])], mark.low, mark.middle, mark.high)
             for mark in marks
