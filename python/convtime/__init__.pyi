@@ -22,6 +22,8 @@ from .diagnosis.diagnosis import Cause, Diagnosis
 from .exchange.files import read_measurements, write_measurements
 from .health.doctor import doctor
 from .health.examination import Examination
+from .histories.history import history
+from .histories.result import ChangePoint, History, Series
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
 from .recording.module_times import ModuleTimes, PassTimes
@@ -62,6 +64,7 @@ __all__ = [
     "Cause",
     "Ceilings",
     "Change",
+    "ChangePoint",
     "Changes",
     "ClockReading",
     "ClockTrace",
@@ -75,6 +78,7 @@ __all__ = [
     "EngineTable",
     "Examination",
     "Explanation",
+    "History",
     "InputError",
     "InputWarning",
     "Judgement",
@@ -90,6 +94,7 @@ __all__ = [
     "Ratio",
     "Recording",
     "RegionTimes",
+    "Series",
     "Sweep",
     "SweepPoint",
     "__version__",
@@ -105,6 +110,7 @@ __all__ = [
     "energy",
     "engines",
     "explain",
+    "history",
     "load",
     "locked_clocks",
     "nn",

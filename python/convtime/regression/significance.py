@@ -135,6 +135,12 @@ def student_of_normal(z: float, degrees_of_freedom: float) -> float:
         return math.inf
 
 
+def normal_of_student(t: float, degrees_of_freedom: float) -> float:
+    """Reverse :func:`student_of_normal`."""
+    n = degrees_of_freedom
+    return math.sqrt(n * math.log1p(t * t / n)) * (8 * n + 1) / (8 * n + 3)
+
+
 def student_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Return the quantile of Student's t for a probability above one half."""
     return student_of_normal(_NORMAL.inv_cdf(probability), degrees_of_freedom)

@@ -14,6 +14,7 @@ from convtime.device.clock_trace import ClockTrace
 from convtime.diagnosis.diagnosis import Diagnosis
 from convtime.exchange.files import Found, read_file
 from convtime.health.examination import Examination
+from convtime.histories.result import History
 from convtime.recording.module_times import ModuleTimes
 from convtime.recording.recording import Recording
 from convtime.regression.baseline import Baseline
@@ -27,8 +28,8 @@ _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
         *(Baseline, Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, EngineTable),
-        *(Examination, Explanation, Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording),
-        Sweep,
+        *(Examination, Explanation, History, Measurement, ModuleTimes, PeakMemory, Proof, Race),
+        *(Recording, Sweep),
     )
 }
 
