@@ -171,6 +171,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "no change, 1000 runs": (of_no_change, 1000, 10_000, normal),
     "no change, 300 runs, heavy tails": (of_no_change, 300, 10_000, heavy_tails),
     "no change, 300 runs, outliers": (of_no_change, 300, 10_000, outliers),
+    "no change, 60 runs, dependent": (of_no_change, 60, 10_000, dependent),
     "no change, 300 runs, dependent": (of_no_change, 300, 10_000, dependent),
     "step, 10 runs on each side": (of_step, 10, 10, 1, 10_000),
     "step, 20 runs on each side": (of_step, 20, 20, 1, 10_000),

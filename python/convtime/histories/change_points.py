@@ -30,7 +30,8 @@ _NORMAL = NormalDist()
 # each length (200,000 of the longest two).
 _LENGTHS = (10, 12, 16, 20, 40, 80, 160, 320, 640, 1280)
 _TESTS = (1.0, 3.0, 6.5, 9.0, 18.0, 31.0, 40.0, 50.0, 61.0, 77.0)
-_CLIP = 4.0  # standard deviations from the local median beyond which a value is an outlier
+_OUTLIER = 5.0  # standard deviations from the local median beyond which a value is an outlier
+_CLEAR_CORRELATION = 2.0  # standard errors above 0
 _MAD = 0.6745  # median absolute deviation of a normal variable
 
 
@@ -106,13 +107,12 @@ def deviation_of(values: Array | Sequence[float]) -> float:
 
 
 def _without_outliers(series: Array, deviation: float) -> Array:
-    """Move outliers towards the median of the runs around them, which keeps steps as they are."""
+    """Replace outliers by the median of the runs around them; steps stay as they are."""
     half = FEWEST_RUNS - 1
     padded = np.pad(series, half, mode="reflect")
     local = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
-    reach = _CLIP * deviation
-    clipped: Array = np.clip(series, local - reach, local + reach)
-    return clipped
+    kept: Array = np.where(np.abs(series - local) <= _OUTLIER * deviation, series, local)
+    return kept
 
 
 def _candidates(series: Array, deviation: float) -> list[int]:
@@ -191,11 +191,27 @@ class _Scan:
         degrees = len(self.series) - len(ends) - 1
         rest = self._residual(ends) + self._explained(np.array([ends[number]]), begin, stop)[0]
         variance = max((rest - explained) / degrees, np.finfo(float).tiny)
+        variance *= self._dependence(ends)
         z = normal_of_student(math.sqrt(explained / variance), degrees)
         tests = min(len(places), float(np.interp(math.log(length), np.log(_LENGTHS), _TESTS)))
         for end in (begin, stop):
             tests *= length if end in ends else 1
         return tests * 2 * _NORMAL.cdf(-z)
+
+    def _dependence(self, ends: list[int]) -> float:
+        """Return by how much a dependence of neighboring runs increases a mean's variance.
+
+        It is 1 unless the autocorrelation around the levels is clearly positive. If it is, it is
+        taken for that of an autoregressive process.
+        """
+        bounds = np.array([0, *ends, len(self.series)])
+        lengths = np.diff(bounds)
+        rest = self.series - np.repeat(np.diff(self._sums[bounds]) / lengths, lengths)
+        squares = float((rest**2).sum())
+        correlation = float((rest[1:] * rest[:-1]).sum()) / squares if squares else 0.0
+        if correlation < _CLEAR_CORRELATION / math.sqrt(len(rest)):
+            return 1.0
+        return (1 + correlation) / (1 - correlation)
 
     def _explained(self, places: Any, begin: int, stop: int) -> Array:
         """Return by how much a change at each place reduces the sum of squares."""
