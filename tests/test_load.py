@@ -50,7 +50,7 @@ def test_an_earlier_file_is_read_and_written_anew(path: Path, tmp_path: Path, ca
 
 def test_every_type_has_an_earlier_file_or_is_new() -> None:
     earlier = {path.stem.removesuffix("File") for path in EARLIER}
-    new = {"Baseline", "Energy", "EngineTable", "PeakMemory", "Proof", "Race"}
+    new = {"Baseline", "Energy", "EngineTable", "History", "PeakMemory", "Proof", "Race"}
     assert _TYPES.keys() - earlier == new
 
 
