@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "step, 10 runs on each side": (of_step, 10, 10, 1, 10_000),
     "step, 20 runs on each side": (of_step, 20, 20, 1, 10_000),
     "step, 10 to 60 runs on each side": (of_step, 10, 60, 1, 10_000),
-    HEADLINE: (of_step, 10, 500, 1, 20_000),
+    HEADLINE: (of_step, 10, 500, 1, 100_000),
     "step, 10 to 60 runs on each side, two for each commit": (of_step, 10, 60, 2, 10_000),
     "step, 10 to 500 runs on each side, two for each commit": (of_step, 10, 500, 2, 10_000),
 }

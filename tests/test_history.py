@@ -300,6 +300,18 @@ def test_an_unknown_commit_is_placed_by_its_date(tmp_path: Path, commit) -> None
     assert "git does not know" in remark
 
 
+def test_the_repository_of_the_working_directory_counts_for_a_folder_elsewhere(
+    tmp_path: Path, tmp_path_factory, commit, monkeypatch
+) -> None:
+    folder = tmp_path_factory.mktemp("history")
+    for number, each in enumerate([commit() for _ in range(3)]):
+        date = (BEGIN + timedelta(hours=30 - number)).isoformat()
+        write_run(folder, number, {"test_a": 1e-5}, commit=each, date=date)
+    assert [run.file[0] for run in convtime.history(folder).runs] == ["2", "1", "0"]
+    monkeypatch.chdir(tmp_path)
+    assert [run.file[0] for run in convtime.history(folder).runs] == ["0", "1", "2"]
+
+
 def test_without_git_the_date_decides(tmp_path: Path) -> None:
     for number in range(5):
         date = (BEGIN - timedelta(hours=number)).isoformat().replace("+00:00", "Z")
@@ -399,8 +411,9 @@ def test_other_hardware_is_a_break_and_no_change(tmp_path: Path) -> None:
     assert found.changes == ()
     assert [series.hardware for series in found.series] == ["NVIDIA H100", "NVIDIA H200"]
     assert found["test_a"].hardware == "NVIDIA H200"
+    assert "on NVIDIA" not in str(found)  # there is no change to tell apart
     pytest.importorskip("matplotlib")
-    (panel,) = found.plot().axes
+    panel: Any = found.plot().axes[0]
     dotted = [line.get_xdata()[0] for line in panel.lines if line.get_linestyle() == ":"]
     assert dotted == [29.5]
     drawn = [len(line.get_xdata()) for line in panel.lines if line.get_marker() == "o"]
@@ -410,7 +423,7 @@ def test_other_hardware_is_a_break_and_no_change(tmp_path: Path) -> None:
 def test_the_plot_marks_change_points(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = convtime.history(write_runs(tmp_path, 40, step=1.2, at=20))
-    (panel,) = found.plot().axes
+    panel: Any = found.plot().axes[0]
     marks = [line.get_xdata()[0] for line in panel.lines if len(line.get_xdata()) == 2]
     assert marks == [19.5]
     assert "× since" in panel.texts[0].get_text()

@@ -29,7 +29,8 @@ def history(
 
     ``pytest --convtime-history FOLDER`` adds a run. The folder may also contain files of
     pytest-benchmark, asv's results, and other runs that :func:`read_measurements` reads. Runs are
-    ordered by commit if git knows the commit among the ancestors of HEAD, and otherwise by date.
+    ordered by commit if git knows the commit among the ancestors of HEAD, in the repository around
+    the folder or else around the working directory, and otherwise by date.
     Times of one test are compared only on the same hardware under the same conditions: a change of
     the hardware is never a change point. Files that cannot be read are listed in the result's
     ``remarks``.
@@ -49,7 +50,7 @@ def history(
     names.check_renamed(renamed)
     change_points.import_ruptures()
     found, problems = read_runs(folder)
-    runs, doubts = in_order(found, commits_of(Path(folder)))
+    runs, doubts = in_order(found, _commits(found, Path(folder)))
     gathered, present, zeros = _gathered(runs, renamed)
     return History(
         runs=tuple(dataclasses.replace(run, times=()) for run in runs),
@@ -57,6 +58,18 @@ def history(
         false_alarms=false_alarms,
         remarks=(*problems, *doubts, *zeros, *names.sentences(runs, present, renamed)),
     )
+
+
+def _commits(runs: Sequence[HistoryRun], folder: Path) -> dict[str, int]:
+    """Return the commits of the repository around the folder or around the working directory.
+
+    Empty if neither has a commit of any run.
+    """
+    for place in (folder, Path.cwd()):
+        commits = commits_of(place)
+        if any(run.commit in commits for run in runs):
+            return commits
+    return {}
 
 
 @dataclasses.dataclass

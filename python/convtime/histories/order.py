@@ -62,9 +62,9 @@ def in_order(
     return ordered, [*_unknown(others, bool(commits)), *_skewed(runs, commits)]
 
 
-def _unknown(others: Sequence[HistoryRun], in_repository: bool) -> list[str]:
+def _unknown(others: Sequence[HistoryRun], git_knows_some: bool) -> list[str]:
     strange = [run for run in others if run.commit]
-    if not (in_repository and strange):
+    if not (git_knows_some and strange):
         return []
     return [
         f"{_some(strange)}: git does not know the commit among the ancestors of HEAD, so the date "

@@ -35,7 +35,7 @@ def printed(history: History) -> Iterator[Block]:
     yield Line(line(history))
     yield Table(
         _CHANGES,
-        [_row(series, change) for series, change in history.changes],
+        [_row(history, series, change) for series, change in history.changes],
         right=_CHANGES[1:5],
     )
     yield Sentences(history.remarks)
@@ -58,8 +58,12 @@ def details(history: History) -> Iterator[Block]:
     yield Table(_RUNS, rows, right=("tests",), title="runs, in order")
 
 
-def _row(series: Series, change: ChangePoint) -> tuple[str | tuple[str, ...], ...]:
+def _row(
+    history: History, series: Series, change: ChangePoint
+) -> tuple[str | tuple[str, ...], ...]:
     remarks = [f"95 %: {_span(change)}"]
+    if sum(each.name == series.name for each in history.series) > 1:
+        remarks.append(f"on {series.hardware}; {series.conditions}")
     remarks += [f"also: {', '.join(change.differs)}"] if change.differs else []
     return (
         change.verdict,
