@@ -134,6 +134,14 @@ def test_a_change_is_between_commits() -> None:
     assert find_changes(values, [0] * 60, RATE) == []
 
 
+def test_a_change_among_few_commits_is_found() -> None:
+    values = noise(10, 40)
+    values[25:] += 0.06
+    for commits in ([0] * 25 + [1] * 15, [0] * 15 + [1] * 10 + [2] * 15):
+        (found,) = find_changes(values, commits, RATE)
+        assert found.at == 25
+
+
 def test_the_limit_of_a_change_is_that_of_a_t_test() -> None:
     stats = pytest.importorskip("scipy.stats")
     for degrees in (8, 18, 100):

@@ -127,8 +127,7 @@ class _Scan:
 
     def __init__(self, series: Array, commits: Sequence[int]) -> None:
         self.series = series - series.mean()
-        starts = np.flatnonzero(np.diff(np.asarray(commits)) > 0) + 1
-        self._starts = starts
+        self._starts = np.flatnonzero(np.diff(np.asarray(commits)) > 0) + 1
         self._sums = np.concatenate([[0.0], np.cumsum(self.series)])
         self._squares = np.concatenate([[0.0], np.cumsum(self.series**2)])
 
@@ -143,26 +142,31 @@ class _Scan:
         return ends
 
     def located(self, ends: list[int]) -> list[Found]:
-        """Return where each change point is, given its neighbors."""
+        """Return where each change point is, given its neighbors; ``ends`` is changed."""
         found = []
         for number in range(len(ends)):
+            chance = self._chance(ends, number)
             begin, stop = self._around(ends, number)
             places = self._places(begin, stop)
+            if not len(places):  # the change point before has moved to where this one was
+                continue
             weights = self._weights(places, begin, stop)
-            near = np.convolve(weights, np.ones(3), mode="same")
+            near = weights.copy()
+            near[1:] += weights[:-1]
+            near[:-1] += weights[1:]
             best = int((near + _TIE * weights).argmax())
             ranked = np.argsort(-weights)
             enough = int(np.searchsorted(np.cumsum(weights[ranked]), _CONFIDENCE)) + 1
             likely = np.append(ranked[:enough], best)
-            at = int(places[best])
-            shift, error = self._shift(at, begin, stop, ends)
+            ends[number] = at = int(places[best])
+            shift, error = self._shift(number, ends)
             found.append(
                 Found(
                     at=at,
                     earliest=int(places[likely.min()]),
                     latest=int(places[likely.max()]),
                     certainty=min(1.0, float(near[best])),
-                    p_value=min(1.0, self._chance(ends, number)),
+                    p_value=min(1.0, chance),
                     shift=shift,
                     error=error,
                 )
@@ -243,8 +247,9 @@ class _Scan:
         normalized: Array = weights / weights.sum()
         return normalized
 
-    def _shift(self, at: int, begin: int, stop: int, ends: list[int]) -> tuple[float, float]:
+    def _shift(self, number: int, ends: list[int]) -> tuple[float, float]:
         """Return the change of the mean logarithm, and the half-width of its interval."""
+        (begin, stop), at = self._around(ends, number), ends[number]
         left, right = at - begin, stop - at
         before = (self._sums[at] - self._sums[begin]) / left
         after = (self._sums[stop] - self._sums[at]) / right
