@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -83,7 +82,7 @@ def _span(change: ChangePoint) -> str:
 
 
 def _series_row(series: Series) -> tuple[str, ...]:
-    deviation = "" if math.isnan(series.deviation) else f"{series.deviation:.2%}"
+    deviation = f"{series.deviation:.2%}" if series.judged else ""
     return (
         series.name,
         str(len(series.runs)),
