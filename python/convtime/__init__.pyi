@@ -23,7 +23,7 @@ from .exchange.files import read_measurements, write_measurements
 from .health.doctor import doctor
 from .health.examination import Examination
 from .histories.history import history
-from .histories.result import ChangePoint, History, Series
+from .histories.result import ChangePoint, History
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
 from .recording.module_times import ModuleTimes, PassTimes
@@ -94,7 +94,6 @@ __all__ = [
     "Ratio",
     "Recording",
     "RegionTimes",
-    "Series",
     "Sweep",
     "SweepPoint",
     "__version__",
