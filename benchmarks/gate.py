@@ -1,14 +1,19 @@
 """Whether the pytest plugin's gate finds what is 5 % slower, and nothing else.
 
-A row is a pair of runs of the same tests, each in a fresh process: the first is saved, the second
-compared with it by `--convtime-fail-on`, whose default second look in a third process is part of
-it; what runs on the CPU is judged beside a baseline (`--convtime-relative`). In the second run of
-each pair, every other operation has more data to work on, so that half of all comparisons are of
-something slower. One more row has the amounts of data that make it 5 %, by torch.profiler over
-random places of arguments and results, or on the CPU by Python's own clock.
+A row is a pair of runs of the same tests, each in fresh processes: the first is saved, with as many
+repetitions as the plugin's default, and the second compared with it by `--convtime-fail-on`, whose
+default second look in another process is part of it; what runs on the CPU is judged beside a
+baseline (`--convtime-relative`). In the second run of each pair, every other operation has more
+data to work on, so that half of all comparisons are of something slower. One more row has the
+amounts of data that make it 5 %, by torch.profiler over random places of arguments and results, or
+on the CPU by Python's own clock.
 
 A false alarm is an operation that is not slower, and is found to be slower or faster. An operation
 for which no amount of data comes within half a percent of 5 % does not count as found.
+
+Two more rows need no GPU. One simulates calibrated gates, with what placement.py recorded of fresh
+processes: every other operation is slower by its calibrated margin. The other attributes changes
+whose causes are written into their measurements.
 """
 
 from __future__ import annotations
@@ -24,12 +29,18 @@ if TYPE_CHECKING:
 
 PAIRS = 8
 PLANTS = "plants"
+SIMULATION, CAUSES = "simulation", "causes"
+SHORT_SECONDS = 1e-5  # a margin of shorter operations is that of the clock's tick
 PLANTED = 1.05
 TOLERANCE = 0.005
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """How many comparisons there were, and how many of either kind the gate judged rightly."""
+    """How many comparisons there were, and how much of either kind the gate judged rightly."""
+    return {**_of_pairs(rows), **_of_simulation(rows), **_of_causes(rows)}
+
+
+def _of_pairs(rows: list[results.Row]) -> dict[str, float]:
     pairs = pairs_of(rows)
     if not pairs:
         return {}
@@ -51,13 +62,39 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     }
 
 
+def _of_simulation(rows: list[results.Row]) -> dict[str, float]:
+    from gate_parts.simulation import margin_over
+
+    row = _row_of(SIMULATION, rows)
+    if row is None:
+        return {}
+    return {
+        "simulated_runs": row["runs"],
+        "calibrated_found": row["found"] / row["planted"],
+        "false_alarms_per_1000_test_runs": 1000 * row["false"] / row["equal"],
+        "median_margin_over_10us": margin_over(row, SHORT_SECONDS),
+    }
+
+
+def _of_causes(rows: list[results.Row]) -> dict[str, float]:
+    from gate_parts.causes import right
+
+    row = _row_of(CAUSES, rows)
+    return {} if row is None else {"cause_right": right(row)}
+
+
+def _row_of(key: str, rows: list[results.Row]) -> results.Row | None:
+    return next((row for row in rows if row["key"] == key), None)
+
+
 def pairs_of(rows: list[results.Row]) -> list[results.Row]:
-    return [row for row in rows if row["key"] != PLANTS]
+    return [row for row in rows if row["key"] not in (PLANTS, SIMULATION, CAUSES)]
 
 
 def plants_of(rows: list[results.Row]) -> dict[str, results.Row]:
     """What is planted, by operation; empty before it is known."""
-    return next((row["plants"] for row in rows if row["key"] == PLANTS), {})
+    row = _row_of(PLANTS, rows)
+    return {} if row is None else row["plants"]
 
 
 def table(rows: list[results.Row]) -> str:
@@ -99,7 +136,22 @@ class Gate:
             f"pair {number}": functools.partial(self._measure, number)
             for number in range(1, PAIRS + 1)
         }
-        return {PLANTS: self._find_plants, **pairs}
+        return {
+            PLANTS: self._find_plants,
+            **pairs,
+            SIMULATION: self._simulate,
+            CAUSES: self._attribute,
+        }
+
+    def _simulate(self) -> results.Row:
+        from gate_parts.simulation import recorded, simulate
+
+        return simulate(recorded())
+
+    def _attribute(self) -> results.Row:
+        from gate_parts.causes import attribute_planted
+
+        return attribute_planted()
 
     def _find_plants(self) -> results.Row:
         from gate_parts.truth import find_plants
@@ -120,6 +172,10 @@ class Gate:
 def tell(row: results.Row) -> str:
     if "plants" in row:
         return ", ".join(f"{name} {plant['ratio']:.4f}" for name, plant in row["plants"].items())
+    for key, field in ((SIMULATION, "runs"), (CAUSES, "causes")):
+        if field in row:
+            values = summarise([{"key": key, **row}])
+            return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     verdicts = (
         f"{name} {found['verdict']}{' (planted)' if name in row['slower'] else ''}"
         for name, found in row["found"].items()

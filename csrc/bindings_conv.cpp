@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "conv/plan_cache.h"
+#include "ops/conv/engine_entry.h"
 #endif
 
 namespace py = pybind11;
@@ -129,6 +130,7 @@ void bind_conv(py::module_& module) {
   convtime::ops::register_node_types();
 #ifdef CONVTIME_WITH_CUDA
   add(convtime::ops::execute_floor_method());
+  convtime::ops::bind_engine_pass(module);
 #endif
   module.def("plan_cache", &plan_cache);
   module.def("clear_plan_cache", &clear_plan_cache);

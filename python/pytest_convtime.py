@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import warnings
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from convtime.integrations.gpu_benchmark import GpuBenchmark
     from convtime.integrations.pytest_gate import Gate
@@ -33,6 +34,7 @@ _JUDGED = ("slower", "faster", "uncertain", "missing", _INSTRUCTIONS)
 _FAILURES = (*_JUDGED, "different", "contradictory")
 _CANNOT_TELL = 125  # makes `git bisect run` skip a commit
 _PATIENCE_SECONDS = 60.0
+_COLORS = {"failed": "red", "passed": "green", "inconclusive": "yellow"}  # of verdicts
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +42,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--convtime-save",
         metavar="NAME",
-        help=f"save the fixtures' measurements as {FOLDER}/NAME.json in the rootdir",
+        help=f"save the fixtures' measurements as {FOLDER}/NAME.json in the rootdir; tests that "
+        "are not run keep theirs",
+    )
+    group.addoption(
+        "--convtime-runs",
+        type=int,
+        default=3,
+        metavar="N",
+        help="number of runs to save, all but the first in fresh processes; one that is outlying "
+        "does not count (default: 3)",
+    )
+    group.addoption(
+        "--convtime-calibrate",
+        type=int,
+        metavar="N",
+        help="number of runs to save, with each test's noise and margin: the difference that is "
+        "found with 95 %% power at 0.1 %% false alarms. Without a margin in --convtime-fail-on, "
+        "each test has its own",
     )
     group.addoption(
         "--convtime-against",
@@ -54,9 +73,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="WHAT",
         help=f"verdicts that fail the run, from {', '.join(_FAILURES)}, separated by commas; "
-        f"slower and faster with a margin, as in slower:3%%, which is the default, and "
-        f"{_INSTRUCTIONS} with a separate one (default: 1%%). Findings are measured again alone, "
-        "and count only if they are confirmed",
+        f"slower and faster with a margin, as in slower:3%%, which is the default for tests that "
+        f"are not calibrated, and {_INSTRUCTIONS} with a separate one (default: 1%%). Findings are "
+        "measured again alone, and count only if they are confirmed",
+    )
+    group.addoption(
+        "--convtime-base",
+        metavar="PYTHON",
+        help="the Python of an environment with the earlier commit: findings are then confirmed "
+        "by alternating runs of both commits",
     )
     group.addoption(
         "--convtime-bisect",
@@ -82,6 +107,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the changes in Markdown, as for a pull request",
     )
     group.addoption("--convtime-json", metavar="FILE", help="write the changes as JSON")
+    group.addoption(
+        "--convtime-history",
+        metavar="DIR",
+        help="add the fixtures' measurements to a history as a file of their own, for "
+        "`convtime history DIR`",
+    )
     group.addoption("--convtime-again", metavar="FILE", help=argparse.SUPPRESS)
 
 
@@ -227,6 +258,7 @@ class Recorder:
         self.measurements: dict[str, Measurement] = {}
         self.tests: dict[str, str] = {}  # name of a measurement: its test
         self.different: dict[str, str] = {}  # name: how its result differs from the baseline's
+        self.passed: set[str] = set()  # tests
 
     @property
     def of_compare(self) -> dict[str, Any]:
@@ -252,12 +284,26 @@ class Recorder:
         self.tests[distinct] = test
         return distinct
 
-    def document(self) -> dict[str, Any]:
-        """Return everything as JSON for another process."""
+    def discard(self, test: str) -> None:
+        """Remove the measurements of a test."""
+        for name in [name for name, of in self.tests.items() if of == test]:
+            del self.tests[name], self.measurements[name]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remove the times of a test that fails, also in its teardown."""
+        if report.passed and report.when == "call":
+            self.passed.add(report.nodeid)
+        if not report.passed:
+            self.passed.discard(report.nodeid)
+            self.discard(report.nodeid)
+
+    def document(self, test: str | None = None) -> dict[str, Any]:
+        """Return everything, or a test's share, as JSON for another process."""
+        names = [name for name, of in self.tests.items() if test in (None, of)]
         return {
-            "measurements": {name: one.to_dict() for name, one in self.measurements.items()},
-            "tests": self.tests,
-            "different": self.different,
+            "measurements": {name: self.measurements[name].to_dict() for name in names},
+            "tests": {name: self.tests[name] for name in names},
+            "different": {name: self.different[name] for name in names if name in self.different},
         }
 
     def add(self, document: Mapping[str, Any]) -> None:
@@ -293,10 +339,40 @@ class _Worker(Recorder):
                 warnings.warn(pytest.PytestWarning(came.disturbed_by), stacklevel=4)
             yield
 
-    def pytest_sessionfinish(self) -> None:
-        if self.measurements:
-            output: dict[str, Any] = self.config.workeroutput  # type: ignore[attr-defined]
-            output["convtime"] = json.dumps(self.document())
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send the times with a test's last report: the process may not live to the end."""
+        report = yield
+        if call.when == "teardown" and item.nodeid in self.tests.values():
+            report.convtime = json.dumps(self.document(item.nodeid))  # type: ignore[attr-defined]
+        return report
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Before any plugin opens its files, redirect them in a process that runs tests again."""
+    if config.option.convtime_again is not None:
+        _keep_outputs(config.option, Path(config.option.convtime_again).parent)
+
+
+def _keep_outputs(option: argparse.Namespace, folder: Path) -> None:
+    """Keep the files that the first run has written with the same arguments."""
+    outputs: dict[str, Any] = {
+        "basetemp": str(folder / "basetemp"),  # pytest empties it first
+        "log_file": os.devnull,
+        "xmlpath": None,
+        "report_log": None,  # pytest-reportlog
+        "htmlpath": None,  # pytest-html
+        "cov_report": {},  # pytest-cov; COVERAGE_FILE redirects its data
+        "benchmark_json": None,
+        "benchmark_save": None,
+        "benchmark_autosave": None,
+        "benchmark_histogram": None,
+    }
+    for name, value in outputs.items():
+        if hasattr(option, name):  # the plugin is loaded
+            setattr(option, name, value)
 
 
 class _Again(Recorder):
@@ -306,12 +382,13 @@ class _Again(Recorder):
         super().__init__(config)
         asked = json.loads(Path(config.option.convtime_again).read_text(encoding="utf-8"))
         self._tests, self._output = set(asked["tests"]), Path(asked["output"])
+        self._adds_reproducers = bool(asked["reproducers"])
 
     def record(
         self, test: str, label: str | None, measured: Measurement, candidate: Any = None
     ) -> str:
         """Add the command that times the convolutions again, because they were found slow."""
-        if candidate is not None:
+        if candidate is not None and self._adds_reproducers:
             provenance = {**measured.provenance, "reproducer": _reproducer(candidate)}
             measured = dataclasses.replace(measured, provenance=provenance)
         return super().record(test, label, measured)
@@ -332,12 +409,13 @@ class _Main(Recorder):
         option = config.option
         self._failures, margins = _parse_failures(option.convtime_fail_on)
         self._gate: Gate | None = None
+        self._verdict = ""
         if option.collectonly or option.help:
             return
         self._check_options()
         files = (
             *(option.convtime_save, option.convtime_against),
-            *(option.convtime_markdown, option.convtime_json),
+            *(option.convtime_markdown, option.convtime_json, option.convtime_history),
         )
         if any(file is not None for file in files):
             from convtime.integrations.pytest_gate import Gate
@@ -345,25 +423,51 @@ class _Main(Recorder):
             self._gate = Gate(self, config.rootpath / FOLDER, margins)
 
     def _check_options(self) -> None:
+        option = self.config.option
+        if option.convtime_runs < 1:
+            raise pytest.UsageError(
+                f"--convtime-runs must be a number of runs, 1 or more, got {option.convtime_runs}"
+            )
+        if option.convtime_calibrate is not None:
+            self._check_calibration(option)
         given = {
+            "--convtime-base": self.config.option.convtime_base,
             "--convtime-bisect": self.config.option.convtime_bisect,
             "--convtime-relative": self.config.option.convtime_relative,
             "--convtime-markdown": self.config.option.convtime_markdown,
             "--convtime-json": self.config.option.convtime_json,
             f"--convtime-fail-on {','.join(self._failures)}": set(self._failures) & set(_JUDGED),
         }
-        for option, value in given.items():
+        for name, value in given.items():
             if value and self.config.option.convtime_against is None:
                 raise pytest.UsageError(
-                    f"{option} needs --convtime-against NAME or FILE, the run to compare this run "
+                    f"{name} needs --convtime-against NAME or FILE, the run to compare this run "
                     "with"
                 )
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Receive the measurements of an xdist worker."""
-        told = getattr(node, "workeroutput", {}).get("convtime")
-        if told is not None:
+    def _check_calibration(self, option: argparse.Namespace) -> None:
+        from convtime.regression.noise import LEAST_PROCESSES
+
+        if option.convtime_calibrate < LEAST_PROCESSES:
+            raise pytest.UsageError(
+                f"--convtime-calibrate must be a number of runs, {LEAST_PROCESSES} or more, got "
+                f"{option.convtime_calibrate}"
+            )
+        if option.convtime_save is None:
+            raise pytest.UsageError(
+                "--convtime-calibrate needs --convtime-save NAME, the baseline that it calibrates"
+            )
+        if getattr(option, "numprocesses", None):  # xdist's -n
+            raise pytest.UsageError(
+                "--convtime-calibrate needs runs in one process, but xdist distributes this run; "
+                "leave out -n"
+            )
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Receive the measurements of an xdist worker with the report of the test."""
+        super().pytest_runtest_logreport(report)
+        told = getattr(report, "convtime", None)
+        if told is not None and report.passed:
             self.add(json.loads(told))
 
     @pytest.hookimpl(tryfirst=True)  # other plugins rewrite the files of the repeated run
@@ -374,10 +478,26 @@ class _Main(Recorder):
             if self._gate is not None:
                 self._gate.stop_early()
             session.exitstatus = cannot_tell or exitstatus
-        elif self._gate is not None and not self._gate.finish(exitstatus, self._failures):
+        elif self._gate is not None and not self._gate.finish(self._failures):
             session.exitstatus = cannot_tell or pytest.ExitCode.USAGE_ERROR
         else:
             session.exitstatus = self._exit_status(exitstatus)
+            self._verdict = self._say_verdict(session.exitstatus)
+
+    def _say_verdict(self, exitstatus: int) -> str:
+        """Return the verdict of the gate, with names and reasons; empty if nothing was to fail."""
+        if exitstatus == _CANNOT_TELL and self.config.option.convtime_bisect:
+            return f"inconclusive: exit code {_CANNOT_TELL} makes git bisect skip this commit"
+        if not self._failures:
+            return ""
+        if self._gate is not None and self._gate.changes is not None:
+            from convtime.regression.show import headline
+
+            told = headline(self._gate.changes, self._failures)
+            return told if told.startswith("failed") or exitstatus == 0 else ""
+        if self.different:
+            return f"failed: different: {', '.join(self.different)}"
+        return ""
 
     def _exit_status(self, exitstatus: int) -> int:
         verdicts: set[str] = {"different"} if self.different else set()
@@ -401,6 +521,13 @@ class _Main(Recorder):
         if self._gate is None or self._gate.changes is None or _INSTRUCTIONS not in self._failures:
             return ()
         return self._gate.changes.unjudged_instructions
+
+    def pytest_unconfigure(self) -> None:
+        """Write the verdict below pytest's own last line, which counts only failing tests."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if self._verdict and reporter is not None:
+            color = _COLORS[self._verdict.partition(":")[0]]
+            reporter.write_line(f"convtime: {self._verdict}", **{color: True}, bold=True)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         lines = [*([] if self._gate is None else self._gate.told), *self._unjudged]

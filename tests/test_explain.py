@@ -214,7 +214,7 @@ def layer_with_a_pre_hook():
     [
         (
             Strided(4, 6, 3),
-            r"Strided that .*\.Strided is not a class of torch\.nn itself; explain ",
+            r"Strided that .*\.Strided is not a class of torch\.nn itself; pass ",
         ),
         (torch.nn.LazyConv2d(6, 3), "a LazyConv2d has no shapes before its first call"),
         (layer_of_another_forward("forward"), "its forward is replaced on the object"),

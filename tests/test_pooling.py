@@ -408,12 +408,55 @@ def test_what_is_no_tensor_is_refused() -> None:
 # --- What needs a GPU ---------------------------------------------------------------------------
 
 
+def draw_large_case(chance: random.Random) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Planes of several tiles, rows too long for one, and many small planes in a tile."""
+    kernel = chance.choice([2, 3, 3, 5, 7])
+    shape = chance.choice(
+        [
+            (2, chance.choice([3, 8, 31, 64]), chance.randint(50, 130), chance.randint(50, 130)),
+            (1, chance.choice([1, 3, 8, 193]), chance.randint(7, 20), chance.randint(1000, 9000)),
+            (chance.randint(60, 300), chance.choice([3, 6, 7, 16]), 7, chance.randint(7, 14)),
+        ]
+    )
+    window = {
+        "kernel_size": kernel,
+        "stride": chance.choice([1, 2, 2, 3]),
+        "padding": chance.randint(0, kernel // 2),
+        "ceil_mode": chance.random() < 0.5,
+    }
+    return shape, window
+
+
 @pytest.mark.cuda
-@pytest.mark.parametrize("window", VECTORISED.values())
+@pytest.mark.parametrize("seed", range(8))
+def test_large_random_geometries_are_pytorchs(seed: int) -> None:
+    chance = random.Random(seed)
+    for case in range(20):
+        shape, window = draw_large_case(chance)
+        channels_last = chance.random() < 0.5
+        dtype = DTYPES[case % len(DTYPES)]
+        x = make_input(shape, "cuda", dtype, channels_last, case % 3 == 0, seed=case)
+        try:
+            assert_matches(x, **window)
+        except AssertionError as error:
+            raise AssertionError(f"{shape} {dtype} {channels_last=} {window}: {error}") from error
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("offset", range(9))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_may_begin_anywhere_within_16_bytes(offset: int, dtype: torch.dtype) -> None:
+    x = make_input((offset + 3 * 7 * 23 * 45,), "cuda", dtype)[offset:].view(3, 7, 23, 45)
+    for window in ((3, 2, 0), (3, 1, 1), (2, 2, 0), (5, 2, 2)):
+        assert_matches(x, kernel_size=window[0], stride=window[1], padding=window[2])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("window", [*VECTORISED.values(), (3, 2, 0), (5, 2, 2)])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_a_thousand_repeats_are_equal(window: tuple[int, ...], channels_last: bool) -> None:
     x = make_input((4, 16, 56, 56), "cuda", torch.float16, channels_last, specials=True)
-    grad = torch.randn(4, 16, 28, 28, device="cuda", dtype=torch.float16)
+    grad = torch.randn_like(relu_max_pool2d(x, *window))
 
     def run() -> list[torch.Tensor]:
         leaf = x.detach().requires_grad_()

@@ -49,4 +49,13 @@ std::int64_t get_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttr
   return found;
 }
 
+/// Return an attribute that has one value.
+template <typename T>
+T get_one(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+          cudnnBackendAttributeType_t type) {
+  T value{};
+  get_attribute(descriptor, name, type, &value, 1);
+  return value;
+}
+
 }  // namespace convtime::conv

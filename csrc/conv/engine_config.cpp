@@ -1,9 +1,12 @@
 #include "conv/engine_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #include "conv/backend.h"
@@ -35,25 +38,6 @@ class KnobDescriptors {
   std::vector<cudnnBackendDescriptor_t> raw_;
 };
 
-template <typename T>
-T one(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-      cudnnBackendAttributeType_t type) {
-  T value{};
-  get_attribute(descriptor, name, type, &value, 1);
-  return value;
-}
-
-struct KnobRange {
-  std::int64_t type;
-  std::int64_t minimum;
-  std::int64_t maximum;
-  std::int64_t step;
-
-  bool allows(std::int64_t value) const {
-    return value >= minimum && value <= maximum && (step <= 1 || (value - minimum) % step == 0);
-  }
-};
-
 std::string describe(const KnobRange& range) {
   return std::string("k") + std::to_string(range.type) + " (" + std::to_string(range.minimum) +
          " to " + std::to_string(range.maximum) +
@@ -66,10 +50,10 @@ std::vector<KnobRange> knob_ranges(cudnnBackendDescriptor_t engine) {
   for (const cudnnBackendDescriptor_t info :
        descriptors.fetch(engine, CUDNN_ATTR_ENGINE_KNOB_INFO)) {
     ranges.push_back(
-        {one<cudnnBackendKnobType_t>(info, CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE),
-         one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_TYPE_INT64),
-         one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_TYPE_INT64),
-         one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_STRIDE, CUDNN_TYPE_INT64)});
+        {get_one<cudnnBackendKnobType_t>(info, CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE),
+         get_one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_TYPE_INT64),
+         get_one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_TYPE_INT64),
+         get_one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_STRIDE, CUDNN_TYPE_INT64)});
   }
   return ranges;
 }
@@ -84,13 +68,11 @@ Descriptor make_engine(cudnnBackendDescriptor_t graph, std::int64_t index) {
   return engine;
 }
 
-std::string supported_engines(cudnnBackendDescriptor_t graph) {
-  const auto count =
-      one<std::int64_t>(graph, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64);
+std::string supported_engines(const cudnn_frontend::OperationGraph& graph) {
   std::string engines;
-  for (std::int64_t index = 0; index < count; ++index) {
+  for (std::int64_t index = 0; index < count_engines(graph); ++index) {
     try {
-      make_engine(graph, index);
+      make_engine(graph.get_raw_desc(), index);
       engines += engines.empty() ? "eng" : ", eng";
       engines += std::to_string(index);
     } catch (const CudnnError&) {
@@ -120,41 +102,44 @@ void check_knobs(const Engine& engine, const std::vector<KnobRange>& ranges) {
   }
 }
 
-}  // namespace
-
-Engine engine_of(cudnnBackendDescriptor_t config) {
-  const Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t raw_engine = engine.get();
-  get_attribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw_engine, 1);
-  Engine result;
-  result.index = one<std::int64_t>(raw_engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64);
-  KnobDescriptors choices(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-  for (const cudnnBackendDescriptor_t choice :
-       choices.fetch(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) {
-    result.knobs.push_back(
-        {one<cudnnBackendKnobType_t>(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
-                                     CUDNN_TYPE_KNOB_TYPE),
-         one<std::int64_t>(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64)});
+template <typename Note>
+std::vector<std::string> notes_of(cudnnBackendDescriptor_t engine, cudnnBackendAttributeName_t name,
+                                  cudnnBackendAttributeType_t type) {
+  constexpr std::size_t kMost = 64;  // cuDNN 9 has fewer than 20 of each kind
+  std::array<Note, kMost> notes{};
+  const std::int64_t count = get_attribute(engine, name, type, notes.data(), kMost);
+  std::vector<std::string> names;
+  for (const Note note : std::span(notes).first(std::min(kMost, static_cast<std::size_t>(count)))) {
+    names.push_back(note_name(note));
   }
-  return result;
+  return names;
 }
 
-cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
-    const cudnn_frontend::OperationGraph& graph, const Engine& wanted) {
-  const cudnnBackendDescriptor_t raw_graph = graph.get_raw_desc();
-  Descriptor engine;
-  try {
-    engine = make_engine(raw_graph, wanted.index);
-  } catch (const CudnnError& error) {
-    throw std::invalid_argument(
-        "cuDNN cannot run this convolution with engine " + std::to_string(wanted.index) +
-        "; supported engines: " + supported_engines(raw_graph) + " (" + error.what() + ")");
+/// Return an attribute that cuDNN knows of some engines only.
+template <typename T>
+std::optional<std::int64_t> get_if_known(cudnnBackendDescriptor_t descriptor,
+                                         cudnnBackendAttributeName_t name,
+                                         cudnnBackendAttributeType_t type) {
+  T value{};
+  std::int64_t found = 0;
+  const cudnnStatus_t status =
+      cudnnBackendGetAttribute(descriptor, name, type, /*requestedElementCount=*/1, &found, &value);
+  if (status == CUDNN_STATUS_NOT_SUPPORTED) {
+    return std::nullopt;
   }
-  check_knobs(wanted, knob_ranges(engine.get()));
+  check_cudnn(status, "cudnnBackendGetAttribute");
+  return value;
+}
 
+std::string without_prefix(const std::string& text, std::string_view prefix) {
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
+
+cudnn_frontend::ManagedOpaqueDescriptor make_config(const Descriptor& engine,
+                                                    const std::vector<Knob>& knobs) {
   std::vector<Descriptor> choices;
   std::vector<cudnnBackendDescriptor_t> raw_choices;
-  for (const Knob& knob : wanted.knobs) {
+  for (const Knob& knob : knobs) {
     choices.push_back(make_descriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR));
     raw_choices.push_back(choices.back().get());
     const auto type = static_cast<cudnnBackendKnobType_t>(knob.type);
@@ -175,6 +160,79 @@ cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
   }
   check_cudnn(cudnnBackendFinalize(raw_config), "cudnnBackendFinalize of an engine configuration");
   return config;
+}
+
+}  // namespace
+
+bool KnobRange::allows(std::int64_t value) const {
+  return value >= minimum && value <= maximum && (step <= 1 || (value - minimum) % step == 0);
+}
+
+std::string note_name(cudnnBackendNumericalNote_t note) {
+  return without_prefix(cudnn_frontend::to_string(note), "CUDNN_NUMERICAL_NOTE_");
+}
+
+std::string note_name(cudnnBackendBehaviorNote_t note) {
+  return without_prefix(cudnn_frontend::to_string(note), "CUDNN_BEHAVIOR_NOTE_");
+}
+
+std::int64_t count_engines(const cudnn_frontend::OperationGraph& graph) {
+  return get_one<std::int64_t>(graph.get_raw_desc(), CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT,
+                               CUDNN_TYPE_INT64);
+}
+
+EngineFacts facts_of(cudnnBackendDescriptor_t config) {
+  const Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw_engine = engine.get();
+  get_attribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw_engine, 1);
+  return {
+      .knobs = knob_ranges(raw_engine),
+      .numerical_notes = notes_of<cudnnBackendNumericalNote_t>(
+          raw_engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE),
+      .behavior_notes = notes_of<cudnnBackendBehaviorNote_t>(
+          raw_engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE),
+      .workspace_bytes =
+          get_if_known<std::int64_t>(config, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64),
+      .shared_memory_bytes = get_if_known<std::int32_t>(
+          config, CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED, CUDNN_TYPE_INT32),
+  };
+}
+
+Engine engine_of(cudnnBackendDescriptor_t config) {
+  const Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw_engine = engine.get();
+  get_attribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw_engine, 1);
+  Engine result;
+  result.index =
+      get_one<std::int64_t>(raw_engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64);
+  KnobDescriptors choices(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+  for (const cudnnBackendDescriptor_t choice :
+       choices.fetch(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) {
+    result.knobs.push_back(
+        {get_one<cudnnBackendKnobType_t>(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                         CUDNN_TYPE_KNOB_TYPE),
+         get_one<std::int64_t>(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64)});
+  }
+  return result;
+}
+
+cudnn_frontend::ManagedOpaqueDescriptor make_default_config(
+    const cudnn_frontend::OperationGraph& graph, std::int64_t index) {
+  return make_config(make_engine(graph.get_raw_desc(), index), {});
+}
+
+cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
+    const cudnn_frontend::OperationGraph& graph, const Engine& wanted) {
+  Descriptor engine;
+  try {
+    engine = make_engine(graph.get_raw_desc(), wanted.index);
+  } catch (const CudnnError& error) {
+    throw std::invalid_argument(
+        "cuDNN cannot run this convolution with engine " + std::to_string(wanted.index) +
+        "; supported engines: " + supported_engines(graph) + " (" + error.what() + ")");
+  }
+  check_knobs(wanted, knob_ranges(engine.get()));
+  return make_config(engine, wanted.knobs);
 }
 
 }  // namespace convtime::conv

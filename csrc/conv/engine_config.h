@@ -1,14 +1,31 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "conv/engine.h"
 #include "conv/frontend.h"
+#include "conv/listed_engine.h"
 
 namespace convtime::conv {
 
+EngineFacts facts_of(cudnnBackendDescriptor_t config);
+
+/// cuDNN's name of a note, without the prefix that all have.
+std::string note_name(cudnnBackendNumericalNote_t note);
+std::string note_name(cudnnBackendBehaviorNote_t note);
+
 /// Return the engine and the knobs of a cuDNN engine configuration.
 Engine engine_of(cudnnBackendDescriptor_t config);
+
+/// Return the number of engines that cuDNN has for the graph's operation. Their indices start at 0;
+/// not each of them supports the graph.
+std::int64_t count_engines(const cudnn_frontend::OperationGraph& graph);
+
+/// Create cuDNN's configuration of an engine with its default knobs. Throws CudnnError if the graph
+/// does not support it.
+cudnn_frontend::ManagedOpaqueDescriptor make_default_config(
+    const cudnn_frontend::OperationGraph& graph, std::int64_t index);
 
 /// Create cuDNN's configuration of an engine for the graph. Throws std::invalid_argument, listing
 /// the supported ones, if the graph does not support the engine, a knob or its value.

@@ -7,10 +7,10 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "conv/engine_config.h"
+#include "conv/engine_list.h"
 #include "conv/errata.h"
 #include "conv/frontend.h"
 #include "conv/graph.h"
@@ -24,38 +24,15 @@ namespace {
 using Config = cudnn_frontend::ManagedOpaqueDescriptor;
 using Graph = cudnn_frontend::OperationGraph;
 
-std::string without_prefix(const std::string& text, std::string_view prefix) {
-  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
-}
-
-/// Return whether PyTorch excludes an engine because of its numerical properties.
-bool is_filtered(cudnnBackendDescriptor_t config, const Problem& problem) {
-  using cudnn_frontend::hasNumericalNote;
-  if (problem.deterministic && hasNumericalNote<CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC>(config)) {
-    return true;
-  }
-  if (hasNumericalNote<CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS>(config)) {
-    return true;
-  }
-  return problem.data_type == CUDNN_DATA_FLOAT && !problem.allow_tf32 &&
-         hasNumericalNote<CUDNN_NUMERICAL_NOTE_TENSOR_CORE>(config);
-}
-
-/// List at most `count` of cuDNN's configurations, in its order, without the filtered ones.
+/// List at most `count` of cuDNN's configurations, in its order, without those that PyTorch
+/// excludes.
 std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBackendHeurMode_t mode,
                                  std::int64_t count = std::numeric_limits<std::int64_t>::max()) {
-  auto heuristics = cudnn_frontend::EngineHeuristicsBuilder_v8()
-                        .setOperationGraph(graph)
-                        .setHeurMode(mode)
-                        .build();
-  std::vector<Config> kept;
-  for (const Config& config :
-       heuristics.getEngineConfig(std::min(count, heuristics.getEngineConfigCount()))) {
-    if (!is_filtered(config->get_backend_descriptor(), problem)) {
-      kept.push_back(config);
-    }
-  }
-  return kept;
+  std::vector<Config> configs = configs_of(graph, mode, count);
+  std::erase_if(configs, [&](const Config& config) {
+    return !why_excluded(config->get_backend_descriptor(), problem).empty();
+  });
+  return configs;
 }
 
 /// The engines of cuDNN's fallback list run almost everything, but slowly. PyTorch uses them for
@@ -70,6 +47,10 @@ std::shared_ptr<CudnnPlan> build_plan(cudnnHandle_t handle, const Graph& graph,
                                          .setHandle(handle)
                                          .setEngineConfig(config, graph.getTag())
                                          .build());
+}
+
+std::string forbidden(const CudnnPlan& plan, const std::string& why) {
+  return "cuDNN's plan " + plan.tag() + ", which must not run this convolution: " + why;
 }
 
 /// The state of a running selection, including the plans refused so far.
@@ -124,8 +105,7 @@ class Selector {
     std::shared_ptr<CudnnPlan> plan = build_plan(handle_, graph_, config);
     const std::string why = erratum(handle_, *plan, key_.problem.rank);
     if (!why.empty()) {
-      throw std::invalid_argument("policy names cuDNN's plan " + plan->tag() +
-                                  ", which must not run this convolution: " + why +
+      throw std::invalid_argument("policy names " + forbidden(*plan, why) +
                                   "; name another engine, or leave policy out");
     }
     run_plan(*plan, handle_, operands_, workspace_);
@@ -278,12 +258,10 @@ class Selector {
     choice.workspace_bytes = plan->workspace_bytes();
     choice.timed = std::move(timed_);
     for (const auto note : plan->frontend_plan().getAllNumericNotes()) {
-      choice.numerical_notes.push_back(
-          without_prefix(cudnn_frontend::to_string(note), "CUDNN_NUMERICAL_NOTE_"));
+      choice.numerical_notes.push_back(note_name(note));
     }
     for (const auto note : plan->frontend_plan().getAllBehaviorNotes()) {
-      choice.behavior_notes.push_back(
-          without_prefix(cudnn_frontend::to_string(note), "CUDNN_BEHAVIOR_NOTE_"));
+      choice.behavior_notes.push_back(note_name(note));
     }
     choice.refused = std::move(refused_);
     return {std::move(plan), std::move(choice), lacked_memory_};
@@ -362,6 +340,17 @@ Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& 
     throw;
   }
   throw std::logic_error("unknown policy");
+}
+
+std::shared_ptr<Plan> build_engine(cudnnHandle_t handle, const Problem& problem,
+                                   const Engine& engine) {
+  const Graph graph = make_graph(handle, problem);
+  std::shared_ptr<CudnnPlan> plan = build_plan(handle, graph, make_engine_config(graph, engine));
+  const std::string why = erratum(handle, *plan, problem.rank);
+  if (!why.empty()) {
+    throw std::invalid_argument("this is " + forbidden(*plan, why));
+  }
+  return plan;
 }
 
 std::shared_ptr<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,

@@ -89,6 +89,13 @@ struct Selection {
 Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
                       Workspace& workspace);
 
+/// Build this thread's plan of an engine, without selecting: no choice is stored. Throws
+/// std::invalid_argument if cuDNN does not support the engine or a knob for the problem or the
+/// errata forbid the plan, and CudnnError or cudnn_frontend::cudnnException if cuDNN cannot build
+/// it.
+std::shared_ptr<Plan> build_engine(cudnnHandle_t handle, const Problem& problem,
+                                   const Engine& engine);
+
 /// Build this thread's plan from a choice that was made for the problem; null if cuDNN does not
 /// build the same plan from engine and knobs.
 std::shared_ptr<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,

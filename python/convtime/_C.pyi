@@ -92,6 +92,28 @@ def execute_floor(
     groups: int,
     /,
 ) -> Callable[[], None]: ...
+
+class EnginePass:
+    """One cuDNN operation of a convolution, which any engine can compute; needs CUDA."""
+
+    def __init__(
+        self,
+        input: torch.Tensor | None,
+        weight: torch.Tensor | None,
+        grad_output: torch.Tensor | None,
+        of_weight: bool,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        output_padding: Sequence[int],
+        groups: int,
+        transposed: bool,
+    ) -> None: ...
+    @property
+    def result(self) -> torch.Tensor: ...
+    def engines(self) -> list[dict[str, Any]]: ...
+    def build(self, tag: str) -> tuple[int, Callable[[], None]]: ...
+
 def plan_cache() -> list[dict[str, Any]]: ...
 def clear_plan_cache() -> None: ...
 def time_candidates(

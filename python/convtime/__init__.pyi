@@ -1,5 +1,7 @@
 from . import nn, ops, testing
 from .conv.advice import Advice
+from .conv.engines.engine_table import EngineTable
+from .conv.engines.engines import engines
 from .conv.explain.explain import explain
 from .conv.explain.explanation import Explanation
 from .conv.plan_cache import clear_plan_cache, plan_cache
@@ -20,6 +22,8 @@ from .diagnosis.diagnosis import Cause, Diagnosis
 from .exchange.files import read_measurements, write_measurements
 from .health.doctor import doctor
 from .health.examination import Examination
+from .histories.history import history
+from .histories.result import ChangePoint, History
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
 from .recording.module_times import ModuleTimes, PassTimes
@@ -27,6 +31,8 @@ from .recording.record import record
 from .recording.recording import Recording, RegionTimes
 from .recording.region import region
 from .recording.time_modules import time_modules
+from .regression.attribution import Attribution
+from .regression.baseline import Baseline
 from .regression.changes import Change, Changes
 from .regression.compare_runs import compare_runs
 from .storage.load import load
@@ -55,11 +61,14 @@ __version__: str
 __all__ = [
     "Advice",
     "Agreement",
+    "Attribution",
+    "Baseline",
     "BatchRecord",
     "Candidate",
     "Cause",
     "Ceilings",
     "Change",
+    "ChangePoint",
     "Changes",
     "ClockReading",
     "ClockTrace",
@@ -73,8 +82,10 @@ __all__ = [
     "Diagnosis",
     "Dropped",
     "Energy",
+    "EngineTable",
     "Examination",
     "Explanation",
+    "History",
     "InputError",
     "InputWarning",
     "Judgement",
@@ -104,7 +115,9 @@ __all__ = [
     "diagnose",
     "doctor",
     "energy",
+    "engines",
     "explain",
+    "history",
     "load",
     "locked_clocks",
     "nn",

@@ -1,14 +1,11 @@
 #include "core/cuda_check.h"
-#include "kernels/relu_max_pool2d/pool_elements.cuh"
+#include "kernels/relu_max_pool2d/gather.cuh"
+#include "kernels/relu_max_pool2d/tiles.h"
 
 namespace convtime {
 namespace {
 
 using namespace pool;
-
-// Each input element sums the gradients of the windows that it won, in the order of the windows.
-// The vectorized kernels support the same windows as in the forward pass. For these, the 2 × 2
-// elements at (2p, 2q) can only have won outputs (p, q), (p + 1, q + 1) and the two between.
 
 // Work per thread: the fastest tile in timings on an H200 in 16 bits, or one within 1 % of the
 // fastest.
@@ -16,36 +13,8 @@ using namespace pool;
 /// Rows of outputs.
 template <int K>
 constexpr int kPlaneRows = K == 3 ? 2 : 1;
-/// Columns of outputs if channels are last.
-constexpr int kPixelColumns = 1;
 
-/// Return the gradient of element (row, column) in a 2 × 2 group; output(i, j) returns winner and
-/// gradient of output (p + i, q + j).
-template <int K, typename T, typename Output>
-__device__ T gather(int row, int column, const Output& output) {
-  Wide<T> sum = 0;
-#pragma unroll
-  for (int i = 0; i < K - 1; ++i) {
-#pragma unroll
-    for (int j = 0; j < K - 1; ++j) {
-      const int r = row + K - 2 - 2 * i;  // row within the window of output (p + i, q + j)
-      const int c = column + K - 2 - 2 * j;
-      if (0 <= r && 0 <= c) {
-        const auto [winner, gradient] = output(i, j);
-        sum += winner == r * K + c ? widen(gradient) : Wide<T>(0);
-      }
-    }
-  }
-  return narrow<T>(sum);
-}
-
-template <typename T>
-struct Won {
-  std::uint8_t winner;
-  T gradient;
-};
-
-/// For (N, C, H, W): a thread writes N elements of each row.
+/// For (N, C, H, W), a stride of 2 and a padding of K - 2: a thread writes N elements of each row.
 template <typename T, int N, int K>
 __global__ void __launch_bounds__(kThreads)
     planes_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input, unsigned groups,
@@ -105,14 +74,15 @@ __global__ void __launch_bounds__(kThreads)
     Vector sums;
 #pragma unroll
     for (int column = 0; column < N; ++column) {
-      sums.lane[column] = gather<K, T>(row % 2, column % 2, [&](int i, int j) -> Won<T> {
-        const int p = row / 2 + i;
-        const int q = column / 2 + j;
-        if (q == kOutputs) {
-          return right[p];
-        }
-        return {won[p].lane[q], gradients[p].lane[q]};
-      });
+      sums.lane[column] =
+          gather<Grouped<K, 2, K - 2>, T>(row % 2, column % 2, [&](int i, int j) -> Won<T> {
+            const int p = row / 2 + i;
+            const int q = column / 2 + j;
+            if (q == kOutputs) {
+              return right[p];
+            }
+            return {won[p].lane[q], gradients[p].lane[q]};
+          });
     }
     const int h = 2 * first_row + row;
     if (h >= height) {
@@ -124,64 +94,59 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// For (N, H, W, C): a thread has 16 bytes of channels in a strip of two rows.
-template <typename T, int K>
+/// For (N, H, W, C): a thread has 16 bytes of channels of a group.
+template <typename T, typename Group>
 __global__ void __launch_bounds__(kThreads)
     pixels_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input,
-                  unsigned vectors, unsigned column_groups, unsigned row_groups, unsigned threads,
-                  int height, int width, int out_height, int out_width) {
+                  unsigned vectors, unsigned group_columns, unsigned group_rows, unsigned threads,
+                  int height, int width, int out_height, int out_width, int padding_h,
+                  int padding_w) {
   using Winners = Pack<std::uint8_t, kLanes<T>>;
-  constexpr int kRows = K - 1;
-  constexpr int kColumns = kPixelColumns + K - 2;
+  constexpr int S = Group::kStride;
+  constexpr int kWindows = Group::kWindows;
   const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
   if (thread >= threads) {
     return;
   }
   const unsigned vector = thread % vectors;
-  const unsigned column_group = thread / vectors % column_groups;
-  const unsigned row_group = thread / vectors / column_groups % row_groups;
-  const std::size_t image = thread / vectors / column_groups / row_groups;
-  const int first_row = static_cast<int>(row_group);
-  const int first_column = static_cast<int>(column_group) * kPixelColumns;
+  const int group_column = static_cast<int>(thread / vectors % group_columns);
+  const int group_row = static_cast<int>(thread / vectors / group_columns % group_rows);
+  const std::size_t image = thread / vectors / group_columns / group_rows;
+  const int first_row = group_row + padding_h / S + Group::kFirst;
+  const int first_column = group_column + padding_w / S + Group::kFirst;
 
-  Vector<T> gradients[kColumns][kRows];
-  Winners won[kColumns][kRows];
+  Vector<T> gradients[kWindows][kWindows];
+  Winners won[kWindows][kWindows];
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
+  for (int j = 0; j < kWindows; ++j) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = min(first_row + i, out_height - 1);
-      const int column = min(first_column + j, out_width - 1);
+    for (int i = 0; i < kWindows; ++i) {
+      const int row = clamp(first_row + i, out_height - 1);
+      const int column = clamp(first_column + j, out_width - 1);
       const std::size_t offset =
           ((image * out_height + row) * out_width + column) * vectors + vector;
-      gradients[j][i] = load(reinterpret_cast<const Vector<T>*>(grad_output) + offset);
-      won[j][i] = load(reinterpret_cast<const Winners*>(winners) + offset);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const bool is_there = first_row + i < out_height && first_column + j < out_width;
+      gradients[i][j] = load(reinterpret_cast<const Vector<T>*>(grad_output) + offset);
+      won[i][j] = load(reinterpret_cast<const Winners*>(winners) + offset);
+      const bool is_there = row == first_row + i && column == first_column + j;
 #pragma unroll
       for (int lane = 0; lane < kLanes<T>; ++lane) {
-        won[j][i].lane[lane] = is_there ? won[j][i].lane[lane] : kDead<std::uint8_t>;
+        won[i][j].lane[lane] = is_there ? won[i][j].lane[lane] : kDead<std::uint8_t>;
       }
     }
   }
 #pragma unroll
-  for (int column = 0; column < 2 * kPixelColumns; ++column) {
+  for (int row = 0; row < S; ++row) {
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
+    for (int column = 0; column < S; ++column) {
       Vector<T> sums;
 #pragma unroll
       for (int lane = 0; lane < kLanes<T>; ++lane) {
-        sums.lane[lane] = gather<K, T>(row, column % 2, [&](int i, int j) -> Won<T> {
-          return {won[column / 2 + j][i].lane[lane], gradients[column / 2 + j][i].lane[lane]};
+        sums.lane[lane] = gather<Group, T>(row, column, [&](int i, int j) -> Won<T> {
+          return {won[i][j].lane[lane], gradients[i][j].lane[lane]};
         });
       }
-      const int h = 2 * first_row + row;
-      const int w = 2 * first_column + column;
+      const int h = S * group_row + row;
+      const int w = S * group_column + column;
       if (h < height && w < width) {
         store(reinterpret_cast<Vector<T>*>(grad_input) +
                   ((image * height + h) * width + w) * vectors + vector,
@@ -191,11 +156,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// For any window, layout and alignment: one input element per thread at a time.
-template <typename T, typename Winner, typename Index>
+/// For any window and layout: one pack of N channels of the input's gradient per thread at a time.
+template <typename T, int N, typename Winner, typename Index>
 __global__ void __launch_bounds__(kThreads)
-    any_kernel(const T* grad_output, const Winner* winners, T* grad_input, Index count,
-               Index channels, PoolAxis h, PoolAxis w, bool channels_last) {
+    any_kernel(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
+               Pack<T, N>* grad_input, Index count, Index channels, PoolAxis h, PoolAxis w,
+               bool channels_last) {
   const auto height = static_cast<Index>(h.input);
   const auto width = static_cast<Index>(w.input);
   const auto out_height = static_cast<Index>(h.output);
@@ -212,34 +178,40 @@ __global__ void __launch_bounds__(kThreads)
     const Index reach_w = (w.kernel - Index{1}) * w.dilation;
     const Index first_row = bottom <= reach_h ? 0 : (bottom - reach_h + h.stride - 1) / h.stride;
     const Index first_column = right <= reach_w ? 0 : (right - reach_w + w.stride - 1) / w.stride;
-    Wide<T> sum = 0;
+    Wide<T> sums[N] = {};
     for (Index oh = first_row; oh < out_height && oh * h.stride <= bottom; ++oh) {
       const Index row = (bottom - oh * h.stride) / h.dilation;
       for (Index ow = first_column; ow < out_width && ow * w.stride <= right; ++ow) {
         const Index column = (right - ow * w.stride) / w.dilation;
-        const bool is_in_window = oh * h.stride + row * h.dilation == bottom &&
-                                  ow * w.stride + column * w.dilation == right;
+        if (oh * h.stride + row * h.dilation != bottom ||
+            ow * w.stride + column * w.dilation != right) {
+          continue;
+        }
         const Index offset = plane + (oh * out_width + ow) * step;
-        if (is_in_window && winners[offset] == static_cast<Winner>(row * w.kernel + column)) {
-          sum += widen(grad_output[offset]);
+        const auto position = static_cast<Winner>(row * w.kernel + column);
+        const Pack<Winner, N> winner = winners[offset];
+        const Pack<T, N> gradient = grad_output[offset];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          sums[i] += winner.lane[i] == position ? widen(gradient.lane[i]) : Wide<T>(0);
         }
       }
     }
-    grad_input[index] = narrow<T>(sum);
+    Pack<T, N> result;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      result.lane[i] = narrow<T>(sums[i]);
+    }
+    grad_input[index] = result;
   }
 }
 
-/// Uses vectors of N elements, or fewer if the row length is not a multiple of N.
-template <typename T, int N, int K>
+template <typename T, int K>
 bool launch_planes(const T* grad_output, const std::uint8_t* winners, T* grad_input,
                    const PoolGeometry& g, cudaStream_t stream) {
-  if (g.w.output * 2 != g.w.input) {
-    return false;
-  }
-  if (g.w.input % N != 0) {
-    if constexpr (N > 2) {
-      return launch_planes<T, N / 2, K>(grad_output, winners, grad_input, g, stream);
-    }
+  constexpr int N = kLanes<T>;
+  if (!has_windows(g, K, 2) || !has_padding(g, K - 2) || g.w.output * 2 != g.w.input ||
+      g.w.input % N != 0) {
     return false;
   }
   const std::int64_t groups = g.w.input / N;
@@ -254,65 +226,62 @@ bool launch_planes(const T* grad_output, const std::uint8_t* winners, T* grad_in
   return grid.fits();
 }
 
-template <typename T, int K>
+template <typename Group, typename T>
 bool launch_pixels(const T* grad_output, const std::uint8_t* winners, T* grad_input,
                    const PoolGeometry& g, cudaStream_t stream) {
   const std::int64_t vectors = g.channels / kLanes<T>;
-  const std::int64_t columns = ceil_div(g.w.input, 2 * kPixelColumns);
-  const std::int64_t rows = ceil_div(g.h.input, 2);
+  const std::int64_t columns = ceil_div(g.w.input, Group::kStride);
+  const std::int64_t rows = ceil_div(g.h.input, Group::kStride);
   const Grid grid{g.batch * rows * columns * vectors};
-  if (g.channels % kLanes<T> != 0 || !grid.fits()) {
-    return false;
+  if (grid.fits()) {
+    pixels_kernel<T, Group><<<grid.blocks(), kThreads, 0, stream>>>(
+        grad_output, winners, grad_input, static_cast<unsigned>(vectors),
+        static_cast<unsigned>(columns), static_cast<unsigned>(rows),
+        static_cast<unsigned>(grid.threads), static_cast<int>(g.h.input),
+        static_cast<int>(g.w.input), static_cast<int>(g.h.output), static_cast<int>(g.w.output),
+        g.h.padding, g.w.padding);
   }
-  pixels_kernel<T, K><<<grid.blocks(), kThreads, 0, stream>>>(
-      grad_output, winners, grad_input, static_cast<unsigned>(vectors),
-      static_cast<unsigned>(columns), static_cast<unsigned>(rows),
-      static_cast<unsigned>(grid.threads), static_cast<int>(g.h.input), static_cast<int>(g.w.input),
-      static_cast<int>(g.h.output), static_cast<int>(g.w.output));
-  return true;
+  return grid.fits();
 }
 
-template <typename T, int K>
-bool launch_vectorised(const T* grad_output, const std::uint8_t* winners, T* grad_input,
-                       const PoolGeometry& g, cudaStream_t stream) {
-  if (g.channels_last) {
-    return launch_pixels<T, K>(grad_output, winners, grad_input, g, stream);
-  }
-  return launch_planes<T, kLanes<T>, K>(grad_output, winners, grad_input, g, stream);
-}
-
-template <typename T, typename Winner>
+template <int N, typename T, typename Winner>
 void launch_any(const T* grad_output, const Winner* winners, T* grad_input, const PoolGeometry& g,
                 cudaStream_t stream) {
-  const std::int64_t count = g.batch * g.channels * g.h.input * g.w.input;
-  if (fits_32_bits(g)) {
-    any_kernel<T, Winner, int><<<loop_blocks(count), kThreads, 0, stream>>>(
-        grad_output, winners, grad_input, static_cast<int>(count), static_cast<int>(g.channels),
-        g.h, g.w, g.channels_last);
+  const auto* const gradients = reinterpret_cast<const Pack<T, N>*>(grad_output);
+  const auto* const packs = reinterpret_cast<const Pack<Winner, N>*>(winners);
+  auto* const result = reinterpret_cast<Pack<T, N>*>(grad_input);
+  const std::int64_t count = g.batch * g.channels / N * g.h.input * g.w.input;
+  if (planes_fit_32_bits(g, g.batch * g.channels)) {
+    any_kernel<T, N, Winner, int><<<loop_blocks(count), kThreads, 0, stream>>>(
+        gradients, packs, result, static_cast<int>(count), static_cast<int>(g.channels / N), g.h,
+        g.w, g.channels_last);
   } else {
-    any_kernel<T, Winner, std::int64_t><<<loop_blocks(count), kThreads, 0, stream>>>(
-        grad_output, winners, grad_input, count, g.channels, g.h, g.w, g.channels_last);
+    any_kernel<T, N, Winner, std::int64_t><<<loop_blocks(count), kThreads, 0, stream>>>(
+        gradients, packs, result, count, g.channels / N, g.h, g.w, g.channels_last);
   }
 }
 
+/// Launch a kernel whose threads handle 16 bytes, if there is one for these tensors.
 template <typename T>
-void launch(const T* grad_output, const void* winners, T* grad_input, const PoolGeometry& g,
-            cudaStream_t stream) {
-  if (!winners_are_bytes(window_size(g))) {
-    launch_any(grad_output, static_cast<const std::uint32_t*>(winners), grad_input, g, stream);
-    return;
+bool launch_vectorized(const T* grad_output, const std::uint8_t* winners, T* grad_input,
+                       const PoolGeometry& g, cudaStream_t stream) {
+  if (!is_aligned(grad_output) || !is_aligned(winners) || !is_aligned(grad_input)) {
+    return false;
   }
-  const auto* const bytes = static_cast<const std::uint8_t*>(winners);
-  const bool aligned = is_aligned(grad_output) && is_aligned(winners) && is_aligned(grad_input);
-  if (aligned && has_windows(g, 3, 2, 1) &&
-      launch_vectorised<T, 3>(grad_output, bytes, grad_input, g, stream)) {
-    return;
+  if (!g.channels_last) {
+    return launch_planes<T, 3>(grad_output, winners, grad_input, g, stream) ||
+           launch_planes<T, 2>(grad_output, winners, grad_input, g, stream);
   }
-  if (aligned && has_windows(g, 2, 2, 0) &&
-      launch_vectorised<T, 2>(grad_output, bytes, grad_input, g, stream)) {
-    return;
+  if (g.channels % kLanes<T> != 0) {
+    return false;
   }
-  launch_any(grad_output, bytes, grad_input, g, stream);
+  const auto launch_grouped = [&](auto windows) {
+    return launch_pixels<decltype(windows)>(grad_output, winners, grad_input, g, stream);
+  };
+  if (!with_grouped(g, launch_grouped)) {
+    launch_any<kLanes<T>>(grad_output, winners, grad_input, g, stream);
+  }
+  return true;
 }
 
 /// Write each output's index of its winner within the input plane.
@@ -337,10 +306,22 @@ __global__ void __launch_bounds__(kThreads)
 void launch_relu_max_pool2d_backward(ElementType type, const void* grad_output, const void* winners,
                                      void* grad_input, const PoolGeometry& geometry,
                                      cudaStream_t stream) {
+  const PoolGeometry& g = geometry;
   for_type(type, [&](auto number) {
     using T = decltype(number);
-    launch(static_cast<const T*>(grad_output), winners, static_cast<T*>(grad_input), geometry,
-           stream);
+    const auto* const from = static_cast<const T*>(grad_output);
+    const auto* const bytes = static_cast<const std::uint8_t*>(winners);
+    auto* const to = static_cast<T*>(grad_input);
+    const bool are_bytes = winners_are_bytes(window_size(g));
+    if ((are_bytes && launch_vectorized(from, bytes, to, g, stream)) ||
+        launch_backward_tiles(type, grad_output, winners, grad_input, g, stream)) {
+      return;
+    }
+    if (are_bytes) {
+      launch_any<1>(from, bytes, to, g, stream);
+    } else {
+      launch_any<1>(from, static_cast<const std::uint32_t*>(winners), to, g, stream);
+    }
   });
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }

@@ -2,15 +2,16 @@
 
 #include "core/cuda_check.h"
 #include "kernels/relu_max_pool2d/pool_elements.cuh"
+#include "kernels/relu_max_pool2d/tiles.h"
 
 namespace convtime {
 namespace {
 
 using namespace pool;
 
-// The vectorized kernels support square windows: K = 3 with a padding of 1, and K = 2 without
-// padding, both with a stride of 2. A position outside the input is clamped to the nearest one
-// inside, which is in the same window: a repeated element does not change a maximum.
+// The vectorized kernels support square windows of K × K elements without dilation. A position
+// outside the input is clamped to the nearest one inside, which is in the same window: a repeated
+// element does not change a maximum.
 
 // Work per thread: the fastest tile in timings on an H200, or one within 1 % of the fastest.
 
@@ -50,8 +51,9 @@ __device__ std::uint8_t find_winner(T best, int top, int height, int left, int w
   return static_cast<std::uint8_t>(is_nan || number > 0 ? winner : winner | kDead<std::uint8_t>);
 }
 
-/// For (N, C, H, W): a thread loads N elements of each row, and has half as many outputs in each of
-/// its output rows. For K = 3, the column to the left comes from the neighboring lane.
+/// For (N, C, H, W), a stride of 2 and a padding of K - 2: a thread loads N elements of each row,
+/// and has half as many outputs in each of its output rows. For K = 3, the column to the left comes
+/// from the neighboring lane.
 template <typename T, int N, int K, bool kWinners>
 __global__ void __launch_bounds__(kThreads)
     planes_kernel(const T* input, T* output, std::uint8_t* winners, unsigned groups,
@@ -142,18 +144,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// For (N, H, W, C): a thread has 16 bytes of channels in a tile of outputs.
-template <typename T, int K, bool kWinners>
+/// For (N, H, W, C): a thread has 16 bytes of channels in a tile of outputs, whose windows
+/// have a stride of S.
+template <typename T, int K, int S, bool kWinners>
 __global__ void __launch_bounds__(kThreads)
     pixels_kernel(const T* input, T* output, std::uint8_t* winners, unsigned vectors,
                   unsigned column_groups, unsigned bands, unsigned threads, int height, int width,
-                  int out_height, int out_width) {
-  constexpr int kPadding = K - 2;
+                  int out_height, int out_width, int padding_h, int padding_w) {
   constexpr int kOutputRows = kPixelRows;
   constexpr int kOutputColumns = kPixelColumns<K, kWinners>;
   constexpr unsigned kBand = kPixelBand<K, kWinners>;
-  constexpr int kRows = 2 * kOutputRows + kPadding;
-  constexpr int kColumns = 2 * kOutputColumns + kPadding;
+  constexpr int kRows = S * (kOutputRows - 1) + K;
+  constexpr int kColumns = S * (kOutputColumns - 1) + K;
   const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
   if (thread >= threads) {
     return;
@@ -165,8 +167,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::size_t image = tile / kBand / column_groups / bands;
   const int first_row = static_cast<int>(band * kBand + tile % kBand) * kOutputRows;
   const int first_column = static_cast<int>(column_group) * kOutputColumns;
-  const int top = 2 * first_row - kPadding;
-  const int left = 2 * first_column - kPadding;
+  const int top = S * first_row - padding_h;
+  const int left = S * first_column - padding_w;
 
   const Vector<T>* sources[kRows];
 #pragma unroll
@@ -182,8 +184,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const Vector<T>* const source = sources[i] + column * vectors;
-      // Windows of K = 3 overlap, and other threads hit in L1: streaming loads were slower.
-      pixels[j][i] = K == 2 ? load_streaming(source) : load(source);
+      // Where windows overlap, other threads hit in L1: streaming loads were slower.
+      pixels[j][i] = K == S ? load_streaming(source) : load(source);
     }
   }
 #pragma unroll
@@ -194,15 +196,15 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int row = 0; row < kOutputRows; ++row) {
-      maxima[j][row] = max_nan(pixels[j][2 * row], pixels[j][2 * row + 1]);
+      maxima[j][row] = max_nan(pixels[j][S * row], pixels[j][S * row + 1]);
       if constexpr (K == 3) {
-        maxima[j][row] = max_nan(maxima[j][row], pixels[j][2 * row + 2]);
+        maxima[j][row] = max_nan(maxima[j][row], pixels[j][S * row + 2]);
       }
     }
-    if (j < K - 1 || (j - K + 1) % 2 != 0) {
+    if (j < K - 1 || (j - K + 1) % S != 0) {
       continue;
     }
-    const int column = (j - K + 1) / 2;
+    const int column = (j - K + 1) / S;
     const int ow = first_column + column;
 #pragma unroll
     for (int row = 0; row < kOutputRows; ++row) {
@@ -221,8 +223,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int lane = 0; lane < kLanes<T>; ++lane) {
           winner.lane[lane] = find_winner<K>(
-              best.lane[lane], top + 2 * row, height, left + 2 * column, width,
-              [&](int r, int c) { return pixels[2 * column + c][2 * row + r].lane[lane]; });
+              best.lane[lane], top + S * row, height, left + S * column, width,
+              [&](int r, int c) { return pixels[S * column + c][S * row + r].lane[lane]; });
         }
         store(reinterpret_cast<Pack<std::uint8_t, kLanes<T>>*>(winners) + offset, winner);
       }
@@ -272,17 +274,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Uses vectors of N elements, or fewer if the row length is not a multiple of N.
-template <typename T, int N, int K, bool kWinners>
+template <typename T, int K, bool kWinners>
 bool launch_planes(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
                    cudaStream_t stream) {
-  if (g.w.output * 2 != g.w.input) {
-    return false;
-  }
-  if (g.w.input % N != 0) {
-    if constexpr (N > 2) {
-      return launch_planes<T, N / 2, K, kWinners>(input, output, winners, g, stream);
-    }
+  constexpr int N = kLanes<T>;
+  if (!has_windows(g, K, 2) || !has_padding(g, K - 2) || g.w.output * 2 != g.w.input ||
+      g.w.input % N != 0) {
     return false;
   }
   const std::int64_t groups = g.w.input / N;
@@ -297,7 +294,7 @@ bool launch_planes(const T* input, T* output, std::uint8_t* winners, const PoolG
   return grid.fits();
 }
 
-template <typename T, int K, bool kWinners>
+template <typename T, int K, int S, bool kWinners>
 bool launch_pixels(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
                    cudaStream_t stream) {
   const std::int64_t vectors = g.channels / kLanes<T>;
@@ -305,41 +302,38 @@ bool launch_pixels(const T* input, T* output, std::uint8_t* winners, const PoolG
   constexpr std::int64_t kBand = kPixelBand<K, kWinners>;
   const std::int64_t bands = ceil_div(g.h.output, kBand * kPixelRows);
   const Grid grid{g.batch * bands * kBand * columns * vectors};
-  if (g.channels % kLanes<T> != 0 || !grid.fits()) {
+  if (!has_windows(g, K, S) || g.channels % kLanes<T> != 0 || !grid.fits()) {
     return false;
   }
-  pixels_kernel<T, K, kWinners><<<grid.blocks(), kThreads, 0, stream>>>(
+  pixels_kernel<T, K, S, kWinners><<<grid.blocks(), kThreads, 0, stream>>>(
       input, output, winners, static_cast<unsigned>(vectors), static_cast<unsigned>(columns),
       static_cast<unsigned>(bands), static_cast<unsigned>(grid.threads),
       static_cast<int>(g.h.input), static_cast<int>(g.w.input), static_cast<int>(g.h.output),
-      static_cast<int>(g.w.output));
+      static_cast<int>(g.w.output), g.h.padding, g.w.padding);
   return true;
 }
 
-template <typename T, int K, bool kWinners>
-bool launch_vectorised(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
+template <typename T, bool kWinners>
+bool launch_vectorized(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
                        cudaStream_t stream) {
+  if (!is_aligned(input) || !is_aligned(output) || !is_aligned(winners)) {
+    return false;
+  }
   if (g.channels_last) {
-    return launch_pixels<T, K, kWinners>(input, output, winners, g, stream);
+    return launch_pixels<T, 3, 2, kWinners>(input, output, winners, g, stream) ||
+           launch_pixels<T, 2, 2, kWinners>(input, output, winners, g, stream) ||
+           launch_pixels<T, 3, 1, kWinners>(input, output, winners, g, stream) ||
+           launch_pixels<T, 2, 1, kWinners>(input, output, winners, g, stream);
   }
-  return launch_planes<T, kLanes<T>, K, kWinners>(input, output, winners, g, stream);
-}
-
-template <typename T, int K>
-bool launch_vectorised(const T* input, T* output, void* winners, const PoolGeometry& g,
-                       cudaStream_t stream) {
-  if (winners == nullptr) {
-    return launch_vectorised<T, K, false>(input, output, nullptr, g, stream);
-  }
-  return launch_vectorised<T, K, true>(input, output, static_cast<std::uint8_t*>(winners), g,
-                                       stream);
+  return launch_planes<T, 3, kWinners>(input, output, winners, g, stream) ||
+         launch_planes<T, 2, kWinners>(input, output, winners, g, stream);
 }
 
 template <typename T, typename Winner>
 void launch_any(const T* input, T* output, Winner* winners, const PoolGeometry& g,
                 cudaStream_t stream) {
   const std::int64_t count = g.batch * g.channels * g.h.output * g.w.output;
-  if (fits_32_bits(g)) {
+  if (planes_fit_32_bits(g, g.batch * g.channels)) {
     any_kernel<T, Winner, int><<<loop_blocks(count), kThreads, 0, stream>>>(
         input, output, winners, static_cast<int>(count), static_cast<int>(g.channels), g.h, g.w,
         g.channels_last);
@@ -350,16 +344,17 @@ void launch_any(const T* input, T* output, Winner* winners, const PoolGeometry& 
 }
 
 template <typename T>
-void launch(const T* input, T* output, void* winners, const PoolGeometry& g, cudaStream_t stream) {
-  const bool aligned = is_aligned(input) && is_aligned(output) && is_aligned(winners);
-  if (aligned && has_windows(g, 3, 2, 1) &&
-      launch_vectorised<T, 3>(input, output, winners, g, stream)) {
-    return;
+bool launch_vectorized(const T* input, T* output, void* winners, const PoolGeometry& g,
+                       cudaStream_t stream) {
+  if (winners == nullptr) {
+    return launch_vectorized<T, false>(input, output, nullptr, g, stream);
   }
-  if (aligned && has_windows(g, 2, 2, 0) &&
-      launch_vectorised<T, 2>(input, output, winners, g, stream)) {
-    return;
-  }
+  return launch_vectorized<T, true>(input, output, static_cast<std::uint8_t*>(winners), g, stream);
+}
+
+template <typename T>
+void launch_any(const T* input, T* output, void* winners, const PoolGeometry& g,
+                cudaStream_t stream) {
   if (winners_are_bytes(window_size(g))) {
     launch_any(input, output, static_cast<std::uint8_t*>(winners), g, stream);
   } else {
@@ -373,7 +368,12 @@ void launch_relu_max_pool2d(ElementType type, const void* input, void* output, v
                             const PoolGeometry& geometry, cudaStream_t stream) {
   for_type(type, [&](auto number) {
     using T = decltype(number);
-    launch(static_cast<const T*>(input), static_cast<T*>(output), winners, geometry, stream);
+    const auto* const from = static_cast<const T*>(input);
+    auto* const to = static_cast<T*>(output);
+    if (!launch_vectorized(from, to, winners, geometry, stream) &&
+        !launch_forward_tiles(type, input, output, winners, geometry, stream)) {
+      launch_any(from, to, winners, geometry, stream);
+    }
   });
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }

@@ -52,7 +52,7 @@ struct UnitOf<__nv_bfloat16> {
 
 template <typename T, int N>
 __device__ Pack<T, N> max_nan(const Pack<T, N>& a, const Pack<T, N>& b) {
-  using Unit = typename UnitOf<T>::type;
+  using Unit = std::conditional_t<N == 1, T, typename UnitOf<T>::type>;
   constexpr int kUnits = N * static_cast<int>(sizeof(T)) / static_cast<int>(sizeof(Unit));
   using Units = Pack<Unit, kUnits>;
   const Units ua = *reinterpret_cast<const Units*>(&a);
@@ -93,13 +93,16 @@ inline std::int64_t window_size(const PoolGeometry& g) {
   return std::int64_t{g.h.kernel} * g.w.kernel;
 }
 
-/// Return whether both axes have such windows, which the vectorized kernels support.
-inline bool has_windows(const PoolGeometry& g, int kernel, int stride, int padding) {
+/// Return whether both axes have such windows without dilation. None of them is empty.
+inline bool has_windows(const PoolGeometry& g, int kernel, int stride) {
   const auto fits = [&](const PoolAxis& axis) {
-    return axis.kernel == kernel && axis.stride == stride && axis.padding == padding &&
-           axis.dilation == 1;
+    return axis.kernel == kernel && axis.stride == stride && axis.dilation == 1;
   };
   return fits(g.h) && fits(g.w);
+}
+
+inline bool has_padding(const PoolGeometry& g, int padding) {
+  return g.h.padding == padding && g.w.padding == padding;
 }
 
 inline constexpr std::int64_t kMax32 = 0x7fffffff;
@@ -111,14 +114,13 @@ struct Grid {
   unsigned blocks() const { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 };
 
-/// Return whether int can hold each index, and each coordinate beyond the edges that a window
-/// reaches.
-inline bool fits_32_bits(const PoolGeometry& g) {
+/// Return whether int can hold each index of so many planes' elements, each position in a window,
+/// and each coordinate beyond the edges that a window reaches.
+inline bool planes_fit_32_bits(const PoolGeometry& g, std::int64_t planes) {
   const auto reach = [](const PoolAxis& axis) {
     return axis.input + 2 * std::int64_t{axis.padding} + axis.stride +
            std::int64_t{axis.dilation} * axis.kernel;
   };
-  const std::int64_t planes = g.batch * g.channels;
   const std::int64_t elements = planes * std::max(g.h.input * g.w.input, g.h.output * g.w.output);
   // Loop indices exceed their end by up to the number of threads in the grid.
   return elements + (std::int64_t{kThreads} << 20) < kMax32 && reach(g.h) < kMax32 &&

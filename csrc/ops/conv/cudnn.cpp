@@ -30,12 +30,16 @@
 #include "core/lru_cache.h"
 #include "kernels/conv_epilogue/conv_epilogue.h"
 #include "ops/conv/convolutions.h"
+#include "ops/conv/engine_pass.h"
 #include "ops/kernels/element_type.h"
 
 namespace convtime::ops {
 namespace {
 
 using at::native::cudnn_conv_suggest_memory_format;
+
+constexpr const char* kEnginesName = "engines";  // prefix of error messages
+const PolicyRequest kNoPolicy;
 
 /// PyTorch's flags for cuDNN convolutions, read once per call.
 struct CudnnFlags {
@@ -169,6 +173,25 @@ conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tenso
           pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
 }
 
+/// Call a function of conv, whose errors become PyTorch's, prefixed by the op.
+template <typename Function>
+auto with_torch_errors(const char* op, const Function& function) {
+  try {
+    return function();
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const conv::NoEngine&) {
+    throw;
+  } catch (const conv::OutOfMemory& error) {
+    C10_THROW_ERROR(OutOfMemoryError, c10::str(op, ": ", error.what()));
+  } catch (const CudaError& error) {
+    C10_CUDA_CHECK(error.status());  // throws PyTorch's own exception for it
+    throw;
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(Error, c10::str(op, ": ", error.what()));
+  }
+}
+
 // The following code mirrors ATen step by step: cudnn/ConvShared.cpp, then Convolution.cpp.
 
 /// A call of an op that computes one or more of y, x and w in y = conv(x, w).
@@ -176,6 +199,7 @@ class CudnnCall {
  public:
   CudnnCall(const char* op, const ConvParams& params, const PolicyRequest& policy)
       : op_(op), params_(params), policy_(policy) {}
+  virtual ~CudnnCall() = default;
 
   at::Tensor fprop(const at::Tensor& x, const at::Tensor& w) const {
     const at::Tensor y = empty_output(x, w);
@@ -265,20 +289,23 @@ class CudnnCall {
     return w;
   }
 
+ protected:
+  /// Compute one of x, w and y, which have their final layouts.
+  virtual void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+                   const at::Tensor& y) const {
+    try {
+      run(key_of(pass, x, w, y, params_, flags_, policy_), operands_of(pass, x, w, y));
+    } catch (const conv::NoEngine& error) {
+      TORCH_CHECK(false, op_, ": ", error.what());
+    }
+  }
+
  private:
   at::Tensor empty_output(const at::Tensor& x, const at::Tensor& w) const {
     return at::detail::empty_cuda(
         at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding, params_.stride,
                                      params_.dilation),
         x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
-  }
-
-  void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y) const {
-    try {
-      run(key_of(pass, x, w, y, params_, flags_, policy_), operands_of(pass, x, w, y));
-    } catch (const conv::NoEngine& error) {
-      TORCH_CHECK(false, op_, ": ", error.what());
-    }
   }
 
   /// Run the graph, unless no engine supports it or, with timed plans, the separate steps are
@@ -343,21 +370,10 @@ class CudnnCall {
 
   conv::PlanOrigin run(const conv::PlanKey& key, const conv::Operands& operands) const {
     CachingWorkspace workspace;
-    try {
+    return with_torch_errors(op_, [&] {
       // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
       return conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
-    } catch (const c10::Error&) {
-      throw;
-    } catch (const conv::NoEngine&) {
-      throw;
-    } catch (const conv::OutOfMemory& error) {
-      C10_THROW_ERROR(OutOfMemoryError, c10::str(op_, ": ", error.what()));
-    } catch (const CudaError& error) {
-      C10_CUDA_CHECK(error.status());  // throws PyTorch's own exception for it
-      throw;
-    } catch (const std::exception& error) {
-      C10_THROW_ERROR(Error, c10::str(op_, ": ", error.what()));
-    }
+    });
   }
 
   const char* op_;
@@ -373,12 +389,8 @@ at::MemoryFormat cudnn_memory_format(const at::Tensor& input, const at::Tensor& 
       input, weight, params.transposed ? ConvBackend::CudnnTranspose : ConvBackend::Cudnn);
 }
 
-}  // namespace
-
-at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
-                         const ConvParams& params, const PolicyRequest& policy) {
-  const c10::cuda::CUDAGuard guard(input.device());
-  const CudnnCall call(op, params, policy);
+at::Tensor forward(const CudnnCall& call, const at::Tensor& input, const at::Tensor& weight,
+                   const ConvParams& params) {
   const at::Tensor given = input.contiguous(cudnn_memory_format(input, weight, params));
   if (!params.transposed) {
     return call.fprop(given, weight);
@@ -387,6 +399,61 @@ at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tens
                     at::native::conv_input_size(given.sizes(), weight.sizes(), params.padding,
                                                 params.output_padding, params.stride,
                                                 params.dilation, params.groups));
+}
+
+std::tuple<at::Tensor, at::Tensor> backward(const CudnnCall& call, const at::Tensor& grad_output,
+                                            const at::Tensor& input, const at::Tensor& weight,
+                                            const ConvParams& params, std::array<bool, 2> wanted) {
+  const at::Tensor given =
+      wanted[1] ? input.contiguous(cudnn_memory_format(input, weight, params)) : input;
+  const at::MemoryFormat format = given.suggest_memory_format();
+  at::Tensor grad_input;
+  at::Tensor grad_weight;
+  if (params.transposed) {
+    const at::Tensor grad = grad_output.contiguous(format);
+    if (wanted[0]) {
+      grad_input = call.fprop(grad, weight);
+    }
+    if (wanted[1]) {
+      grad_weight = call.wgrad(/*x=*/grad, /*y=*/given, weight.sizes());
+    }
+  } else {
+    const at::Tensor grad = grad_output.to(format);
+    if (wanted[0]) {
+      grad_input = call.dgrad(grad, weight, given.sizes());
+    }
+    if (wanted[1]) {
+      grad_weight = call.wgrad(given, grad, weight.sizes());
+    }
+  }
+  return {grad_input, grad_weight};
+}
+
+/// Takes the place of a call, and keeps what its pass would compute from what.
+class PassRecorder final : public CudnnCall {
+ public:
+  explicit PassRecorder(const ConvParams& params)
+      : CudnnCall(kEnginesName, params, kNoPolicy), params_(params) {}
+
+  EnginePass::Operation operation() const { return operation_; }
+
+ protected:
+  void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+           const at::Tensor& y) const override {
+    operation_ = {key_of(pass, x, w, y, params_, CudnnFlags(), kNoPolicy).problem, x, w, y};
+  }
+
+ private:
+  const ConvParams& params_;
+  mutable EnginePass::Operation operation_;
+};
+
+}  // namespace
+
+at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                         const ConvParams& params, const PolicyRequest& policy) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  return forward(CudnnCall(op, params, policy), input, weight, params);
 }
 
 at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Tensor& weight,
@@ -442,30 +509,58 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tens
                                                   std::array<bool, 2> wanted,
                                                   const PolicyRequest& policy) {
   const c10::cuda::CUDAGuard guard(input.device());
-  const CudnnCall call(op, params, policy);
-  const at::Tensor given =
-      wanted[1] ? input.contiguous(cudnn_memory_format(input, weight, params)) : input;
-  const at::MemoryFormat format = given.suggest_memory_format();
-  at::Tensor grad_input;
-  at::Tensor grad_weight;
-  if (params.transposed) {
-    const at::Tensor grad = grad_output.contiguous(format);
-    if (wanted[0]) {
-      grad_input = call.fprop(grad, weight);
-    }
-    if (wanted[1]) {
-      grad_weight = call.wgrad(/*x=*/grad, /*y=*/given, weight.sizes());
-    }
+  return backward(CudnnCall(op, params, policy), grad_output, input, weight, params, wanted);
+}
+
+EnginePass::EnginePass(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& grad_output, bool of_weight,
+                       const ConvParams& params) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const PassRecorder recorder(params);
+  if (grad_output.has_value()) {
+    backward(recorder, *grad_output, input, weight, params, {!of_weight, of_weight});
   } else {
-    const at::Tensor grad = grad_output.to(format);
-    if (wanted[0]) {
-      grad_input = call.dgrad(grad, weight, given.sizes());
-    }
-    if (wanted[1]) {
-      grad_weight = call.wgrad(given, grad, weight.sizes());
-    }
+    forward(recorder, input, weight, params);
   }
-  return {grad_input, grad_weight};
+  operation_ = recorder.operation();
+}
+
+const at::Tensor& EnginePass::result() const {
+  switch (operation_.problem.pass) {
+    case conv::Pass::kFprop:
+      return operation_.y;
+    case conv::Pass::kDgrad:
+      return operation_.x;
+    case conv::Pass::kWgrad:
+      return operation_.w;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown pass");
+}
+
+std::vector<conv::ListedEngine> EnginePass::list() const {
+  const c10::cuda::CUDAGuard guard(operation_.x.device());
+  return with_torch_errors(kEnginesName, [&] {
+    return conv::list_engines(at::native::getCudnnHandle(), operation_.problem);
+  });
+}
+
+EnginePass::Ready EnginePass::build(std::string_view tag) const {
+  const c10::cuda::CUDAGuard guard(operation_.x.device());
+  return with_torch_errors(kEnginesName, [&] {
+    const conv::EngineTag named = conv::parse_tag(tag);
+    std::shared_ptr<conv::Plan> plan =
+        conv::build_engine(at::native::getCudnnHandle(), operation_.problem, named.engine);
+    const std::int64_t bytes = plan->workspace_bytes();
+    const conv::Operands operands =
+        operands_of(operation_.problem.pass, operation_.x, operation_.w, operation_.y);
+    return Ready{bytes, [plan = std::move(plan), operands, operation = operation_] {
+                   const c10::cuda::CUDAGuard guard(operation.x.device());
+                   CachingWorkspace workspace;
+                   with_torch_errors(kEnginesName, [&] {
+                     conv::run_plan(*plan, at::native::getCudnnHandle(), operands, workspace);
+                   });
+                 }};
+  });
 }
 
 std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,

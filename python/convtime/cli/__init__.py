@@ -28,6 +28,7 @@ _COMMANDS = {
     "sweep": "time statements or convolutions over axes: sizes, dtypes, options, iterations",
     "counters": "read hardware counters of a statement's kernels",
     "show": "print a file of results",
+    "history": "show since which commit which tests are slower or faster",
     "compare-files": "show the changes from one file of results to another",
     "doctor": "check whether timings can be trusted on this machine",
     "config": "show versions, devices and timing methods, as JSON",

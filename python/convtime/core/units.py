@@ -51,3 +51,12 @@ def _precision(seconds: float, digits: int) -> tuple[float, str, int]:
     unit_exponent, scale, unit = next(fitting, _UNITS[-1])
     whole_digits = max(exponent - unit_exponent + 1, 1)
     return scale, unit, max(digits - whole_digits, 0)
+
+
+def format_bytes(count: int) -> str:
+    """Return a number of bytes in the unit in which it is below 1024, e.g. ``1.5 MiB``."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.4g} {units[0]}"

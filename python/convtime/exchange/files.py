@@ -18,6 +18,7 @@ from convtime.core.files import extension_of, write_file
 from convtime.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
 from convtime.exchange.unknown import named
 from convtime.exchange.upgrade import renewed, upgraded
+from convtime.regression.baseline import Baseline
 from convtime.sweeps import files as sweeps
 from convtime.sweeps.result import Sweep
 from convtime.sweeps.table import ComparisonTable
@@ -35,7 +36,7 @@ _READABLE = (
     "pytest-benchmark or nvbench, or CSV with the columns name and seconds"
 )
 _MEASURED: dict[str, type[codec.Stored]] = {
-    kind.__name__: kind for kind in (Measurement, Comparison, ComparisonTable, Sweep)
+    kind.__name__: kind for kind in (Baseline, Measurement, Comparison, ComparisonTable, Sweep)
 }
 _FOR_EACH_SAMPLE = (
     *("raw_seconds", "busy_seconds", "span_seconds", "sum_seconds"),
@@ -76,7 +77,7 @@ def read_measurements(
         found = read_file(source)
         if isinstance(found, Mapping):
             return dict(found)
-        if not isinstance(found, Measurement | Comparison | ComparisonTable | Sweep):
+        if not isinstance(found, Baseline | Measurement | Comparison | ComparisonTable | Sweep):
             raise InputError(
                 f"{os.fspath(source)}: must be {_READABLE}, got a {type(found).__name__}; "
                 "convtime show shows it"
@@ -86,6 +87,16 @@ def read_measurements(
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
         return frame.read_frame(source)
     return torch_benchmark.read(source)
+
+
+def read_baseline(path: str | os.PathLike[str]) -> Baseline:
+    """Read a saved run, with its noise if there is any; any other file as a single run.
+
+    Raises:
+        InputError: the file cannot be read; the message says in one sentence why.
+    """
+    found = read_file(path)
+    return found if isinstance(found, Baseline) else Baseline(_by_name(found))
 
 
 Found = codec.Stored | dict[str, Measurement]
@@ -137,7 +148,7 @@ def _by_name(found: Found) -> dict[str, Measurement]:
         return found
     if isinstance(found, Measurement):
         return {found.name: found}
-    if isinstance(found, Comparison | ComparisonTable | Sweep):
+    if isinstance(found, Baseline | Comparison | ComparisonTable | Sweep):
         return dict(found.measurements)
     return {}
 

@@ -6,23 +6,36 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from convtime.core.files import check_distinct, check_writable, write_file
-from convtime.exchange.files import read_measurements, write_measurements
-from convtime.regression.changes import Changes, first_of
+from convtime.exchange.files import read_baseline
+from convtime.histories.run import append_run, check_folder
+from convtime.regression.baseline import Baseline, reference_of
+from convtime.regression.changes import Changes
 from convtime.regression.compare_runs import compare_runs
+from convtime.regression.show_baseline import remarks
 from convtime.timing.measurement import Measurement
 
 if TYPE_CHECKING:
     from pytest_convtime import Recorder
+
+
+# Runs of either side, alternating, that confirm a finding where both commits can be run.
+_ROUNDS = 3
+
+_USE_RELATIVE = (
+    "times on a shared CPU differ from process to process: time the call with compare, next to a "
+    "reference operation, and judge it with --convtime-relative"
+)
 
 
 def measurements_in(document: Mapping[str, Any]) -> dict[str, Measurement]:
@@ -57,7 +70,10 @@ class Gate:
         self._save = self._saved_as(self._option.convtime_save)
         self._markdown = self._path(self._option.convtime_markdown)
         self._json = self._path(self._option.convtime_json)
-        self._baseline: dict[str, Measurement] | None = None
+        self._history = self._path(self._option.convtime_history)
+        self._baseline: Baseline | None = None
+        self._earlier: Baseline | None = None  # in the file that is saved to
+        self._base_python = self._find_python(self._option.convtime_base)
         try:
             self._prepare_files()
         except ValueError as error:  # convtime's InputError
@@ -90,11 +106,26 @@ class Gate:
         check_distinct(written)
         for path in filter(None, written.values()):
             check_writable(path)
+        if self._history is not None:
+            check_folder(self._history)
         if self._option.convtime_against is not None:
             against = self._find_baseline(self._option.convtime_against)
             # The run may overwrite the file that it is compared with.
             check_distinct({**written, "--convtime-save": None, "--convtime-against": against})
-            self._baseline = read_measurements(against)
+            self._baseline = read_baseline(against)
+        if self._save is not None and self._save.exists():
+            self._earlier = read_baseline(self._save)
+
+    def _find_python(self, given: str | None) -> str | None:
+        if given is None:
+            return None
+        found = shutil.which(self._config.invocation_params.dir / given) or shutil.which(given)
+        if found is None:
+            raise pytest.UsageError(
+                "--convtime-base must be the Python of an environment with the earlier commit, got "
+                f"{given!r}, which cannot be run"
+            )
+        return found
 
     def _find_baseline(self, given: str) -> Path:
         file, saved = self._config.invocation_params.dir / given, self._folder / f"{given}.json"
@@ -117,16 +148,18 @@ class Gate:
         """Neither save nor judge the run, because it lacks tests."""
         if self._save is not None:
             self.told.append(f"the run stopped early: {self._save} is unchanged")
+        if self._history is not None:
+            self.told.append(f"the run stopped early: {self._history} is unchanged")
 
-    def finish(self, exitstatus: int, failures: tuple[str, ...]) -> bool:
+    def finish(self, failures: tuple[str, ...]) -> bool:
         """Save and judge the run, and return whether that worked.
 
         Args:
-            exitstatus: pytest's exit code.
             failures: findings that fail the run; their tests run again.
         """
         try:
-            self._save_run(exitstatus)
+            self._save_run()
+            self._add_to_history()
             if self._baseline is not None:
                 self._judge(self._baseline, failures)
         except ValueError as error:  # from reading or writing files
@@ -134,43 +167,67 @@ class Gate:
             return False
         return True
 
-    def _save_run(self, exitstatus: int) -> None:
-        measurements = self._run.measurements
+    def _save_run(self) -> None:
         if self._save is None:
             return
-        if not measurements:
+        if not self._run.measurements:
             self.told.append(f"nothing was measured: {self._save} is unchanged")
             return
-        if exitstatus == pytest.ExitCode.TESTS_FAILED and self._save.exists():
-            lost = sorted(read_measurements(self._save).keys() - measurements.keys())
-            if lost:
-                self.told.append(
-                    f"{self._save} is unchanged: tests failed, and this run lacks "
-                    f"{first_of(lost)}, which the file has; save the run under another name, or "
-                    "remove the file first"
-                )
-                return
-        write_measurements(measurements, self._save)
-        self.told.append(f"{len(measurements)} measurements saved as {self._save}")
+        tests = self._run.tests
+        count = self._option.convtime_calibrate or self._option.convtime_runs
+        runs = [self._run.measurements]
+        for number in range(2, count + 1):
+            self._say(f"run {number} of {count}")
+            run, last = self._run_again(set(tests.values()))
+            self._tell_lost(tests.keys() - run.keys(), last, "they have fewer runs")
+            runs.append(run)
+        baseline = Baseline.of(runs, tests, calibrated=self._option.convtime_calibrate is not None)
+        self.told += remarks(baseline)
+        kept = ""
+        if self._earlier is not None:
+            new = len(baseline.measurements)
+            baseline = baseline.merged(self._earlier, self._run.passed)
+            others = len(baseline.measurements) - new
+            kept = (
+                f"; {others} of tests that did not run or did not pass are kept" if others else ""
+            )
+        baseline.save(self._save)
+        self.told.append(f"{len(tests)} measurements saved as {self._save}{kept}")
 
-    def _judge(self, baseline: Mapping[str, Measurement], failures: tuple[str, ...]) -> None:
-        changes = self._compare(baseline, self._run.measurements)
+    def _add_to_history(self) -> None:
+        if self._history is None:
+            return
+        if not self._run.measurements:
+            self.told.append(f"nothing was measured: {self._history} is unchanged")
+            return
+        path = append_run(self._history, self._run.measurements)
+        self.told.append(f"{len(self._run.measurements)} measurements added as {path}")
+
+    def _judge(self, baseline: Baseline, failures: tuple[str, ...]) -> None:
+        changes = self._compare(baseline, Baseline(self._run.measurements))
         red = {
             change.name
             for change in changes.of("slower", "faster", "uncertain", "same")
             if not set(failures).isdisjoint(change.kinds)
         }
         if red:
-            changes = changes.confirmed(self._run_again(baseline, red))
+            self._say(f"{len(red)} found, running again alone")
+            changes = changes.confirmed(self._look_again(baseline, red))
         self.changes = dataclasses.replace(changes, different=self._run.different)
+        on_cpu = any(
+            self._run.measurements[each.name].device == "cpu"
+            for each in changes.of("slower", "faster")
+        )
+        if on_cpu and not self._option.convtime_relative:
+            self.told.append(_USE_RELATIVE)
+        if "margin" not in self._margins:
+            self.told += [f"too noisy to be worth its time: {one}" for one in baseline.too_noisy]
         if self._markdown is not None:
-            write_file(self._markdown, self.changes.to_markdown())
+            write_file(self._markdown, self.changes.to_markdown(failures))
         if self._json is not None:
             write_file(self._json, self.changes.to_json())
 
-    def _compare(
-        self, before: Mapping[str, Measurement], after: Mapping[str, Measurement]
-    ) -> Changes:
+    def _compare(self, before: Baseline, after: Baseline) -> Changes:
         return compare_runs(
             before,
             after,
@@ -179,19 +236,83 @@ class Gate:
             **self._margins,
         )
 
-    def _run_again(self, baseline: Mapping[str, Measurement], red: set[str]) -> Changes:
-        """Run only the tests with findings in a fresh process, and return its changes."""
+    def _look_again(self, baseline: Baseline, red: set[str]) -> Changes:
+        """Run the tests with findings again, on both sides if possible, and compare."""
+        tests = {name: test for name, test in self._run.tests.items() if name in red}
+        if self._option.convtime_relative:  # with the baselines, which are not judged then
+            for name in [*tests]:
+                reference = reference_of(name, self._run.measurements)
+                if reference:
+                    tests[reference] = self._run.tests[reference]
+        if self._base_python is None:
+            run, last = self._run_again(set(tests.values()), found=True)
+            before, after = baseline, Baseline({name: run[name] for name in run if name in tests})
+        else:
+            before, after, last = self._alternate(baseline, tests, self._base_python)
+        self._tell_lost(red - after.measurements.keys(), last, "the first verdict counts")
+        return self._compare(before.only(after.measurements), after)
+
+    def _alternate(
+        self, baseline: Baseline, tests: Mapping[str, str], base_python: str
+    ) -> tuple[Baseline, Baseline, str]:
+        """Run tests of both commits alternately: a drift of the machine affects both alike.
+
+        Returns:
+            The runs of both sides, with the names that all runs have, and the last line of a run
+            that lacks some.
+        """
+        before: list[dict[str, Measurement]] = []
+        after: list[dict[str, Measurement]] = []
+        last = ""
+        for _ in range(_ROUNDS):
+            for python, runs in ((base_python, before), (sys.executable, after)):
+                run, line = self._run_again(set(tests.values()), python, found=True)
+                runs.append(run)
+                last = line if tests.keys() - run.keys() else last
+        in_all = {
+            name: test
+            for name, test in tests.items()
+            if all(name in run for run in (*before, *after))
+        }
+        was, now = (
+            Baseline.of(runs, in_all, calibrated=False).with_noise_of(baseline)
+            for runs in (before, after)
+        )
+        return was, now, last
+
+    def _tell_lost(self, names: Collection[str], last: str, consequence: str) -> None:
+        if names:
+            self.told.append(
+                f"run again alone, {', '.join(sorted(names))} gave no time ({last}): {consequence}"
+            )
+
+    def _say(self, sentence: str) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            reporter.write_line(f"\nconvtime: {len(red)} found, running again alone")
+            reporter.write_line(f"\nconvtime: {sentence}")
+
+    def _run_again(
+        self, tests: Collection[str], python: str = sys.executable, *, found: bool = False
+    ) -> tuple[dict[str, Measurement], str]:
+        """Run tests in a fresh process; return its measurements and its last line.
+
+        Args:
+            tests: the node ids.
+            python: the Python of the environment to run them in.
+            found: whether the measurements need the commands that reproduce them.
+        """
         again: dict[str, Measurement] = {}
         with tempfile.TemporaryDirectory() as folder:
             asked, output = Path(folder, "asked.json"), Path(folder, "output.json")
-            tests = sorted({self._run.tests[name] for name in red})
-            asked.write_text(json.dumps({"tests": tests, "output": str(output)}), encoding="utf-8")
+            request = {"tests": sorted(tests), "output": str(output), "reproducers": found}
+            asked.write_text(json.dumps(request), encoding="utf-8")
             done = subprocess.run(
-                [sys.executable, "-m", "pytest", *self._arguments(), f"--convtime-again={asked}"],
+                [
+                    *(python, "-m", "pytest", *self._arguments(Path(folder, "cache"))),
+                    f"--convtime-again={asked}",
+                ],
                 cwd=self._config.invocation_params.dir,
+                env={**os.environ, **_environment(python, folder)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -200,22 +321,19 @@ class Gate:
             )
             if output.exists():
                 again = measurements_in(json.loads(output.read_text(encoding="utf-8")))
-        lost = sorted(red - again.keys())
-        if lost:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            self.told.append(
-                f"run again alone, {', '.join(lost)} gave no time ({' '.join(last)}): the first "
-                "verdict counts"
-            )
-        found = red & again.keys()
-        if self._option.convtime_relative:  # with the baselines, which are not judged then
-            found |= {str(again[name].provenance.get("baseline", name)) for name in found}
-        return self._compare(
-            {name: baseline[name] for name in baseline if name in found},
-            {name: again[name] for name in again if name in found},
-        )
+        return again, " ".join((done.stdout + done.stderr).strip().splitlines()[-1:])
 
-    def _arguments(self) -> list[str]:
-        one_process = ["-n0"] if self._config.pluginmanager.hasplugin("xdist") else []
+    def _arguments(self, cache: Path) -> list[str]:
+        has = self._config.pluginmanager.hasplugin
+        one_process = ["-n0"] if has("xdist") else []
+        # The first run's last failures are not those of some of its tests.
+        no_cache = ["-o", f"cache_dir={cache}"] if has("cacheprovider") else []
         given = map(str, self._config.invocation_params.args)
-        return [*given, f"--rootdir={self._config.rootpath}", *one_process]
+        return [*given, f"--rootdir={self._config.rootpath}", *one_process, *no_cache]
+
+
+def _environment(python: str, folder: str) -> dict[str, str]:
+    environment = {"COVERAGE_FILE": str(Path(folder, "coverage"))}
+    if python != sys.executable:  # the current folder has the other commit
+        environment["PYTHONSAFEPATH"] = "1"
+    return environment

@@ -10,6 +10,8 @@ from typing import get_args
 from convtime.core import codec
 from convtime.core.shown import Shown
 from convtime.regression import show
+from convtime.regression.attribution import Attribution
+from convtime.regression.common import CommonChange, common_change
 from convtime.regression.differences import Difference
 from convtime.timing.verdict import (
     ChangeVerdict,
@@ -42,7 +44,8 @@ class Change:
         ratio: the later median over the earlier one, with its unadjusted interval; None unless both
             medians are above 0.
         p_value: probability of a difference beyond the margin by chance alone, adjusted for the
-            number of names; None if the change is not judged.
+            number of names, or of any difference for a calibrated name; None if the change is not
+            judged.
         reason: code for why the verdict is ``uncertain``; None if it is certain.
         contradiction: for kernel times, the verdicts on busy time and span if both are certain and
             contradict each other; empty otherwise.
@@ -51,6 +54,9 @@ class Change:
         more_instructions: a sentence if the ratio is beyond the margin for instructions; empty
             otherwise.
         instructions_reason: why the instructions are not judged; empty if they are.
+        margin: relative difference that counts as equal for this name; None if it is not judged.
+        attribution: the most likely cause, for a time that is slower or faster and for more
+            instructions; None for others.
         sentence: the reasons in words; empty if there are none.
         reproducer: command that measures it again, from the later measurement's ``provenance``;
             empty if there is none.
@@ -69,6 +75,8 @@ class Change:
     instructions_ratio: float | None = None
     more_instructions: str = ""
     instructions_reason: str = ""
+    margin: float | None = None
+    attribution: Attribution | None = None
 
     @property
     def kinds(self) -> tuple[Failure | ChangeVerdict, ...]:
@@ -85,13 +93,13 @@ class Changes(codec.Stored, Shown, show=show):
 
     Attributes:
         changes: one change per name, those of the earlier run first, in its order.
-        margin: relative difference that counts as equal.
+        margin: relative difference that counts as equal for names without a calibrated margin.
         false_discoveries: expected false-discovery rate among all changes that are found slower or
             faster; without any change, the share of runs with a finding.
         geomean: geometric mean of the ratios of all comparable names, with an interval for these
             names; None if there are none.
         differences: all other recorded differences.
-        cause: possible causes of the changes, as far as they were recorded.
+        environment: machine, versions and commits of both runs, by name.
         different: how a result differs from its baseline's in the later run, by name; only for
             results that were compared and differ.
     """
@@ -101,7 +109,7 @@ class Changes(codec.Stored, Shown, show=show):
     false_discoveries: float = 0.05
     geomean: Ratio | None = None
     differences: tuple[Difference, ...] = ()
-    cause: str = ""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     different: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Change:
@@ -114,6 +122,11 @@ class Changes(codec.Stored, Shown, show=show):
     def of(self, *verdicts: ChangeVerdict) -> tuple[Change, ...]:
         """Return the changes with one of the verdicts."""
         return tuple(change for change in self.changes if change.verdict in verdicts)
+
+    @property
+    def common(self) -> CommonChange | None:
+        """The change that most names have in common, as one finding; None if there is none."""
+        return common_change(self.changes)
 
     def confirmed(self, again: Changes) -> Changes:
         """Return the changes after some names were measured again and compared with the same run.
@@ -168,9 +181,18 @@ class Changes(codec.Stored, Shown, show=show):
             for reason, names in by_reason.items()
         )
 
-    def to_markdown(self) -> str:
-        """Return :meth:`details` in Markdown for a pull request, with everything escaped."""
-        return show.markdown(self)
+    def to_markdown(self, fail_on: str | Collection[str] = ()) -> str:
+        """Return :meth:`details` in Markdown for a pull request, with everything escaped.
+
+        Args:
+            fail_on: findings of which the headline says whether they occurred; see
+                :meth:`exit_code`.
+
+        Raises:
+            ValueError: ``fail_on`` contains an unknown finding.
+        """
+        failures = check_failures(fail_on, (*FINDS, "different"))
+        return show.markdown(self, failures)
 
 
 def first_of(names: Sequence[str]) -> str:

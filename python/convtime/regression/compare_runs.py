@@ -11,16 +11,20 @@ from typing import get_args
 
 from convtime.core.load import _C
 from convtime.core.units import format_seconds
+from convtime.regression.attribution import Attribution, attribute
+from convtime.regression.baseline import Baseline, reference_of, relative_to
 from convtime.regression.changes import Change, Changes
+from convtime.regression.common import CommonChange, common_change
 from convtime.regression.differences import (
     Difference,
     SameGpu,
     all_differences,
-    cause,
+    environment,
     incomparable,
-    on_host,
 )
-from convtime.regression.significance import LogMedian, LogRatio, adjusted, exponential, geomean
+from convtime.regression.medians import calibrated_log_median, log_median
+from convtime.regression.noise import FALSE_ALARMS, Noise
+from convtime.regression.significance import LogRatio, adjusted, exponential, geomean
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
     ChangeVerdict,
@@ -31,18 +35,14 @@ from convtime.timing.verdict import (
     other_metric,
 )
 
-# Standard deviation of medians between processes without a change: the largest for fresh processes
-# on an H200 (benchmarks/results, repeatability and placement), and an assumption for times by the
-# host's clock.
-_BETWEEN_PROCESSES = 0.003
-_BETWEEN_PROCESSES_ON_HOST = 0.005
+_MARGIN = 0.03  # of tests without a calibrated one
 
 
 def compare_runs(
-    before: Mapping[str, Measurement],
-    after: Mapping[str, Measurement],
+    before: Mapping[str, Measurement] | Baseline,
+    after: Mapping[str, Measurement] | Baseline,
     *,
-    margin: float = 0.03,
+    margin: float | None = None,
     false_discoveries: float = 0.05,
     same_gpu: SameGpu = "model",
     relative: bool = False,
@@ -78,108 +78,106 @@ def compare_runs(
         ValueError: a margin or rate is out of range, or a measurement's samples are not finite
             numbers.
     """
-    _check_share("margin", margin, zero=True)
+    if margin is not None:
+        _check_share("margin", margin, zero=True)
     _check_share("false_discoveries", false_discoveries, zero=False)
     _check_share("instructions_margin", instructions_margin, zero=True)
     if same_gpu not in get_args(SameGpu):
         raise ValueError(f"same_gpu must be one of {get_args(SameGpu)}, got {same_gpu!r}")
-    for name, measured in (*before.items(), *after.items()):
+    earlier, later = (
+        run if isinstance(run, Baseline) else Baseline(run) for run in (before, after)
+    )
+    for name, measured in (*earlier.measurements.items(), *later.measurements.items()):
         _check_samples(name, measured)
+    fixed = _MARGIN if margin is None else float(margin)
     drifts: tuple[Difference, ...] = ()
     if relative:
-        before, after, drifts = _beside_baselines(before, after, margin)
-    pairs = {name: (before[name], after[name]) for name in before if name in after}
-    compared = {name: _compare(*pair, same_gpu) for name, pair in pairs.items()}
+        earlier, later, drifts = _beside_baselines(earlier, later, fixed)
+    were, now = earlier.measurements, later.measurements
+    pairs = {name: (were[name], now[name]) for name in were if name in now}
+    compared = {name: _compare(name, earlier, later, same_gpu) for name in pairs}
     judged = [name for name, pair in compared.items() if pair.known is not None]
-    chances = adjusted([_known(compared[name]).p_value(margin) for name in judged])
-    adjusted_chances = dict(zip(judged, chances, strict=True))
+    own = {name: compared[name].noise for name in judged if margin is None}
+    bars = _bars({name: _known(compared[name]) for name in judged}, own, fixed, false_discoveries)
 
     def change(name: str) -> Change:
         if name not in pairs:
-            known = before.get(name) or after[name]
-            verdict: ChangeVerdict = "missing" if name in before else "new"
-            field = "before" if name in before else "after"
+            known = were.get(name) or now[name]
+            verdict: ChangeVerdict = "missing" if name in were else "new"
+            field = "before" if name in were else "after"
             found = Change(name, verdict, **{field: known.median})  # type: ignore[arg-type]
         else:
-            chance = adjusted_chances.get(name)
-            found = _judge(name, pairs[name], compared[name], margin, chance, false_discoveries)
+            found = _judge(name, pairs[name], compared[name], bars.get(name))
             found = _with_instructions(found, pairs[name], instructions_margin)
-        return dataclasses.replace(found, reproducer=_reproducer(after.get(name)))
+        return dataclasses.replace(found, reproducer=_reproducer(now.get(name)))
 
-    found = (*all_differences(pairs.values()), *drifts)
+    changes = [change(name) for name in dict.fromkeys((*were, *now))]
+    common = common_change(changes)
     return Changes(
-        changes=tuple(change(name) for name in dict.fromkeys((*before, *after))),
-        margin=float(margin),
+        changes=tuple(
+            _attributed(each, pairs.get(each.name), common, same_gpu) for each in changes
+        ),
+        margin=fixed,
         false_discoveries=float(false_discoveries),
         geomean=geomean([_known(compared[name]) for name in judged]),
-        differences=found,
-        cause=cause(found, same_gpu),
+        differences=(*all_differences(pairs.values()), *drifts),
+        environment=environment(pairs.values()),
     )
 
 
-_Run = Mapping[str, Measurement]
+def _attributed(
+    change: Change,
+    pair: tuple[Measurement, Measurement] | None,
+    common: CommonChange | None,
+    same_gpu: SameGpu,
+) -> Change:
+    """Add the cause to a time that changed, or to instructions that did."""
+    attribution = None
+    if pair is not None and change.ratio is not None and change.verdict in ("slower", "faster"):
+        alike = str(common) if common is not None and change.name in common.names else ""
+        attribution = attribute(*pair, change.ratio, same_gpu, others_alike=alike)
+    elif change.more_instructions:
+        attribution = Attribution("code", change.more_instructions)
+    return dataclasses.replace(change, attribution=attribution)
 
 
 def _beside_baselines(
-    before: _Run, after: _Run, margin: float
-) -> tuple[_Run, _Run, tuple[Difference, ...]]:
+    before: Baseline, after: Baseline, margin: float
+) -> tuple[Baseline, Baseline, tuple[Difference, ...]]:
     """Return both runs without baselines, at their earlier speed; and the changed baselines."""
     known = {
-        name: (_baseline_of(name, before), _baseline_of(name, after))
-        for name in before
-        if name in after
+        name: (reference_of(name, before.measurements), reference_of(name, after.measurements))
+        for name in before.measurements
+        if name in after.measurements
     }
     baselines = {name: was for name, (was, now) in known.items() if was and was == now}
-    speeds = {name: before[name].median for name in baselines.values()}
+    speeds = {name: before.measurements[name].median for name in baselines.values()}
 
-    def seconds(run: _Run, name: str) -> tuple[float, ...]:
-        baseline = baselines[name]
-        rounds = zip(run[name].seconds, run[baseline].seconds, strict=True)
-        return tuple(own * speeds[baseline] / other for own, other in rounds)
-
-    def scaled(run: _Run) -> _Run:
-        return {
-            # The other metrics are not scaled to the baseline.
-            name: dataclasses.replace(
-                measured,
-                seconds=seconds(run, name),
-                busy_seconds=(),
-                span_seconds=(),
-                sum_seconds=(),
-            )
+    def scaled(run: Baseline) -> Baseline:
+        measurements = {
+            name: relative_to(measured, run.measurements[baselines[name]], speeds[baselines[name]])
             if name in baselines
             else measured
-            for name, measured in run.items()
+            for name, measured in run.measurements.items()
             if name not in speeds
         }
+        repeats = {name: one for name, one in run.repeats.items() if name not in baselines}
+        for name in baselines.keys() & run.relative.keys():
+            repeats[name] = run.relative[name].times(speeds[baselines[name]])
+        return Baseline(measurements, repeats)
 
     drifts = [
         Difference(f"baseline of {name}", was or "unknown", now or "unknown")
         for name, (was, now) in known.items()
         if was != now  # then judged by its own time
     ]
-    drifts += [
-        Difference(f"baseline {name}", format_seconds(speed), format_seconds(after[name].median))
-        for name, speed in sorted(speeds.items())
-        if abs(after[name].median / speed - 1) > margin
-    ]
+    for name, speed in sorted(speeds.items()):
+        now = after.measurements[name].median
+        if abs(now / speed - 1) > margin:
+            drifts.append(
+                Difference(f"baseline {name}", format_seconds(speed), format_seconds(now))
+            )
     return scaled(before), scaled(after), tuple(drifts)
-
-
-def _baseline_of(name: str, run: _Run) -> str:
-    """Return the name of the baseline that it was interleaved with; empty if it is unknown.
-
-    A measurement that has a baseline is judged, and therefore cannot be a baseline.
-    """
-    baseline = run[name].provenance.get("baseline")
-    if not isinstance(baseline, str) or baseline not in run or baseline == name:
-        return ""
-    if run[baseline].provenance.get("baseline") in run:
-        return ""
-    seconds = run[baseline].seconds
-    return (
-        baseline if len(seconds) == len(run[name].seconds) and min(seconds, default=0) > 0 else ""
-    )
 
 
 def _reproducer(measured: Measurement | None) -> str:
@@ -214,6 +212,43 @@ class _Compared:
     ratio: Ratio | None
     reason: Reason | None = None
     sentence: str = ""
+    noise: Noise | None = None  # calibrated
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bar:
+    """What a name must exceed to be slower or faster.
+
+    Attributes:
+        margin: relative difference that counts as equal.
+        tested: relative difference that must be exceeded beyond chance.
+        chance: probability of exceeding it by chance, adjusted for the number of names.
+        limit: largest such probability.
+    """
+
+    margin: float
+    tested: float
+    chance: float
+    limit: float
+
+
+def _bars(
+    ratios: Mapping[str, LogRatio],
+    noises: Mapping[str, Noise | None],
+    margin: float,
+    false_discoveries: float,
+) -> dict[str, _Bar]:
+    """Return each name's bar: the common margin, or for a name with a noise its own."""
+    common = [name for name in ratios if noises.get(name) is None]
+    chances = adjusted([ratios[name].p_value(margin) for name in common])
+    bars = {
+        name: _Bar(margin, margin, chance, false_discoveries)
+        for name, chance in zip(common, chances, strict=True)
+    }
+    for name, noise in noises.items():
+        if noise is not None:
+            bars[name] = _Bar(noise.margin, 0.0, ratios[name].p_value(0.0), FALSE_ALARMS)
+    return bars
 
 
 def _known(compared: _Compared) -> LogRatio:
@@ -221,7 +256,8 @@ def _known(compared: _Compared) -> LogRatio:
     return compared.known
 
 
-def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Compared:
+def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -> _Compared:
+    before, after = earlier.measurements[name], later.measurements[name]
     for which, measured in (("before", before), ("now", after)):
         if not measured.median > 0:
             why = (
@@ -230,55 +266,38 @@ def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Com
                 else f"its median {which} is {measured.median:.3g} s"
             )
             return _Compared(None, None, "no-time", f"{why}, so there is no ratio")
-    pair = LogRatio(_log_median(after), _log_median(before))
+    was, now = earlier.repeats.get(name), later.repeats.get(name)
+    noise = was.noise if was is not None else None
+    if noise is not None:
+        pair = LogRatio(
+            calibrated_log_median(after, now, noise), calibrated_log_median(before, was, noise)
+        )
+    else:
+        spread = max(0.0 if each is None else each.spread for each in (was, now))
+        pair = LogRatio(log_median(after, now, spread), log_median(before, was, spread))
     low, high = pair.interval()
     ratio = Ratio(exponential(pair.value), exponential(low), exponential(high))
     why = incomparable(before, after, same_gpu)
     if why:
         return _Compared(None, ratio, "other-conditions", why)
-    return _Compared(pair, ratio)
-
-
-def _log_median(measured: Measurement) -> LogMedian:
-    between = _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
-    if measured.between_runs:
-        between = 0.0  # already included in the interval
-    return LogMedian.of_interval(
-        measured.median, *measured.median_interval, measured.interval_count, between
-    )
+    return _Compared(pair, ratio, noise=noise)
 
 
 def _judge(
-    name: str,
-    pair: tuple[Measurement, Measurement],
-    compared: _Compared,
-    margin: float,
-    chance: float | None,
-    false_discoveries: float,
+    name: str, pair: tuple[Measurement, Measurement], compared: _Compared, bar: _Bar | None
 ) -> Change:
     verdict: Verdict = "uncertain"
     reason, sentence = compared.reason, compared.sentence
-    if chance is not None:
+    if bar is not None:
         ratio = compared.ratio
         assert ratio is not None
-        if chance <= false_discoveries:
+        if bar.chance <= bar.limit:
             verdict = "slower" if ratio.value > 1 else "faster"
+        elif _C.judge(ratio.low, ratio.high, bar.margin) == "same":
+            verdict = "same"
         else:
-            alone = _C.judge(ratio.low, ratio.high, margin)
-            verdict = "same" if alone == "same" else "uncertain"
-            if verdict == "uncertain":
-                own_chance = _known(compared).p_value(margin)
-                if alone != "uncertain" and own_chance > false_discoveries:
-                    reason, sentence = (
-                        "at-the-margin",
-                        (
-                            f"it would be {alone} at a false-discovery rate of "
-                            f"{own_chance:.2g}, but is not at {false_discoveries:.2g}"
-                        ),
-                    )
-                else:
-                    reason, sentence = _doubt(ratio, margin, alone, chance, pair)
-    contradicted = _contradiction(verdict, pair, margin)
+            reason, sentence = _doubt(ratio, _known(compared), bar, pair)
+    contradicted = _contradiction(verdict, pair, _MARGIN if bar is None else bar.margin)
     before, after = (measured.median for measured in pair)
     return Change(
         name,
@@ -286,10 +305,11 @@ def _judge(
         before,
         after,
         compared.ratio,
-        chance,
+        None if bar is None else bar.chance,
         reason,
         sentence="; ".join(filter(None, (contradicted, sentence))),
         contradiction=contradicted,
+        margin=None if bar is None else bar.margin,
     )
 
 
@@ -349,26 +369,35 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
     )
     if not min(before.median, after.median) > 0:
         return ""
-    low, high = LogRatio(_log_median(after), _log_median(before)).interval()
+    low, high = LogRatio(log_median(after), log_median(before)).interval()
     ratio = Ratio(after.median / before.median, exponential(low), exponential(high))
     return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)
 
 
 def _doubt(
-    ratio: Ratio, margin: float, alone: str, chance: float, pair: tuple[Measurement, Measurement]
+    ratio: Ratio, known: LogRatio, bar: _Bar, pair: tuple[Measurement, Measurement]
 ) -> tuple[Reason, str]:
-    if alone != "uncertain":
+    alone = _C.judge(ratio.low, ratio.high, bar.tested)
+    if alone in ("slower", "faster"):
+        own_chance = known.p_value(bar.tested)
+        if own_chance > bar.limit:
+            return "at-the-margin", (
+                f"it would be {alone} at a false-discovery rate of {own_chance:.2g}, but is not "
+                f"at {bar.limit:.2g}"
+            )
         return "one-of-many", (
             f"it would be {alone} if it were the only one, but among all names a difference like "
-            f"this can occur by chance (adjusted p-value {chance:.2g})"
+            f"this can occur by chance (adjusted p-value {bar.chance:.2g})"
         )
     if not all(math.isfinite(measured.median_interval[0]) for measured in pair):
         few = " and ".join(str(len(measured.seconds)) for measured in pair)
         return "too-few-samples", f"{few} samples give no interval at that confidence"
     half = (ratio.high - ratio.low) / 2
-    if half <= margin:
+    if half <= bar.margin:
         return "at-the-margin", (
             f"the margin's edge lies within {ratio.low:.4f} .. {ratio.high:.4f}"
         )
     interval = f"{ratio.low:.4f} .. {ratio.high:.4f}"
-    return "wide-interval", f"the interval, {interval}, is wider than the margin of {margin:.2%}"
+    return "wide-interval", (
+        f"the interval, {interval}, is wider than the margin of {bar.margin:.2%}"
+    )

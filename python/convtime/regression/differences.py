@@ -14,23 +14,10 @@ from convtime.timing.measurement import Measurement
 #: How two GPUs are recognized as the same.
 SameGpu = Literal["model", "uuid"]
 
-#: Provenance fields, in the order of how much a difference explains.
-_PROVENANCE = (
-    "gpu",
-    "gpu_uuid",
-    "cpu",
-    "driver",
-    "cuda",
-    "cudnn",
-    "torch",
-    "convtime",
-    "threads",
-    "cores",
-    "tracers",
-    "gc",
-    "huge_pages",
-)
-_CODE = ("commit", "uncommitted changes")
+#: Fields by what a difference in them points to, in the order of how much it explains.
+HARDWARE = ("gpu", "gpu_uuid", "cpu", "driver", "cores")
+SOFTWARE = ("cuda", "cudnn", "torch")
+CODE = ("commit", "uncommitted changes")
 _CONDITIONS = (
     "method",
     "metric",
@@ -41,13 +28,19 @@ _CONDITIONS = (
     "regime",
     "clocks",
     "pin",
-    "exclusive",
+)
+METHOD = (*_CONDITIONS, "convtime", "threads", "tracers", "gc", "huge_pages")
+_PROVENANCE = (
+    *HARDWARE,
+    *SOFTWARE,
+    *("convtime", "threads", "tracers", "gc", "huge_pages", "governor"),
 )
 # Times that differ in one of these fields are not comparable.
 _OF_ANOTHER_KIND = ("method", "cache", "placement", "pages")
 _UNKNOWN = (None, "unknown")
 _SAME_CLOCK = 0.01
 _SAME_LOAD = 1.0  # processes
+_SHOWN_OF_COMMIT = 10  # characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +68,7 @@ def all_differences(
 ) -> tuple[Difference, ...]:
     """Return the differences of all pairs, each once, with the number of pairs that have it."""
     counts = Counter(found for pair in pairs for found in differences(*pair))
-    order = (*_CODE, *_PROVENANCE)
+    order = (*CODE, *_PROVENANCE)
     ranks = {what: rank for rank, what in enumerate(order)}
     found = [dataclasses.replace(difference, count=count) for difference, count in counts.items()]
     return tuple(sorted(found, key=lambda difference: ranks.get(difference.what, len(order))))
@@ -102,15 +95,36 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
 
 
 def _facts(measured: Measurement) -> dict[str, Any]:
-    facts = {what: measured.provenance.get(what) for what in (*_PROVENANCE, "governor")}
+    facts = {what: measured.provenance.get(what) for what in _PROVENANCE}
     if "tracers" in measured.provenance and facts["tracers"] is None:  # older files lack the field
         facts["tracers"] = "none"
     facts["commit"] = _git(measured).get("commit")
-    for what in _CONDITIONS:
+    for what in (*_CONDITIONS, "exclusive"):
         value = getattr(measured, what)
         facts[what] = value.used if isinstance(value, Condition) else value
     facts["pin"] = "none" if measured.pin is None else measured.pin
     return facts
+
+
+def is_committed(measured: Measurement) -> bool:
+    """Return whether its code is that of a recorded commit."""
+    git = _git(measured)
+    return bool(git.get("commit")) and git.get("dirty") is False
+
+
+def environment(pairs: Iterable[tuple[Measurement, Measurement]]) -> dict[str, str]:
+    """Return the machine, the versions and the commits of the first pair, with their changes."""
+    found: dict[str, str] = {}
+    for before, after in pairs:
+        was, now = _facts(before), _facts(after)
+        machine = "cpu" if after.device == "cpu" else "gpu"
+        for what in (machine, "driver", *SOFTWARE, "convtime", "commit"):
+            shown = _SHOWN_OF_COMMIT if what == "commit" else None
+            values = [str(value)[:shown] for value in (was[what], now[what]) if value]
+            if values:
+                found[what] = " → ".join(dict.fromkeys(values))
+        break
+    return found
 
 
 def _git(measured: Measurement) -> Mapping[str, Any]:
@@ -156,21 +170,3 @@ def incomparable(before: Measurement, after: Measurement, same_gpu: SameGpu) -> 
     if "regime" in found and "SM clock" in found:
         return f"its {found['regime']}, at another clock ({found['SM clock']})"
     return ""
-
-
-def cause(found: Iterable[Difference], same_gpu: SameGpu) -> str:
-    """Return possible causes of a change in times, as far as they were recorded."""
-    names = [difference.what for difference in found]
-    code = any(what in _CODE for what in names)
-    others = [
-        what
-        for what in dict.fromkeys(names)
-        if what not in _CODE and not (what == "gpu_uuid" and same_gpu == "model")
-    ]
-    if code and not others:
-        return "the code: no other recorded property differs"
-    if code:
-        return f"the code or any of these, which also differ: {', '.join(others)}"
-    if others:
-        return f"one of these, which differ: {', '.join(others)}"
-    return "unknown: no recorded property differs"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from convtime.core.markdown import escaped
@@ -12,9 +12,11 @@ from convtime.timing.verdict import ChangeVerdict
 
 if TYPE_CHECKING:
     from convtime.regression.changes import Change, Changes
+    from convtime.regression.common import CommonChange
 
 _VERDICTS: tuple[ChangeVerdict, ...] = get_args(ChangeVerdict)
 _QUIET: tuple[ChangeVerdict, ...] = ("same",)  # shown only as a count
+_NAMED = 5  # tests in a headline
 _HEADERS = ("verdict", "ratio [95 %]", "before → after", "name")
 
 
@@ -28,36 +30,92 @@ def line(changes: Changes) -> str:
 
 def details(changes: Changes) -> Iterator[Block]:
     """Yield a table with a row per change other than ``same``, and its remarks below the name."""
-    yield Line(f"{line(changes)} (margin {changes.margin:.2%})")
+    yield Line(f"{line(changes)} (margin {_margins(changes)})")
+    if changes.common is not None:
+        yield Sentences([_common(changes)])
     rows = [
         (change.verdict, *_cells(change), (change.name, *_remarks(change)))
         for change in _worst_first(changes)
     ]
     yield Table(_HEADERS, rows, right=_HEADERS[1:3])
-    if changes.changes:
-        yield Sentences([f"cause: {changes.cause}"])
-    yield Sentences(_differences(changes), indent=2, tight=bool(changes.changes))
+    if changes.differences:
+        yield Sentences(_differences(changes), title="recorded differences:")
     yield Sentences(_other_results(changes))
 
 
-def markdown(changes: Changes) -> str:
-    """Return :func:`details` as Markdown; names are escaped."""
-    lines = [f"**{escaped(line(changes))}** (margin {changes.margin:.2%})"]
+def markdown(changes: Changes, failures: Collection[str]) -> str:
+    """Return :func:`details` as Markdown, headline and environment first; names are escaped."""
+    lines = [f"**{escaped(headline(changes, failures))}**", ""] if failures else []
+    if changes.environment:
+        lines += [" · ".join(escaped(f"{k} {v}") for k, v in changes.environment.items()), ""]
+    lines += [f"{escaped(line(changes))} (margin {_margins(changes)})"]
+    if changes.common is not None:
+        lines += ["", escaped(_common(changes))]
     rows = _worst_first(changes)
     if rows:
         lines += ["", "| verdict | ratio | median | name | |", "|---|--:|--:|---|---|"]
     for change in rows:
         cells = (change.verdict, *_cells(change), change.name, "; ".join(_remarks(change)))
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
-    if changes.changes:
-        lines += ["", f"Cause: {escaped(changes.cause)}"]
     if changes.differences:
-        lines.append("")
+        lines += ["", "Recorded differences:", ""]
     lines += [f"- {escaped(difference)}" for difference in _differences(changes)]
     if changes.different:
         lines.append("")
     lines += [f"- {escaped(result)}" for result in _other_results(changes)]
     return "\n".join(lines) + "\n"
+
+
+def headline(changes: Changes, failures: Collection[str]) -> str:
+    """Return whether a gate with these failures passes, and otherwise the names and reasons."""
+    found: dict[str, list[str]] = {}
+    common = changes.common
+    for change in changes.changes:
+        for kind in change.kinds:
+            if kind in failures and not (
+                common and kind == common.verdict and _is_in(change, common)
+            ):
+                found.setdefault(kind, []).append(f"{change.name}{_size(change, kind)}")
+    if "different" in failures and changes.different:
+        found["different"] = list(changes.different)
+    told = [f"{kind}: {_some(names)}" for kind, names in found.items()]
+    if common is not None and common.verdict in failures:
+        told.insert(0, f"{common}, {_some(common.names)}")
+    if told:
+        return f"failed: {'; '.join(told)}"
+    return f"passed: {len(changes.changes)} compared, none {' or '.join(sorted(failures))}"
+
+
+def _size(change: Change, kind: str) -> str:
+    """Return the size of a slowdown or speedup, with its margin and cause."""
+    if kind not in ("slower", "faster") or change.ratio is None or change.margin is None:
+        return ""
+    cause = "" if change.attribution is None else f", {change.attribution.cause}"
+    return f" ({change.ratio.value:.3f}, margin {change.margin:.1%}{cause})"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def _is_in(change: Change, common: CommonChange | None) -> bool:
+    return common is not None and change.name in common.names
+
+
+def _common(changes: Changes) -> str:
+    common = changes.common
+    assert common is not None
+    (first, *_) = (changes[name].attribution for name in common.names)
+    return f"{common}; cause: {first}"
+
+
+def _margins(changes: Changes) -> str:
+    """Return the common margin, or the range of calibrated ones."""
+    margins = sorted(each.margin for each in changes.changes if each.margin is not None)
+    if not margins or margins[0] == margins[-1]:
+        return f"{margins[0] if margins else changes.margin:.2%}"
+    return f"{margins[0]:.2%} to {margins[-1]:.2%}"
 
 
 def _differences(changes: Changes) -> list[str]:
@@ -75,7 +133,12 @@ def _worst_first(changes: Changes) -> list[Change]:
         ratio = 1.0 if change.ratio is None else change.ratio.value
         return _VERDICTS.index(change.verdict), -max(ratio, 1 / ratio if ratio else 1.0)
 
-    told = (each for each in changes.changes if not set(each.kinds).issubset(_QUIET))
+    common = changes.common
+    told = (
+        each
+        for each in changes.changes
+        if not set(each.kinds).issubset(_QUIET) and not _is_in(each, common)
+    )
     return sorted(told, key=key)
 
 
@@ -88,6 +151,8 @@ def _cells(change: Change) -> tuple[str, str]:
 def _remarks(change: Change) -> Iterator[str]:
     if change.sentence:
         yield change.sentence
+    if change.attribution is not None:
+        yield f"cause: {change.attribution}"
     if change.reproducer and change.verdict in ("slower", "uncertain"):
         yield f"again: {change.reproducer}"
 

@@ -29,8 +29,9 @@ class LogMedian:
         below: sampling standard error towards shorter times; infinite if unknown.
         above: sampling standard error towards longer times; infinite if unknown.
         degrees_of_freedom: degrees of freedom of both standard errors.
-        between_processes: standard deviation of medians between processes, a value that is known
-            in advance.
+        between_processes: standard deviation of the value between processes.
+        processes: number of processes that this standard deviation was estimated from; infinite if
+            it is known in advance.
     """
 
     value: float
@@ -38,6 +39,7 @@ class LogMedian:
     above: float
     degrees_of_freedom: int
     between_processes: float
+    processes: float = math.inf
 
     @classmethod
     def of_interval(
@@ -51,10 +53,17 @@ class LogMedian:
         above = math.log(high) - value if math.isfinite(high) else math.inf
         return cls(value, below / quantile, above / quantile, degrees_of_freedom, between_processes)
 
+    @property
+    def error(self) -> float:
+        """Sampling standard error, on average over both sides."""
+        return (self.below + self.above) / 2
+
     def reach(self, error: float, z: float) -> float:
         """Return an interval's half-width for one of the errors and a normal quantile ``z``."""
         sampled = error * student_of_normal(z, self.degrees_of_freedom)
-        return math.hypot(sampled, self.between_processes * z)
+        return math.hypot(
+            sampled, self.between_processes * student_of_normal(z, self.processes - 1)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +146,19 @@ def student_of_normal(z: float, degrees_of_freedom: float) -> float:
     the approximation's error in the tails is conservative.
     """
     n = degrees_of_freedom
+    if math.isinf(n):
+        return z
     ratio = z * (8 * n + 3) / (8 * n + 1)
     try:
         return math.sqrt(n * math.expm1(ratio * ratio / n))
     except OverflowError:
         return math.inf
+
+
+def normal_of_student(t: float, degrees_of_freedom: float) -> float:
+    """Reverse :func:`student_of_normal`."""
+    n = degrees_of_freedom
+    return math.sqrt(n * math.log1p(t * t / n)) * (8 * n + 1) / (8 * n + 3)
 
 
 def student_quantile(probability: float, degrees_of_freedom: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from convtime.conv.engines.engine_table import EngineTable
 from convtime.conv.explain.explanation import Explanation
 from convtime.core.codec import Stored
 from convtime.core.proof import Proof
@@ -13,8 +14,10 @@ from convtime.device.clock_trace import ClockTrace
 from convtime.diagnosis.diagnosis import Diagnosis
 from convtime.exchange.files import Found, read_file
 from convtime.health.examination import Examination
+from convtime.histories.result import History
 from convtime.recording.module_times import ModuleTimes
 from convtime.recording.recording import Recording
+from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Changes
 from convtime.sweeps.result import Sweep
 from convtime.sweeps.table import ComparisonTable
@@ -25,18 +28,9 @@ from convtime.tuning.race_result import Race
 _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
-        *(Changes, ClockTrace, Comparison, ComparisonTable, Counters, Diagnosis, Energy),
-        *(
-            Examination,
-            Explanation,
-            Measurement,
-            ModuleTimes,
-            PeakMemory,
-            Proof,
-            Race,
-            Recording,
-            Sweep,
-        ),
+        *(Baseline, Changes, ClockTrace, Comparison, ComparisonTable, Counters, Diagnosis, Energy),
+        *(EngineTable, Examination, Explanation, History, Measurement, ModuleTimes, PeakMemory),
+        *(Proof, Race, Recording, Sweep),
     )
 }
 
@@ -51,8 +45,8 @@ def load(path: str | os.PathLike[str]) -> Found:
         path: the file.
 
     Returns:
-        The result. For a saved run, ``convtime conv --json`` and files of other tools, it is a dict
-        of measurements by name (see :func:`convtime.read_measurements`).
+        The result. For ``convtime conv --json`` and files of other tools, it is a dict of
+        measurements by name (see :func:`convtime.read_measurements`).
 
     Raises:
         InputError: the file cannot be read; the message says in one sentence why.

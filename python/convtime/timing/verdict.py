@@ -148,7 +148,7 @@ def exit_code_of(
     return (uncertain, causes) if causes and uncertain else (0, [])
 
 
-def check_failures(fail_on: Failure | Collection[Failure], finds: Collection[str]) -> set[str]:
+def check_failures(fail_on: str | Collection[str], finds: Collection[str]) -> set[str]:
     """Return ``fail_on`` as a set.
 
     Raises:

@@ -45,22 +45,25 @@ _LAYERS: dict[type[torch.nn.Module], str] = {
     getattr(torch.nn, kind.layer): kind.function for kind in KINDS
 }
 _TAKEN = (
-    f"explain takes {', '.join(_SIGNATURES)} of torch.nn.functional or convtime.ops, or a module "
-    "of torch.nn or convtime.nn that calls one of them"
+    f"takes {', '.join(_SIGNATURES)} of torch.nn.functional or convtime.ops, or a module of "
+    "torch.nn or convtime.nn that calls one of them"
 )
 # Forward pre-hooks that compute the weight and leave the input unchanged.
 _WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 
-def function_of(fn: object) -> str:
-    """Return the name of the function that fn is, or that the module calls."""
+def function_of(fn: object, caller: str = "explain") -> str:
+    """Return the name of the function that fn is, or that the module calls.
+
+    ``caller`` is the function that errors are about, also below.
+    """
     for kind, op in _LAYERS.items():
         if isinstance(fn, kind):
             reason = _why_not_plain(fn)
             if reason:
                 raise TypeError(
-                    f"{_TAKEN}; got a {type(fn).__name__} that may compute something else: "
-                    f"{reason}; explain torch.nn.functional.{op} with its tensors instead"
+                    f"{caller} {_TAKEN}; got a {type(fn).__name__} that may compute something "
+                    f"else: {reason}; pass torch.nn.functional.{op} with its tensors instead"
                 )
             return op
     for op in _SIGNATURES:
@@ -70,9 +73,9 @@ def function_of(fn: object) -> str:
     if isinstance(fn, torch.nn.Module):
         inside = sum(isinstance(module, tuple(_LAYERS)) for module in fn.modules())
         if inside:
-            hint = f"; it contains {inside} convolution(s), which can be explained one by one"
+            hint = f"; it contains {inside} convolution(s), which can be passed one by one"
     name = getattr(fn, "__name__", type(fn).__name__)
-    raise TypeError(f"{_TAKEN}; got {name}{hint}")
+    raise TypeError(f"{caller} {_TAKEN}; got {name}{hint}")
 
 
 def _why_not_plain(module: torch.nn.Module) -> str | None:
@@ -130,27 +133,25 @@ def _module_input(
     return input, output_padding
 
 
-def prepare(bound: BoundCall) -> tuple[ConvTensors, ConvCall]:
+def prepare(bound: BoundCall, caller: str = "explain") -> tuple[ConvTensors, ConvCall]:
     """Return the call as PyTorch's selection sees it: batched, cast, with numeric padding.
 
     Raises:
         ValueError: the device or dtype is unsupported.
     """
     if bound.input.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"explain works on a CPU or a GPU, got a tensor on {bound.input.device}")
+        raise ValueError(f"{caller} works on a CPU or a GPU, got a tensor on {bound.input.device}")
     batched = bound.input.dim() == bound.weight.dim()
     tensors = [bound.input if batched else bound.input.unsqueeze(0), bound.weight]
     if bound.bias is not None:
         tensors.append(bound.bias)
     x, w, *bias = map(_autocast, tensors)
     if x.dtype not in DTYPES:
-        raise ValueError(f"explain: the dtype must be one of {DTYPES}, got {x.dtype}")
+        raise ValueError(f"{caller}: the dtype must be one of {DTYPES}, got {x.dtype}")
     rank = w.dim() - 2
     stride, dilation = per_dimension(bound.stride, rank), per_dimension(bound.dilation, rank)
     if isinstance(bound.padding, str):
-        padding, surplus = resolve_padding(
-            "explain", rank, w.shape, stride, bound.padding, dilation
-        )
+        padding, surplus = resolve_padding(caller, rank, w.shape, stride, bound.padding, dilation)
         x = pad_end(x, surplus)
     else:
         padding = per_dimension(bound.padding, rank)

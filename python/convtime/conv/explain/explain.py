@@ -93,25 +93,27 @@ def explain(
     bound = bind(function, candidate.fn, candidate.args, candidate.kwargs)
     tensors, call = prepare(bound)
     device = tensors.x.device
-    passes = [FPROP, *_backward_passes(bound, backward)]
+    passes = [FPROP, *backward_passes(bound, backward)]
     # Like the op outside of autocast: the tensors are already cast.
     with torch.autocast(device.type, enabled=False), PlanOracle(device) as oracle:
         if passes != [FPROP]:
-            tensors, call = _with_grad_output(tensors, call)
+            tensors, call = with_grad_output(tensors, call)
         found = tuple(
             _explain_pass(name, call, tensors, bound.policy, oracle, timing) for name in passes
         )
     return Explanation(call, str(device), bound.policy, found, provenance(device))
 
 
-def _backward_passes(bound: BoundCall, backward: bool | None) -> Iterator[str]:
+def backward_passes(bound: BoundCall, backward: bool | None) -> Iterator[str]:
+    """Yield the gradient passes that are requested, or that input and weight request."""
     for name, tensor in ((DGRAD, bound.input), (WGRAD, bound.weight)):
         wanted = torch.is_grad_enabled() and tensor.requires_grad if backward is None else backward
         if wanted:
             yield name
 
 
-def _with_grad_output(tensors: ConvTensors, call: ConvCall) -> tuple[ConvTensors, ConvCall]:
+def with_grad_output(tensors: ConvTensors, call: ConvCall) -> tuple[ConvTensors, ConvCall]:
+    """Add a random gradient of the output, in the layout of PyTorch's output."""
     with torch.no_grad():
         grad_output = torch.randn_like(call.pytorch_call(FPROP, tensors)())
     return (

@@ -1,0 +1,1 @@
+"""All engines of cuDNN for a convolution."""

@@ -1,0 +1,117 @@
+"""Show an EngineTable: the fastest engines and PyTorch's choice, then all facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from convtime.core.page import Block, Details, Line, Sentences, Table
+from convtime.core.text import printable
+from convtime.core.units import format_bytes, format_seconds
+from convtime.timing.show import estimate
+
+if TYPE_CHECKING:
+    from convtime.conv.engines.engine_table import EngineResult, EngineTable, PassEngines
+
+# Engines with larger errors, relative to PyTorch's, are not a choice for the same model.
+MOST_ERROR = 1.1
+_NUMBERS = ("over PyTorch", "workspace", "error")
+
+
+def line(table: EngineTable) -> str:
+    """Return one line with the problem and the numbers of engines."""
+    told = ", ".join(
+        f"{found.name} {len(found.timed)} of {len(found.engines)} engines run"
+        for found in table.passes
+    )
+    return printable(f"{table.call.problem.label}, {table.call.dtype}: {told}")
+
+
+def printed(table: EngineTable) -> Iterator[Block]:
+    """Yield for each pass PyTorch's choice, and the engines that run, the fastest first."""
+    yield Line(line(table))
+    for found in table.passes:
+        yield Table(
+            ("", "time [95 %]", *_NUMBERS, "repeats", "listed"),
+            [_row(found, engine) for engine in found.timed],
+            right=_NUMBERS,
+            title=_title(found),
+        )
+        yield Sentences(_sentences(found))
+
+
+def details(table: EngineTable) -> Iterator[Block]:
+    """Yield :func:`printed`, all facts of the engines, and why the others do not run."""
+    yield from printed(table)
+    for found in table.passes:
+        facts = Table(
+            ("", "settings", "numerics", "behavior", "shared memory", "built in"),
+            [_facts(engine) for engine in found.timed],
+        )
+        refused = Table(
+            ("not run", "why"),
+            [(engine.tag, engine.refused) for engine in found.engines if engine.refused],
+        )
+        yield Details([facts, refused], title=f"{found.name} in full")
+
+
+def _title(found: PassEngines) -> str:
+    chosen = found.pytorch_tag or f"not known: {found.unknown}"
+    return f"{found.name}: PyTorch's plan is {chosen}, its call takes {estimate(found.pytorch)}"
+
+
+def _row(found: PassEngines, engine: EngineResult) -> list[str]:
+    assert engine.measurement is not None
+    name = f"{engine.tag} (PyTorch's)" if engine.tag == found.pytorch_tag else engine.tag
+    return [
+        name,
+        estimate(engine.measurement),
+        f"{found.pytorch.median / engine.measurement.median:.2f}×",
+        _bytes(engine.workspace_bytes),
+        "–" if engine.error is None else f"{engine.error:.1e}",
+        "yes" if engine.repeats else "NO",
+        ", ".join(f"{place} {position}" for place, position in engine.places),
+    ]
+
+
+def _sentences(found: PassEngines) -> Iterator[str]:
+    if not found.engines:
+        yield f"PyTorch selects {found.backend}, which has no engines of cuDNN"
+    elif not found.timed:
+        yield "no engine ran"
+    refused = sum(1 for engine in found.engines if engine.refused)
+    if refused:
+        yield f"{refused} engines were not run; details() has the reasons"
+    if found.pytorch_error is None:
+        return
+    larger = [
+        engine.tag
+        for engine in found.timed
+        if engine.error is not None and engine.error > MOST_ERROR * found.pytorch_error
+    ]
+    if larger:
+        yield (
+            f"less exact than {MOST_ERROR}× PyTorch's error, {found.pytorch_error:.1e}: "
+            f"{', '.join(larger)}"
+        )
+
+
+def _bytes(count: int | None) -> str:
+    return "–" if count is None else format_bytes(count)
+
+
+def _facts(engine: EngineResult) -> list[str]:
+    settings = [
+        f"k{each.knob} {each.minimum} to {each.maximum}"
+        + (f" in steps of {each.step}" if each.step > 1 else "")
+        for each in engine.knob_ranges
+    ]
+    built = "–" if engine.build_seconds is None else format_seconds(engine.build_seconds)
+    return [
+        engine.tag,
+        ", ".join(settings) or "none",
+        ", ".join(engine.numerical_notes) or "none",
+        ", ".join(engine.behavior_notes) or "none",
+        _bytes(engine.shared_memory_bytes),
+        built,
+    ]

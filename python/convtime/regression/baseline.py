@@ -1,0 +1,188 @@
+"""A baseline: the measurements of several runs of the same tests, and their noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from convtime.core import codec
+from convtime.core.shown import Shown
+from convtime.regression import show_baseline
+from convtime.regression.medians import standard_error
+from convtime.regression.noise import Repeats
+from convtime.timing.measurement import Measurement
+
+Run = Mapping[str, Measurement]
+_Repeats = Mapping[str, Repeats]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Baseline(codec.Stored, Shown, show=show_baseline):
+    """Several runs of the same tests, saved by the pytest plugin.
+
+    Attributes:
+        measurements: by name, the measurement of the most typical run of its test.
+        repeats: by name, the medians of all runs.
+        relative: the same relative to the reference operation that ``compare`` interleaved; only
+            for names that have one.
+    """
+
+    measurements: Mapping[str, Measurement]
+    repeats: Mapping[str, Repeats] = dataclasses.field(default_factory=dict)
+    relative: Mapping[str, Repeats] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], tests: Mapping[str, str], *, calibrated: bool) -> Baseline:
+        """Combine the runs of unchanged tests.
+
+        Args:
+            runs: the measurements of each run, by name; a run can lack some names.
+            tests: for each name of the first run, its test.
+            calibrated: whether to derive each name's noise and margin.
+        """
+        by_name = {name: [run[name] for run in runs if name in run] for name in tests}
+        ratios = {name: [*_ratios(name, runs)] for name in tests}
+        typical = {test: _most_typical(test, runs, tests) for test in tests.values()}
+        return cls(
+            {name: typical[test][name] for name, test in tests.items()},
+            _repeats(by_name, calibrated),
+            _repeats(ratios, calibrated),
+        )
+
+    def merged(self, earlier: Baseline, tests: Collection[str]) -> Baseline:
+        """Return this baseline with the earlier one's measurements of all other tests."""
+        kept = {name for name in earlier.measurements if not _is_of(name, tests)}
+
+        def both(field: str) -> dict[str, object]:
+            mine, theirs = getattr(self, field), getattr(earlier, field)
+            return {name: theirs[name] for name in theirs if name in kept} | dict(mine)
+
+        return Baseline(**{field.name: both(field.name) for field in dataclasses.fields(self)})  # type: ignore[arg-type]
+
+    def only(self, names: Collection[str]) -> Baseline:
+        """Return this baseline with only these names, as far as it has them."""
+        return Baseline(
+            {name: one for name, one in self.measurements.items() if name in names},
+            self.repeats,
+            self.relative,
+        )
+
+    def with_noise_of(self, calibrated: Baseline) -> Baseline:
+        """Return this baseline with another's calibrated noise."""
+
+        def noisy(mine: _Repeats, theirs: _Repeats) -> _Repeats:
+            return {
+                name: dataclasses.replace(one, noise=theirs[name].noise) if name in theirs else one
+                for name, one in mine.items()
+            }
+
+        return dataclasses.replace(
+            self,
+            repeats=noisy(self.repeats, calibrated.repeats),
+            relative=noisy(self.relative, calibrated.relative),
+        )
+
+    @property
+    def outlying(self) -> dict[int, list[str]]:
+        """For each run that is outlying for some names, their sentences; runs count from 1."""
+        found: dict[int, list[str]] = {}
+        for name, repeats in self.repeats.items():
+            for index in repeats.outlying:
+                factor = repeats.medians[index] / math.exp(repeats.log_median)
+                found.setdefault(index + 1, []).append(f"{name} ({factor:.2f}×)")
+        return found
+
+    @property
+    def too_noisy(self) -> tuple[str, ...]:
+        """Sentences about tests that find only changes too large to need a test.
+
+        A name with a reference operation counts by its time relative to that.
+        """
+        references = {reference_of(name, self.measurements) for name in self.measurements}
+        found = []
+        for name, measured in self.measurements.items():
+            repeats = self.relative.get(name, self.repeats.get(name))
+            noise = None if repeats is None or name in references else repeats.noise
+            if noise is not None and noise.too_noisy:
+                found.append(
+                    f"{name} takes {measured.sampling_seconds:.2g} s and finds only changes "
+                    f"beyond {noise.margin:.0%}"
+                )
+        return tuple(found)
+
+
+def _is_of(name: str, tests: Collection[str]) -> bool:
+    """Return whether a measurement's name is that of one of the tests, or follows it."""
+    return name in tests or any(name.startswith(f"{test} ") for test in tests)
+
+
+def _repeats(by_name: Mapping[str, Sequence[Measurement]], calibrated: bool) -> dict[str, Repeats]:
+    """Summarize the measurements of each name, if there are several and all have a time."""
+    found: dict[str, Repeats] = {}
+    for name, measurements in by_name.items():
+        medians = tuple(each.median for each in measurements)
+        if len(medians) > 1 and min(medians) > 0:
+            found[name] = Repeats(medians, tuple(map(standard_error, measurements)))
+            if calibrated:
+                tick = max(each.clock_tick / each.median for each in measurements)
+                found[name] = found[name].calibrated(tick)
+    return found
+
+
+def _ratios(name: str, runs: Sequence[Run]) -> Iterator[Measurement]:
+    """Yield the measurement in each run, in times of the reference operation of the same round."""
+    for run in runs:
+        reference = reference_of(name, run)
+        if reference:
+            yield relative_to(run[name], run[reference], 1.0)
+
+
+def reference_of(name: str, run: Run) -> str:
+    """Return the name of the baseline that it was interleaved with; empty if it is unknown.
+
+    A measurement that has a baseline is judged, and therefore cannot be a baseline.
+    """
+    if name not in run:
+        return ""
+    baseline = run[name].provenance.get("baseline")
+    if not isinstance(baseline, str) or baseline not in run or baseline == name:
+        return ""
+    if run[baseline].provenance.get("baseline") in run:
+        return ""
+    seconds = run[baseline].seconds
+    same_rounds = len(seconds) == len(run[name].seconds)
+    return baseline if same_rounds and min(seconds, default=0) > 0 else ""
+
+
+def relative_to(measured: Measurement, reference: Measurement, speed: float) -> Measurement:
+    """Divide each sample by the reference's of the same round, and multiply it by ``speed``.
+
+    The other metrics are left out, because they are not scaled.
+    """
+    rounds = zip(measured.seconds, reference.seconds, strict=True)
+    return dataclasses.replace(
+        measured,
+        seconds=tuple(own * speed / other for own, other in rounds),
+        busy_seconds=(),
+        span_seconds=(),
+        sum_seconds=(),
+        clock_tick=measured.clock_tick * speed / reference.median,
+    )
+
+
+def _most_typical(test: str, runs: Sequence[Run], tests: Mapping[str, str]) -> Run:
+    """Return the run whose times of a test are closest to their medians.
+
+    All of a test's times come from one run: they are judged relative to each other.
+    """
+    names = [name for name, of in tests.items() if of == test]
+    complete = [run for run in runs if all(name in run for name in names)]
+    centers = {name: statistics.median(run[name].median for run in complete) for name in names}
+    return min(
+        complete,
+        key=lambda run: max(
+            abs(run[name].median - center) / (center or 1.0) for name, center in centers.items()
+        ),
+    )

@@ -1,0 +1,159 @@
+"""The noise of a test between processes, and the smallest difference that can be found in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+from convtime.core import codec
+from convtime.regression.significance import student_quantile
+
+#: Share of unchanged tests that are found slower or faster in one run.
+FALSE_ALARMS = 0.001
+#: Share of the tests that changed by their margin and are found.
+POWER = 0.95
+#: Fewer processes say too little about the noise.
+LEAST_PROCESSES = 5
+#: A test whose margin is larger is not worth its time.
+TOO_NOISY = 0.10
+
+# The least standard deviation of medians between processes that was measured on an H200
+# (benchmarks/results, repeatability): a few processes can agree better than that by chance.
+_LEAST_SPREAD = 0.0007
+# A process is outlying if its distance from the median of all is more than this number of robust
+# standard deviations, and more than a share of the time.
+_OUTLYING = 5.0
+_OUTLYING_SHARE = 0.03
+_NORMAL_PER_MAD = 1.4826
+# A finding must be confirmed: each of two looks must find what is to be found with POWER.
+_POWER_OF_LOOK = (1 + POWER) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Noise of an unchanged test, as shares of its time.
+
+    Attributes:
+        processes: number of processes that it is estimated from, without outlying ones.
+        within: standard error of the median of one process.
+        between: standard deviation of the medians between processes, beyond ``within``.
+        margin: smallest slowdown that the gate finds with 95 % power, when it finds 0.1 % of the
+            unchanged tests slower or faster.
+    """
+
+    processes: int
+    within: float
+    between: float
+    margin: float
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the medians of all processes."""
+        return math.hypot(self.within, self.between)
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether the test finds only changes that are too large to need a test."""
+        return self.margin > TOO_NOISY
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeats:
+    """Medians of an unchanged test in several processes.
+
+    Attributes:
+        medians: the median of each process, in seconds or in times of a reference operation.
+        errors: standard error of each median within its process, as a share of it.
+        noise: the calibrated noise; None if it is not calibrated.
+    """
+
+    medians: tuple[float, ...]
+    errors: tuple[codec.UpperBound, ...]
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.errors) != len(self.medians):
+            raise ValueError(
+                f"repeats must have an error for each median, got {len(self.errors)} for "
+                f"{len(self.medians)}"
+            )
+        if not self.medians or not 0 < min(self.medians) <= max(self.medians) < math.inf:
+            raise ValueError(f"medians must be above 0 and finite, got {self.medians}")
+
+    @property
+    def outlying(self) -> tuple[int, ...]:
+        """Indices of outlying processes: they do not count."""
+        return outlying(self.medians)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the other processes."""
+        left_out = self.outlying
+        return tuple(index for index in range(len(self.medians)) if index not in left_out)
+
+    @property
+    def log_median(self) -> float:
+        """Mean of the logarithms of the medians."""
+        return statistics.fmean(math.log(self.medians[index]) for index in self.kept)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the medians, as a share; 0 for fewer than two."""
+        logs = [math.log(self.medians[index]) for index in self.kept]
+        return statistics.stdev(logs) if len(logs) > 1 else 0.0
+
+    def times(self, factor: float) -> Repeats:
+        """Return the repeats with each median multiplied by a factor."""
+        return dataclasses.replace(self, medians=tuple(factor * one for one in self.medians))
+
+    def calibrated(self, tick: float) -> Repeats:
+        """Return the repeats with their noise, if there are enough.
+
+        Args:
+            tick: the clock's tick, as a share of the median: no spread below its rounding counts.
+        """
+        return dataclasses.replace(self, noise=self._noise(tick))
+
+    def _noise(self, tick: float) -> Noise | None:
+        count = len(self.kept)
+        if count < LEAST_PROCESSES:
+            return None
+        within = statistics.median(self.errors[index] for index in self.kept)
+        if not math.isfinite(within):  # too few samples for an interval: all of it is between
+            within = 0.0
+        spread = max(self.spread, _LEAST_SPREAD, tick / math.sqrt(12))
+        within = min(within, spread)
+        between = math.sqrt(spread**2 - within**2)
+        return Noise(count, within, between, margin_of(spread, count))
+
+
+def margin_of(spread: float, processes: int) -> float:
+    """Return the smallest slowdown, as a share, that is found with 95 % power.
+
+    One process is compared with the mean of the calibrated ones. Both the threshold of the test and
+    its power follow Student's t, because the spread is estimated from the same processes.
+
+    Args:
+        spread: standard deviation of the medians between processes, as a share.
+        processes: number of calibrated processes.
+    """
+    error = spread * math.sqrt(1 + 1 / processes)
+    threshold = student_quantile(1 - FALSE_ALARMS / 2, processes - 1)
+    return math.expm1(error * (threshold + student_quantile(_POWER_OF_LOOK, processes - 1)))
+
+
+def outlying(medians: Sequence[float]) -> tuple[int, ...]:
+    """Return the indices of medians that differ from the others by more than noise does.
+
+    Fewer than three medians do not show which one is wrong.
+    """
+    if len(medians) < 3:
+        return ()
+    logs = [math.log(median) for median in medians]
+    center = statistics.median(logs)
+    distances = [abs(log - center) for log in logs]
+    robust = _NORMAL_PER_MAD * statistics.median(distances)
+    limit = max(_OUTLYING * robust, math.log1p(_OUTLYING_SHARE))
+    return tuple(index for index, distance in enumerate(distances) if distance > limit)

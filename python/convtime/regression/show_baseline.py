@@ -1,0 +1,57 @@
+"""Show a baseline: the noise and the margin of each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from convtime.core.page import Block, Line, Sentences, Table
+from convtime.core.units import format_seconds
+
+if TYPE_CHECKING:
+    from convtime.regression.baseline import Baseline
+    from convtime.regression.noise import Repeats
+
+_HEADERS = ("median", "runs", "noise within", "between processes", "margin", "name")
+
+
+def line(baseline: Baseline) -> str:
+    """Return the number of measurements, and of those that are calibrated."""
+    calibrated = sum(one.noise is not None for one in baseline.repeats.values())
+    return f"{len(baseline.measurements)} measurements, {calibrated} calibrated"
+
+
+def printed(baseline: Baseline) -> Iterator[Block]:
+    """Yield a row per measurement, relative ones after their time, and what is wrong with them."""
+    yield Line(line(baseline))
+    rows = []
+    for name, measured in baseline.measurements.items():
+        rows.append((format_seconds(measured.median), *_noise(baseline.repeats.get(name)), name))
+        if name in baseline.relative:
+            relative = baseline.relative[name]
+            rows.append((f"{relative.medians[0]:.3f}×", *_noise(relative), f"{name}, relative"))
+    yield Table(_HEADERS, rows, right=_HEADERS[:-1])
+    yield Sentences(remarks(baseline))
+
+
+def details(baseline: Baseline) -> Iterator[Block]:
+    """Yield all that is known, which is printed."""
+    return printed(baseline)
+
+
+def remarks(baseline: Baseline) -> Iterator[str]:
+    """Yield sentences about outlying runs and about tests that are too noisy."""
+    for run, names in sorted(baseline.outlying.items()):
+        yield f"run {run} is outlying and does not count for {', '.join(names)}"
+    for sentence in baseline.too_noisy:
+        yield f"too noisy to be worth its time: {sentence}"
+
+
+def _noise(repeats: Repeats | None) -> tuple[str, str, str, str]:
+    if repeats is None:
+        return "1", "", "", ""
+    count = str(len(repeats.kept))
+    if repeats.noise is None:
+        return count, "", "", ""
+    noise = repeats.noise
+    return count, f"{noise.within:.2%}", f"{noise.between:.2%}", f"{noise.margin:.2%}"

@@ -1,0 +1,164 @@
+"""Every engine of cuDNN for a convolution; PyTorch's choice is one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import convtime
+from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.engines.engine_table import EngineResult, EngineTable, KnobRange, PassEngines
+from convtime.timing.measurement import Measurement
+from tests.helpers.measurements import make
+from tests.helpers.texts import flat
+
+
+def taking(seconds: float) -> Measurement:
+    return make(seconds=(seconds,) * 9, busy_seconds=(), span_seconds=(), sum_seconds=())
+
+
+def make_table() -> EngineTable:
+    """A table as a GPU gives it: one engine runs faster than PyTorch's, one is less exact."""
+    call = ConvCall.of_layouts(
+        "float16",
+        TensorLayout((8, 64, 28, 28), (50176, 784, 28, 1)),
+        TensorLayout((64, 64, 3, 3), (576, 9, 3, 1)),
+        padding=(1, 1),
+    )
+    ran = EngineResult(
+        "ConvFwd_eng1_k2=8",
+        (("instant", 0), ("a", 0)),
+        (KnobRange(2, 0, 24, 8),),
+        ("TENSOR_CORE",),
+        (),
+        1 << 20,
+        4096,
+        build_seconds=0.01,
+        measurement=taking(20e-6),
+        error=1e-4,
+        repeats=True,
+    )
+    engines = (
+        ran,
+        dataclasses.replace(ran, tag="ConvFwd_eng2", measurement=taking(10e-6), repeats=False),
+        dataclasses.replace(ran, tag="ConvFwd_eng3", error=1e-2),
+        EngineResult("ConvFwd_eng4", (("index", 4),), refused="<b>not supported</b>"),
+    )
+    found = PassEngines(
+        "fprop",
+        "Cudnn",
+        taking(20e-6),
+        "ConvFwd_eng1_k2=8",
+        "",
+        1e-4,
+        engines,
+    )
+    return EngineTable(call, "cuda:0", (found,), {})
+
+
+def test_a_table_shows_the_fastest_first_and_pytorchs_choice() -> None:
+    table = make_table()
+    assert next(each.tag for each in table.passes[0].timed) == "ConvFwd_eng2"
+    shown = flat(table)
+    assert "fprop 3 of 4 engines run" in shown
+    assert "ConvFwd_eng1_k2=8 (PyTorch's) 20.00 µs" in shown
+    assert "2.00× 1 MiB 1.0e-04 NO instant 0, a 0" in shown
+    assert "less exact than 1.1× PyTorch's error, 1.0e-04: ConvFwd_eng3" in shown
+    assert "not supported" not in str(table)
+    details = " ".join(table.details().split())
+    assert "k2 0 to 24 in steps of 8" in details
+    assert "ConvFwd_eng4 <b>not supported</b>" in details
+    assert "&lt;b&gt;not supported" in table._repr_html_()
+
+
+def test_a_table_is_stored(tmp_path: Any) -> None:
+    table = make_table()
+    table.save(tmp_path / "engines.json")
+    assert convtime.load(tmp_path / "engines.json") == table
+
+
+def test_a_plot_has_pytorchs_choice() -> None:
+    pytest.importorskip("matplotlib")
+    axes = make_table().plot().axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["other engines", "PyTorch's choice"]
+
+
+def test_a_cpu_has_no_engines() -> None:
+    x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    with pytest.raises(ValueError, match="needs tensors on a GPU, where cuDNN runs, got .* on cpu"):
+        convtime.engines(F.conv2d, x, w)
+    with pytest.raises(TypeError, match="engines takes conv1d, .*; got relu"):
+        convtime.engines(torch.relu, x)
+    with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
+        convtime.engines(F.conv2d, x, w, backward="yes")  # type: ignore[arg-type]
+
+
+CASES: dict[str, Any] = {
+    "conv1d": (F.conv1d, (4, 16, 40), (24, 16, 5), {"stride": 2, "padding": 1}),
+    "conv2d": (F.conv2d, (4, 32, 14, 14), (48, 32, 3, 3), {"padding": 1}),
+    "conv3d": (F.conv3d, (2, 8, 6, 6, 6), (16, 8, 3, 3, 3), {}),
+    "conv_transpose2d": (F.conv_transpose2d, (4, 32, 7, 7), (32, 16, 4, 4), {"stride": 2}),
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("case", CASES)
+def test_engines_compute_the_pass_and_pytorchs_is_among_them(case: str, dtype: torch.dtype) -> None:
+    function, shape, weight, numbers = CASES[case]
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    w = torch.randn(weight, device="cuda", dtype=dtype) / 8
+    before = convtime.plan_cache()
+    table = convtime.engines(function, x, w, kwargs=numbers, backward=True, progress=False)
+    assert convtime.plan_cache() == before
+    assert [found.name for found in table.passes] == ["fprop", "dgrad", "wgrad"]
+    for found in table.passes:
+        assert found.backend in ("Cudnn", "CudnnTranspose")
+        assert found.pytorch_tag in [engine.tag for engine in found.timed], found.unknown
+        assert found.pytorch_error is not None
+        assert found.pytorch_error < 1e-2
+        theirs = next(each for each in found.timed if each.tag == found.pytorch_tag)
+        assert theirs.error == pytest.approx(found.pytorch_error, rel=1e-3)
+        for engine in found.timed:
+            assert engine.error is not None
+            assert engine.error < 5e-2, engine
+            assert engine.build_seconds is not None
+            assert engine.build_seconds > 0
+            assert engine.measurement is not None
+            assert engine.measurement.median > 0
+        places = [place for engine in found.engines for place in engine.places]
+        assert len(set(places)) == len(places)
+        assert {"instant", "index"} <= {list_name for list_name, _ in places}
+        for engine in found.engines:
+            assert bool(engine.refused) == (engine.measurement is None)
+        tags = [engine.tag for engine in found.engines]
+        assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.cuda
+def test_excluded_engines_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 32, 14, 14, device="cuda")
+    w = torch.randn(48, 32, 3, 3, device="cuda")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    (found,) = convtime.engines(F.conv2d, x, w, progress=False).passes
+    excluded = [each for each in found.engines if "TF32" in each.refused]
+    assert excluded
+    assert all("TENSOR_CORE" in each.numerical_notes for each in excluded)
+    assert all("TENSOR_CORE" not in each.numerical_notes for each in found.timed)
+
+
+@pytest.mark.cuda
+def test_a_bad_tag_is_one_sentence() -> None:
+    x = torch.randn(4, 32, 14, 14, device="cuda")
+    w = torch.randn(48, 32, 3, 3, device="cuda")
+    prepared = convtime._C.EnginePass(
+        x, w, None, False, (1, 1), (0, 0), (1, 1), (0, 0), 1, False
+    )  # fmt: skip
+    for tag, error in (("nonsense", "tag"), ("eng9999", "cuDNN cannot run this convolution")):
+        with pytest.raises(RuntimeError, match=error):
+            prepared.build(tag)
