@@ -425,27 +425,32 @@ def failing(n: int) -> Callable[[], None]:
     return call
 
 
-def test_known_durations_are_ordered_and_failures_left_out(tmp_path: Path) -> None:
-    given: dict[str, Any] = {
-        "over": {"n": [1, 2, 8, 16]}, "seed": 1, "file": tmp_path / "a.jsonl", "budget": 0.1,
-        "check": None,
-    }  # fmt: skip
-    made = {"flat": flat_time, "rising": rising_time, "failing": failing}
-    table = convtime.compare(made, **given)
+KNOWN: dict[str, Any] = {"over": {"n": [1, 2, 8, 16]}, "seed": 1, "check": None}
+MADE = {"flat": flat_time, "rising": rising_time, "failing": failing}
+
+
+@pytest.mark.timing
+def test_known_durations_are_ordered() -> None:
+    table = convtime.compare(MADE, **KNOWN)
     assert table.verdict == ("rising is fastest up to n 2; from 8 on flat is fastest",)
+    (crossover,) = table.crossovers
+    assert (crossover.below, crossover.above) == ("rising", "flat")
+    assert (crossover.after, crossover.before) == (2, 8)
+    assert 3 < crossover.at < 5
+
+
+def test_candidates_that_fail_are_left_out(tmp_path: Path) -> None:
+    table = convtime.compare(MADE, **KNOWN, file=tmp_path / "a.jsonl", budget=0.1)
     assert [dict(point.errors) for point in table.points] == [
         {"failing": "ValueError: no <b>1</b>"}, {"failing": "RuntimeError: not at 2"}, {}, {},
     ]  # fmt: skip
-    (crossover,) = [each for each in table.crossovers if {"flat"} <= {each.above}]
-    assert (crossover.after, crossover.before) == (2, 8)
-    assert 3 < crossover.at < 5
+    # Even on a busy machine, which may leave points undecided, the fastest one leads.
+    fastest = ["rising", "rising", "flat", "flat"]
+    for name, outcome in zip(fastest, table.outcomes.values(), strict=True):
+        assert name in outcome.leaders
     assert table.drift() is not None
     assert "failing failed: RuntimeError: not at 2 (n=2)" in str(table)
     assert convtime.load(tmp_path / "a.jsonl") == table
-    again = convtime.compare({**made, "failing": lambda n: lambda: busy(1000)}, **given | {
-        "file": None
-    })  # fmt: skip
-    assert not again.failed
 
 
 def test_a_table_is_resumed_like_a_sweep(tmp_path: Path) -> None:
