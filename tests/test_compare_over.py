@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import convtime
-from convtime import Candidate, Comparison, ComparisonPoint, ComparisonTable, Outcome, Ratio
+from convtime import Candidate, Comparison, ComparisonTable, Ratio
 from convtime.core.errors import InputError
 from convtime.sweeps import compare_over as running
 from convtime.sweeps import plot
-from convtime.sweeps.comparison_plan import ComparisonPlan
+from convtime.sweeps.comparison_plan import ComparisonPlan, ComparisonPoint
 from convtime.sweeps.crossovers import PairPoint, crossings, is_geometric
-from convtime.sweeps.outcomes import rows_of
+from convtime.sweeps.outcomes import Outcome, rows_of
 from convtime.sweeps.words import verdict_along
 from convtime.timing.verdict import Verdict
 from tests.helpers.measurements import make

@@ -36,9 +36,6 @@ from .regression.baseline import Baseline
 from .regression.changes import Change, Changes
 from .regression.compare_runs import compare_runs
 from .storage.load import load
-from .sweeps.comparison_plan import ComparisonPoint
-from .sweeps.crossovers import Crossover
-from .sweeps.outcomes import Outcome
 from .sweeps.plan import SweepPoint
 from .sweeps.result import Sweep
 from .sweeps.sweep import sweep
@@ -73,12 +70,10 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
-    "ComparisonPoint",
     "ComparisonTable",
     "Condition",
     "Counters",
     "CountersUnavailable",
-    "Crossover",
     "Diagnosis",
     "Dropped",
     "Energy",
@@ -94,7 +89,6 @@ __all__ = [
     "Measurement",
     "ModuleTimes",
     "Options",
-    "Outcome",
     "PassTimes",
     "PeakMemory",
     "PlanChoice",

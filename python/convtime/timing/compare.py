@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args, overload
@@ -142,9 +141,10 @@ def compare(
     how: Check | None = "close" if check is True else check or None
     given: dict[str, Any] = {"margin": margin, **options}
     if over is not None:
-        # By name, because that room is above this one: it calls this function at each point.
-        above: Any = importlib.import_module("convtime.sweeps.compare_over")
-        table: ComparisonTable = above.compare_over(
+        # The only function of a room above: it calls this one at each point.
+        from convtime.sweeps.compare_over import compare_over
+
+        return compare_over(
             candidates,
             over,
             given if stop is None else {"stop": stop, **given},
@@ -155,7 +155,6 @@ def compare(
             seed=seed,
             progress=progress,
         )
-        return table
     for what, argument in (("file", file), ("seed", seed), ("progress", progress)):
         if argument is not None:
             raise ValueError(f"{what} must be left out without over, got {argument!r}")
