@@ -301,13 +301,13 @@ class CudnnCall {
     }
     switch (choose_way(key, operands, x, w, epilogue)) {
       case Way::kFused:
-        return y;
+        break;
       case Way::kSteps:
         return apply_steps(x, w, epilogue);
       case Way::kConverted:
         return apply_converted(x, w, epilogue);
     }
-    TORCH_INTERNAL_ASSERT(false, "unknown way to compute an epilogue");
+    return y;
   }
 
   at::Tensor dgrad(const at::Tensor& y, const at::Tensor& w, at::IntArrayRef x_size) const {
@@ -607,15 +607,9 @@ EnginePass::EnginePass(const at::Tensor& input, const at::Tensor& weight,
 }
 
 const at::Tensor& EnginePass::result() const {
-  switch (operation_.problem.pass) {
-    case conv::Pass::kFprop:
-      return operation_.y;
-    case conv::Pass::kDgrad:
-      return operation_.x;
-    case conv::Pass::kWgrad:
-      return operation_.w;
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown pass");
+  const conv::Pass pass = operation_.problem.pass;
+  const at::Tensor& gradient = pass == conv::Pass::kDgrad ? operation_.x : operation_.w;
+  return pass == conv::Pass::kFprop ? operation_.y : gradient;
 }
 
 std::vector<conv::ListedEngine> EnginePass::list() const {
