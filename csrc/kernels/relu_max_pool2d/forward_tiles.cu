@@ -16,61 +16,6 @@ struct ForwardTiling {
   Division strips;  // of a tile's rows
 };
 
-template <typename T, int N>
-__device__ Pack<T, N> filled(float value) {
-  Pack<T, N> result;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    result.lane[i] = narrow<T>(value);
-  }
-  return result;
-}
-
-/// The largest values so far, and their positions. PyTorch takes the first of equal values, but the
-/// last NaN.
-template <typename T, int N>
-struct Leader {
-  Wide<T> value[N];
-  int position[N];
-
-  __device__ Leader(Wide<T> least, int first_position) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      value[i] = least;
-      position[i] = first_position;
-    }
-  }
-  __device__ void challenge(int i, Wide<T> other, int at) {
-    const bool wins = other > value[i] || other != other;
-    value[i] = wins ? other : value[i];
-    position[i] = wins ? at : position[i];
-  }
-  __device__ void challenge(const Pack<T, N>& other, int at) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      challenge(i, widen(other.lane[i]), at);
-    }
-  }
-  __device__ Pack<T, N> values() const {
-    Pack<T, N> result;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      result.lane[i] = narrow<T>(value[i]);
-    }
-    return result;
-  }
-  __device__ Pack<std::uint8_t, N> winners() const {
-    Pack<std::uint8_t, N> result;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const bool is_alive = value[i] > 0 || value[i] != value[i];
-      result.lane[i] =
-          static_cast<std::uint8_t>(is_alive ? position[i] : position[i] | kDead<std::uint8_t>);
-    }
-    return result;
-  }
-};
-
 /// Compute outputs from windows of K × K elements with a stride of S, whose dilation is 1. A thread
 /// has a strip of kStrip outputs below each other. A position outside the input is clamped to the
 /// nearest one inside, which is in the same window: a repeated element does not change a maximum.
@@ -133,7 +78,7 @@ __device__ void pool_strips(const ForwardTiling& f, const Tile& tile, const Sour
           leader.challenge(0, widen(maxima[k * S + i]), positions[k * S + i] - k * S * K);
         }
         output[offset] = leader.values().lane[0];
-        winners[offset] = leader.winners().lane[0];
+        winners[offset] = leader.template winners<std::uint8_t>().lane[0];
       } else {
         T best = maxima[k * S];
 #pragma unroll
@@ -227,7 +172,8 @@ __device__ void pool_rows_and_columns(const ForwardTiling& f, const Tile& tile,
         }
       }
       *to = leader.values();
-      reinterpret_cast<Pack<std::uint8_t, N>*>(winners)[offset] = leader.winners();
+      reinterpret_cast<Pack<std::uint8_t, N>*>(winners)[offset] =
+          leader.template winners<std::uint8_t>();
     } else {
       Pack<T, N> best = filled<T, N>(-INFINITY);
 #pragma unroll 4

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
-#include "kernels/relu_max_pool2d/pool_elements.cuh"
 #include "kernels/relu_max_pool2d/tiles.h"
+#include "kernels/relu_max_pool2d/windows.cuh"
 
 // A tile is a range of rows and columns of the tensor that a kernel writes. Its source is the part
 // of each plane that a block loads for it. If channels are last, an image counts as one plane whose
@@ -16,86 +15,6 @@
 namespace convtime::pool {
 
 constexpr int kMaxTileThreads = 256;
-
-/// Division by a number that is known when the kernel is launched, of numbers below 2^31.
-class Division {
- public:
-  explicit Division(std::int64_t divisor)
-      : divisor_(static_cast<unsigned>(divisor)),
-        shift_(static_cast<unsigned>(std::bit_width(divisor_ - 1))),
-        factor_(static_cast<unsigned>(
-            (std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift_) - divisor_) / divisor_ + 1)) {}
-
-  __host__ __device__ int divisor() const { return static_cast<int>(divisor_); }
-
-  __device__ int quotient(int number) const {
-    const auto n = static_cast<unsigned>(number);
-    return static_cast<int>((__umulhi(n, factor_) + n) >> shift_);
-  }
-
-  /// Return the quotient, and set the number to the remainder.
-  __device__ int split(int& number) const {
-    const int result = quotient(number);
-    number -= result * divisor();
-    return result;
-  }
-
- private:
-  unsigned divisor_;
-  unsigned shift_;
-  unsigned factor_;
-};
-
-/// From the first to before the end.
-struct Range {
-  int first;
-  int end;
-  __host__ __device__ int size() const { return end - first; }
-};
-
-/// Windows along one spatial dimension.
-struct Windows {
-  int input;
-  int output;
-  int kernel;
-  Division stride;
-  int padding;
-  Division dilation;
-
-  explicit Windows(const PoolAxis& axis)
-      : input(static_cast<int>(axis.input)),
-        output(static_cast<int>(axis.output)),
-        kernel(axis.kernel),
-        stride(axis.stride),
-        padding(axis.padding),
-        dilation(axis.dilation) {}
-
-  /// Return the first position of an output's window, which may be in the padding.
-  __device__ int start(int output) const { return output * stride.divisor() - padding; }
-
-  /// Return which elements of the window that starts there are in the input.
-  __device__ Range elements(int start) const {
-    const int first = start < 0 ? dilation.quotient(dilation.divisor() - 1 - start) : 0;
-    const int end = start < input ? min(kernel, dilation.quotient(input - 1 - start) + 1) : 0;
-    return {first, max(first, end)};
-  }
-
-  /// Return the positions in the input between the first and last element of outputs' windows.
-  __device__ Range inputs(Range outputs) const {
-    const int reach = (kernel - 1) * dilation.divisor() + 1;
-    const int first = clamp(start(outputs.first), input);
-    return {first, max(first, min(input, start(outputs.end - 1) + reach))};
-  }
-
-  /// Return the outputs whose windows may have elements at positions in a range of the input.
-  __device__ Range outputs(Range inputs) const {
-    const int reach = (kernel - 1) * dilation.divisor();
-    const int before = inputs.first + padding - reach;
-    const int first = before > 0 ? stride.quotient(before + stride.divisor() - 1) : 0;
-    const int end = min(output, stride.quotient(inputs.end - 1 + padding) + 1);
-    return {first, max(first, end)};
-  }
-};
 
 /// How a source is stored in shared memory.
 struct SourceShape {
