@@ -361,9 +361,6 @@ void launch_huge(const T* input, T* output, void* winners, const PoolGeometry& g
 /// passes of benchmarks/pool.py on an H100, in which torch.compile's kernels stood for direct ones.
 template <typename T>
 bool prefers_tiles(const PoolGeometry& g) {
-  if (g.channels_last && g.channels % kLanes<T> != 0) {
-    return false;
-  }
   // Blocks that load, wait and compare take longer until there is enough to compare.
   const std::int64_t outputs = g.batch * g.channels * g.h.output * g.w.output;
   if (outputs * window_size(g) < 2'000'000 * static_cast<std::int64_t>(sizeof(T))) {

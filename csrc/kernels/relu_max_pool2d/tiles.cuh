@@ -9,9 +9,9 @@
 #include "kernels/relu_max_pool2d/windows.cuh"
 
 // A tile is a range of rows and columns of the tensor that a kernel writes. Its source is the part
-// of each plane that a block loads for it. If channels are last, an image counts as one plane whose
-// columns are pixels, and a tile has all channels of a pixel or a slice of them. Small planes share
-// a block. Threads handle packs of N channels, of 16 bytes or of one element; sizes count packs.
+// of each plane that a block loads for it. Small planes share a block. Threads handle one element,
+// or, if channels are last, packs of N channels of 16 bytes; an image then counts as one plane
+// whose columns are pixels, and a tile has a slice of their channels. Sizes count packs.
 namespace convtime::pool {
 
 constexpr int kMaxTileThreads = 256;
@@ -101,7 +101,7 @@ class Source {
     const T* const end = tensor + t.planes * plane_size * N;
     const int all_rows = tile.planes * rows.size();
     const int parts = shape.is_contiguous ? 1 : all_rows;
-    const int length = (shape.is_contiguous ? all_rows : 1) * columns.size() * t.channels;
+    const int length = (shape.is_contiguous ? all_rows : 1) * columns.size();
     for (int i = static_cast<int>(threadIdx.x); i < parts * shape.vectors.divisor();
          i += static_cast<int>(blockDim.x)) {
       int vector = i;
@@ -110,8 +110,7 @@ class Source {
         const int start = static_cast<int>(shift) + part * pitch_;
         const int offset = vector * kLanes<T> - start % kLanes<T>;
         if (offset < length) {
-          copy_vector(to + start + offset, from->lane + part * width * t.channels + offset, tensor,
-                      end);
+          copy_vector(to + start + offset, from->lane + part * width + offset, tensor, end);
         }
       } else {
         int channel = vector;
@@ -212,29 +211,26 @@ std::optional<TileSize> choose_tile(const TileSize& all, std::size_t most,
   return best;
 }
 
-/// Return the source's shape for rows and columns of a tensor with that width and `channels` packs
-/// per pixel, of which a tile has a slice.
+/// Return the source's shape for rows and columns of a tensor with that width, and a slice of a
+/// pixel's packs.
 template <typename T, int N>
-SourceShape source_shape(const TileSize& size, std::int64_t width, std::int64_t channels,
-                         std::int64_t slice) {
+SourceShape source_shape(const TileSize& size, std::int64_t width, std::int64_t slice) {
   if constexpr (N > 1) {
     const std::int64_t length = size.columns * slice;
     return {false, static_cast<int>(length), Division(length)};
   }
   constexpr std::int64_t kVector = kLanes<T>;
-  const std::int64_t row = width * channels;
   // The first element may be the last one of a vector.
   const auto vectors = [](std::int64_t length) {
     return Division(ceil_div(length + kVector - 1, kVector));
   };
   if (size.columns == width) {
-    return {true, static_cast<int>(row), vectors(size.planes * size.rows * row)};
+    return {true, static_cast<int>(width), vectors(size.planes * size.rows * width)};
   }
   // A row has the same position within 16 bytes as in memory, and shares no vector with the next.
-  const std::int64_t length = size.columns * channels;
-  const std::int64_t pitch = length + kVector - 1;
-  return {false, static_cast<int>(pitch + (row % kVector - pitch % kVector + kVector) % kVector),
-          vectors(length)};
+  const std::int64_t pitch = size.columns + kVector - 1;
+  return {false, static_cast<int>(pitch + (width % kVector - pitch % kVector + kVector) % kVector),
+          vectors(size.columns)};
 }
 
 /// Return the bytes of a source with that many rows in all, in whole vectors.
