@@ -177,8 +177,8 @@ inline bool planes_fit_32_bits(const PoolGeometry& g, std::int64_t planes) {
            std::int64_t{axis.dilation} * axis.kernel;
   };
   const std::int64_t elements = planes * std::max(g.h.input * g.w.input, g.h.output * g.w.output);
-  // Loop indices exceed their end by up to the number of threads in the grid.
-  return elements + (std::int64_t{kThreads} << 20) < kMax32 && reach(g.h) < kMax32 &&
+  // Indices of the last block's threads exceed the end.
+  return elements + kThreads < kMax32 && reach(g.h) < kMax32 &&
          reach(g.w) < kMax32 && window_size(g) < kMax32;
 }
 
