@@ -10,6 +10,11 @@ constexpr int kMaxColumns = 7;
 /// compiler mixes loads and comparisons, which then wait for each other.
 constexpr int kRows = 2;
 
+/// Rows of elements of a thread, which has one column: the columns' windows are the same. Tensors
+/// of fewer threads than kLeastStrips leave multiprocessors idle, and have one row per thread.
+constexpr int kStrip = 4;
+constexpr std::int64_t kLeastStrips = 1 << 17;
+
 /// Windows along both axes.
 struct Grid2d {
   Windows h;
@@ -36,29 +41,18 @@ struct Sums {
   }
 };
 
-/// A thread adds up the gradients of the windows that its elements won, in the order of windows. It
-/// has elements in at most C columns of windows, or in any number if C is zero.
-template <typename T, int N, int C, typename Winner>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
-                    Pack<T, N>* grad_input, const Packs packs, const Grid2d windows) {
-  const int index = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (index >= packs.count) {
-    return;
-  }
+/// Add up the gradients of the windows that a pack of elements won, in the order of windows. It is
+/// in at most C columns of windows, or in any number if C is zero.
+template <int C, typename T, int N, typename Winner>
+__device__ Sums<T, N> gather_windows(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
+                                     const Grid2d& windows, int channels, const Covering& rows,
+                                     const Covering& columns) {
   const auto& [h, w, steps_h, steps_w] = windows;
-  const PackPosition at = position_of(packs, index);
-  const int channels = packs.channels.divisor();
-  const std::int64_t plane = at.plane * (std::int64_t{h.output} * w.output * channels) + at.channel;
-  grad_output += plane;
-  winners += plane;
-  const Covering rows = h.covering(at.row);
-  const Covering columns = w.covering(at.column);
+  Sums<T, N> sums;
   const auto offset_of = [&](int row) { return (row * w.output + columns.first) * channels; };
   const auto position_of = [&](int element) { return element * w.kernel + columns.element; };
   int row = columns.first < columns.end ? rows.first : rows.end;
   int element = rows.element;
-  Sums<T, N> sums;
   if constexpr (C == 0) {
     for (; row < rows.end; row += steps_h.output, element -= steps_h.element) {
       int offset = offset_of(row);
@@ -105,12 +99,38 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
-  Pack<T, N> result;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    result.lane[i] = narrow<T>(sums.value[i]);
+  return sums;
+}
+
+template <typename T, int N, int C, typename Winner>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
+                    Pack<T, N>* grad_input, const Packs packs, const Grid2d windows, int strip) {
+  const int index = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (index >= packs.count) {
+    return;
   }
-  store(grad_input + index, result);
+  const auto& [h, w, steps_h, steps_w] = windows;
+  const PackPosition at = position_of(packs, index);
+  const int channels = packs.channels.divisor();
+  const std::int64_t plane = at.plane * (std::int64_t{h.output} * w.output * channels) + at.channel;
+  grad_output += plane;
+  winners += plane;
+  grad_input += at.plane * (std::int64_t{h.input} * w.input * channels) + at.channel;
+  const Covering columns = w.covering(at.column, steps_w);
+  const int first_row = at.row * strip;
+#pragma unroll 1
+  for (int row = first_row; row < min(first_row + strip, h.input); ++row) {
+    const Covering rows = h.covering(row, steps_h);
+    const Sums<T, N> sums =
+        gather_windows<C>(grad_output, winners, windows, channels, rows, columns);
+    Pack<T, N> result;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      result.lane[i] = narrow<T>(sums.value[i]);
+    }
+    store(grad_input + (row * w.input + at.column) * channels, result);
+  }
 }
 
 template <int N, int C, typename T, typename Winner>
@@ -118,16 +138,18 @@ void launch(const T* grad_output, const Winner* winners, T* grad_input, const Po
             cudaStream_t stream) {
   const std::int64_t channels = g.channels_last ? g.channels / N : 1;
   const Grid2d windows(g);
+  const std::int64_t packs_in_all = g.batch * g.channels / N * g.h.input * g.w.input;
+  const int strip = packs_in_all / kStrip >= kLeastStrips ? kStrip : 1;
   const auto launch_packs = [&](const Packs& packs, std::int64_t first_plane) {
     const std::int64_t first = first_plane * g.h.output * g.w.output * channels;
     const std::int64_t first_input = first_plane * g.h.input * g.w.input * channels;
     backward_kernel<T, N, C, Winner><<<blocks_for(packs), kThreads, 0, stream>>>(
         reinterpret_cast<const Pack<T, N>*>(grad_output) + first,
         reinterpret_cast<const Pack<Winner, N>*>(winners) + first,
-        reinterpret_cast<Pack<T, N>*>(grad_input) + first_input, packs, windows);
+        reinterpret_cast<Pack<T, N>*>(grad_input) + first_input, packs, windows, strip);
   };
-  for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, g.h.input, g.w.input,
-            launch_packs);
+  for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, ceil_div(g.h.input, strip),
+            g.w.input, launch_packs);
 }
 
 template <typename T>

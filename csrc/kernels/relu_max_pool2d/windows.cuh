@@ -105,9 +105,9 @@ struct Windows {
     return {dilation.divisor() / common, stride.divisor() / common};
   }
 
-  __device__ Covering covering(int position) const {
+  __device__ Covering covering(int position, const Steps& steps) const {
     const Range range = outputs({position, position + 1});
-    for (int output = range.first; output < range.end; ++output) {
+    for (int output = range.first; output < min(range.end, range.first + steps.output); ++output) {
       const int distance = position - start(output);
       const int element = dilation.quotient(distance);
       if (element * dilation.divisor() == distance) {
