@@ -22,7 +22,8 @@ TORCH_REQUIREMENT = "torch>=2.11"
 # The CUDA major version of the torch that PyPI serves today: assumed where there is no torch yet.
 DEFAULT_CUDA_MAJOR = 13
 # Ampere to Blackwell: built for where neither TORCH_CUDA_ARCH_LIST nor a visible GPU says more.
-DEFAULT_ARCHITECTURES = ("8.0", "8.6", "8.9", "9.0a", "10.0", "12.0")
+DEFAULT_ARCHITECTURES = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+OLDEST_ARCHITECTURE = (7, 5)  # no kernel compiles for older ones
 SYSTEM_TOOLKIT = Path("/usr/local/cuda")
 
 
@@ -215,23 +216,20 @@ def cuda_architectures(
     """CMAKE_CUDA_ARCHITECTURES for this build.
 
     Args:
-        arch_list: TORCH_CUDA_ARCH_LIST, such as "8.0;9.0a+PTX"; empty if unset.
+        arch_list: TORCH_CUDA_ARCH_LIST, such as "8.0;9.0+PTX"; empty if unset.
         visible: compute capabilities of the visible GPUs, such as ["9.0"].
         supported: what nvcc can build for, such as ["80", "90"].
     """
     requested = re.findall(r"[^;,\s]+", arch_list)
     if not requested:
-        # Hopper's own instructions exist only in its "a" target.
-        detected = sorted(
-            {"9.0a" if capability == "9.0" else capability for capability in visible}, key=_rank
-        )
+        detected = sorted(set(visible), key=_rank)
         known = set(supported)
         requested = detected or [arch for arch in DEFAULT_ARCHITECTURES if _digits(arch) in known]
         if not requested:
             raise BuildError(
                 "no GPU is visible, and nvcc builds for none of convtime's default architectures "
                 f"({', '.join(DEFAULT_ARCHITECTURES)}) but for {', '.join(supported) or 'none'}: "
-                "set TORCH_CUDA_ARCH_LIST, such as '9.0a', or install another CUDA toolkit."
+                "set TORCH_CUDA_ARCH_LIST, such as '9.0', or install another CUDA toolkit."
             )
         requested[-1] += "+PTX"
 
@@ -241,9 +239,16 @@ def cuda_architectures(
         if match is None:
             raise BuildError(
                 f"TORCH_CUDA_ARCH_LIST={arch_list!r} has {entry!r}, which is no compute capability:"
-                " write numbers such as '8.0;9.0a', with '+PTX' after one of them if wanted."
+                " write numbers such as '8.0;9.0', with '+PTX' after one of them if wanted."
             )
         major, minor, suffix, ptx = match.groups()
+        if (int(major), int(minor)) < OLDEST_ARCHITECTURE:
+            raise BuildError(
+                f"convtime's kernels need compute capability 7.5 or later, got {major}.{minor} "
+                f"({'in TORCH_CUDA_ARCH_LIST' if arch_list.strip(' ;,') else 'of a visible GPU'}): "
+                "set TORCH_CUDA_ARCH_LIST to later ones, or build without CUDA with "
+                "--config-settings=cmake.define.CONVTIME_CUDA=OFF."
+            )
         architectures.append(f"{major}{minor}{suffix}-real")
         if ptx:
             # PTX of an "a" or "f" target runs on no later GPU, which is all that PTX is for.

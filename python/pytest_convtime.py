@@ -107,6 +107,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the changes in Markdown, as for a pull request",
     )
     group.addoption("--convtime-json", metavar="FILE", help="write the changes as JSON")
+    group.addoption(
+        "--convtime-history",
+        metavar="DIR",
+        help="add the fixtures' measurements to a history as a file of their own, for "
+        "`convtime history DIR`",
+    )
     group.addoption("--convtime-again", metavar="FILE", help=argparse.SUPPRESS)
 
 
@@ -211,10 +217,15 @@ class Timing:
         import convtime
         from convtime.timing.candidate import candidates_of
 
+        if "over" in options:
+            raise ValueError(
+                "over is not for tests, whose times are saved one by one; parametrize the test, or "
+                "call convtime.compare"
+            )
         listed = candidates_of(candidates)
         options = self._recorder.of_compare | self.options | options
         with self._recorder.turn(listed, options):
-            comparison = convtime.compare(candidates, **options)
+            comparison: Comparison = convtime.compare(candidates, **options)
         baseline = ""  # its recorded name
         for candidate in sorted(listed, key=lambda one: one.name != comparison.baseline):
             measured = comparison.measurements[candidate.name]
@@ -404,7 +415,7 @@ class _Main(Recorder):
         self._check_options()
         files = (
             *(option.convtime_save, option.convtime_against),
-            *(option.convtime_markdown, option.convtime_json),
+            *(option.convtime_markdown, option.convtime_json, option.convtime_history),
         )
         if any(file is not None for file in files):
             from convtime.integrations.pytest_gate import Gate

@@ -53,7 +53,7 @@ class Environment:
         hidden = ("PYTHONPATH", "VIRTUAL_ENV", "FAIL_WITHOUT_CUDA")
         inherited = {name: value for name, value in os.environ.items() if name not in hidden}
         # One architecture is enough to see that the build works.
-        environ = {"TORCH_CUDA_ARCH_LIST": "9.0a", **inherited, **variables}
+        environ = {"TORCH_CUDA_ARCH_LIST": "9.0", **inherited, **variables}
         result = subprocess.run(
             [str(part) for part in command],
             cwd=self.path,

@@ -265,7 +265,7 @@ def test_the_baseline_of_a_comparison_can_be_named() -> None:
     with pytest.raises(ValueError, match=r"baseline must be one of \['a', 'b'\], got 'c'"):
         convtime.compare({"a": int, "b": int}, baseline="c")
     with pytest.raises(ValueError, match="control must be True or False, got 'yes'"):
-        convtime.compare({"a": int, "b": int}, control="yes")  # type: ignore[arg-type]
+        convtime.compare({"a": int, "b": int}, control="yes")  # type: ignore[call-overload]
 
 
 def test_a_control_is_a_candidate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

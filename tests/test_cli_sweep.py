@@ -44,7 +44,7 @@ def test_statements_find_the_axes_as_variables(tmp_path, capsys):
     assert capsys.readouterr().out == printed
     changed = ["sweep", "torch.relu(x)", "-s", "x = torch.zeros(n, dtype=kind)", "-n", "kind=kind"]
     assert cli.main([*changed, *AXES, *QUICK, "--file", str(files["jsonl"])]) == 2
-    assert "different sweep: application torch.relu(x) is" in error_of(capsys)
+    assert "different run: application torch.relu(x) is" in error_of(capsys)
 
 
 def test_axes_may_be_options_and_iterations(capsys):

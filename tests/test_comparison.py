@@ -472,7 +472,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
 
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="compare has no option 'speed'; there are method, "):
-        convtime.compare({"a": lambda: None}, speed=1)  # type: ignore[call-arg]
+        convtime.compare({"a": lambda: None}, speed=1)  # type: ignore[call-overload]
 
 
 def test_names_that_were_not_compared_are_refused() -> None:

@@ -53,7 +53,7 @@ def test_what_cannot_be_sent_is_refused_before_it_is_timed() -> None:
         convtime.compare(candidates, confirm=True, **QUICK)
     assert calls == []
     with pytest.raises(ValueError, match="confirm must be True or False, got 1"):
-        convtime.compare(candidates, confirm=1, **QUICK)  # type: ignore[arg-type]
+        convtime.compare(candidates, confirm=1, **QUICK)  # type: ignore[call-overload]
 
 
 def test_a_fresh_process_that_fails_is_said() -> None:

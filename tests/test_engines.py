@@ -10,6 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import convtime
+from convtime.cli import main
+from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.engines.engine_table import EngineResult, EngineTable, KnobRange, PassEngines
 from convtime.timing.measurement import Measurement
@@ -96,6 +98,21 @@ def test_a_cpu_has_no_engines() -> None:
         convtime.engines(torch.relu, x)
     with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
         convtime.engines(F.conv2d, x, w, backward="yes")  # type: ignore[arg-type]
+
+
+def test_the_command_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["engines", "conv2d:n2c8h9w9k8r3s3", "--device", "cpu"]) == BAD_INPUT
+    assert "engines needs a GPU, where cuDNN runs, got device cpu" in capsys.readouterr().err
+
+
+@pytest.mark.cuda
+def test_the_command_writes_all_forms(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, plot = tmp_path / "engines.json", tmp_path / "engines.png"
+    line = "conv2d:n2c8h9w9k8r3s3:float16"
+    assert main(["engines", line, "-v", "--json", str(saved), "--plot", str(plot)]) == DONE
+    assert "PyTorch's plan is ConvFwd" in capsys.readouterr().out
+    assert isinstance(convtime.load(saved), EngineTable)
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 CASES: dict[str, Any] = {

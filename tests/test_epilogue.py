@@ -721,6 +721,28 @@ def test_sums_and_a_relu_are_always_fused(
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine for")
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("activation", ["identity", "relu", "gelu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_timed_ways_compute_the_same(rank: int, activation: str, dtype: torch.dtype) -> None:
+    """One of them converts to channels-last and back; which one is fastest depends on the GPU."""
+    for channels, size in ((3, 17), (8, 9), (64, 14), (33, 31)):
+        x = torch.randn(2, channels, *(size,) * rank, device="cuda", dtype=dtype)
+        w = torch.randn(40, channels, *(3,) * rank, device="cuda", dtype=dtype) / channels**0.5
+        bias = torch.randn(40, device="cuda", dtype=dtype)
+        other = torch.randn(2, 40, *(size - 2,) * rank, device="cuda", dtype=dtype)
+        expected = separate(
+            x.double(), w.double(), bias.double(), other=other.double(), activation=activation
+        )
+        for _ in range(2):  # the first call times the ways
+            ours = fused(rank)(x, w, bias, other=other, activation=activation, policy="benchmark")
+            assert ours.is_contiguous()
+            tolerance = 2e-2 if dtype == torch.float16 else 1e-3
+            torch.testing.assert_close(ours.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.cuda
 def test_benchmarked_plans_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, numbers, _ = on_gpu("3×3", torch.float16, "nhwc")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)

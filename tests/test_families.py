@@ -60,20 +60,20 @@ def test_rows_of_another_seed_are_measured_anew(run, capsys):
     assert "starting anew" in capsys.readouterr().out
 
 
-def test_a_share_is_compiled_and_nothing_measured(run, monkeypatch, capsys):
+def test_a_share_is_compiled_and_nothing_measured(run, capsys):
     from torch._inductor import config
 
-    monkeypatch.setattr(config, "compile_threads", config.compile_threads)
-    assert run("--probe", "compile", "1/2") is None
-    assert run.compiled == [3]
-    assert config.compile_threads == 1
-    with pytest.raises(SystemExit, match="not compiled: case 4"):
-        run("--probe", "compile", "2/2")
-    assert run.compiled == [4]
-    assert "case 4: RuntimeError: no such kernel\n" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="not compiled: case 4"):
-        run("--probe", "compile", "1/1")
-    assert run.compiled == [3, 4]
+    with config.patch(compile_threads=2):  # monkeypatch would hide it afterwards
+        assert run("--probe", "compile", "1/2") is None
+        assert config.compile_threads == 1
+        assert run.compiled == [3]
+        with pytest.raises(SystemExit, match="not compiled: case 4"):
+            run("--probe", "compile", "2/2")
+        assert run.compiled == [4]
+        assert "case 4: RuntimeError: no such kernel\n" in capsys.readouterr().out
+        with pytest.raises(SystemExit, match="not compiled: case 4"):
+            run("--probe", "compile", "1/1")
+        assert run.compiled == [3, 4]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_it_can_be_left_out() -> None:
     assert len(calls) == sampled + compared.measurements["a"].warmup_calls
     assert (compared.interference, compared.interference_reason) == ({}, "")
     with pytest.raises(ValueError, match="interference must be True or False, got 1"):
-        convtime.compare(candidates, interference=1, **QUICK)  # type: ignore[arg-type]
+        convtime.compare(candidates, interference=1, **QUICK)  # type: ignore[call-overload]
 
 
 def timed(**fields: Any) -> convtime.Measurement:

@@ -260,3 +260,38 @@ def test_tqdms_own_bar_takes_what_it_is_given(
     convtime.time_op(int, **MANY, warmup=5)
     shown = capsys.readouterr()
     assert "sampling |" in shown.err + shown.out
+
+
+QUICK_COMPARISON = f"{QUICK.replace('8', '30')} --no-interference --device cpu"
+
+
+def test_a_cell_is_compared_over_axes(shell: InteractiveShell) -> None:
+    cell = "y = torch.ones(n)\n## first\ny + 1\n## other one\nz = y + x[:1]\nz + 1\n"
+    run(shell, f"%%compare -o --over n=4,8 {QUICK_COMPARISON}\n{cell}")
+    table = shell.user_ns["_"]
+    assert isinstance(table, convtime.ComparisonTable)
+    assert list(table.measurements) == [
+        "first n=4", "other one n=4", "first n=8", "other one n=8"
+    ]  # fmt: skip
+    run(shell, f"%%compare -o {QUICK_COMPARISON}\nn = 4\n{cell}")
+    compared = shell.user_ns["_"]
+    assert isinstance(compared, convtime.Comparison)
+    assert list(compared.measurements) == ["first", "other one"]
+    assert "n" not in shell.user_ns
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("%%compare\nx\n", "each candidate must begin with a line such as '## relu', got none"),
+        ("%%compare\n## a\nx\n## a\nx\n", "must have a name of its own, got 'a'"),
+        ("%%compare x\n## a\nx\n", "statements must be in the cell, got 'x' on the first line"),
+        ("%%compare --seed 1\n## a\nx\n", "--seed requires --over"),
+        ("%%compare --over n=1\n## a\nx\n", "--over needs at least two statements"),
+        ("%%compare --bogus\n## a\nx\n", "unrecognized arguments: --bogus; see %compare?"),
+    ],
+)
+def test_a_cell_that_cannot_be_compared_is_refused_in_a_sentence(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], code: str, said: str
+) -> None:
+    assert said in told(shell, code, capsys)

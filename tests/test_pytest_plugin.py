@@ -20,6 +20,7 @@ import pytest_convtime
 import convtime.conv.sources.called
 import convtime.device.gpu_turn
 import convtime.exchange.files
+import convtime.histories.run
 import convtime.integrations.gpu_benchmark
 import convtime.integrations.pytest_gate
 import convtime.regression.compare_runs
@@ -216,6 +217,19 @@ def test_in_a_run_that_is_judged_intervals_are_narrow_and_not_just_verdicts_cert
     run(STOP="verdict").assert_outcomes(passed=2)
     run("--convtime-save", "main", STOP="interval").assert_outcomes(passed=2)
     run("--convtime-against", "main", STOP="interval").assert_outcomes(passed=2)
+
+
+def test_a_comparison_over_axes_is_refused(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_table(compare):
+            with pytest.raises(ValueError, match="over is not for tests"):
+                compare([lambda n: int, lambda n: float], over={"n": [1, 2]})
+        """
+    )
+    run().assert_outcomes(passed=1)
 
 
 def test_without_options_what_was_measured_is_shown(run: Any, pytester: pytest.Pytester) -> None:
@@ -895,6 +909,38 @@ def test_a_run_that_measures_nothing_or_is_interrupted_keeps_what_was_saved(
     pytester.makepyfile(test_later="import pytest\ndef test_later(): pytest.exit('enough')")
     assert run("--convtime-save", "main", FACTOR="2").ret == pytest.ExitCode.INTERRUPTED
     assert saved(pytester) == before
+
+
+def test_a_history_gets_a_file_for_each_run(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=SUITE)
+    folder = pytester.path / "times" / "history"
+    for _ in range(2):
+        told = output(run("--convtime-history", "times/history"))
+        assert f"2 measurements added as {folder}/" in told
+    files = sorted(folder.iterdir())
+    assert len(files) == 2
+    for file in files:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        assert [row[0] for row in document["times"]] == [
+            *("test_it.py::test_slow", "test_it.py::test_quick")
+        ]
+        assert [row[1] for row in document["times"]] == pytest.approx([1e-3] * 2, rel=0.02)
+    nothing = run("--convtime-history", "times/history", "-k", "nothing")
+    assert "nothing was measured: " in output(nothing)
+    pytester.makepyfile(test_later="import pytest\ndef test_later(): pytest.exit('enough')")
+    assert "the run stopped early: " in output(run("--convtime-history", "times/history"))
+    assert sorted(folder.iterdir()) == files
+
+
+def test_a_history_that_is_no_folder_is_told_before_any_test(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_it(): open('ran', 'w')")
+    (pytester.path / "file").touch()
+    result = run("--convtime-history", "file")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "is not a folder for a history (File exists)" in output(result)
+    assert not (pytester.path / "ran").exists()
 
 
 @pytest.mark.usefixtures("baseline")

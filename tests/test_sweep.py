@@ -24,7 +24,7 @@ import convtime
 from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPoint
 from convtime.core.errors import InputError
 from convtime.core.provenance import provenance
-from convtime.sweeps import application, journal
+from convtime.sweeps import application, journal, visiting
 from convtime.sweeps import files as sweeps
 from convtime.sweeps import sweep as running
 from convtime.sweeps.plan import SweepPlan
@@ -316,9 +316,9 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, torn: bytes) -> None:
     assert len(before) == 3
     with file.open("ab") as opened:
         opened.write(torn)
-    partial = sweeps.read(io.BytesIO(file.read_bytes()), "a").sweep
+    partial = sweeps.read(io.BytesIO(file.read_bytes()), "a").result
     assert len(partial.missing) == 3
-    assert "not measured: the sweep was interrupted" in str(partial)
+    assert "not measured: the run was interrupted" in str(partial)
     factory.made.clear()
     swept = convtime.sweep({"relu": factory}, SIZES, file=file, **QUICK)
     assert len(factory.made) == 1 + 3 + 1
@@ -326,7 +326,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, torn: bytes) -> None:
     assert len(swept.measurements) == 6
     assert not swept.missing
     assert len(swept.controls) == 3
-    assert sweeps.read(io.BytesIO(file.read_bytes()), "a").sweep == swept
+    assert sweeps.read(io.BytesIO(file.read_bytes()), "a").result == swept
     factory.made.clear()
     assert convtime.sweep({"relu": factory}, SIZES, file=file, **QUICK) == swept
     assert factory.made == []
@@ -406,7 +406,7 @@ def test_the_file_of_another_sweep_is_refused_and_stays(
     given: dict[str, Any] = {"fn": {"a": other}, "axes": SIZES, "file": file, "seed": 1, **QUICK}
     convtime.sweep(**given)
     content = file.read_bytes()
-    with pytest.raises(InputError, match="a.jsonl: belongs to a different sweep: ") as refused:
+    with pytest.raises(InputError, match="a.jsonl: belongs to a different run: ") as refused:
         convtime.sweep(**{**given, **changes})
     assert said in str(refused.value)
     assert file.read_bytes() == content
@@ -418,7 +418,7 @@ def test_the_file_of_another_machine_is_refused(
     file = tmp_path / "a.jsonl"
     convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
     another = provenance(torch.device("cpu")) | {"torch": "9.9"}
-    monkeypatch.setattr(running, "provenance", lambda _: another)
+    monkeypatch.setattr(visiting, "provenance", lambda _: another)
     with pytest.raises(InputError, match=r"machine's torch is .* in the file, 9\.9 here"):
         convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
 
@@ -426,11 +426,11 @@ def test_the_file_of_another_machine_is_refused(
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda text: "print('mine')\n", "is not the file of a sweep (unchanged)"),
+        (lambda text: "print('mine')\n", "is not the file of a sweep or comparison (unchanged)"),
         (lambda text: text.replace('"schema": "6.', '"schema": "9.', 1), "of schema '9.0' cannot"),
         (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2: is not valid JSON"),
         (lambda text: text.replace('"visit": 0', '"visit": "x"', 1), "line 2: a SweepPoint cannot"),
-        (lambda text: text.replace('{"warmup": 1}', '{"warmup": 2}', 1), "not in the sweep's plan"),
+        (lambda text: text.replace('{"warmup": 1}', '{"warmup": 2}', 1), "not in the file's plan"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_and_stays(
@@ -451,7 +451,7 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
     convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
     with file.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another sweep is writing"):
+        with pytest.raises(InputError, match="another sweep or comparison is writing"):
             convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
 
 
@@ -554,7 +554,7 @@ def swept_of(controls: Sequence[float] = (2, 2, 2), **changes: Any) -> Sweep:
         (
             (2, 2.3),
             "slower",
-            "WARNING: the machine became slower during the sweep, by more than 3%",
+            "WARNING: the machine became slower during the run, by more than 3%",
         ),
         ((2, 2.06), "uncertain", "the machine's stability is uncertain"),
     ],
@@ -672,8 +672,12 @@ def test_the_picture_has_a_line_and_a_band_for_each_application() -> None:
     assert list(blue.get_ydata()) == pytest.approx([3, 4, 5])
     assert time.get_xscale() == "log"
     band = time.collections[0].get_paths()[0].vertices
-    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((0.999, 3.003))
-    assert written.get_ylabel() == "written (byte)"
+    first, last = (swept.points[place].measurement for place in (0, 2))
+    assert first is not None
+    assert last is not None
+    ends = (1e6 * first.median_interval[0], 1e6 * last.median_interval[1])
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx(ends)
+    assert written.get_ylabel() == "written (byte): median, min to max"
     assert list(written.lines[0].get_ydata()) == [8.0] * 3
     (alone,) = swept.plot(quantities=["time"]).axes
     assert alone.get_xlabel() == "iterations"
@@ -682,7 +686,7 @@ def test_the_picture_has_a_line_and_a_band_for_each_application() -> None:
     kernels = Sweep(PLAN, (dataclasses.replace(PLAN.points()[0], measurement=make()),))
     (of_kernel,) = kernels.plot(kernel="relu_kernel").axes
     drawn: Any = of_kernel.lines[0]
-    assert list(drawn.get_ydata()) == pytest.approx([7 / 3])
+    assert list(drawn.get_ydata()) == pytest.approx([2])
     wrong: Any
     for wrong, said in (
         ({"x": "y"}, "x must be one of"),
@@ -702,7 +706,7 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
     lines.write_text(sweeps.first_line(PLAN) + "".join(map(sweeps.visit_line, visits)))
     convtime.write_measurements(swept, document)
     assert Sweep.from_dict(json.loads(document.read_text())) == swept
-    assert sweeps.read(io.BytesIO(lines.read_bytes()), "a").sweep == swept
+    assert sweeps.read(io.BytesIO(lines.read_bytes()), "a").result == swept
     for path in (lines, document):
         assert convtime.read_measurements(path) == swept.measurements
     with pytest.raises(ValueError, match="of schema '2.0' cannot be read"):

@@ -286,8 +286,8 @@ class TestArchitectures:
     @pytest.mark.parametrize(
         ("visible", "expected"),
         [
-            (["9.0"], ["90a-real", "90-virtual"]),
-            (["9.0", "9.0"], ["90a-real", "90-virtual"]),
+            (["9.0"], ["90-real", "90-virtual"]),
+            (["9.0", "9.0"], ["90-real", "90-virtual"]),
             (["12.0", "8.6"], ["86-real", "120-real", "120-virtual"]),
         ],
     )
@@ -296,13 +296,27 @@ class TestArchitectures:
 
     def test_without_a_gpu_are_those_that_nvcc_knows(self):
         found = target_environment.cuda_architectures("", [], ["75", "80", "90", "100"])
-        assert found == ["80-real", "90a-real", "100-real", "100-virtual"]
+        assert found == ["80-real", "90-real", "100-real", "100-virtual"]
 
     @pytest.mark.parametrize(("supported", "listed"), [([], "none"), (["50", "75"], "50, 75")])
     def test_are_asked_for_where_nothing_says_them(self, supported, listed):
         expected = f"but for {listed}: set TORCH_CUDA_ARCH_LIST"
         with pytest.raises(target_environment.BuildError, match=expected):
             target_environment.cuda_architectures("", [], supported)
+
+    @pytest.mark.parametrize(
+        ("arch_list", "visible", "got"),
+        [
+            ("7.0", [], r"7\.0 \(in TORCH_CUDA_ARCH_LIST\)"),
+            ("9.0;6.1+PTX", ["9.0"], r"6\.1 \(in TORCH_CUDA_ARCH_LIST\)"),
+            ("", ["7.0", "9.0"], r"7\.0 \(of a visible GPU\)"),
+        ],
+    )
+    def test_refuse_those_that_no_kernel_compiles_for(self, arch_list, visible, got):
+        with pytest.raises(target_environment.BuildError, match=f"7.5 or later, got {got}: set"):
+            target_environment.cuda_architectures(arch_list, visible, SUPPORTED)
+        turing = target_environment.cuda_architectures("7.5", [], SUPPORTED)
+        assert turing == ["75-real"]
 
     @pytest.mark.parametrize("arch_list", ["Hopper", "90a", "8.0;;x", "9.0a+ptx"])
     def test_refuse_what_is_no_capability(self, arch_list):

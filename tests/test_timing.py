@@ -335,7 +335,7 @@ def test_compare_names_itself_where_an_option_is_unknown() -> None:
     with pytest.raises(
         TypeError, match="compare has no option 'foo'; there are method, metric, queue, "
     ):
-        convtime.compare({"one": int}, foo=1)  # type: ignore[call-arg]
+        convtime.compare({"one": int}, foo=1)  # type: ignore[call-overload]
 
 
 def _closure_over(tensor: torch.Tensor) -> Callable[[], object]:

@@ -118,6 +118,7 @@ def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
         "add 16Mi": lambda: make.add(16 * mi),
         "softmax 4096x4096 bf16": lambda: make.softmax(4096, brain),
         "layer_norm 4096x4096 bf16": layer_norm,
+        "sum 1Mi": lambda: make.sum(mi),
         "sum 16Mi": lambda: make.sum(16 * mi),
         "copy_ 64Mi": lambda: copy(64 * mi),
         "gelu 256Mi": lambda: functools.partial(F.gelu, rand(256 * mi)),

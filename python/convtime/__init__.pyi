@@ -22,6 +22,8 @@ from .diagnosis.diagnosis import Cause, Diagnosis
 from .exchange.files import read_measurements, write_measurements
 from .health.doctor import doctor
 from .health.examination import Examination
+from .histories.history import history
+from .histories.result import ChangePoint, History
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
 from .recording.module_times import ModuleTimes, PassTimes
@@ -37,6 +39,7 @@ from .storage.load import load
 from .sweeps.plan import SweepPoint
 from .sweeps.result import Sweep
 from .sweeps.sweep import sweep
+from .sweeps.table import ComparisonTable
 from .timing.batch_record import BatchRecord
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
@@ -63,10 +66,12 @@ __all__ = [
     "Cause",
     "Ceilings",
     "Change",
+    "ChangePoint",
     "Changes",
     "ClockReading",
     "ClockTrace",
     "Comparison",
+    "ComparisonTable",
     "Condition",
     "Counters",
     "CountersUnavailable",
@@ -76,6 +81,7 @@ __all__ = [
     "EngineTable",
     "Examination",
     "Explanation",
+    "History",
     "InputError",
     "InputWarning",
     "Judgement",
@@ -107,6 +113,7 @@ __all__ = [
     "energy",
     "engines",
     "explain",
+    "history",
     "load",
     "locked_clocks",
     "nn",

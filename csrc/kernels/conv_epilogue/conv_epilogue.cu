@@ -1,6 +1,8 @@
 #include "kernels/conv_epilogue/conv_epilogue.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda_check.h"
 #include "kernels/activate.cuh"
@@ -10,6 +12,9 @@ namespace convtime {
 namespace {
 
 using namespace elements;
+
+template <Activation kActivation>
+using Constant = std::integral_constant<Activation, kActivation>;
 
 template <typename T>
 struct Arguments {
@@ -83,29 +88,99 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <typename T>
+Arguments<T> arguments_of(const ConvEpilogue& e) {
+  return {static_cast<T*>(e.y), static_cast<const T*>(e.z), static_cast<const T*>(e.b),
+          static_cast<Wide<T>>(e.alpha), static_cast<Wide<T>>(e.negative_slope)};
+}
+
 template <Activation kActivation, typename T, typename Index>
 void launch(const ConvEpilogue& e, cudaStream_t stream) {
   const bool in_packs = is_aligned(e.y) && is_aligned(e.z);
   const std::int64_t packs = in_packs ? e.count / kLanes<T> : 0;
   const std::int64_t steps = in_packs ? packs + 1 : e.count;
   epilogue_kernel<kActivation, T, Index><<<loop_blocks(steps), kThreads, 0, stream>>>(
-      Arguments<T>{static_cast<T*>(e.y), static_cast<const T*>(e.z), static_cast<const T*>(e.b),
-                   static_cast<Wide<T>>(e.alpha), static_cast<Wide<T>>(e.negative_slope)},
-      static_cast<Index>(e.count), static_cast<Index>(packs), static_cast<Index>(e.channels),
-      static_cast<Index>(e.channels_last ? 1 : e.plane));
+      arguments_of<T>(e), static_cast<Index>(e.count), static_cast<Index>(packs),
+      static_cast<Index>(e.channels), static_cast<Index>(e.channels_last ? 1 : e.plane));
 }
 
-template <Activation kActivation>
-void launch(ElementType type, const ConvEpilogue& e, cudaStream_t stream) {
+/// A tile of a matrix; a column of padding, so that the threads of a warp that read a column of
+/// elements use different banks.
+constexpr unsigned kSide = 32;
+constexpr unsigned kTileRows = 8;  // that a block's threads read at once
+
+/// Transpose `images` matrices of rows × columns, and compute. The result, like z, has a row for
+/// each column, which is a channel.
+template <Activation kActivation, typename T>
+__global__ void __launch_bounds__(kSide* kTileRows)
+    transposing_kernel(Arguments<T> a, const T* from, unsigned rows, unsigned columns,
+                       unsigned row_tiles, unsigned column_tiles) {
+  __shared__ T tile[kSide][kSide + 1];
+  const unsigned first_column = blockIdx.x % column_tiles * kSide;
+  const unsigned rest = blockIdx.x / column_tiles;
+  const unsigned first_row = rest % row_tiles * kSide;
+  const std::size_t image = std::size_t{rest / row_tiles} * rows * columns;
+#pragma unroll
+  for (unsigned i = threadIdx.y; i < kSide; i += kTileRows) {
+    const unsigned row = first_row + i;
+    const unsigned column = first_column + threadIdx.x;
+    if (row < rows && column < columns) {
+      tile[i][threadIdx.x] = load(from + image + std::size_t{row} * columns + column);
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (unsigned i = threadIdx.y; i < kSide; i += kTileRows) {
+    const unsigned row = first_row + threadIdx.x;
+    const unsigned column = first_column + i;
+    if (row < rows && column < columns) {
+      const std::size_t to = image + std::size_t{column} * rows + row;
+      const T addend = a.z != nullptr ? load(a.z + to) : T();
+      const T bias = a.b != nullptr ? load(a.b + column) : T();
+      a.y[to] = finish<kActivation>(a, tile[threadIdx.x][i], addend, bias);
+    }
+  }
+}
+
+template <Activation kActivation, typename T>
+void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t images,
+                        std::int64_t rows, std::int64_t columns, cudaStream_t stream) {
+  const auto tiles = [](std::int64_t count) { return (count + kSide - 1) / kSide; };
+  const std::int64_t blocks = images * tiles(rows) * tiles(columns);
+  transposing_kernel<kActivation, T>
+      <<<static_cast<unsigned>(blocks), dim3(kSide, kTileRows), 0, stream>>>(
+          a, static_cast<const T*>(from), static_cast<unsigned>(rows),
+          static_cast<unsigned>(columns), static_cast<unsigned>(tiles(rows)),
+          static_cast<unsigned>(tiles(columns)));
+}
+
+/// Call function(number, activation), which has the element type's T and an Activation as types.
+template <typename Function>
+void for_type_and_activation(ElementType type, Activation activation, const Function& function) {
   for_type(type, [&](auto number) {
-    using T = decltype(number);
-    // Division is faster in 32 bits.
-    if (e.count < std::int64_t{1} << 31) {
-      launch<kActivation, T, std::uint32_t>(e, stream);
-    } else {
-      launch<kActivation, T, std::uint64_t>(e, stream);
+    const auto call = [&](auto constant) { function(number, constant); };
+    switch (activation) {
+      case Activation::kIdentity:
+        return call(Constant<Activation::kIdentity>());
+      case Activation::kRelu:
+        return call(Constant<Activation::kRelu>());
+      case Activation::kRelu6:
+        return call(Constant<Activation::kRelu6>());
+      case Activation::kLeakyRelu:
+        return call(Constant<Activation::kLeakyRelu>());
+      case Activation::kGelu:
+        return call(Constant<Activation::kGelu>());
+      case Activation::kGeluTanh:
+        return call(Constant<Activation::kGeluTanh>());
+      case Activation::kSilu:
+        return call(Constant<Activation::kSilu>());
+      case Activation::kSigmoid:
+        return call(Constant<Activation::kSigmoid>());
+      case Activation::kTanh:
+        return call(Constant<Activation::kTanh>());
     }
   });
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -114,35 +189,41 @@ void launch_conv_epilogue(ElementType type, const ConvEpilogue& e, cudaStream_t 
   if (e.count == 0) {
     return;
   }
-  switch (e.activation) {
-    case Activation::kIdentity:
-      launch<Activation::kIdentity>(type, e, stream);
-      break;
-    case Activation::kRelu:
-      launch<Activation::kRelu>(type, e, stream);
-      break;
-    case Activation::kRelu6:
-      launch<Activation::kRelu6>(type, e, stream);
-      break;
-    case Activation::kLeakyRelu:
-      launch<Activation::kLeakyRelu>(type, e, stream);
-      break;
-    case Activation::kGelu:
-      launch<Activation::kGelu>(type, e, stream);
-      break;
-    case Activation::kGeluTanh:
-      launch<Activation::kGeluTanh>(type, e, stream);
-      break;
-    case Activation::kSilu:
-      launch<Activation::kSilu>(type, e, stream);
-      break;
-    case Activation::kSigmoid:
-      launch<Activation::kSigmoid>(type, e, stream);
-      break;
-    case Activation::kTanh:
-      launch<Activation::kTanh>(type, e, stream);
-      break;
+  for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
+    using T = decltype(number);
+    // Division is faster in 32 bits.
+    if (e.count < std::int64_t{1} << 31) {
+      launch<activation.value, T, std::uint32_t>(e, stream);
+    } else {
+      launch<activation.value, T, std::uint64_t>(e, stream);
+    }
+  });
+}
+
+void launch_conv_epilogue_from_channels_last(ElementType type, const void* from,
+                                             const ConvEpilogue& e, cudaStream_t stream) {
+  if (e.count == 0) {
+    return;
   }
+  for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
+    using T = decltype(number);
+    launch_transposing<activation.value>(arguments_of<T>(e), from,
+                                         /*images=*/e.count / e.plane / e.channels,
+                                         /*rows=*/e.plane, /*columns=*/e.channels, stream);
+  });
+}
+
+void launch_to_channels_last(ElementType type, const void* from, void* to, std::int64_t batch,
+                             std::int64_t channels, std::int64_t plane, cudaStream_t stream) {
+  if (batch * channels * plane == 0) {
+    return;
+  }
+  for_type(type, [&](auto number) {
+    using T = decltype(number);
+    const Arguments<T> only_to{static_cast<T*>(to), nullptr, nullptr, 0, 0};
+    launch_transposing<Activation::kIdentity>(only_to, from, batch, /*rows=*/channels,
+                                              /*columns=*/plane, stream);
+  });
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -28,4 +28,14 @@ struct ConvEpilogue {
 CONVTIME_API void launch_conv_epilogue(ElementType type, const ConvEpilogue& epilogue,
                                        cudaStream_t stream);
 
+/// Compute from channels-last values into y, whose channels are not last.
+CONVTIME_API void launch_conv_epilogue_from_channels_last(ElementType type, const void* from,
+                                                          const ConvEpilogue& epilogue,
+                                                          cudaStream_t stream);
+
+/// Convert a batch of images to channels-last; `plane` is the number of elements of a channel.
+CONVTIME_API void launch_to_channels_last(ElementType type, const void* from, void* to,
+                                          std::int64_t batch, std::int64_t channels,
+                                          std::int64_t plane, cudaStream_t stream);
+
 }  // namespace convtime

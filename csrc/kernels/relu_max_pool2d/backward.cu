@@ -1,4 +1,5 @@
 #include "core/cuda_check.h"
+#include "kernels/relu_max_pool2d/direct.h"
 #include "kernels/relu_max_pool2d/gather.cuh"
 #include "kernels/relu_max_pool2d/tiles.h"
 
@@ -156,53 +157,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// For any window and layout: one pack of N channels of the input's gradient per thread at a time.
-template <typename T, int N, typename Winner, typename Index>
+/// For planes of any size: one element of the input's gradient per thread at a time.
+template <typename T, typename Winner>
 __global__ void __launch_bounds__(kThreads)
-    any_kernel(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
-               Pack<T, N>* grad_input, Index count, Index channels, PoolAxis h, PoolAxis w,
-               bool channels_last) {
-  const auto height = static_cast<Index>(h.input);
-  const auto width = static_cast<Index>(w.input);
-  const auto out_height = static_cast<Index>(h.output);
-  const auto out_width = static_cast<Index>(w.output);
-  const Index step = channels_last ? channels : 1;  // from one pixel to the next
-  for (Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x; index < count;
-       index += static_cast<Index>(gridDim.x) * kThreads) {
-    const Index pixel = index / step;
-    const Index bottom = pixel / width % height + h.padding;  // relative to the start of the
-                                                              // padding
-    const Index right = pixel % width + w.padding;
-    const Index plane = pixel / width / height * out_height * out_width * step + index % step;
-    const Index reach_h = (h.kernel - Index{1}) * h.dilation;
-    const Index reach_w = (w.kernel - Index{1}) * w.dilation;
-    const Index first_row = bottom <= reach_h ? 0 : (bottom - reach_h + h.stride - 1) / h.stride;
-    const Index first_column = right <= reach_w ? 0 : (right - reach_w + w.stride - 1) / w.stride;
-    Wide<T> sums[N] = {};
-    for (Index oh = first_row; oh < out_height && oh * h.stride <= bottom; ++oh) {
-      const Index row = (bottom - oh * h.stride) / h.dilation;
-      for (Index ow = first_column; ow < out_width && ow * w.stride <= right; ++ow) {
-        const Index column = (right - ow * w.stride) / w.dilation;
-        if (oh * h.stride + row * h.dilation != bottom ||
-            ow * w.stride + column * w.dilation != right) {
-          continue;
-        }
-        const Index offset = plane + (oh * out_width + ow) * step;
-        const auto position = static_cast<Winner>(row * w.kernel + column);
-        const Pack<Winner, N> winner = winners[offset];
-        const Pack<T, N> gradient = grad_output[offset];
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-          sums[i] += winner.lane[i] == position ? widen(gradient.lane[i]) : Wide<T>(0);
+    huge_kernel(const T* grad_output, const Winner* winners, T* grad_input, std::int64_t count,
+                std::int64_t channels, PoolAxis h, PoolAxis w, bool channels_last) {
+  const std::int64_t step = channels_last ? channels : 1;  // from one pixel to the next
+  for (std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; index < count;
+       index += std::int64_t{gridDim.x} * kThreads) {
+    const std::int64_t pixel = index / step;
+    const std::int64_t bottom = pixel / w.input % h.input + h.padding;  // relative to the start of
+                                                                        // the padding
+    const std::int64_t right = pixel % w.input + w.padding;
+    const std::int64_t plane =
+        pixel / w.input / h.input * h.output * w.output * step + index % step;
+    const std::int64_t reach_h = (h.kernel - std::int64_t{1}) * h.dilation;
+    const std::int64_t reach_w = (w.kernel - std::int64_t{1}) * w.dilation;
+    const std::int64_t first_row =
+        bottom <= reach_h ? 0 : (bottom - reach_h + h.stride - 1) / h.stride;
+    const std::int64_t first_column =
+        right <= reach_w ? 0 : (right - reach_w + w.stride - 1) / w.stride;
+    Wide<T> sum = 0;
+    for (std::int64_t oh = first_row; oh < h.output && oh * h.stride <= bottom; ++oh) {
+      const std::int64_t row = (bottom - oh * h.stride) / h.dilation;
+      for (std::int64_t ow = first_column; ow < w.output && ow * w.stride <= right; ++ow) {
+        const std::int64_t column = (right - ow * w.stride) / w.dilation;
+        const std::int64_t offset = plane + (oh * w.output + ow) * step;
+        if (oh * h.stride + row * h.dilation == bottom &&
+            ow * w.stride + column * w.dilation == right &&
+            winners[offset] == static_cast<Winner>(row * w.kernel + column)) {
+          sum += widen(grad_output[offset]);
         }
       }
     }
-    Pack<T, N> result;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      result.lane[i] = narrow<T>(sums[i]);
-    }
-    grad_input[index] = result;
+    grad_input[index] = narrow<T>(sum);
   }
 }
 
@@ -244,21 +232,12 @@ bool launch_pixels(const T* grad_output, const std::uint8_t* winners, T* grad_in
   return grid.fits();
 }
 
-template <int N, typename T, typename Winner>
-void launch_any(const T* grad_output, const Winner* winners, T* grad_input, const PoolGeometry& g,
-                cudaStream_t stream) {
-  const auto* const gradients = reinterpret_cast<const Pack<T, N>*>(grad_output);
-  const auto* const packs = reinterpret_cast<const Pack<Winner, N>*>(winners);
-  auto* const result = reinterpret_cast<Pack<T, N>*>(grad_input);
-  const std::int64_t count = g.batch * g.channels / N * g.h.input * g.w.input;
-  if (planes_fit_32_bits(g, g.batch * g.channels)) {
-    any_kernel<T, N, Winner, int><<<loop_blocks(count), kThreads, 0, stream>>>(
-        gradients, packs, result, static_cast<int>(count), static_cast<int>(g.channels / N), g.h,
-        g.w, g.channels_last);
-  } else {
-    any_kernel<T, N, Winner, std::int64_t><<<loop_blocks(count), kThreads, 0, stream>>>(
-        gradients, packs, result, count, g.channels / N, g.h, g.w, g.channels_last);
-  }
+template <typename T, typename Winner>
+void launch_huge(const T* grad_output, const Winner* winners, T* grad_input, const PoolGeometry& g,
+                 cudaStream_t stream) {
+  const std::int64_t count = g.batch * g.channels * g.h.input * g.w.input;
+  huge_kernel<<<loop_blocks(count), kThreads, 0, stream>>>(grad_output, winners, grad_input, count,
+                                                           g.channels, g.h, g.w, g.channels_last);
 }
 
 /// Launch a kernel whose threads handle 16 bytes, if there is one for these tensors.
@@ -275,13 +254,9 @@ bool launch_vectorized(const T* grad_output, const std::uint8_t* winners, T* gra
   if (g.channels % kLanes<T> != 0) {
     return false;
   }
-  const auto launch_grouped = [&](auto windows) {
+  return with_grouped(g, [&](auto windows) {
     return launch_pixels<decltype(windows)>(grad_output, winners, grad_input, g, stream);
-  };
-  if (!with_grouped(g, launch_grouped)) {
-    launch_any<kLanes<T>>(grad_output, winners, grad_input, g, stream);
-  }
-  return true;
+  });
 }
 
 /// Write each output's index of its winner within the input plane.
@@ -314,13 +289,14 @@ void launch_relu_max_pool2d_backward(ElementType type, const void* grad_output, 
     auto* const to = static_cast<T*>(grad_input);
     const bool are_bytes = winners_are_bytes(window_size(g));
     if ((are_bytes && launch_vectorized(from, bytes, to, g, stream)) ||
-        launch_backward_tiles(type, grad_output, winners, grad_input, g, stream)) {
+        launch_backward_tiles(type, grad_output, winners, grad_input, g, stream) ||
+        launch_backward_direct(type, grad_output, winners, grad_input, g, stream)) {
       return;
     }
     if (are_bytes) {
-      launch_any<1>(from, bytes, to, g, stream);
+      launch_huge(from, bytes, to, g, stream);
     } else {
-      launch_any<1>(from, static_cast<const std::uint32_t*>(winners), to, g, stream);
+      launch_huge(from, static_cast<const std::uint32_t*>(winners), to, g, stream);
     }
   });
   CONVTIME_CUDA_CHECK(cudaGetLastError());

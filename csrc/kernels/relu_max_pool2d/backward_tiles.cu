@@ -11,56 +11,50 @@ struct BackwardTiling {
   SourceShape gradients;
   SourceShape winners;
   std::size_t gradient_bytes;
-  Division strips;     // of a tile's rows
-  Division group_row;  // groups of columns × channels
-};
-
-/// Windows that are not known at compile time.
-struct AnyWindows {
-  static constexpr int kStride = 1;
+  Division strips;  // of a tile's rows
+  Division groups;  // of columns
 };
 
 /// The output's gradients and winners that a tile of the input's gradient needs.
-template <typename T, typename Winner>
+template <typename T>
 struct Outputs {
   Source<T, 1> gradients;
-  Source<Winner, 1> winners;
+  Source<std::uint8_t, 1> winners;
   Range rows;
   Range columns;
 };
 
 /// Store those elements of a row of a group that are in the tile.
 template <typename T, int S>
-__device__ void store_group(T* to, const Pack<T, S>& group, int step, int columns) {
+__device__ void store_group(T* to, const Pack<T, S>& group, int columns) {
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(group) == 0;
-  if (step == 1 && columns >= S && is_aligned) {
+  if (columns >= S && is_aligned) {
     *reinterpret_cast<Pack<T, S>*>(to) = group;
     return;
   }
 #pragma unroll
   for (int i = 0; i < S; ++i) {
     if (i < columns) {
-      to[i * step] = group.lane[i];
+      to[i] = group.lane[i];
     }
   }
 }
 
 /// A thread has a strip of groups below each other, in kStrip rows.
 template <typename Group, typename T>
-__device__ void gather_strips(const BackwardTiling& b, const Tile& tile,
-                              const Outputs<T, std::uint8_t>& outputs, T* grad_input) {
+__device__ void gather_strips(const BackwardTiling& b, const Tile& tile, const Outputs<T>& outputs,
+                              T* grad_input) {
   constexpr int S = Group::kStride;
   constexpr int kWindows = Group::kWindows;
   constexpr int kGroups = kStrip / S;
   constexpr int kRows = kGroups + kWindows - 1;
-  const Tiling& t = b.tiling;
-  const int tasks = tile.planes * b.strips.divisor() * b.group_row.divisor();
+  const int tasks = tile.planes * b.strips.divisor() * b.groups.divisor();
   for (int task = static_cast<int>(threadIdx.x); task < tasks;
        task += static_cast<int>(blockDim.x)) {
-    int channel = task;
-    int strip = b.group_row.split(channel);
+    int group = task;
+    int strip = b.groups.split(group);
     const int plane = b.strips.split(strip);
-    const int w = tile.columns.first + t.slice.split(channel) * S;
+    const int w = tile.columns.first + group * S;
     const int h = tile.rows.first + strip * kStrip;
     if (w >= tile.columns.end || h >= tile.rows.end) {
       continue;
@@ -78,13 +72,13 @@ __device__ void gather_strips(const BackwardTiling& b, const Tile& tile,
         const int column = first_column + j;
         won[i][j] = {kDead<std::uint8_t>, T(0)};
         if (has_row && outputs.columns.first <= column && column < outputs.columns.end) {
-          const int offset = (column - outputs.columns.first) * t.channels + channel;
+          const int offset = column - outputs.columns.first;
           won[i][j] = {outputs.winners.row(at)[offset].lane[0],
                        outputs.gradients.row(at)[offset].lane[0]};
         }
       }
     }
-    int offset = ((plane * b.h.input + h) * b.w.input + w) * t.channels + channel;
+    int offset = (plane * b.h.input + h) * b.w.input + w;
 #pragma unroll
     for (int row = 0; row < kStrip; ++row) {
       if (h + row >= tile.rows.end) {
@@ -96,54 +90,15 @@ __device__ void gather_strips(const BackwardTiling& b, const Tile& tile,
         sums.lane[column] =
             gather<Group, T>(row % S, column, [&](int i, int j) { return won[row / S + i][j]; });
       }
-      store_group(grad_input + offset, sums, t.channels, tile.columns.end - w);
-      offset += b.w.input * t.channels;
+      store_group(grad_input + offset, sums, tile.columns.end - w);
+      offset += b.w.input;
     }
   }
 }
 
-template <typename T, typename Winner>
-__device__ void gather_elements(const BackwardTiling& b, const Tile& tile,
-                                const Outputs<T, Winner>& outputs, T* grad_input) {
-  const Tiling& t = b.tiling;
-  const int tasks = tile.planes * t.rows.divisor() * t.row_size.divisor();
-  for (int task = static_cast<int>(threadIdx.x); task < tasks;
-       task += static_cast<int>(blockDim.x)) {
-    int channel = task;
-    int row = t.row_size.split(channel);
-    const int plane = t.rows.split(row);
-    const int w = tile.columns.first + t.slice.split(channel);
-    const int h = tile.rows.first + row;
-    if (w >= tile.columns.end || h >= tile.rows.end) {
-      continue;
-    }
-    const Range rows = b.h.outputs({h, h + 1});
-    const Range columns = b.w.outputs({w, w + 1});
-    Wide<T> sum = 0;
-    for (int oh = rows.first; oh < rows.end; ++oh) {
-      const int below = h - b.h.start(oh);
-      const int r = b.h.dilation.quotient(below);
-      if (r * b.h.dilation.divisor() != below) {
-        continue;
-      }
-      const int at = plane * outputs.rows.size() + oh - outputs.rows.first;
-      for (int ow = columns.first; ow < columns.end; ++ow) {
-        const int beside = w - b.w.start(ow);
-        const int c = b.w.dilation.quotient(beside);
-        const int offset = (ow - outputs.columns.first) * t.channels + channel;
-        if (c * b.w.dilation.divisor() == beside &&
-            outputs.winners.row(at)[offset].lane[0] == static_cast<Winner>(r * b.w.kernel + c)) {
-          sum += widen(outputs.gradients.row(at)[offset].lane[0]);
-        }
-      }
-    }
-    grad_input[((plane * b.h.input + h) * b.w.input + w) * t.channels + channel] = narrow<T>(sum);
-  }
-}
-
-template <typename Group, typename T, typename Winner>
+template <typename Group, typename T>
 __global__ void __launch_bounds__(kMaxTileThreads)
-    backward_kernel(const T* grad_output, const Winner* winners, T* grad_input,
+    backward_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input,
                     const BackwardTiling b) {
   extern __shared__ uint4 shared[];
   const Tile tile = tile_of_block(b.tiling, b.h.input, b.w.input);
@@ -152,28 +107,23 @@ __global__ void __launch_bounds__(kMaxTileThreads)
   const Range rows = has_whole_planes ? Range{0, b.h.output} : b.h.outputs(tile.rows);
   const Range columns = has_whole_rows ? Range{0, b.w.output} : b.w.outputs(tile.columns);
   auto* const shared_winners = reinterpret_cast<unsigned char*>(shared) + b.gradient_bytes;
-  const Outputs<T, Winner> outputs{
+  const Outputs<T> outputs{
       {shared, b.gradients, grad_output, b.h.output, b.w.output, b.tiling, tile, rows, columns},
       {shared_winners, b.winners, winners, b.h.output, b.w.output, b.tiling, tile, rows, columns},
       rows,
       columns};
-  grad_input += tile.plane * b.h.input * b.w.input * b.tiling.channels;
+  grad_input += tile.plane * b.h.input * b.w.input;
   await_copies();
-  if constexpr (std::is_same_v<Group, AnyWindows>) {
-    gather_elements(b, tile, outputs, grad_input);
-  } else {
-    gather_strips<Group>(b, tile, outputs, grad_input);
-  }
+  gather_strips<Group>(b, tile, outputs, grad_input);
 }
 
-template <typename Group, typename T, typename Winner>
-bool launch(const T* grad_output, const Winner* winners, T* grad_input, const PoolGeometry& g,
+template <typename Group, typename T>
+bool launch(const T* grad_output, const std::uint8_t* winners, T* grad_input, const PoolGeometry& g,
             cudaStream_t stream) {
   // A tile writes more than it needs of shared memory.
   constexpr std::size_t kSharedBytes = 8 * 1024;
   constexpr int S = Group::kStride;
-  const std::int64_t channels = g.channels_last ? g.channels : 1;
-  const TileSize all{g.channels_last ? g.batch : g.batch * g.channels, g.h.input, g.w.input};
+  const TileSize all{g.batch * g.channels, g.h.input, g.w.input};
   const auto outputs = [](const PoolAxis& axis, std::int64_t inputs) {
     const std::int64_t reach = (axis.kernel - std::int64_t{1}) * axis.dilation + 1;
     return inputs == axis.input ? axis.output
@@ -183,24 +133,24 @@ bool launch(const T* grad_output, const Winner* winners, T* grad_input, const Po
     return TileSize{size.planes, outputs(g.h, size.rows), outputs(g.w, size.columns)};
   };
   const auto gradients_of = [&](const TileSize& size) {
-    return source_shape<T, 1>(source_size(size), g.w.output, channels, channels);
+    return source_shape<T, 1>(source_size(size), g.w.output, 1);
   };
   const auto winners_of = [&](const TileSize& size) {
-    return source_shape<Winner, 1>(source_size(size), g.w.output, channels, channels);
+    return source_shape<std::uint8_t, 1>(source_size(size), g.w.output, 1);
   };
   const auto gradient_bytes_of = [&](const TileSize& size) {
     return shared_bytes<T, 1>(gradients_of(size), size.planes * outputs(g.h, size.rows));
   };
   const auto bytes_of = [&](const TileSize& size) {
     return gradient_bytes_of(size) +
-           shared_bytes<Winner, 1>(winners_of(size), size.planes * outputs(g.h, size.rows));
+           shared_bytes<std::uint8_t, 1>(winners_of(size), size.planes * outputs(g.h, size.rows));
   };
   const std::optional<TileSize> size = choose_tile(all, kSharedBytes, bytes_of);
   if (!size) {
     return false;
   }
-  const std::int64_t groups = ceil_div(size->columns, S) * channels;
-  const BackwardTiling b{make_tiling(*size, all, channels, channels),
+  const std::int64_t groups = ceil_div(size->columns, S);
+  const BackwardTiling b{make_tiling(*size, all, 1, 1),
                          Windows(g.h),
                          Windows(g.w),
                          gradients_of(*size),
@@ -212,9 +162,7 @@ bool launch(const T* grad_output, const Winner* winners, T* grad_input, const Po
   if (blocks > kMax32) {
     return false;
   }
-  const bool is_any = std::is_same_v<Group, AnyWindows>;
-  const std::int64_t tasks =
-      size->planes * groups * (is_any ? size->rows : ceil_div(size->rows, kStrip));
+  const std::int64_t tasks = size->planes * groups * ceil_div(size->rows, kStrip);
   backward_kernel<Group>
       <<<static_cast<unsigned>(blocks), threads_for(tasks), bytes_of(*size), stream>>>(
           grad_output, winners, grad_input, b);
@@ -225,25 +173,17 @@ bool launch(const T* grad_output, const Winner* winners, T* grad_input, const Po
 
 bool launch_backward_tiles(ElementType type, const void* grad_output, const void* winners,
                            void* grad_input, const PoolGeometry& g, cudaStream_t stream) {
-  if (!planes_fit_32_bits(g, g.channels_last ? g.channels : 1)) {
+  if (g.channels_last || !planes_fit_32_bits(g, 1)) {
     return false;
   }
   bool launched = false;
   for_type(type, [&](auto number) {
     using T = decltype(number);
-    const auto* const from = static_cast<const T*>(grad_output);
-    auto* const to = static_cast<T*>(grad_input);
-    if (!winners_are_bytes(window_size(g))) {
-      launched =
-          launch<AnyWindows>(from, static_cast<const std::uint32_t*>(winners), to, g, stream);
-      return;
-    }
-    const auto* const bytes = static_cast<const std::uint8_t*>(winners);
-    launched = with_grouped(g,
-                            [&](auto windows) {
-                              return launch<decltype(windows)>(from, bytes, to, g, stream);
-                            }) ||
-               launch<AnyWindows>(from, bytes, to, g, stream);
+    launched = with_grouped(g, [&](auto windows) {
+      return launch<decltype(windows)>(static_cast<const T*>(grad_output),
+                                       static_cast<const std::uint8_t*>(winners),
+                                       static_cast<T*>(grad_input), g, stream);
+    });
   });
   return launched;
 }

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "core/cuda_check.h"
+#include "kernels/relu_max_pool2d/direct.h"
 #include "kernels/relu_max_pool2d/pool_elements.cuh"
 #include "kernels/relu_max_pool2d/tiles.h"
 
@@ -232,31 +233,31 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// For any window, layout and alignment: one output at a time, in the order of ATen's own kernel.
-template <typename T, typename Winner, typename Index>
+/// For planes of any size: one output at a time, in the order of ATen's own kernel.
+template <typename T, typename Winner>
 __global__ void __launch_bounds__(kThreads)
-    any_kernel(const T* input, T* output, Winner* winners, Index count, Index channels, PoolAxis h,
-               PoolAxis w, bool channels_last) {
-  const auto height = static_cast<Index>(h.input);
-  const auto width = static_cast<Index>(w.input);
-  const auto out_height = static_cast<Index>(h.output);
-  const auto out_width = static_cast<Index>(w.output);
-  const Index step = channels_last ? channels : 1;  // from one pixel to the next
-  for (Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x; index < count;
-       index += static_cast<Index>(gridDim.x) * kThreads) {
-    const Index pixel = index / step;
-    const Index ow = pixel % out_width;
-    const Index oh = pixel / out_width % out_height;
-    const Index plane = pixel / out_width / out_height;
+    huge_kernel(const T* input, T* output, Winner* winners, std::int64_t count,
+                std::int64_t channels, PoolAxis h, PoolAxis w, bool channels_last) {
+  const std::int64_t height = h.input;
+  const std::int64_t width = w.input;
+  const std::int64_t out_height = h.output;
+  const std::int64_t out_width = w.output;
+  const std::int64_t step = channels_last ? channels : 1;  // from one pixel to the next
+  for (std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; index < count;
+       index += std::int64_t{gridDim.x} * kThreads) {
+    const std::int64_t pixel = index / step;
+    const std::int64_t ow = pixel % out_width;
+    const std::int64_t oh = pixel / out_width % out_height;
+    const std::int64_t plane = pixel / out_width / out_height;
     const T* const source = input + plane * height * width * step + index % step;
-    const Index top = oh * h.stride - h.padding;
-    const Index left = ow * w.stride - w.padding;
-    const Index first_row = top < 0 ? (h.dilation - 1 - top) / h.dilation : 0;
-    const Index first_column = left < 0 ? (w.dilation - 1 - left) / w.dilation : 0;
+    const std::int64_t top = oh * h.stride - h.padding;
+    const std::int64_t left = ow * w.stride - w.padding;
+    const std::int64_t first_row = top < 0 ? (h.dilation - 1 - top) / h.dilation : 0;
+    const std::int64_t first_column = left < 0 ? (w.dilation - 1 - left) / w.dilation : 0;
     Wide<T> best = -INFINITY;
-    Index position = first_row * w.kernel + first_column;
-    for (Index i = first_row; i < h.kernel && top + i * h.dilation < height; ++i) {
-      for (Index j = first_column; j < w.kernel && left + j * w.dilation < width; ++j) {
+    std::int64_t position = first_row * w.kernel + first_column;
+    for (std::int64_t i = first_row; i < h.kernel && top + i * h.dilation < height; ++i) {
+      for (std::int64_t j = first_column; j < w.kernel && left + j * w.dilation < width; ++j) {
         const T element = source[((top + i * h.dilation) * width + left + j * w.dilation) * step];
         const Wide<T> value = widen(max_nan(element, T(0)));
         if (value > best || value != value) {
@@ -323,24 +324,18 @@ bool launch_vectorized(const T* input, T* output, std::uint8_t* winners, const P
     return launch_pixels<T, 3, 2, kWinners>(input, output, winners, g, stream) ||
            launch_pixels<T, 2, 2, kWinners>(input, output, winners, g, stream) ||
            launch_pixels<T, 3, 1, kWinners>(input, output, winners, g, stream) ||
-           launch_pixels<T, 2, 1, kWinners>(input, output, winners, g, stream);
+           (sizeof(T) == 2 && launch_pixels<T, 2, 1, kWinners>(input, output, winners, g, stream));
   }
   return launch_planes<T, 3, kWinners>(input, output, winners, g, stream) ||
          launch_planes<T, 2, kWinners>(input, output, winners, g, stream);
 }
 
 template <typename T, typename Winner>
-void launch_any(const T* input, T* output, Winner* winners, const PoolGeometry& g,
-                cudaStream_t stream) {
+void launch_huge(const T* input, T* output, Winner* winners, const PoolGeometry& g,
+                 cudaStream_t stream) {
   const std::int64_t count = g.batch * g.channels * g.h.output * g.w.output;
-  if (planes_fit_32_bits(g, g.batch * g.channels)) {
-    any_kernel<T, Winner, int><<<loop_blocks(count), kThreads, 0, stream>>>(
-        input, output, winners, static_cast<int>(count), static_cast<int>(g.channels), g.h, g.w,
-        g.channels_last);
-  } else {
-    any_kernel<T, Winner, std::int64_t><<<loop_blocks(count), kThreads, 0, stream>>>(
-        input, output, winners, count, g.channels, g.h, g.w, g.channels_last);
-  }
+  huge_kernel<<<loop_blocks(count), kThreads, 0, stream>>>(input, output, winners, count,
+                                                           g.channels, g.h, g.w, g.channels_last);
 }
 
 template <typename T>
@@ -353,13 +348,31 @@ bool launch_vectorized(const T* input, T* output, void* winners, const PoolGeome
 }
 
 template <typename T>
-void launch_any(const T* input, T* output, void* winners, const PoolGeometry& g,
-                cudaStream_t stream) {
+void launch_huge(const T* input, T* output, void* winners, const PoolGeometry& g,
+                 cudaStream_t stream) {
   if (winners_are_bytes(window_size(g))) {
-    launch_any(input, output, static_cast<std::uint8_t*>(winners), g, stream);
+    launch_huge(input, output, static_cast<std::uint8_t*>(winners), g, stream);
   } else {
-    launch_any(input, output, static_cast<std::uint32_t*>(winners), g, stream);
+    launch_huge(input, output, static_cast<std::uint32_t*>(winners), g, stream);
   }
+}
+
+/// Return whether tiles in shared memory are faster than loads from memory. Fitted on 245 forward
+/// passes of benchmarks/pool.py on an H100, in which torch.compile's kernels stood for direct ones.
+template <typename T>
+bool prefers_tiles(const PoolGeometry& g) {
+  // Blocks that load, wait and compare take longer until there is enough to compare.
+  const std::int64_t outputs = g.batch * g.channels * g.h.output * g.w.output;
+  if (outputs * window_size(g) < 2'000'000 * static_cast<std::int64_t>(sizeof(T))) {
+    return false;
+  }
+  if (!g.channels_last && (has_windows(g, 3, 1) || has_windows(g, 3, 2))) {
+    return true;
+  }
+  // Tiles share the maxima of rows among windows.
+  const std::int64_t shared = std::int64_t{g.h.stride} * g.w.kernel + g.h.kernel;
+  return g.channels_last ? window_size(g) >= shared
+                         : window_size(g) >= 30 && 2 * window_size(g) >= 3 * shared;
 }
 
 }  // namespace
@@ -371,8 +384,10 @@ void launch_relu_max_pool2d(ElementType type, const void* input, void* output, v
     const auto* const from = static_cast<const T*>(input);
     auto* const to = static_cast<T*>(output);
     if (!launch_vectorized(from, to, winners, geometry, stream) &&
-        !launch_forward_tiles(type, input, output, winners, geometry, stream)) {
-      launch_any(from, to, winners, geometry, stream);
+        !(prefers_tiles<T>(geometry) &&
+          launch_forward_tiles(type, input, output, winners, geometry, stream)) &&
+        !launch_forward_direct(type, input, output, winners, geometry, stream)) {
+      launch_huge(from, to, winners, geometry, stream);
     }
   });
   CONVTIME_CUDA_CHECK(cudaGetLastError());

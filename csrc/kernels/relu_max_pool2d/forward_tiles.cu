@@ -16,61 +16,6 @@ struct ForwardTiling {
   Division strips;  // of a tile's rows
 };
 
-template <typename T, int N>
-__device__ Pack<T, N> filled(float value) {
-  Pack<T, N> result;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    result.lane[i] = narrow<T>(value);
-  }
-  return result;
-}
-
-/// The largest values so far, and their positions. PyTorch takes the first of equal values, but the
-/// last NaN.
-template <typename T, int N>
-struct Leader {
-  Wide<T> value[N];
-  int position[N];
-
-  __device__ Leader(Wide<T> least, int first_position) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      value[i] = least;
-      position[i] = first_position;
-    }
-  }
-  __device__ void challenge(int i, Wide<T> other, int at) {
-    const bool wins = other > value[i] || other != other;
-    value[i] = wins ? other : value[i];
-    position[i] = wins ? at : position[i];
-  }
-  __device__ void challenge(const Pack<T, N>& other, int at) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      challenge(i, widen(other.lane[i]), at);
-    }
-  }
-  __device__ Pack<T, N> values() const {
-    Pack<T, N> result;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      result.lane[i] = narrow<T>(value[i]);
-    }
-    return result;
-  }
-  __device__ Pack<std::uint8_t, N> winners() const {
-    Pack<std::uint8_t, N> result;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const bool is_alive = value[i] > 0 || value[i] != value[i];
-      result.lane[i] =
-          static_cast<std::uint8_t>(is_alive ? position[i] : position[i] | kDead<std::uint8_t>);
-    }
-    return result;
-  }
-};
-
 /// Compute outputs from windows of K × K elements with a stride of S, whose dilation is 1. A thread
 /// has a strip of kStrip outputs below each other. A position outside the input is clamped to the
 /// nearest one inside, which is in the same window: a repeated element does not change a maximum.
@@ -82,10 +27,10 @@ __device__ void pool_strips(const ForwardTiling& f, const Tile& tile, const Sour
   const int tasks = tile.planes * f.strips.divisor() * t.row_size.divisor();
   for (int task = static_cast<int>(threadIdx.x); task < tasks;
        task += static_cast<int>(blockDim.x)) {
-    int channel = task;
-    int strip = t.row_size.split(channel);
+    int column = task;
+    int strip = t.row_size.split(column);
     const int plane = f.strips.split(strip);
-    const int ow = tile.columns.first + t.slice.split(channel);
+    const int ow = tile.columns.first + column;
     const int oh = tile.rows.first + strip * kStrip;
     if (ow >= tile.columns.end || oh >= tile.rows.end) {
       continue;
@@ -103,12 +48,12 @@ __device__ void pool_strips(const ForwardTiling& f, const Tile& tile, const Sour
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int row = max(rows.first, min(top + i, rows.end - 1));
-      const Pack<T, 1>* const from = source.row(first_row + row) + channel;
+      const Pack<T, 1>* const from = source.row(first_row + row);
       if constexpr (kWinners) {
         Leader<T, 1> leader(0, inputs[0] - left);
 #pragma unroll
         for (int j = 0; j < K; ++j) {
-          leader.challenge(from[(inputs[j] - columns.first) * t.channels], inputs[j] - left);
+          leader.challenge(from[inputs[j] - columns.first], inputs[j] - left);
         }
         maxima[i] = leader.values().lane[0];
         positions[i] = (row - top) * K + leader.position[0];
@@ -116,11 +61,11 @@ __device__ void pool_strips(const ForwardTiling& f, const Tile& tile, const Sour
         maxima[i] = T(0);
 #pragma unroll
         for (int j = 0; j < K; ++j) {
-          maxima[i] = max_nan(maxima[i], from[(inputs[j] - columns.first) * t.channels].lane[0]);
+          maxima[i] = max_nan(maxima[i], from[inputs[j] - columns.first].lane[0]);
         }
       }
     }
-    int offset = ((plane * f.h.output + oh) * f.w.output + ow) * t.channels + channel;
+    int offset = (plane * f.h.output + oh) * f.w.output + ow;
 #pragma unroll
     for (int k = 0; k < kStrip; ++k) {
       if (oh + k >= tile.rows.end) {
@@ -133,7 +78,7 @@ __device__ void pool_strips(const ForwardTiling& f, const Tile& tile, const Sour
           leader.challenge(0, widen(maxima[k * S + i]), positions[k * S + i] - k * S * K);
         }
         output[offset] = leader.values().lane[0];
-        winners[offset] = leader.winners().lane[0];
+        winners[offset] = leader.template winners<std::uint8_t>().lane[0];
       } else {
         T best = maxima[k * S];
 #pragma unroll
@@ -142,7 +87,7 @@ __device__ void pool_strips(const ForwardTiling& f, const Tile& tile, const Sour
         }
         output[offset] = best;
       }
-      offset += f.w.output * t.channels;
+      offset += f.w.output;
     }
   }
 }
@@ -227,7 +172,8 @@ __device__ void pool_rows_and_columns(const ForwardTiling& f, const Tile& tile,
         }
       }
       *to = leader.values();
-      reinterpret_cast<Pack<std::uint8_t, N>*>(winners)[offset] = leader.winners();
+      reinterpret_cast<Pack<std::uint8_t, N>*>(winners)[offset] =
+          leader.template winners<std::uint8_t>();
     } else {
       Pack<T, N> best = filled<T, N>(-INFINITY);
 #pragma unroll 4
@@ -270,7 +216,7 @@ bool launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry
   constexpr std::int64_t kSlice = 4;
   constexpr std::size_t kSharedBytes = 16 * 1024;
   const std::int64_t channels = g.channels_last ? g.channels / N : 1;
-  const std::int64_t slice = N == 1 ? channels : std::min(channels, kSlice);
+  const std::int64_t slice = std::min(channels, kSlice);
   const TileSize all{g.channels_last ? g.batch : g.batch * g.channels, g.h.output, g.w.output};
   const auto inputs = [](const PoolAxis& axis, std::int64_t outputs) {
     const std::int64_t reach = (axis.kernel - std::int64_t{1}) * axis.dilation + 1;
@@ -279,7 +225,7 @@ bool launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry
   };
   const auto source_of = [&](const TileSize& size) {
     return source_shape<T, N>({size.planes, inputs(g.h, size.rows), inputs(g.w, size.columns)},
-                              g.w.input, channels, slice);
+                              g.w.input, slice);
   };
   const auto bytes_of = [&](const TileSize& size) {
     const std::int64_t rows = size.planes * inputs(g.h, size.rows);
@@ -315,22 +261,16 @@ bool launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry
 template <typename T, bool kWinners>
 bool launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
             cudaStream_t stream) {
-  const bool has_vectors = g.channels_last && g.channels % kLanes<T> == 0 && is_aligned(input) &&
-                           is_aligned(output) && is_aligned(winners);
-  if (has_vectors) {
-    return launch<T, kLanes<T>, 0, 0, kWinners>(input, output, winners, g, stream);
+  if (g.channels_last) {
+    return g.channels % kLanes<T> == 0 && is_aligned(input) && is_aligned(output) &&
+           is_aligned(winners) &&
+           launch<T, kLanes<T>, 0, 0, kWinners>(input, output, winners, g, stream);
   }
   if (has_windows(g, 3, 2)) {
     return launch<T, 1, 3, 2, kWinners>(input, output, winners, g, stream);
   }
-  if (has_windows(g, 2, 2)) {
-    return launch<T, 1, 2, 2, kWinners>(input, output, winners, g, stream);
-  }
   if (has_windows(g, 3, 1)) {
     return launch<T, 1, 3, 1, kWinners>(input, output, winners, g, stream);
-  }
-  if (has_windows(g, 2, 1)) {
-    return launch<T, 1, 2, 1, kWinners>(input, output, winners, g, stream);
   }
   return launch<T, 1, 0, 0, kWinners>(input, output, winners, g, stream);
 }

@@ -75,19 +75,74 @@ __device__ Pack<T, N> relu(const Pack<T, N>& value) {
   return max_nan(value, zeros);
 }
 
-// --- Geometry
-// ------------------------------------------------------------------------------------------
-
-__device__ inline int clamp(int value, int last) { return max(0, min(value, last)); }
+// --- Winners
+// -----------------------------------------------------------------------------------------
 
 /// The highest bit of a winner.
 template <typename Winner>
 constexpr Winner kDead = static_cast<Winner>(Winner(1) << (8 * sizeof(Winner) - 1));
 
-template <typename Winner>
-__device__ bool is_alive(Winner winner) {
-  return (winner & kDead<Winner>) == 0;
+/// Return a pack of equal values.
+template <typename T, int N>
+__device__ Pack<T, N> filled(float value) {
+  Pack<T, N> result;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    result.lane[i] = narrow<T>(value);
+  }
+  return result;
 }
+
+/// The largest values so far, and their positions. PyTorch takes the first of equal values, but the
+/// last NaN.
+template <typename T, int N>
+struct Leader {
+  Wide<T> value[N];
+  int position[N];
+
+  __device__ Leader(Wide<T> least, int first_position) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      value[i] = least;
+      position[i] = first_position;
+    }
+  }
+  __device__ void challenge(int i, Wide<T> other, int at) {
+    const bool wins = other > value[i] || other != other;
+    value[i] = wins ? other : value[i];
+    position[i] = wins ? at : position[i];
+  }
+  __device__ void challenge(const Pack<T, N>& other, int at) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      challenge(i, widen(other.lane[i]), at);
+    }
+  }
+  __device__ Pack<T, N> values() const {
+    Pack<T, N> result;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      result.lane[i] = narrow<T>(value[i]);
+    }
+    return result;
+  }
+  template <typename Winner>
+  __device__ Pack<Winner, N> winners() const {
+    Pack<Winner, N> result;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const bool is_alive = value[i] > 0 || value[i] != value[i];
+      const auto winner = static_cast<Winner>(position[i]);
+      result.lane[i] = is_alive ? winner : static_cast<Winner>(winner | kDead<Winner>);
+    }
+    return result;
+  }
+};
+
+// --- Geometry
+// ------------------------------------------------------------------------------------------
+
+__device__ inline int clamp(int value, int last) { return max(0, min(value, last)); }
 
 inline std::int64_t window_size(const PoolGeometry& g) {
   return std::int64_t{g.h.kernel} * g.w.kernel;
@@ -122,8 +177,8 @@ inline bool planes_fit_32_bits(const PoolGeometry& g, std::int64_t planes) {
            std::int64_t{axis.dilation} * axis.kernel;
   };
   const std::int64_t elements = planes * std::max(g.h.input * g.w.input, g.h.output * g.w.output);
-  // Loop indices exceed their end by up to the number of threads in the grid.
-  return elements + (std::int64_t{kThreads} << 20) < kMax32 && reach(g.h) < kMax32 &&
+  // Indices of the last block's threads exceed the end.
+  return elements + kThreads < kMax32 && reach(g.h) < kMax32 &&
          reach(g.w) < kMax32 && window_size(g) < kMax32;
 }
 

@@ -1,101 +1,20 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
-#include "kernels/relu_max_pool2d/pool_elements.cuh"
 #include "kernels/relu_max_pool2d/tiles.h"
+#include "kernels/relu_max_pool2d/windows.cuh"
 
 // A tile is a range of rows and columns of the tensor that a kernel writes. Its source is the part
-// of each plane that a block loads for it. If channels are last, an image counts as one plane whose
-// columns are pixels, and a tile has all channels of a pixel or a slice of them. Small planes share
-// a block. Threads handle packs of N channels, of 16 bytes or of one element; sizes count packs.
+// of each plane that a block loads for it. Small planes share a block. Threads handle one element,
+// or, if channels are last, packs of N channels of 16 bytes; an image then counts as one plane
+// whose columns are pixels, and a tile has a slice of their channels. Sizes count packs.
 namespace convtime::pool {
 
 constexpr int kMaxTileThreads = 256;
-
-/// Division by a number that is known when the kernel is launched, of numbers below 2^31.
-class Division {
- public:
-  explicit Division(std::int64_t divisor)
-      : divisor_(static_cast<unsigned>(divisor)),
-        shift_(static_cast<unsigned>(std::bit_width(divisor_ - 1))),
-        factor_(static_cast<unsigned>(
-            (std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift_) - divisor_) / divisor_ + 1)) {}
-
-  __host__ __device__ int divisor() const { return static_cast<int>(divisor_); }
-
-  __device__ int quotient(int number) const {
-    const auto n = static_cast<unsigned>(number);
-    return static_cast<int>((__umulhi(n, factor_) + n) >> shift_);
-  }
-
-  /// Return the quotient, and set the number to the remainder.
-  __device__ int split(int& number) const {
-    const int result = quotient(number);
-    number -= result * divisor();
-    return result;
-  }
-
- private:
-  unsigned divisor_;
-  unsigned shift_;
-  unsigned factor_;
-};
-
-/// From the first to before the end.
-struct Range {
-  int first;
-  int end;
-  __host__ __device__ int size() const { return end - first; }
-};
-
-/// Windows along one spatial dimension.
-struct Windows {
-  int input;
-  int output;
-  int kernel;
-  Division stride;
-  int padding;
-  Division dilation;
-
-  explicit Windows(const PoolAxis& axis)
-      : input(static_cast<int>(axis.input)),
-        output(static_cast<int>(axis.output)),
-        kernel(axis.kernel),
-        stride(axis.stride),
-        padding(axis.padding),
-        dilation(axis.dilation) {}
-
-  /// Return the first position of an output's window, which may be in the padding.
-  __device__ int start(int output) const { return output * stride.divisor() - padding; }
-
-  /// Return which elements of the window that starts there are in the input.
-  __device__ Range elements(int start) const {
-    const int first = start < 0 ? dilation.quotient(dilation.divisor() - 1 - start) : 0;
-    const int end = start < input ? min(kernel, dilation.quotient(input - 1 - start) + 1) : 0;
-    return {first, max(first, end)};
-  }
-
-  /// Return the positions in the input between the first and last element of outputs' windows.
-  __device__ Range inputs(Range outputs) const {
-    const int reach = (kernel - 1) * dilation.divisor() + 1;
-    const int first = clamp(start(outputs.first), input);
-    return {first, max(first, min(input, start(outputs.end - 1) + reach))};
-  }
-
-  /// Return the outputs whose windows may have elements at positions in a range of the input.
-  __device__ Range outputs(Range inputs) const {
-    const int reach = (kernel - 1) * dilation.divisor();
-    const int before = inputs.first + padding - reach;
-    const int first = before > 0 ? stride.quotient(before + stride.divisor() - 1) : 0;
-    const int end = min(output, stride.quotient(inputs.end - 1 + padding) + 1);
-    return {first, max(first, end)};
-  }
-};
 
 /// How a source is stored in shared memory.
 struct SourceShape {
@@ -182,7 +101,7 @@ class Source {
     const T* const end = tensor + t.planes * plane_size * N;
     const int all_rows = tile.planes * rows.size();
     const int parts = shape.is_contiguous ? 1 : all_rows;
-    const int length = (shape.is_contiguous ? all_rows : 1) * columns.size() * t.channels;
+    const int length = (shape.is_contiguous ? all_rows : 1) * columns.size();
     for (int i = static_cast<int>(threadIdx.x); i < parts * shape.vectors.divisor();
          i += static_cast<int>(blockDim.x)) {
       int vector = i;
@@ -191,8 +110,7 @@ class Source {
         const int start = static_cast<int>(shift) + part * pitch_;
         const int offset = vector * kLanes<T> - start % kLanes<T>;
         if (offset < length) {
-          copy_vector(to + start + offset, from->lane + part * width * t.channels + offset, tensor,
-                      end);
+          copy_vector(to + start + offset, from->lane + part * width + offset, tensor, end);
         }
       } else {
         int channel = vector;
@@ -293,29 +211,26 @@ std::optional<TileSize> choose_tile(const TileSize& all, std::size_t most,
   return best;
 }
 
-/// Return the source's shape for rows and columns of a tensor with that width and `channels` packs
-/// per pixel, of which a tile has a slice.
+/// Return the source's shape for rows and columns of a tensor with that width, and a slice of a
+/// pixel's packs.
 template <typename T, int N>
-SourceShape source_shape(const TileSize& size, std::int64_t width, std::int64_t channels,
-                         std::int64_t slice) {
+SourceShape source_shape(const TileSize& size, std::int64_t width, std::int64_t slice) {
   if constexpr (N > 1) {
     const std::int64_t length = size.columns * slice;
     return {false, static_cast<int>(length), Division(length)};
   }
   constexpr std::int64_t kVector = kLanes<T>;
-  const std::int64_t row = width * channels;
   // The first element may be the last one of a vector.
   const auto vectors = [](std::int64_t length) {
     return Division(ceil_div(length + kVector - 1, kVector));
   };
   if (size.columns == width) {
-    return {true, static_cast<int>(row), vectors(size.planes * size.rows * row)};
+    return {true, static_cast<int>(width), vectors(size.planes * size.rows * width)};
   }
   // A row has the same position within 16 bytes as in memory, and shares no vector with the next.
-  const std::int64_t length = size.columns * channels;
-  const std::int64_t pitch = length + kVector - 1;
-  return {false, static_cast<int>(pitch + (row % kVector - pitch % kVector + kVector) % kVector),
-          vectors(length)};
+  const std::int64_t pitch = size.columns + kVector - 1;
+  return {false, static_cast<int>(pitch + (width % kVector - pitch % kVector + kVector) % kVector),
+          vectors(size.columns)};
 }
 
 /// Return the bytes of a source with that many rows in all, in whole vectors.

@@ -6,14 +6,16 @@
 
 namespace convtime::pool {
 
-// Kernels for any window and plane. A block loads the part of the tensors that its tile needs into
-// shared memory, and computes from there. Both functions launch nothing and return false if shared
-// memory or 32-bit indices are too small.
+// A block loads the part of the tensors that its tile needs into shared memory, and computes from
+// there. Both functions launch nothing and return false if shared memory or 32-bit indices are too
+// small, or if no kernel is compiled for these windows and this layout.
 
-/// `winners` may be null.
+/// For any window. If channels are last, their packs of 16 bytes must be whole. `winners` may be
+/// null.
 bool launch_forward_tiles(ElementType type, const void* input, void* output, void* winners,
                           const PoolGeometry& geometry, cudaStream_t stream);
 
+/// For small square windows of (N, C, H, W).
 bool launch_backward_tiles(ElementType type, const void* grad_output, const void* winners,
                            void* grad_input, const PoolGeometry& geometry, cudaStream_t stream);
 

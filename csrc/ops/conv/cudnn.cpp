@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -173,6 +174,40 @@ conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tenso
           pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
 }
 
+/// The number of elements of a channel of an example.
+std::int64_t plane_of(const at::Tensor& batch) {
+  return batch.numel() == 0 ? 0 : batch.numel() / batch.size(0) / batch.size(1);
+}
+
+/// Call function(arguments) with those of an epilogue's kernel that writes y.
+template <typename Function>
+void with_epilogue_arguments(const at::Tensor& y, const EpilogueOperands& epilogue,
+                             const Function& function) {
+  const at::MemoryFormat format = y.suggest_memory_format();
+  TORCH_INTERNAL_ASSERT(y.is_contiguous(format), "a convolution's output has gaps");
+  at::Tensor z;
+  if (epilogue.other.has_value()) {
+    z = epilogue.other->contiguous(format);
+  }
+  at::Tensor b;
+  if (is_defined(epilogue.bias)) {
+    b = epilogue.bias->contiguous();
+  }
+  const auto read = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.const_data_ptr() : nullptr;
+  };
+  function(ConvEpilogue{.y = y.mutable_data_ptr(),
+                        .z = read(z),
+                        .b = read(b),
+                        .alpha = epilogue.alpha,
+                        .activation = epilogue.activation.activation,
+                        .negative_slope = epilogue.activation.negative_slope,
+                        .count = y.numel(),
+                        .channels = y.size(1),
+                        .plane = plane_of(y),
+                        .channels_last = format != at::MemoryFormat::Contiguous});
+}
+
 /// Call a function of conv, whose errors become PyTorch's, prefixed by the op.
 template <typename Function>
 auto with_torch_errors(const char* op, const Function& function) {
@@ -208,8 +243,8 @@ class CudnnCall {
     return y;
   }
 
-  /// Like ATen's cudnn_convolution_relu and _add_relu. Returns an undefined tensor if separate
-  /// kernels are needed, are more accurate, or were measured to be faster.
+  /// Like ATen's cudnn_convolution_relu and _add_relu, unless separate kernels are needed, are more
+  /// accurate, or were measured to be faster.
   at::Tensor fprop(const at::Tensor& given_x, const at::Tensor& given_w,
                    const EpilogueOperands& epilogue) const {
     const std::string why = conv::erratum(epilogue.activation.activation,
@@ -217,7 +252,7 @@ class CudnnCall {
     if (!why.empty()) {
       TORCH_CHECK(!policy_.engine.has_value(), op_, ": policy names a cuDNN engine, but ", why,
                   ", so a convtime kernel computes it; leave policy out");
-      return {};
+      return apply_steps(given_x, given_w, epilogue);
     }
     const at::Tensor y = empty_output(given_x, given_w);
     if (misreads_pixels(epilogue.activation.activation) &&
@@ -225,7 +260,7 @@ class CudnnCall {
       TORCH_CHECK(!policy_.engine.has_value(), op_,
                   ": policy names a cuDNN engine, but cuDNN misreads images of one pixel, so a "
                   "convtime kernel computes the epilogue; leave policy out");
-      return {};
+      return apply_steps(given_x, given_w, epilogue);
     }
     const at::MemoryFormat format = y.suggest_memory_format();
     const at::Tensor x = given_x.contiguous(format);
@@ -264,14 +299,14 @@ class CudnnCall {
       key.problem.epilogue.b = describe(b.view(size), channels_last);
       operands.b = const_cast<void*>(b.const_data_ptr());
     }
-    return fuses(key, operands, [&] { apply_steps(x, w, epilogue); }) ? y : at::Tensor();
-  }
-
-  /// The same with separate kernels: the convolution, then one kernel for the epilogue.
-  at::Tensor apply_steps(const at::Tensor& x, const at::Tensor& w,
-                         const EpilogueOperands& epilogue) const {
-    const at::Tensor y = fprop(x, w);
-    cuda_apply_epilogue(y, epilogue);
+    switch (choose_way(key, operands, x, w, epilogue)) {
+      case Way::kFused:
+        break;
+      case Way::kSteps:
+        return apply_steps(x, w, epilogue);
+      case Way::kConverted:
+        return apply_converted(x, w, epilogue);
+    }
     return y;
   }
 
@@ -308,36 +343,106 @@ class CudnnCall {
         x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
   }
 
-  /// Run the graph, unless no engine supports it or, with timed plans, the separate steps are
-  /// faster. A thread determines this once per problem: it takes as long as a selection.
-  template <typename Steps>
-  bool fuses(const conv::PlanKey& key, const conv::Operands& operands, const Steps& steps) const {
-    thread_local LruCache<conv::PlanKey, std::uint64_t, conv::PlanKeyHash> unfused(10'000);
+  /// How a convolution and its epilogue are computed.
+  enum class Way {
+    kFused,      ///< in cuDNN's graph
+    kSteps,      ///< in cuDNN's convolution, then in one kernel
+    kConverted,  ///< like kSteps, but in channels-last layout
+  };
+
+  at::Tensor apply_steps(const at::Tensor& x, const at::Tensor& w,
+                         const EpilogueOperands& epilogue) const {
+    const at::Tensor y = fprop(x, w);
+    cuda_apply_epilogue(y, epilogue);
+    return y;
+  }
+
+  /// cuDNN converts many convolutions to channels-last, too, but in kernels of its own, before and
+  /// after. Here the epilogue's kernel converts the result.
+  at::Tensor apply_converted(const at::Tensor& x, const at::Tensor& w,
+                             const EpilogueOperands& epilogue) const {
+    const auto last =
+        x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+    const at::Tensor x_last = at::detail::empty_cuda(x.sizes(), x.options().memory_format(last));
+    launch_to_channels_last(element_type_of(x), x.const_data_ptr(), x_last.mutable_data_ptr(),
+                            x.size(0), x.size(1), plane_of(x), c10::cuda::getCurrentCUDAStream());
+    const at::Tensor y_last = fprop(x_last, w.contiguous(last));
+    const at::Tensor y = at::detail::empty_cuda(
+        y_last.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+    with_epilogue_arguments(y, epilogue, [&](const ConvEpilogue& arguments) {
+      launch_conv_epilogue_from_channels_last(element_type_of(y), y_last.const_data_ptr(),
+                                              arguments, c10::cuda::getCurrentCUDAStream());
+    });
+    return y;
+  }
+
+  /// Whether apply_converted() computes it: in float64, cuDNN has no channels-last engines.
+  static bool is_convertible(const at::Tensor& x, const at::Tensor& w) {
+    return !is_channels_last(x, w) && x.scalar_type() != at::kDouble && x.size(1) == w.size(1) &&
+           !has_one_pixel(x);
+  }
+
+  /// Run the graph, unless no engine supports it or another way is known to be faster, and return
+  /// the way to compute the result; the graph has computed it. Where plans are timed, a thread also
+  /// times the ways, once per problem: it takes as long as a selection.
+  Way choose_way(const conv::PlanKey& key, const conv::Operands& operands, const at::Tensor& x,
+                 const at::Tensor& w, const EpilogueOperands& epilogue) const {
+    struct Known {
+      Way way;
+      std::uint64_t generation;
+    };
+    thread_local LruCache<conv::PlanKey, Known, conv::PlanKeyHash> ways(10'000);
     const std::uint64_t generation = conv::choice_table().generation();
-    const std::uint64_t* const known = unfused.find(key);
-    if (known != nullptr && *known == generation) {
-      return false;
+    const Known* const known = ways.find(key);
+    const bool is_known = known != nullptr && known->generation == generation;
+    if (is_known && known->way != Way::kFused) {
+      return known->way;
     }
+    Way way = Way::kFused;
     try {
-      const bool is_new = run(key, operands) != conv::PlanOrigin::kReady;
-      if (!is_new || key.policy.kind != conv::PolicyKind::kBenchmark ||
-          conv::is_capturing(c10::cuda::getCurrentCUDAStream())) {
-        return true;
-      }
+      run(key, operands);
     } catch (const conv::NoEngine& error) {
       TORCH_CHECK(!policy_.engine.has_value(), op_, ": ", error.what());
       warn_of_steps(key.problem, error.lacked_memory());
-      if (!error.lacked_memory()) {
-        unfused.insert(key, generation);
+      if (error.lacked_memory()) {
+        return Way::kSteps;
       }
-      return false;
+      way = Way::kSteps;
     }
-    const float fused_seconds = time([&] { run(key, operands); });
-    if (fused_seconds <= time(steps)) {
-      return true;
+    if (is_known) {
+      return way;
     }
-    unfused.insert(key, generation);
-    return false;
+    if (key.policy.kind == conv::PolicyKind::kBenchmark) {
+      if (conv::is_capturing(c10::cuda::getCurrentCUDAStream())) {
+        return way;  // the next call times it
+      }
+      way = fastest_way(way, key, operands, x, w, epilogue);
+    }
+    ways.insert(key, {way, generation});
+    return way;
+  }
+
+  /// Time the first way that runs, and those after it.
+  Way fastest_way(Way first, const conv::PlanKey& key, const conv::Operands& operands,
+                  const at::Tensor& x, const at::Tensor& w,
+                  const EpilogueOperands& epilogue) const {
+    Way fastest = first;
+    float least = std::numeric_limits<float>::infinity();
+    const auto try_way = [&](Way way, const auto& call) {
+      const float seconds = time(call);
+      if (seconds < least) {
+        fastest = way;
+        least = seconds;
+      }
+    };
+    if (first == Way::kFused) {
+      try_way(Way::kFused, [&] { run(key, operands); });
+    }
+    try_way(Way::kSteps, [&] { apply_steps(x, w, epilogue); });
+    if (is_convertible(x, w)) {
+      try_way(Way::kConverted, [&] { apply_converted(x, w, epilogue); });
+    }
+    return fastest;
   }
 
   void warn_of_steps(const conv::Problem& problem, bool lacked_memory) const {
@@ -461,38 +566,14 @@ at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Ten
                           const PolicyRequest& policy) {
   const c10::cuda::CUDAGuard guard(input.device());
   const CudnnCall call(op, params, policy);
-  const at::Tensor given = input.contiguous(cudnn_memory_format(input, weight, params));
-  const at::Tensor fused = call.fprop(given, weight, epilogue);
-  return fused.defined() ? fused : call.apply_steps(given, weight, epilogue);
+  return call.fprop(input.contiguous(cudnn_memory_format(input, weight, params)), weight, epilogue);
 }
 
 void cuda_apply_epilogue(const at::Tensor& y, const EpilogueOperands& epilogue) {
   const c10::cuda::CUDAGuard guard(y.device());
-  const at::MemoryFormat format = y.suggest_memory_format();
-  TORCH_INTERNAL_ASSERT(y.is_contiguous(format), "a convolution's output has gaps");
-  at::Tensor z;
-  if (epilogue.other.has_value()) {
-    z = epilogue.other->contiguous(format);
-  }
-  at::Tensor b;
-  if (is_defined(epilogue.bias)) {
-    b = epilogue.bias->contiguous();
-  }
-  const auto read = [](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.const_data_ptr() : nullptr;
-  };
-  launch_conv_epilogue(element_type_of(y),
-                       {.y = y.mutable_data_ptr(),
-                        .z = read(z),
-                        .b = read(b),
-                        .alpha = epilogue.alpha,
-                        .activation = epilogue.activation.activation,
-                        .negative_slope = epilogue.activation.negative_slope,
-                        .count = y.numel(),
-                        .channels = y.size(1),
-                        .plane = y.numel() == 0 ? 0 : y.numel() / y.size(0) / y.size(1),
-                        .channels_last = format != at::MemoryFormat::Contiguous},
-                       c10::cuda::getCurrentCUDAStream());
+  with_epilogue_arguments(y, epilogue, [&](const ConvEpilogue& arguments) {
+    launch_conv_epilogue(element_type_of(y), arguments, c10::cuda::getCurrentCUDAStream());
+  });
 }
 
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias) {
@@ -526,15 +607,9 @@ EnginePass::EnginePass(const at::Tensor& input, const at::Tensor& weight,
 }
 
 const at::Tensor& EnginePass::result() const {
-  switch (operation_.problem.pass) {
-    case conv::Pass::kFprop:
-      return operation_.y;
-    case conv::Pass::kDgrad:
-      return operation_.x;
-    case conv::Pass::kWgrad:
-      return operation_.w;
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown pass");
+  const conv::Pass pass = operation_.problem.pass;
+  const at::Tensor& gradient = pass == conv::Pass::kDgrad ? operation_.x : operation_.w;
+  return pass == conv::Pass::kFprop ? operation_.y : gradient;
 }
 
 std::vector<conv::ListedEngine> EnginePass::list() const {

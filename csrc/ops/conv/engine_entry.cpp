@@ -25,16 +25,14 @@ EnginePass make(const at::Tensor& input, const at::Tensor& weight,
                 const std::optional<at::Tensor>& grad_output, bool of_weight,
                 const Integers& stride, const Integers& padding, const Integers& dilation,
                 const Integers& output_padding, std::int64_t groups, bool transposed) {
-  const auto numbers = [](const Integers& values) {
-    return ConvParams::Numbers(values.begin(), values.end());
-  };
-  return {input, weight, grad_output, of_weight,
-          ConvParams{.stride = numbers(stride),
-                     .padding = numbers(padding),
-                     .dilation = numbers(dilation),
-                     .output_padding = numbers(output_padding),
-                     .groups = groups,
-                     .transposed = transposed}};
+  ConvParams params;
+  params.stride.append(stride.begin(), stride.end());
+  params.padding.append(padding.begin(), padding.end());
+  params.dilation.append(dilation.begin(), dilation.end());
+  params.output_padding.append(output_padding.begin(), output_padding.end());
+  params.groups = groups;
+  params.transposed = transposed;
+  return {input, weight, grad_output, of_weight, params};
 }
 
 py::dict to_dict(const conv::ListedEngine& engine) {

@@ -6,22 +6,40 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from convtime.cli import snippet
+import torch
+
+from convtime.cli import arguments, snippet
+from convtime.cli.axes import (
+    add_run_options,
+    applications_of,
+    of_option,
+    of_python,
+    texts_of,
+    told_of_file,
+)
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
+from convtime.device.resolve import resolve_device
+from convtime.sweeps import plot
+from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
+from convtime.sweeps.compare_over import How, run
+from convtime.sweeps.table import ComparisonTable
+from convtime.sweeps.table_rows import COLUMNS
 from convtime.timing.agreement import Check
 from convtime.timing.compare import compare
-from convtime.timing.comparison import FINDS
+from convtime.timing.comparison import FINDS, Comparison
 from convtime.timing.confirming import ratios_in, run_fresh
+from convtime.timing.options import Options
 from convtime.timing.verdict import Ratio
 
 _CONFIRM = "--confirm"
+_MARGIN = Options().margin
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +48,41 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "Times statements, interleaved, and compares their times and results, with "
         f"convtime.compare. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime "
         "compare -n relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup "
-        "'x = torch.randn(1 << 20)' --fail-on slower,different"
+        "'x = torch.randn(1 << 20)' --fail-on slower,different; or, with the setup for each point: "
+        "convtime compare 'torch.relu(x)' 'torch.clamp(x, 0)' --setup 'x = torch.randn(n, n)' "
+        "--over n=64,256,1024"
     )
     parser.set_defaults(run=_run)
     snippet.add_statements(parser, "to compare")
+    add_options(parser)
+    parser.add_argument(
+        _CONFIRM,
+        action="store_true",
+        help="compare again in a fresh process; verdicts that it does not confirm become uncertain",
+    )
+    add_verdict_options(
+        parser,
+        FINDS,
+        "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
+        "result is different, or busy time and span contradict each other",
+    )
+    parser.add_argument(
+        "--markdown", type=arguments.file_name, metavar="FILE", help="with --over: write the table"
+    )
+    add_outputs(parser, verbose=True, table=True)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that define a comparison."""
+    parser.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,...",
+        help="compare at each of these values; can be repeated, for each combination. It is a "
+        "variable of statements and setup (with Python values), or a timing option such as cache",
+    )
+    add_run_options(parser)
     parser.add_argument(
         "--baseline",
         metavar="NAME",
@@ -59,42 +108,122 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="also time each in isolation, to find those whose time changes when they run with the "
         "others",
     )
-    parser.add_argument(
-        _CONFIRM,
-        action="store_true",
-        help="compare again in a fresh process; verdicts that it does not confirm become uncertain",
-    )
-    add_verdict_options(
-        parser,
-        FINDS,
-        "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
-        "result is different, or busy time and span contradict each other",
-    )
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
-    add_outputs(parser, verbose=True)
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_outputs(options)
+    check_outputs(options, {"--file": options.file})
     statements = snippet.named_statements(options)
+    check_baseline(options, statements)
+    if options.over:
+        return _run_over(options, statements)
+    check_only_over(options)
+    with snippet.prepared(options) as (namespace, device):
+        compared = compare_statements(statements, options, namespace)
+    if options.confirm and compared.others:
+        compared = dataclasses.replace(compared, confirmation=_confirmation(options))
+    code, why = judge(compared.findings, options)
+    drawn = {"plot": lambda: plot.draw(compared, options.plot.suffix)}
+    snippet.deliver(options, compared, device, why, **drawn)
+    return code
+
+
+def check_only_over(options: argparse.Namespace) -> None:
+    """Raise an InputError for an option that requires --over."""
+    for name in ("file", "seed", "csv", "markdown"):
+        if getattr(options, name, None) is not None:
+            raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
+
+
+def check_baseline(options: argparse.Namespace, statements: Mapping[str, str]) -> None:
+    """Raise an InputError if the baseline is not one of the statements."""
     if options.baseline is not None and options.baseline not in statements:
         raise InputError(
             f"--baseline must be one of {', '.join(map(repr, statements))}, got "
             f"{options.baseline!r}"
         )
-    with snippet.prepared(options) as (namespace, device):
-        compared = compare(
-            snippet.candidates_of(statements, options, namespace),
-            baseline=options.baseline,
-            check=None if options.check == "none" else options.check,
-            control=options.control,
-            interference=options.interference,
-            **timing_options(options),
+
+
+def compare_statements(
+    statements: Mapping[str, str], options: argparse.Namespace, namespace: dict[str, Any]
+) -> Comparison:
+    """Compare statements that use the variables of a setup."""
+    compared: Comparison = compare(
+        snippet.candidates_of(statements, options, namespace),
+        baseline=options.baseline,
+        check=_check(options),
+        control=options.control,
+        interference=options.interference,
+        **timing_options(options),
+    )
+    return compared
+
+
+def _check(options: argparse.Namespace) -> Check | None:
+    return None if options.check == "none" else options.check
+
+
+def table_of(
+    statements: Mapping[str, str],
+    options: argparse.Namespace,
+    device: torch.device | None,
+    namespace: Mapping[str, Any],
+) -> ComparisonTable:
+    """Compare statements over the axes of a command line, each point with its own setup.
+
+    Args:
+        statements: code by name.
+        options: a parsed command line, with :func:`add_options`.
+        device: the device for the setup's new tensors; None: PyTorch's default device.
+        namespace: variables of statements, of the setup and of the axes' values.
+
+    Raises:
+        InputError: an axis or an option does not fit.
+    """
+    if len(statements) < 2:
+        raise InputError("--over needs at least two statements; convtime sweep times one")
+    timing = {"margin": _MARGIN} | timing_options(options)
+    axes = read_axes(
+        {
+            axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, namespace)
+            for axis, text in texts_of(options.over, "--over").items()
+        },
+        timing,
+        COLUMNS,
+        "compare",
+    )
+    given = {"control": options.control, "interference": options.interference}
+    baseline = options.baseline or next(iter(statements))
+    return run(
+        applications_of(statements, options, axes, device, namespace),
+        axes,
+        How(baseline, _check(options), timing["margin"], given),
+        file=options.file,
+        seed=options.seed,
+    )
+
+
+def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int:
+    if options.confirm:
+        raise InputError(
+            "--confirm cannot be used with --over, because a fresh process does not have the "
+            "variables of a statement; leave out --confirm"
         )
-    if options.confirm and compared.others:
-        compared = dataclasses.replace(compared, confirmation=_confirmation(options))
-    code, why = judge(compared.findings, options)
-    snippet.deliver(options, compared, device, why)
+    device = resolve_device(options.device)
+    with told_of_file(options):
+        table = table_of(statements, options, device, snippet.fresh_namespace(device))
+    code, why = judge(table.findings, options)
+    files: dict[str, Callable[[], str | bytes]] = {
+        "csv": table.to_csv,
+        "markdown": table.to_markdown,
+    }
+    if table.measurements:
+        files["plot"] = lambda: plot.draw(table, options.plot.suffix)
+    snippet.deliver(options, table, device, why, **files)
+    if not table.measurements:
+        point = table.failed[0]
+        name, error = next(iter(point.errors.items()))
+        raise InputError(f"every point failed, e.g. {name} {point.name}: {error}")
     return code
 
 

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import functools
 import itertools
 import string
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import add_outputs, check_outputs, print_error
+from convtime.cli.axes import (
+    add_run_options,
+    applications_of,
+    check_used,
+    of_option,
+    of_python,
+    texts_of,
+    told_of_file,
+)
+from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.conv.compare import BACKWARD, FORWARD, SIDES, layer_call
 from convtime.conv.problem_line import ProblemLine
-from convtime.core import codec
-from convtime.core.errors import InputError, first_line
+from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
 from convtime.sweeps import plot
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS
+from convtime.sweeps.rows import COLUMNS
 from convtime.sweeps.sweep import run
-from convtime.timing.candidate import Candidate
-from convtime.timing.snippet import names_in
 
 _EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
 _PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
@@ -68,12 +74,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="for problems: the side whose layer is timed (default: both)",
     )
     parser.add_argument(
-        "--file",
-        type=arguments.file_name,
-        metavar="FILE",
-        help="write each point when it is done; if the file exists, continue from it",
-    )
-    parser.add_argument(
         "--counters",
         default="",
         metavar="METRIC,...",
@@ -85,9 +85,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"idle time before each point (default: 0.3 with an axis {ITERATIONS}, else 0)",
     )
-    parser.add_argument(
-        "--seed", type=arguments.count, metavar="N", help="seed for the order of the points"
-    )
+    add_run_options(parser)
     snippet.add_setup_options(parser)
     add_timing_options(parser, but=("margin",))
     add_outputs(parser, verbose=True, table=True)
@@ -96,19 +94,25 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> None:
     check_outputs(options, {"--file": options.file})
     device = resolve_device(options.device)
+    namespace = snippet.fresh_namespace(device)
     are_problems = _are_problems(options)
 
     def values(axis: str, text: str) -> object:
         if axis in (*AXIS_OPTIONS, ITERATIONS):
-            return _of_option(text)
-        return _of_problem(text) if are_problems else _of_python(axis, text, device)
+            return of_option(text)
+        return _of_problem(text) if are_problems else of_python(axis, text, namespace)
 
     axes = read_axes(
-        {axis: values(axis, text) for axis, text in _texts(options.axis).items()},
+        {axis: values(axis, text) for axis, text in texts_of(options.axis, "--axis").items()},
         timing_options(options),
+        COLUMNS,
     )
-    applications = (_layers if are_problems else _statements)(options, axes, device)
-    try:
+    if are_problems:
+        applications = _layers(options, axes, device)
+    else:
+        statements = snippet.named_statements(options)
+        applications = applications_of(statements, options, axes, device, namespace)
+    with told_of_file(options):
         swept = run(
             applications,
             axes,
@@ -117,46 +121,13 @@ def _run(options: argparse.Namespace) -> None:
             rest=options.rest,
             seed=options.seed,
         )
-    except KeyboardInterrupt:
-        if options.file is not None:
-            print_error(
-                f"convtime: the points so far are in {options.file}; the same command continues"
-            )
-        raise
     files: dict[str, Callable[[], str | bytes]] = {"csv": swept.to_csv}
     if swept.measurements:
-        files["plot"] = lambda: plot.draw_sweep(swept, options.plot.suffix)
+        files["plot"] = lambda: plot.draw(swept, options.plot.suffix)
     snippet.deliver(options, swept, device, **files)
     if not swept.measurements:
         first = swept.failed[0]
         raise InputError(f"every point failed, e.g. {first.name}: {first.error}")
-
-
-def _texts(given: Sequence[str]) -> dict[str, str]:
-    """Return the values of each axis, as given."""
-    if not given:
-        raise InputError("at least one axis is needed; give --axis NAME=VALUE,VALUE")
-    texts: dict[str, str] = {}
-    for each in given:
-        name, equals, values = each.partition("=")
-        if not (name.strip() and equals and values.strip()):
-            raise InputError(f"--axis must be NAME=VALUE,VALUE, got {each!r}")
-        if name.strip() in texts:
-            raise InputError(f"axis {name.strip()!r} is given more than once")
-        texts[name.strip()] = values
-    return texts
-
-
-def _of_option(text: str) -> list[Any]:
-    """Parse numbers, True and False; everything else is a string."""
-    return [_number_or_text(part.strip()) for part in text.split(",")]
-
-
-def _number_or_text(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
 
 
 def _of_problem(text: str) -> list[Any]:
@@ -164,33 +135,6 @@ def _of_problem(text: str) -> list[Any]:
     parts = map(str.strip, text.split(","))
     # Longer numbers are left to the problem, which refuses them.
     return [int(part) if part.isdecimal() and len(part) <= 10 else part for part in parts]
-
-
-def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[Any, Any]:
-    """Parse values of a variable; those other than numbers and strings are named by expression."""
-    try:
-        parsed = ast.parse(f"[{text}]", mode="eval")
-        values = eval(compile(parsed, "axis", "eval"), snippet.fresh_namespace(device))  # noqa: S307
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"values of axis {axis!r} must be Python, such as 64, torch.float16 or 'text', got "
-            f"{text!r} ({first_line(error)})"
-        ) from error
-    plain = [
-        isinstance(value, bool | float | str | None)
-        or (isinstance(value, int) and codec.holds(value))
-        for value in values
-    ]
-    assert isinstance(parsed.body, ast.List)
-    if all(plain) or len(parsed.body.elts) != len(values):  # the latter for [*range(9)]
-        return list(values)
-    labels = [
-        value if is_plain else ast.unparse(expression)
-        for value, is_plain, expression in zip(values, plain, parsed.body.elts, strict=True)
-    ]
-    if len(set(labels)) < len(labels):
-        raise InputError(f"axis {axis!r} has a value more than once, got {text!r}")
-    return dict(zip(labels, values, strict=True))
 
 
 def _are_problems(options: argparse.Namespace) -> bool:
@@ -203,45 +147,6 @@ def _are_problems(options: argparse.Namespace) -> bool:
     return True in found
 
 
-def _statements(
-    options: argparse.Namespace, axes: Axes, device: torch.device
-) -> dict[str, Application]:
-    """Return the statements by name, each with the setup that runs for each point."""
-    statements = snippet.named_statements(options)
-    setup, before = "\n".join(options.setup), "\n".join(options.before)
-    shared = names_in(setup, what="the setup") | names_in(before, what="--before")
-    found = {}
-    used = set(shared)
-    for name, statement in statements.items():
-        used |= names_in(statement, what=f"statement {name!r}")
-        snippet.candidate_of(statement, options, {}, what=f"statement {name!r}")
-        parts = {"setup": setup, "before": before, "backward": options.backward}
-        told = ", ".join(f"{what} {part!r}" for what, part in parts.items() if part)
-        found[name] = Application(
-            functools.partial(_prepared, statement, options, device),
-            f"{statement!r}{told and f' with {told}'}",
-        )
-    _check_used(axes, used, "a variable of statement or setup")
-    return found
-
-
-def _prepared(
-    statement: str, options: argparse.Namespace, device: torch.device, /, **values: Any
-) -> Candidate:
-    namespace = snippet.fresh_namespace(device) | values
-    snippet.set_up(options, namespace, device)
-    return snippet.candidate_of(statement, options, namespace)
-
-
-def _check_used(axes: Axes, used: Collection[str], what: str) -> None:
-    for axis in axes.parameters:
-        if axis not in used:
-            raise InputError(
-                f"axis {axis!r} must be {what}, {ITERATIONS}, or one of the options "
-                f"{', '.join(AXIS_OPTIONS)}"
-            )
-
-
 def _layers(
     options: argparse.Namespace, axes: Axes, device: torch.device
 ) -> dict[str, Application]:
@@ -249,7 +154,7 @@ def _layers(
     if options.setup or options.before:
         raise InputError("--setup and --before require statements, got problems")
     lines = options.statements
-    _check_used(axes, set().union(*map(_holes, lines)), "a name in braces in a problem")
+    check_used(axes, set().union(*map(_holes, lines)), "a name in braces in a problem")
     for line in lines:
         for hole in _holes(line):
             if hole not in axes.parameters:

@@ -208,7 +208,7 @@ def _compare_layer(
     if device.type == "cpu" and _least_bytes(layer.problem, dtype) > _host_bytes():
         raise InputError(no_memory)
     try:
-        ours, pytorch, x = _build(layer.problem, device, dtype, layout, seed)
+        ours, pytorch, x = build_layers(layer.problem, device, dtype, layout, seed)
         modules = {"pytorch": pytorch, "convtime": ours}
         calls = {who: _call_of(module, x, pass_name) for who, module in modules.items()}
         reference = calls["pytorch"]()
@@ -265,7 +265,7 @@ def layer_call(
         seed: Seed of weights and input.
     """
     with torch.no_grad():
-        ours, pytorch, x = _build(problem, device, dtype, layout, seed)
+        ours, pytorch, x = build_layers(problem, device, dtype, layout, seed)
     module = ours if side == "convtime" else pytorch
     if pass_name == FORWARD:
         module.requires_grad_(False)  # the caller does not use torch.no_grad
@@ -289,7 +289,7 @@ def _call_of(
     return lambda: torch.autograd.grad(output, inputs, grad_output, retain_graph=True)
 
 
-def _build(
+def build_layers(
     problem: ConvProblem, device: torch.device, dtype: str, layout: str, seed: int
 ) -> tuple[Any, Any, torch.Tensor]:
     """Build both modules with shared weights, and an input; the output's variance is about 1."""

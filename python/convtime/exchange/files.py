@@ -21,6 +21,7 @@ from convtime.exchange.upgrade import renewed, upgraded
 from convtime.regression.baseline import Baseline
 from convtime.sweeps import files as sweeps
 from convtime.sweeps.result import Sweep
+from convtime.sweeps.table import ComparisonTable
 from convtime.timing import forms
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 
 _READABLE = (
-    "a Measurement, a Comparison, a Sweep or a saved run of convtime, JSON of pytest-benchmark "
-    "or nvbench, or CSV with the columns name and seconds"
+    "a Measurement, a Comparison, a ComparisonTable, a Sweep or a saved run of convtime, JSON of "
+    "pytest-benchmark or nvbench, or CSV with the columns name and seconds"
 )
 _MEASURED: dict[str, type[codec.Stored]] = {
-    kind.__name__: kind for kind in (Baseline, Measurement, Comparison, Sweep)
+    kind.__name__: kind for kind in (Baseline, Measurement, Comparison, ComparisonTable, Sweep)
 }
 _FOR_EACH_SAMPLE = (
     *("raw_seconds", "busy_seconds", "span_seconds", "sum_seconds"),
@@ -58,8 +59,9 @@ def read_measurements(
 
     Args:
         source: a file, a data frame, or measurements of ``torch.utils.benchmark``. The format of a
-            file is detected: convtime's JSON (a Measurement, a Comparison, a Sweep,
-            ``convtime conv --json``, a saved run), a sweep's file, JSON of pytest-benchmark (with
+            file is detected: convtime's JSON (a Measurement, a Comparison, a
+            ComparisonTable, a Sweep, ``convtime conv --json``, a saved run), the file of a sweep or
+            of a comparison over axes, JSON of pytest-benchmark (with
             its samples: ``--benchmark-json`` or ``--benchmark-save-data``) or of nvbench (with its
             samples: ``--jsonbin``), or CSV with the columns of :meth:`Measurement.to_frame`. A data
             frame has the same columns. The columns ``name`` and ``seconds`` are required. From
@@ -75,7 +77,7 @@ def read_measurements(
         found = read_file(source)
         if isinstance(found, Mapping):
             return dict(found)
-        if not isinstance(found, Baseline | Measurement | Comparison | Sweep):
+        if not isinstance(found, Baseline | Measurement | Comparison | ComparisonTable | Sweep):
             raise InputError(
                 f"{os.fspath(source)}: must be {_READABLE}, got a {type(found).__name__}; "
                 "convtime show shows it"
@@ -120,7 +122,7 @@ def read_file(
     if path.suffix.lower() == ".csv":
         return frame.read_csv(_text(content, path), str(path))
     if sweeps.is_one(content):
-        found: Found = sweeps.read(io.BytesIO(content), str(path), renewed).sweep
+        found: Found = sweeps.read(io.BytesIO(content), str(path), renewed).result
     else:
         document = strict_json.parse(_text(content, path), str(path))
         try:
@@ -146,7 +148,7 @@ def _by_name(found: Found) -> dict[str, Measurement]:
         return found
     if isinstance(found, Measurement):
         return {found.name: found}
-    if isinstance(found, Baseline | Comparison | Sweep):
+    if isinstance(found, Baseline | Comparison | ComparisonTable | Sweep):
         return dict(found.measurements)
     return {}
 
@@ -155,6 +157,9 @@ def _all_of(found: Found) -> Iterator[Measurement]:
     yield from _by_name(found).values()
     if isinstance(found, Sweep):
         yield from (visit.measurement for visit in found.controls if visit.measurement is not None)
+    if isinstance(found, ComparisonTable):
+        for visit in found.controls:
+            yield from () if visit.comparison is None else visit.comparison.measurements.values()
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
@@ -233,7 +238,7 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
 
 
 def write_measurements(
-    measurements: Measurement | Comparison | Sweep | Mapping[str, Measurement],
+    measurements: Measurement | Comparison | ComparisonTable | Sweep | Mapping[str, Measurement],
     path: str | os.PathLike[str],
 ) -> None:
     """Write measurements to a file atomically.

@@ -1,37 +1,43 @@
-"""IPython and Jupyter: ``%load_ext convtime`` adds ``%time_op`` and progress bars."""
+"""IPython and Jupyter: ``%load_ext convtime`` adds magics and progress bars."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import io
+import re
 import shlex
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class, needs_local_scope
 from IPython.display import display
 
-from convtime.cli import snippet
+from convtime.cli import compare, snippet
 from convtime.core.errors import InputError, one_line
 from convtime.integrations.progress import progress_bar
+from convtime.sweeps.table import ComparisonTable
+from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.sampling.supervision import watch_with
 from convtime.timing.snippet import raised_by
 
+_Result = TypeVar("_Result")
+
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Handle ``%load_ext convtime``: add the magics, and show a bar during long timings."""
-    shell.register_magics(_TimeOp)
+    shell.register_magics(_Timing)
     watch_with(progress_bar)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Handle ``%unload_ext convtime``: remove the additions."""
     for kind in ("line", "cell"):
-        shell.magics_manager.magics[kind].pop("time_op", None)
+        for name in ("time_op", "compare"):
+            shell.magics_manager.magics[kind].pop(name, None)
     watch_with(None)
 
 
@@ -39,25 +45,39 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are a line in the notebook, and do not exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see %time_op?")
+        raise UsageError(f"{message}; see %{self.prog}?")
 
 
-def _make_parser() -> _Parser:
-    parser = _Parser(
-        prog="time_op", usage="%%time_op [options] statement", add_help=False, allow_abbrev=False
-    )
+# Begins a candidate in a cell of %%compare.
+_HEADING = "## "
+
+
+def _make_parser(prog: str, usage: str) -> _Parser:
+    parser = _Parser(prog=prog, usage=usage, add_help=False, allow_abbrev=False)
     parser.add_argument(
         "-o", dest="give_back", action="store_true", help="return the result, and do not show it"
     )
+    return parser
+
+
+def _parser_of_time_op() -> _Parser:
+    parser = _make_parser("time_op", "%%time_op [options] statement")
     snippet.add_options(parser)
     return parser
 
 
-@magics_class
-class _TimeOp(Magics):
-    """The magics; they time a statement like `convtime time`."""
+def _parser_of_compare() -> _Parser:
+    parser = _make_parser("compare", "%%%%compare [options]")
+    compare.add_options(parser)
+    return parser
 
-    _parser = _make_parser()
+
+@magics_class
+class _Timing(Magics):
+    """The magics; they time statements like `convtime time` and `convtime compare`."""
+
+    _parser = _parser_of_time_op()
+    _compare_parser = _parser_of_compare()
 
     @needs_local_scope
     @line_cell_magic
@@ -89,13 +109,78 @@ class _TimeOp(Magics):
             snippet.set_up(options, namespace)
             code = self.shell.transform_cell(statement)  # type: ignore[no-untyped-call]
             measured = snippet.time_statement(code, options, namespace)
-        if options.give_back:
-            return measured
-        display(measured)  # type: ignore[no-untyped-call]
-        return None
+        return _shown_or_given(measured, options)
+
+    @needs_local_scope
+    @cell_magic
+    def compare(
+        self, line: str, cell: str, local_ns: dict[str, Any] | None = None
+    ) -> Comparison | ComparisonTable | None:
+        """Compare the statements of a cell with convtime.compare.
+
+            %%compare --over n=64,256,1024
+            x = torch.randn(n, n)
+            ## relu
+            torch.relu(x)
+            ## clamp
+            torch.clamp(x, 0)
+
+        A line that begins with ## names a candidate, whose statements follow. Code before the first
+        of these lines is the setup. With --over, the setup runs for each candidate at each point,
+        and the axes are variables. Statements can use the notebook's variables.
+        """
+        given, rest = _split(line, self._compare_parser)
+        if rest:
+            raise UsageError(f"statements must be in the cell, got {rest!r} on the first line")
+        options = self._compare_parser.parse_args(given)
+        assert self.shell is not None  # it is None only before a shell registers it
+        transform: Any = self.shell.transform_cell
+        setup, statements = _candidates_in(cell)
+        options.setup = [*options.setup, transform(setup)]
+        statements = {name: transform(code) for name, code in statements.items()}
+        namespace = {**self.shell.user_ns, **(local_ns or {})}
+        with _told_in_one_line():
+            compare.check_baseline(options, statements)
+            compared: Comparison | ComparisonTable
+            if options.over:
+                compared = compare.table_of(statements, options, None, namespace)
+            else:
+                compare.check_only_over(options)
+                snippet.set_up(options, namespace)
+                compared = compare.compare_statements(statements, options, namespace)
+        return _shown_or_given(compared, options)
 
 
-_TimeOp.time_op.__doc__ = f"{_TimeOp.time_op.__doc__}\n{_TimeOp._parser.format_help()}"
+_Timing.time_op.__doc__ = f"{_Timing.time_op.__doc__}\n{_Timing._parser.format_help()}"
+_Timing.compare.__doc__ = f"{_Timing.compare.__doc__}\n{_Timing._compare_parser.format_help()}"
+
+
+def _shown_or_given(result: _Result, options: argparse.Namespace) -> _Result | None:
+    """Return the result if the options ask for it; otherwise, show it."""
+    if options.give_back:
+        return result
+    display(result)  # type: ignore[no-untyped-call]
+    return None
+
+
+def _candidates_in(cell: str) -> tuple[str, dict[str, str]]:
+    """Return the setup of a cell, and its candidates by name.
+
+    Raises:
+        UsageError: there is no candidate, one has no name, or two have the same.
+    """
+    setup, *parts = re.split(rf"^{_HEADING}", cell, flags=re.MULTILINE)
+    candidates: dict[str, str] = {}
+    for part in parts:
+        name, _, code = part.partition("\n")
+        if not name.strip() or name.strip() in candidates:
+            raise UsageError(f"each candidate must have a name of its own, got {name.strip()!r}")
+        candidates[name.strip()] = code
+    if not candidates:
+        raise UsageError(
+            f"each candidate must begin with a line such as {_HEADING + 'relu'!r}, got none"
+        )
+    return setup, candidates
 
 
 def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:

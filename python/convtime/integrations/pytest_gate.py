@@ -18,6 +18,7 @@ import pytest
 
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.exchange.files import read_baseline
+from convtime.histories.run import append_run, check_folder
 from convtime.regression.baseline import Baseline, reference_of
 from convtime.regression.changes import Changes
 from convtime.regression.compare_runs import compare_runs
@@ -69,6 +70,7 @@ class Gate:
         self._save = self._saved_as(self._option.convtime_save)
         self._markdown = self._path(self._option.convtime_markdown)
         self._json = self._path(self._option.convtime_json)
+        self._history = self._path(self._option.convtime_history)
         self._baseline: Baseline | None = None
         self._earlier: Baseline | None = None  # in the file that is saved to
         self._base_python = self._find_python(self._option.convtime_base)
@@ -104,6 +106,8 @@ class Gate:
         check_distinct(written)
         for path in filter(None, written.values()):
             check_writable(path)
+        if self._history is not None:
+            check_folder(self._history)
         if self._option.convtime_against is not None:
             against = self._find_baseline(self._option.convtime_against)
             # The run may overwrite the file that it is compared with.
@@ -144,6 +148,8 @@ class Gate:
         """Neither save nor judge the run, because it lacks tests."""
         if self._save is not None:
             self.told.append(f"the run stopped early: {self._save} is unchanged")
+        if self._history is not None:
+            self.told.append(f"the run stopped early: {self._history} is unchanged")
 
     def finish(self, failures: tuple[str, ...]) -> bool:
         """Save and judge the run, and return whether that worked.
@@ -153,6 +159,7 @@ class Gate:
         """
         try:
             self._save_run()
+            self._add_to_history()
             if self._baseline is not None:
                 self._judge(self._baseline, failures)
         except ValueError as error:  # from reading or writing files
@@ -186,6 +193,15 @@ class Gate:
             )
         baseline.save(self._save)
         self.told.append(f"{len(tests)} measurements saved as {self._save}{kept}")
+
+    def _add_to_history(self) -> None:
+        if self._history is None:
+            return
+        if not self._run.measurements:
+            self.told.append(f"nothing was measured: {self._history} is unchanged")
+            return
+        path = append_run(self._history, self._run.measurements)
+        self.told.append(f"{len(self._run.measurements)} measurements added as {path}")
 
     def _judge(self, baseline: Baseline, failures: tuple[str, ...]) -> None:
         changes = self._compare(baseline, Baseline(self._run.measurements))

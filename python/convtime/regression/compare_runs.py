@@ -24,7 +24,7 @@ from convtime.regression.differences import (
 )
 from convtime.regression.medians import calibrated_log_median, log_median
 from convtime.regression.noise import FALSE_ALARMS, Noise
-from convtime.regression.significance import LogRatio, adjusted
+from convtime.regression.significance import LogRatio, adjusted, exponential, geomean
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
     ChangeVerdict,
@@ -119,7 +119,7 @@ def compare_runs(
         ),
         margin=fixed,
         false_discoveries=float(false_discoveries),
-        geomean=_geomean([_known(compared[name]) for name in judged]),
+        geomean=geomean([_known(compared[name]) for name in judged]),
         differences=(*all_differences(pairs.values()), *drifts),
         environment=environment(pairs.values()),
     )
@@ -276,18 +276,11 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
         spread = max(0.0 if each is None else each.spread for each in (was, now))
         pair = LogRatio(log_median(after, now, spread), log_median(before, was, spread))
     low, high = pair.interval()
-    ratio = Ratio(_exp(pair.value), _exp(low), _exp(high))
+    ratio = Ratio(exponential(pair.value), exponential(low), exponential(high))
     why = incomparable(before, after, same_gpu)
     if why:
         return _Compared(None, ratio, "other-conditions", why)
     return _Compared(pair, ratio, noise=noise)
-
-
-def _exp(logarithm: float) -> float:
-    try:
-        return math.exp(logarithm)
-    except OverflowError:
-        return math.inf
 
 
 def _judge(
@@ -377,7 +370,7 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
     if not min(before.median, after.median) > 0:
         return ""
     low, high = LogRatio(log_median(after), log_median(before)).interval()
-    ratio = Ratio(after.median / before.median, _exp(low), _exp(high))
+    ratio = Ratio(after.median / before.median, exponential(low), exponential(high))
     return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)
 
 
@@ -408,13 +401,3 @@ def _doubt(
     return "wide-interval", (
         f"the interval, {interval}, is wider than the margin of {bar.margin:.2%}"
     )
-
-
-def _geomean(pairs: list[LogRatio]) -> Ratio | None:
-    if not pairs:
-        return None
-    mean = math.fsum(pair.value for pair in pairs) / len(pairs)
-    sides = [(pair.value - pair.interval()[0], pair.interval()[1] - pair.value) for pair in pairs]
-    # Effects that all names of a process share do not average out: use the narrowest as a bound.
-    down, up = (max(math.hypot(*side) / len(pairs), min(side)) for side in zip(*sides, strict=True))
-    return Ratio(_exp(mean), _exp(mean - down), _exp(mean + up))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
-from html import escape
 from typing import TYPE_CHECKING, get_args
 
+from convtime.core.markdown import escaped
 from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.timing.verdict import ChangeVerdict
 
@@ -161,10 +159,3 @@ def _remarks(change: Change) -> Iterator[str]:
 
 def _share(count: int) -> str:
     return f" (of {count})" if count > 1 else ""
-
-
-def escaped(value: str) -> str:
-    """Return a string in one line, without HTML or Markdown markup and without links."""
-    plain = escape(printable(" ".join(value.split())), quote=False)
-    inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", plain)
-    return re.sub(r"(?i)(https?|ftp|www)(?=[:.])", r"\1\\", inert)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from convtime.core.load import _C
+from convtime.timing.verdict import Ratio
 
 _NORMAL = NormalDist()
 _CONFIDENT = (1 + _C.CONFIDENCE) / 2
@@ -105,6 +106,25 @@ class LogRatio:
         )
 
 
+def exponential(logarithm: float) -> float:
+    """Return the exponential, which is infinite instead of out of range."""
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        return math.inf
+
+
+def geomean(pairs: Sequence[LogRatio]) -> Ratio | None:
+    """Return the geometric mean of ratios with its interval; None without ratios."""
+    if not pairs:
+        return None
+    mean = math.fsum(pair.value for pair in pairs) / len(pairs)
+    sides = [(pair.value - pair.interval()[0], pair.interval()[1] - pair.value) for pair in pairs]
+    # Effects that all names of a process share do not average out: use the narrowest as a bound.
+    down, up = (max(math.hypot(*side) / len(pairs), min(side)) for side in zip(*sides, strict=True))
+    return Ratio(exponential(mean), exponential(mean - down), exponential(mean + up))
+
+
 def _tail(difference: float, reach: Callable[[float], float]) -> float:
     """Return the probability of such a difference, or a larger one, by chance alone.
 
@@ -133,6 +153,12 @@ def student_of_normal(z: float, degrees_of_freedom: float) -> float:
         return math.sqrt(n * math.expm1(ratio * ratio / n))
     except OverflowError:
         return math.inf
+
+
+def normal_of_student(t: float, degrees_of_freedom: float) -> float:
+    """Reverse :func:`student_of_normal`."""
+    n = degrees_of_freedom
+    return math.sqrt(n * math.log1p(t * t / n)) * (8 * n + 1) / (8 * n + 3)
 
 
 def student_quantile(probability: float, degrees_of_freedom: float) -> float:

@@ -14,11 +14,13 @@ from convtime.device.clock_trace import ClockTrace
 from convtime.diagnosis.diagnosis import Diagnosis
 from convtime.exchange.files import Found, read_file
 from convtime.health.examination import Examination
+from convtime.histories.result import History
 from convtime.recording.module_times import ModuleTimes
 from convtime.recording.recording import Recording
 from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Changes
 from convtime.sweeps.result import Sweep
+from convtime.sweeps.table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.tuning.race_result import Race
@@ -27,9 +29,9 @@ from convtime.upgrading.result import Upgrade
 _TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
-        *(Baseline, Changes, ClockTrace, Comparison, Counters, Diagnosis, Energy, EngineTable),
-        *(Examination, Explanation, Measurement, ModuleTimes, PeakMemory, Proof, Race, Recording),
-        *(Sweep, Upgrade),
+        *(Baseline, Changes, ClockTrace, Comparison, ComparisonTable, Counters, Diagnosis, Energy),
+        *(EngineTable, Examination, Explanation, History, Measurement, ModuleTimes, PeakMemory),
+        *(Proof, Race, Recording, Sweep, Upgrade),
     )
 }
 

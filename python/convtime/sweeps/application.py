@@ -1,4 +1,4 @@
-"""Applications that a sweep measures at each point, and their identities for resuming."""
+"""Applications that are measured at each point, and their identities for resuming."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _check_signature(name: str, given: Callable[..., object], parameters: Sequen
     for axis in parameters:
         if axis not in names and not takes_any:
             raise InputError(
-                f"axis {axis!r} must be an option of a sweep or a parameter of {name!r}, which "
+                f"axis {axis!r} must be a timing option or a parameter of {name!r}, which "
                 f"takes {', '.join(names) or 'none'}"
             )
     for each in own:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ import torch
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.sweeps.plan import ITERATIONS, Label
-from convtime.sweeps.rows import COLUMNS
 from convtime.timing.options import Options
 from convtime.timing.signature import options_of
 
@@ -35,6 +34,8 @@ _OF_ITERATIONS: Mapping[str, Any] = {
     "pages": "as-is",
     "regime": "as-is",
 }
+# Names of the functions' arguments.
+_ARGUMENTS = {"sweep": "axes", "compare": "over"}
 _SAID_BY_ITERATIONS = ("stop", "tolerance", "min_samples", "max_samples", "budget")
 _TORCH_VALUES = (torch.dtype, torch.memory_format, torch.layout, torch.device)
 
@@ -81,8 +82,16 @@ class Axes:
         return {**_OF_ITERATIONS, **given, **counted}
 
 
-def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
+def read_axes(
+    given: object, options: Mapping[str, Any], columns: Collection[str], function: str = "sweep"
+) -> Axes:
     """Return the axes and options of a call.
+
+    Args:
+        given: values by axis.
+        options: options that are the same at all points.
+        columns: columns of the result's table, which no axis can be named like.
+        function: name of the function that was called, ``sweep`` or ``compare``.
 
     Raises:
         InputError: an axis is invalid, its values are indistinguishable, or an option is out of
@@ -91,30 +100,38 @@ def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
     """
     if not isinstance(given, Mapping) or not given:
         raise InputError(
-            "axes must be a mapping of names to values, such as {'batch': [1, 8, 64]}, got "
-            f"{given!r:.80}"
+            f"{_ARGUMENTS[function]} must be a mapping of names to values, such as "
+            f"{{'batch': [1, 8, 64]}}, got {given!r:.80}"
         )
-    options_of("sweep", options)
-    axes = Axes({_name(axis): _values(axis, values) for axis, values in given.items()}, options)
+    options_of(function, options)
+    axes = Axes(
+        {_name(axis, columns): _values(axis, values) for axis, values in given.items()}, options
+    )
     for axis in axes.values:
         if axis in options:
             raise InputError(f"{axis} must be either an axis or an option, got both")
         if axis in AXIS_OPTIONS:
             _check_option(axis, axes.values[axis].values())
-    if "verdict" in (options.get("stop"), *axes.values.get("stop", ())):
+    stops = (options.get("stop"), *axes.values.get("stop", ()))
+    if function == "sweep" and "verdict" in stops:
         raise InputError(
             "stop of a sweep must not be 'verdict'; it is only for convtime.compare; use 'interval'"
         )
     if axes.count_iterations:
+        if function != "sweep":
+            raise InputError(
+                f"{ITERATIONS!r} must be an axis of a sweep, whose runs have one application each; "
+                "compare interleaves several; use max_samples"
+            )
         _check_iterations(axes)
     _check_ranges(axes)
     return axes
 
 
-def _name(axis: object) -> str:
+def _name(axis: object, columns: Collection[str]) -> str:
     if not (isinstance(axis, str) and axis.isidentifier()):
         raise InputError(f"an axis's name must be a parameter or an option, got {axis!r}")
-    if axis in COLUMNS:
+    if axis in columns:
         raise InputError(
             f"an axis's name must not be a column of the table, got {axis!r}; rename it"
         )

@@ -1,4 +1,4 @@
-"""Files that a sweep writes while it runs: a line of JSON for the plan, and one for each visit.
+"""Files that a run over axes writes: a line of JSON for the plan, and one for each visit.
 
 A line is complete once its newline is written. A line without one was interrupted when the process
 died, and is ignored.
@@ -13,40 +13,72 @@ from typing import Any
 
 from convtime.core import codec, strict_json
 from convtime.core.errors import InputError
-from convtime.sweeps.plan import SweepPlan, SweepPoint
+from convtime.sweeps.comparison_plan import ComparisonPlan, ComparisonPoint
+from convtime.sweeps.plan import Plan, SweepPlan, SweepPoint, Visit
 from convtime.sweeps.result import Sweep
-
-_KIND = "SweepFile"
-# How the first line begins: since files name their type, and before.
-_BEGINNINGS = (f'{{"type": "{_KIND}"'.encode(), b'{"kind": "convtime sweep"')
+from convtime.sweeps.table import ComparisonTable
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepFile:
+class _Kind:
+    """What a file of one kind contains.
+
+    Attributes:
+        plan: type of its plan.
+        visit: type of its visits.
+        result: type of its result.
+    """
+
+    plan: type[Plan[Any]]
+    visit: type[Visit]
+    result: type[Sweep | ComparisonTable]
+
+
+_KINDS = {
+    "SweepFile": _Kind(SweepPlan, SweepPoint, Sweep),
+    "ComparisonFile": _Kind(ComparisonPlan, ComparisonPoint, ComparisonTable),
+}
+# How the first line begins: since files name their type, and before.
+_BEGINNINGS = (
+    *(f'{{"type": "{kind}"'.encode() for kind in _KINDS),
+    b'{"kind": "convtime sweep"',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFile:
     """The content of a file.
 
     Attributes:
-        plan: plan of the sweep.
+        plan: plan of the run.
         visits: visits in the order in which they were written.
         length: length of the complete lines, in bytes.
     """
 
-    plan: SweepPlan
-    visits: tuple[SweepPoint, ...]
+    plan: Plan[Any]
+    visits: tuple[Any, ...]
     length: int
 
     @property
-    def sweep(self) -> Sweep:
+    def result(self) -> Sweep | ComparisonTable:
         """The points that were measured so far."""
-        return Sweep.of_visits(self.plan, self.visits)
+        _, kind = _kind_of(self.plan)
+        of_visits: Any = kind.result.of_visits  # whose types are those of the kind
+        found: Sweep | ComparisonTable = of_visits(self.plan, self.visits)
+        return found
 
 
-def first_line(plan: SweepPlan) -> str:
+def _kind_of(plan: Plan[Any]) -> tuple[str, _Kind]:
+    return next((name, kind) for name, kind in _KINDS.items() if isinstance(plan, kind.plan))
+
+
+def first_line(plan: Plan[Any]) -> str:
     """Return the first line of a file."""
-    return _line(codec.document(_KIND, {"plan": codec.encode(plan)}))
+    name, _ = _kind_of(plan)
+    return _line(codec.document(name, {"plan": codec.encode(plan)}))
 
 
-def visit_line(visit: SweepPoint) -> str:
+def visit_line(visit: Visit) -> str:
     """Return the line of a visit."""
     return _line(codec.encode(visit))
 
@@ -56,13 +88,13 @@ def _line(document: dict[str, Any]) -> str:
 
 
 def is_one(content: bytes) -> bool:
-    """Return whether a file's content, or its start, is a sweep's."""
+    """Return whether a file's content, or its start, is that of a run over axes."""
     return content.startswith(_BEGINNINGS)
 
 
 def read(
     lines: Iterable[bytes], source: str, renewed: Callable[[Any], Any] | None = None
-) -> SweepFile:
+) -> RunFile:
     """Parse the lines of a file, each with its line end.
 
     Args:
@@ -74,8 +106,8 @@ def read(
     Raises:
         InputError: a line cannot be read; the message says which line and why.
     """
-    plan: SweepPlan | None = None
-    visits: list[SweepPoint] = []
+    plan: Plan[Any] | None = None
+    visits: list[Visit] = []
     length, earlier = 0, False
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
@@ -94,20 +126,22 @@ def read(
                     "does not continue it; name another file"
                 )
             with _told_of(where):
+                name = document.get("type", "SweepFile")
                 if not earlier:
-                    codec.check_document(_KIND, document)
-                plan = codec.decode(SweepPlan, document.get("plan"))
+                    codec.check_document(name, document)
+                kind = _KINDS[name]
+                plan = codec.decode(kind.plan, document.get("plan"))
             continue
         if earlier and renewed is not None:
             document = renewed(document)
         with _told_of(where):
-            visit = codec.decode(SweepPoint, document)
+            visit = codec.decode(kind.visit, document)
         if not plan.has(visit):
-            raise InputError(f"{where}: has a point that is not in the sweep's plan")
+            raise InputError(f"{where}: has a point that is not in the file's plan")
         visits.append(visit)
     if plan is None:
         raise InputError(f"{source}: ends in its first line, before any complete data")
-    return SweepFile(plan, tuple(visits), length)
+    return RunFile(plan, tuple(visits), length)
 
 
 @contextlib.contextmanager

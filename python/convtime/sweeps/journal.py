@@ -1,4 +1,4 @@
-"""The visits of a sweep in a file: read earlier visits, and append each new visit."""
+"""The visits of a run over axes in a file: read earlier visits, and append each new visit."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from convtime.core.errors import InputError
 from convtime.core.files import check_writable
 from convtime.sweeps import files as sweeps
-from convtime.sweeps.plan import SweepPlan, SweepPoint
+from convtime.sweeps.plan import Plan, Point
 
 
 @dataclasses.dataclass(frozen=True)
-class Journal:
+class Journal(Generic[Point]):
     """Visits in memory and, optionally, in a file.
 
     Attributes:
-        plan: plan of the sweep; a resumed sweep keeps its original seed.
+        plan: plan of the run; a resumed run keeps its original seed.
         visits: all visits so far, in order.
         append: writes a line to the file.
     """
 
-    plan: SweepPlan
-    visits: list[SweepPoint] = dataclasses.field(default_factory=list)
+    plan: Plan[Point]
+    visits: list[Point] = dataclasses.field(default_factory=list)
     append: Callable[[str], None] | None = None
 
-    def add(self, visit: SweepPoint) -> None:
+    def add(self, visit: Point) -> None:
         """Add a visit, and write it to disk before returning."""
         if self.append is not None:
             self.append(sweeps.visit_line(visit))
@@ -50,22 +50,22 @@ def _append(path: Path, file: int, line: str) -> None:
             os.truncate(file, before)
         raise InputError(
             f"{path}: cannot be written ({error.strerror}); it contains the earlier visits, and "
-            "running the same sweep again resumes there"
+            "running the same again resumes there"
         ) from error
 
 
 @contextlib.contextmanager
-def opened(path: Path | None, plan: SweepPlan, *, seed_given: bool) -> Iterator[Journal]:
-    """Open the journal of a sweep for appending.
+def opened(path: Path | None, plan: Plan[Point], *, seed_given: bool) -> Iterator[Journal[Point]]:
+    """Open the journal of a run for appending.
 
     Args:
         path: file, created if missing; None keeps visits in memory only.
-        plan: plan of the sweep.
+        plan: plan of the run.
         seed_given: whether the plan's seed is required; otherwise the file's seed applies.
 
     Raises:
-        InputError: the file is not a sweep's file, has a different plan, is in use by another
-            process, or cannot be read or written.
+        InputError: the file is not that of a run over axes, has a different plan, is in use by
+            another process, or cannot be read or written.
     """
     if path is None:
         yield Journal(plan)
@@ -100,7 +100,8 @@ def _lock(path: Path, file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InputError(
-            f"{path}: another sweep is writing to it; wait until it ends, or use another file"
+            f"{path}: another sweep or comparison is writing to it; wait until it ends, or use "
+            "another file"
         ) from error
     except OSError as error:
         raise InputError(
@@ -108,35 +109,39 @@ def _lock(path: Path, file: int) -> None:
         ) from error
 
 
-def _read(path: Path) -> sweeps.SweepFile:
+def _read(path: Path) -> sweeps.RunFile:
     try:
         with path.open("rb") as file:
             if not sweeps.is_one(file.peek()):
                 raise InputError(
-                    f"{path}: is not the file of a sweep (unchanged); use another file"
+                    f"{path}: is not the file of a sweep or comparison (unchanged); use another "
+                    "file"
                 )
             return sweeps.read(file, str(path))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read as a sweep file ({error})") from error
+        raise InputError(f"{path}: cannot be read as the file of a run ({error})") from error
 
 
-def _refuse_another(path: Path, before: SweepPlan, now: SweepPlan) -> None:
+def _refuse_another(path: Path, before: Plan[Any], now: Plan[Any]) -> None:
     found = "; ".join(_differences(before, now))
     if found:
         raise InputError(
-            f"{path}: belongs to a different sweep: {found}; use another file, or delete this one"
+            f"{path}: belongs to a different run: {found}; use another file, or delete this one"
         )
 
 
-def _differences(before: SweepPlan, now: SweepPlan) -> Iterator[str]:
+def _differences(before: Plan[Any], now: Plan[Any]) -> Iterator[str]:
+    if type(before) is not type(now):
+        yield f"{type(before).__name__} in the file, {type(now).__name__} here"
+        return
     yield from _of_mapping("application", before.applications, now.applications)
     yield from _of_mapping("axis", before.axes, now.axes)
     if tuple(before.axes) != tuple(now.axes) and set(before.axes) == set(now.axes):
         yield f"axes in the order {', '.join(before.axes)} in the file, {', '.join(now.axes)} here"
     yield from _of_mapping("option", before.options, now.options)
-    for what in ("counters", "rest", "seed"):
+    for what in (field.name for field in dataclasses.fields(now)):
         there, here = getattr(before, what), getattr(now, what)
-        if there != here:
+        if there != here and not isinstance(here, Mapping):
             yield f"{what} {_told(there)} in the file, {_told(here)} here"
     yield from _of_mapping("machine's", before.machine, now.machine)
 

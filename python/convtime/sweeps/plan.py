@@ -1,12 +1,12 @@
-"""The plan of a sweep, and one of its points, measured or not."""
+"""The plan of a sweep, and one of its points, measured or not; and the parts of every plan."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from convtime.core.errors import InputError
 from convtime.counting.kernel_counters import Counters
@@ -22,16 +22,50 @@ MOST_POINTS: Final = 1_000_000
 Label = bool | int | float | str | None
 
 
+class Visit(Protocol):
+    """A point of a plan, visited or not."""
+
+    @property
+    def values(self) -> Mapping[str, Label]:
+        """The stored value of each axis."""
+
+    @property
+    def control(self) -> bool:
+        """Whether this is a visit of the point that is repeated."""
+
+    @property
+    def visit(self) -> int:
+        """Number of earlier visits."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """A key that identifies the point."""
+
+    @property
+    def name(self) -> str:
+        """The point in words."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something was not measured."""
+
+
+Point = TypeVar("Point", bound=Visit)
+
+
+def position_of(values: Mapping[str, Label]) -> str:
+    """Return the values of axes in words."""
+    return " ".join(f"{axis}={value}" for axis, value in values.items())
+
+
 @dataclasses.dataclass(frozen=True)
-class SweepPlan:
-    """The definition of a sweep: two sweeps with equal plans measure the same.
+class Plan(Generic[Point]):
+    """The definition of a run over axes: two runs with equal plans measure the same.
 
     Attributes:
         applications: description of each application, by name; all are measured at each point.
         axes: the stored values of each axis.
-        options: options of ``time_op`` that are the same at all points.
-        counters: metrics or groups of :func:`convtime.counters` that are also read.
-        rest: seconds of idling before each point.
+        options: options that are the same at all points.
         seed: seed for the order of the points.
         machine: the hardware and software that it runs on.
 
@@ -42,8 +76,6 @@ class SweepPlan:
     applications: Mapping[str, str]
     axes: Mapping[str, tuple[Label, ...]]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    counters: tuple[str, ...] = ()
-    rest: float = 0.0
     seed: int = 0
     machine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -55,28 +87,27 @@ class SweepPlan:
                 + (f"{count:,}" if count < 10**18 else "more than 10^18")
             )
 
-    def has(self, point: SweepPoint) -> bool:
+    def has(self, point: Point) -> bool:
         """Return whether a point belongs to the plan."""
-        return (
-            point.application in self.applications
-            and [*point.values] == [*self.axes]
-            and all(str(value) in map(str, self.axes[axis]) for axis, value in point.values.items())
+        return [*point.values] == [*self.axes] and all(
+            str(value) in map(str, self.axes[axis]) for axis, value in point.values.items()
         )
 
-    def points(self) -> list[SweepPoint]:
+    def combinations(self) -> Iterator[dict[str, Label]]:
+        """Yield the values of the axes at each position."""
+        for values in itertools.product(*self.axes.values()):
+            yield dict(zip(self.axes, values, strict=True))
+
+    def points(self) -> list[Point]:
         """Return every point, without measurements, in the order of applications and axes."""
-        combinations = list(itertools.product(*self.axes.values()))
-        return [
-            SweepPoint(application, dict(zip(self.axes, values, strict=True)))
-            for application in self.applications
-            for values in combinations
-        ]
+        raise NotImplementedError
 
     @property
-    def control(self) -> SweepPoint:
-        """The repeated point: the middle one of the first application."""
+    def control(self) -> Point:
+        """The repeated point: the one in the middle of the axes."""
         count = math.prod(map(len, self.axes.values()))
-        return dataclasses.replace(self.points()[count // 2], control=True)
+        control: Point = dataclasses.replace(self.points()[count // 2], control=True)  # type: ignore[type-var]
+        return control
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +142,51 @@ class SweepPoint:
     @property
     def position(self) -> str:
         """The values of the axes in words."""
-        return " ".join(f"{axis}={value}" for axis, value in self.values.items())
+        return position_of(self.values)
 
     @property
     def name(self) -> str:
         """The application and the values of the axes."""
         return f"{self.application} {self.position}"
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it could not be measured."""
+        return bool(self.error)
+
     def __str__(self) -> str:
         """Return one line: the result, or why there is none."""
         from convtime.sweeps.show import point_line
 
         return point_line(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPlan(Plan[SweepPoint]):
+    """The definition of a sweep: two sweeps with equal plans measure the same.
+
+    Attributes:
+        applications: description of each application, by name; all are measured at each point.
+        axes: the stored values of each axis.
+        options: options of ``time_op`` that are the same at all points.
+        seed: seed for the order of the points.
+        machine: the hardware and software that it runs on.
+        counters: metrics or groups of :func:`convtime.counters` that are also read.
+        rest: seconds of idling before each point.
+    """
+
+    counters: tuple[str, ...] = ()
+    rest: float = 0.0
+
+    def has(self, point: SweepPoint) -> bool:
+        """Return whether a point belongs to the plan."""
+        return point.application in self.applications and super().has(point)
+
+    def points(self) -> list[SweepPoint]:
+        """Return every point, without measurements, in the order of applications and axes."""
+        combinations = list(self.combinations())
+        return [
+            SweepPoint(application, values)
+            for application in self.applications
+            for values in combinations
+        ]

@@ -12,11 +12,11 @@ from convtime.core import codec
 from convtime.core.errors import shown
 from convtime.core.shown import Shown
 from convtime.regression.changes import Change
-from convtime.regression.compare_runs import compare_runs
 from convtime.sweeps import show
+from convtime.sweeps.drift import DRIFT_MARGIN, drift_of
 from convtime.sweeps.plan import SweepPlan, SweepPoint
 from convtime.sweeps.plot import sweep_figure
-from convtime.sweeps.rows import COLUMNS, DRIFT_MARGIN, kernel_names, metrics, rows
+from convtime.sweeps.rows import COLUMNS, kernel_names, metrics, rows
 from convtime.timing import forms
 from convtime.timing.measurement import Measurement
 
@@ -110,12 +110,9 @@ class Sweep(codec.Stored, Shown, show=show):
         Returns:
             The change; None if the control was measured less than twice.
         """
-        measured = [point.measurement for point in self.controls if point.measurement is not None]
-        if len(measured) < 2:
-            return None
-        name = self.controls[0].name
-        (change,) = compare_runs({name: measured[0]}, {name: measured[-1]}, margin=margin).changes
-        return change
+        return drift_of(
+            self.plan.control.name, (point.measurement for point in self.controls), margin
+        )
 
     def to_rows(self, *, kernels: bool = False) -> list[dict[str, Any]]:
         """Return the table, with a row for each point and quantity (the time and each metric).
@@ -150,10 +147,12 @@ class Sweep(codec.Stored, Shown, show=show):
     def plot(
         self, x: str | None = None, quantities: Sequence[str] | None = None, kernel: str = ""
     ) -> Figure:
-        """Plot each quantity over an axis: the mean, and a band from the minimum to the maximum.
+        """Plot each quantity over an axis: medians, and a band for their uncertainty or range.
 
-        All applications share a panel, in different colors. There is a row of panels for each
-        quantity, and a column for each combination of the other axes.
+        The band of a call's time is the 95 % interval of the median. Those of counted metrics and
+        of one kernel's launches are from the minimum to the maximum. All applications share a
+        panel, in different colors. There is a row of panels for each quantity, and a column for
+        each combination of the other axes.
 
         Args:
             x: the axis. Default: ``iterations``, or else the first numeric axis, or the first axis.

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 #: The quantity that every point has, in addition to the counted metrics.
 TIME: Final = "time"
 
-#: Relative drift of the control above which a sweep warns.
-DRIFT_MARGIN = 0.03
-
 _CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 _STATISTICS = ("count", "mean", "min", "max", "median", "median_low", "median_high")
 

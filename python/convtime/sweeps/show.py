@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import svg
 from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
-from convtime.sweeps.rows import DRIFT_MARGIN, summary, unit
+from convtime.sweeps.drift import drift_sentence
+from convtime.sweeps.rows import summary, unit
 from convtime.timing.show import estimate, facts_of, grouped, reservations
 from convtime.timing.show import line as measurement_line
 
 if TYPE_CHECKING:
-    from convtime.regression.changes import Change
-    from convtime.sweeps.plan import SweepPoint
+    from convtime.sweeps.plan import Plan, SweepPoint, Visit
     from convtime.sweeps.result import Sweep
+    from convtime.timing.measurement import Measurement
 
 _TIMES = ("median [95 %]", "mean", "min .. max")
 _MOST_NAMED = 3  # points in a sentence
@@ -62,17 +63,21 @@ def details(swept: Sweep) -> Iterator[Block]:
 
 
 def _pictures(swept: Sweep) -> Iterator[Picture]:
-    """Yield a picture of each measured application's means, in the order of the table."""
+    """Yield a picture of each measured application's medians, in the order of the table."""
     for application in swept.plan.applications:
-        means = [
-            None if point.measurement is None else point.measurement.mean
-            for point in swept.points
-            if point.application == application
-        ]
-        known = [mean for mean in means if mean is not None]
-        if known:
-            ends = (format_seconds(min(known)), format_seconds(max(known)))
-            yield Picture(svg.course(range(len(means)), means, ends), title=application)
+        yield from course_of(
+            application,
+            [point.measurement for point in swept.points if point.application == application],
+        )
+
+
+def course_of(title: str, measurements: Sequence[Measurement | None]) -> Iterator[Picture]:
+    """Yield a picture of medians, with gaps at points without measurements, if there is one."""
+    medians = [None if measured is None else measured.median for measured in measurements]
+    known = [median for median in medians if median is not None]
+    if known:
+        ends = (format_seconds(min(known)), format_seconds(max(known)))
+        yield Picture(svg.course(range(len(medians)), medians, ends), title=title)
 
 
 def _times(point: SweepPoint) -> list[str]:
@@ -123,13 +128,11 @@ def _controls(swept: Sweep) -> Table:
 def _sentences(swept: Sweep) -> Iterator[str]:
     """Yield reservations about the table."""
     if swept.missing:
-        yield (
-            f"{_named(swept.missing)} not measured: the sweep was interrupted; call it again with "
-            "its file to resume"
-        )
+        yield not_measured(swept.missing)
     for error, points in grouped((point.error, point) for point in swept.failed).items():
-        yield f"{_named(points)} failed: {error}"
-    yield _drift_sentence(swept)
+        yield f"{named(points)} failed: {error}"
+    failure = next((point.error for point in swept.controls if point.error), "")
+    yield drift_sentence(swept.plan.control.name, swept.drift(), failure)
     reserved = (
         (reservation, point)
         for point in swept.points
@@ -137,63 +140,52 @@ def _sentences(swept: Sweep) -> Iterator[str]:
         for reservation in reservations(point.measurement)
     )
     for reservation, points in grouped(reserved).items():
-        yield f"{reservation}: {_named(points)}"
+        yield f"{reservation}: {named(points)}"
     uncounted = ((point.counters_reason, point) for point in swept.points if point.counters_reason)
     for reason, points in grouped(uncounted).items():
-        yield f"counters were not read at {_named(points)}: {reason}"
+        yield f"counters were not read at {named(points)}: {reason}"
     if swept.metrics:
         yield f"{len(swept.metrics)} metrics were counted; see details()"
 
 
-def _named(points: Sequence[SweepPoint]) -> str:
+def not_measured(points: Sequence[Visit]) -> str:
+    """Return a sentence about the points that an interrupted run lacks."""
+    return (
+        f"{named(points)} not measured: the run was interrupted; call it again with its file to "
+        "resume"
+    )
+
+
+def named(points: Sequence[Visit]) -> str:
     """Return the names of a few points, or the number of many."""
     if len(points) <= _MOST_NAMED:
         return ", ".join(point.name for point in points)
     return f"{len(points)} points"
 
 
-def _drift_sentence(swept: Sweep) -> str:
-    control = swept.plan.control.name
-    drift = swept.drift()
-    if drift is None:
-        failed = next((point.error for point in swept.controls if point.error), "")
-        why = f"it failed: {failed}" if failed else "it was measured fewer than two times"
-        return f"drift is unknown: the control is {control}, and {why}"
-    if drift.ratio is None:
-        return f"drift is unknown: the control is {control}, and {drift.sentence}"
-    return (
-        f"drift: {control} ran at {drift.ratio} of its initial time by the end; {_in_words(drift)}"
-    )
-
-
-def _in_words(drift: Change) -> str:
-    if drift.verdict == "same":
-        return f"the machine was stable within {DRIFT_MARGIN:.0%}"
-    if drift.verdict == "uncertain":
-        return f"the machine's stability is uncertain: {drift.sentence}"
-    return (
-        f"WARNING: the machine became {drift.verdict} during the sweep, by more than "
-        f"{DRIFT_MARGIN:.0%}; drift alone may explain smaller differences between points"
-    )
-
-
 def _facts(swept: Sweep) -> dict[str, str]:
     plan = swept.plan
-    facts = {f"application {name}": identity for name, identity in plan.applications.items()}
-    facts |= {f"axis {axis}": ", ".join(map(str, values)) for axis, values in plan.axes.items()}
-    if plan.options:
-        facts["options"] = ", ".join(f"{name}={value}" for name, value in plan.options.items())
+    facts = plan_facts(plan, "application")
     if plan.counters:
         facts["counters"] = ", ".join(plan.counters)
     facts["rest"] = format_seconds(plan.rest) if plan.rest else "none"
+    return facts | common_conditions(swept.measurements.values())
+
+
+def plan_facts(plan: Plan[Any], what: str) -> dict[str, str]:
+    """Return the facts of every plan; ``what`` is the word for an application."""
+    facts = {f"{what} {name}": identity for name, identity in plan.applications.items()}
+    facts |= {f"axis {axis}": ", ".join(map(str, values)) for axis, values in plan.axes.items()}
+    if plan.options:
+        facts["options"] = ", ".join(f"{name}={value}" for name, value in plan.options.items())
     facts["seed"] = f"{plan.seed}, for the order of the points"
-    facts["machine"] = ", ".join(f"{what} {value}" for what, value in plan.machine.items())
-    return facts | _common_conditions(swept)
+    facts["machine"] = ", ".join(f"{part} {value}" for part, value in plan.machine.items())
+    return facts
 
 
-def _common_conditions(swept: Sweep) -> dict[str, str]:
+def common_conditions(measurements: Iterable[Measurement]) -> dict[str, str]:
     """Return the measurement conditions that all points share."""
-    sheets = [facts_of(measured) for measured in swept.measurements.values()]
+    sheets = [facts_of(measured) for measured in measurements]
     found = {}
     for condition in _CONDITIONS:
         told = {sheet.get(condition) for sheet in sheets}

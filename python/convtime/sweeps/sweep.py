@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import os
-import random
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from tqdm import tqdm
 
-from convtime.core.errors import InputError, first_line, one_line, shown
-from convtime.core.provenance import provenance
+from convtime.core.errors import InputError, one_line
 from convtime.counting.chip import GpuChip
 from convtime.counting.counters import CounterCache
 from convtime.counting.counters import counters as read_counters
@@ -26,14 +20,21 @@ from convtime.counting.names import resolve, split_names
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application, read_applications
 from convtime.sweeps.axes import Axes, read_axes
-from convtime.sweeps.journal import Journal, opened
 from convtime.sweeps.plan import ITERATIONS, SweepPlan, SweepPoint
 from convtime.sweeps.result import Sweep
+from convtime.sweeps.rows import COLUMNS
+from convtime.sweeps.visiting import (
+    check_arguments,
+    drawn,
+    machine_of,
+    told,
+    visit_all,
+    written,
+)
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import is_finite
 from convtime.timing.signature import takes_options
-from convtime.timing.snippet import raised_by
 from convtime.timing.time_op import time_op
 
 if TYPE_CHECKING:
@@ -41,15 +42,11 @@ if TYPE_CHECKING:
 
     from convtime.timing.options import SweepOptions
 
-# Number of points between two visits of the control.
-_POINTS_BETWEEN_CONTROLS = 8
 # Seconds before each run of iterations: the GPU cools down from the previous run.
 _REST_BEFORE_ITERATIONS = 0.3
 _LONGEST_REST = 86_400
 # Counters need several passes per call, so at most this many calls are counted at a point.
 _COUNTED_CALLS = 5
-# Facts that distinguish machines with incomparable times.
-_MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
 
 
 @takes_options("margin")
@@ -103,7 +100,7 @@ def sweep(
         TypeError: an option is unknown.
         KeyboardInterrupt: the run was interrupted; earlier measurements are in the file.
     """
-    parsed = read_axes(axes, options)
+    parsed = read_axes(axes, options, COLUMNS)
     return run(
         read_applications(fn, parsed.parameters),
         parsed,
@@ -132,10 +129,7 @@ def run(
         raise InputError(
             f"rest must be a number of seconds from 0 to {_LONGEST_REST} (a day), got {rest!r}"
         )
-    if not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool))):
-        raise InputError(f"seed must be an integer, got {seed!r}")
-    if not (file is None or isinstance(file, str | os.PathLike)):
-        raise InputError(f"file must be a path, got {file!r}")
+    check_arguments(file, seed)
     device = resolve_device(axes.options.get("device"))
     names = split_names(counters) if counters else ()
     if names:
@@ -143,38 +137,16 @@ def run(
     plan = SweepPlan(
         applications={name: each.identity for name, each in applications.items()},
         axes=axes.labels,
-        options=_written(axes.options),
+        options=written(axes.options),
+        seed=drawn(seed),
+        machine=machine_of(device),
         counters=names,
         rest=float(rest),
-        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
-        machine=_machine(device),
     )
-    _check_names(plan)
-    path = None if file is None else Path(file)
-    with opened(path, plan, seed_given=seed is not None) as journal:
-        visits = _Visits(applications, axes, journal.plan)
-        remaining = list(_remaining(journal))
-        with tqdm(
-            total=len(remaining),
-            unit="visit",
-            disable=(None if sys.stderr else True) if progress is None else not progress,
-            leave=False,
-        ) as bar:
-            for point in remaining:
-                bar.set_description_str(" ".join(point.name.split()))
-                journal.add(visits.make(dataclasses.replace(point, visit=len(journal.visits))))
-                bar.update()
-        return Sweep.of_visits(journal.plan, journal.visits)
-
-
-def _check_names(plan: SweepPlan) -> None:
-    """Require unique names of points: labels that contain axis names could make them collide."""
-    (name, count), *_ = collections.Counter(point.name for point in plan.points()).most_common(1)
-    if count > 1:
-        raise InputError(
-            f"points must have unique names, got {count} points named {shown(name)}; give their "
-            "values other labels with a mapping from labels to values"
-        )
+    visits = _Visits(applications, axes, plan)
+    journal = visit_all(plan, visits.make, file=file, seed=seed, progress=progress)
+    assert isinstance(journal.plan, SweepPlan)
+    return Sweep.of_visits(journal.plan, journal.visits)
 
 
 def _check_metrics(names: Iterable[str], device: torch.device) -> None:
@@ -186,36 +158,6 @@ def _check_metrics(names: Iterable[str], device: torch.device) -> None:
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):
             resolve(names, GpuChip(device))
-
-
-def _written(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in JSON form, without those that apply to the process."""
-    return {
-        name: value if isinstance(value, bool | int | float | str | None) else str(value)
-        for name, value in options.items()
-        if name not in ("stream", "log")
-    }
-
-
-def _machine(device: torch.device) -> dict[str, Any]:
-    facts = provenance(device)
-    return {what: facts[what] for what in _MACHINE if facts[what] is not None}
-
-
-def _remaining(journal: Journal) -> Iterator[SweepPoint]:
-    """Yield the remaining visits in order; nothing if all points are measured."""
-    points = journal.plan.points()
-    random.Random(journal.plan.seed).shuffle(points)  # noqa: S311 (no secret)
-    done = {visit.key for visit in journal.visits if not (visit.control or visit.error)}
-    left = [point for point in points if point.key not in done]
-    if not left:
-        return
-    control = journal.plan.control
-    for place, point in enumerate(left):
-        if place % _POINTS_BETWEEN_CONTROLS == 0:
-            yield control
-        yield point
-    yield control
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,10 +174,7 @@ class _Visits:
         try:
             return self._measured(point)
         except (Exception, SystemExit) as error:  # anything that the user's code raises
-            return dataclasses.replace(point, error=_told(error))
-        finally:
-            # Cached blocks of this point's sizes rarely fit the next point.
-            torch.cuda.empty_cache()
+            return dataclasses.replace(point, error=told(error))
 
     def _measured(self, point: SweepPoint) -> SweepPoint:
         application = self.applications[point.application]
@@ -264,12 +203,5 @@ class _Visits:
                 cache=cache,
             )
         except Exception as error:
-            return None, one_line(error) if isinstance(error, RuntimeError) else _told(error)
+            return None, one_line(error) if isinstance(error, RuntimeError) else told(error)
         return found, ""
-
-
-def _told(error: BaseException) -> str:
-    """Return why a point failed, in one line."""
-    if isinstance(error, InputError):
-        return one_line(error)
-    return raised_by(error) or first_line(error)

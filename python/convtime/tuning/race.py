@@ -210,12 +210,13 @@ class _Timer:
             "timeout": None,
         }
         try:
-            return compare(
+            compared: Comparison = compare(
                 [self._plan.candidates[name] for name in names],
                 check=None,
                 interference=False,
                 **given,
             )
+            return compared
         except Exception:
             self._require_usable(names)
             raise

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from convtime.core.markdown import escaped
 from convtime.core.page import Block, Line, Sentences, Table
 from convtime.core.units import format_bytes, format_seconds, format_signed
-from convtime.regression.show import escaped
 
 if TYPE_CHECKING:
     from convtime.upgrading.causes import PassFacts

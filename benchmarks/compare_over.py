@@ -1,0 +1,177 @@
+"""Whether `compare(..., over=...)` names the fastest candidates of each point.
+
+A row is a family of two to four candidates over an axis: compared with default options, and then
+timed again exhaustively. On a GPU, torch.profiler's traces give these times, and on the CPU
+Python's clock (--device cpu), both in several rounds. A candidate is among the fastest if its time
+exceeds the shortest by at most the margin. At a point, the table is right if its leaders are these
+candidates; one whose time is within the row's "edge" of the margin may be among them or not. It is
+opposite if all of its leaders are slower than the fastest candidate by more than margin and edge.
+
+On the CPU, a difference of less than 3 % is not certain, and the edge is larger.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import statistics
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import results
+from common import running
+from common.running import Measure
+
+if TYPE_CHECKING:
+    import torch
+
+    from convtime import Candidate
+
+BUDGET = 0.5  # seconds a point
+_EDGE, _EDGE_ON_CPU = 0.005, 0.02
+_ROUNDS, _CALLS = 4, 50  # of each candidate, in torch.profiler
+_SECONDS_ON_CPU = 0.6  # a point
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """Counts, and the shares of points that are right."""
+    points = [(row, point) for row in rows for point in row["points"]]
+    summary: dict[str, float] = {"families": len(rows), "points": len(points)}
+    if points:
+        right = sum(is_right(row, point) for row, point in points)
+        summary["winner_or_tie_right"] = right / len(points)
+        summary["opposite"] = sum(is_opposite(row, point) for row, point in points)
+    return summary
+
+
+def _excesses(point: results.Row) -> dict[str, float]:
+    """Each candidate's time over the shortest, less 1."""
+    least = min(point["seconds"].values())
+    return {name: seconds / least - 1 for name, seconds in point["seconds"].items()}
+
+
+def is_right(row: results.Row, point: results.Row) -> bool:
+    leaders = set(point["leaders"])
+    excesses = _excesses(point)
+    certain = {name for name, more in excesses.items() if more <= row["margin"] - row["edge"]}
+    possible = {name for name, more in excesses.items() if more <= row["margin"] + row["edge"]}
+    return bool(leaders) and certain <= leaders <= possible
+
+
+def is_opposite(row: results.Row, point: results.Row) -> bool:
+    excesses = _excesses(point)
+    leading = [excesses[name] for name in point["leaders"]]
+    return bool(leading) and min(leading) > row["margin"] + row["edge"]
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line per point."""
+    lines = [
+        "| family | point | found | fastest when timed again | next | right |",
+        "|---|---|---|---|--:|---|",
+    ]
+    for row in rows:
+        for point in row["points"]:
+            excesses = sorted((more, name) for name, more in _excesses(point).items())
+            lines.append(
+                f"| {row['key']} | {point['name']} | {', '.join(point['leaders'])} "
+                f"({point['kind']}) | {excesses[0][1]} | {excesses[1][1]} +{excesses[1][0]:.1%} "
+                f"| {'yes' if is_right(row, point) else 'no'} |"
+            )
+    return "\n".join(lines)
+
+
+def _measure_family(device: torch.device, name: str) -> results.Row:
+    from compare_over_parts.families import make_families
+
+    import convtime
+
+    family = make_families(device)[name]
+    begin = time.perf_counter()
+    compared = convtime.compare(
+        family.candidates,
+        over={family.axis: family.values},
+        check=None,
+        budget=BUDGET,
+        device=device,
+        seed=0,
+        progress=False,
+    )
+    seconds = time.perf_counter() - begin
+    points = []
+    for point in compared.points:
+        if point.errors:
+            raise RuntimeError(f"{point.name}: {dict(point.errors)}")
+        made = {each: factory(**point.values) for each, factory in family.candidates.items()}
+        outcome = compared.outcomes[point.name]
+        points.append(
+            {
+                "name": point.name,
+                "kind": outcome.kind,
+                "leaders": list(outcome.leaders),
+                "seconds": _time_again(made, device),
+            }
+        )
+    return {
+        "points": points,
+        "margin": compared.plan.margin,
+        "edge": _EDGE if device.type == "cuda" else _EDGE_ON_CPU,
+        "verdict": list(compared.verdict),
+        "crossovers": [str(each) for each in compared.crossovers],
+        "seconds": seconds,
+    }
+
+
+def _time_again(made: Mapping[str, Candidate], device: torch.device) -> dict[str, float]:
+    """Return the median time of each candidate, without convtime's timing."""
+    calls = {
+        name: functools.partial(each.fn, *each.args, **each.kwargs) for name, each in made.items()
+    }
+    if device.type == "cpu":
+        from cpu_parts.truth import interleaved
+
+        found = interleaved([*calls.values()], _SECONDS_ON_CPU, 15)
+        return dict(zip(calls, map(statistics.median, found), strict=True))
+    from common.truth import profile_calls
+
+    chance = random.Random(0)  # noqa: S311  # not a secret
+    busy: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name in chance.sample([*calls], len(calls)):
+            busy[name] += profile_calls(calls[name], _CALLS, cold=True).busy
+    return {name: statistics.median(each) for name, each in busy.items()}
+
+
+def _make_cases(device: torch.device) -> dict[str, Measure]:
+    from compare_over_parts.families import make_families
+
+    return {
+        name: functools.partial(_measure_family, device, name) for name in make_families(device)
+    }
+
+
+def tell(row: results.Row) -> str:
+    right = sum(is_right(row, point) for point in row["points"])
+    told = "; ".join(row["verdict"])
+    return f"{right} of {len(row['points'])} right, {row['seconds']:.1f} s: {told}"
+
+
+def main() -> None:
+    options = results.argument_parser(__doc__).parse_args()
+
+    import torch
+
+    from convtime.core.provenance import provenance
+
+    if options.device == "cpu":
+        device = torch.device("cpu")
+        torch.set_num_threads(1)
+    else:
+        device = running.find_gpu(options.device)
+    file = results.ResultFile("compare_over", summarise, options, provenance(device))
+    running.measure_pending(file, _make_cases(device), tell)
+
+
+if __name__ == "__main__":
+    main()

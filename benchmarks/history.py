@@ -1,0 +1,245 @@
+"""Finding change points in simulated histories, and reading a large one.
+
+Each row simulates many series of log medians with a deviation of 1.5 % between runs, and searches
+each as convtime.history does:
+
+- "no change": how many series have a false change point, by the number of runs. The goal counts
+  those with normal noise. The other rows show what noise that breaks the assumptions does.
+- "step": a step of 3 % up or down, with a number of runs on each side that is drawn uniformly from
+  a range. Located is a step with a change point at most one commit away; a step that is not found
+  counts as not located. The oracle knows that there is one step, both levels and the deviation, and
+  chooses the three commits that contain the step with the highest probability: no method that sees
+  only the times can locate more. The goal counts the row with 10 to 60 runs on each side, one run
+  for each commit.
+- "load": seconds in which convtime.history reads and judges a folder with 1,000 runs of 300 tests,
+  in a fresh process, without the imports.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import math
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import results
+from common import running
+
+DEVIATION = 0.015
+STEP = 0.03
+FALSE_ALARMS = 0.0005
+RUNS, TESTS = 1000, 300
+CHANGED = 10  # every so manieth test of the folder has a step
+HEADLINE = "step, 10 to 60 runs on each side"
+
+
+def normal(random: Any, count: int) -> Any:
+    return random.normal(size=count)
+
+
+def heavy_tails(random: Any, count: int) -> Any:
+    """Student's t with three degrees of freedom, at the same standard deviation."""
+    return random.standard_t(3, size=count) / math.sqrt(3)
+
+
+def outliers(random: Any, count: int) -> Any:
+    """Normal noise; one run in fifty takes 30 % longer."""
+    return random.normal(size=count) + (random.random(count) < 0.02) * math.log(1.3) / DEVIATION
+
+
+def dependent(random: Any, count: int) -> Any:
+    """Noise of which neighboring runs share 30 % (an autoregressive process)."""
+    noise = random.normal(size=count)
+    for index in range(1, count):
+        noise[index] = 0.3 * noise[index - 1] + math.sqrt(1 - 0.3**2) * noise[index]
+    return noise
+
+
+def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -> results.Row:
+    """How many series without a change have a change point."""
+    from convtime.histories.change_points import find_changes
+
+    random = _random(key)
+    found = sum(
+        bool(find_changes(DEVIATION * noise(random, count), range(count), FALSE_ALARMS))
+        for _ in range(series)
+    )
+    return {"series": series, "false": found}
+
+
+def of_step(key: str, least: int, most: int, per_commit: int, series: int) -> results.Row:
+    """How many steps are found, and how many are located."""
+    from convtime.histories.change_points import find_changes
+
+    random = _random(key)
+    counts = dict.fromkeys(("found", "located", "covered", "oracle", "extra"), 0)
+    for _ in range(series):
+        before, after = (
+            per_commit * int(random.integers(least // per_commit, most // per_commit + 1))
+            for _ in range(2)
+        )
+        step = math.log(1 + random.choice((-1, 1)) * STEP)
+        values = DEVIATION * random.normal(size=before + after)
+        values[before:] += step
+        commits = [index // per_commit for index in range(before + after)]
+        true = commits[before]
+        changes = find_changes(values, commits, FALSE_ALARMS)
+        counts["found"] += bool(changes)
+        counts["extra"] += len(changes) > 1
+        if changes:
+            nearest = min(changes, key=lambda change: abs(commits[change.at] - true))
+            counts["located"] += abs(commits[nearest.at] - true) <= 1
+            counts["covered"] += commits[nearest.earliest] <= true <= commits[nearest.latest]
+        counts["oracle"] += abs(_oracle(values, step, per_commit) - true) <= 1
+    return {"series": series, **counts}
+
+
+def _oracle(values: Any, step: float, per_commit: int) -> int:
+    """The first commit after the step, by one who knows the levels and the deviation."""
+    import numpy as np
+
+    gains = step * (values - step / 2) / DEVIATION**2  # of each run being after the step
+    after = np.cumsum(gains[::-1])[::-1][per_commit::per_commit]
+    weights = np.exp(after - after.max())
+    return int(np.convolve(weights, np.ones(3), mode="same").argmax()) + 1
+
+
+def _random(key: str) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(zlib.crc32(key.encode()))
+
+
+def of_load() -> results.Row:
+    """Seconds to read and judge a folder, in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(Path(folder))
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        row: results.Row = running.run_fresh(["-c", _LOAD, folder])
+    return {"runs": RUNS, "tests": TESTS, "mb": size / 1e6, **row}
+
+
+_LOAD = f"""
+import json, sys, time
+import ruptures
+import convtime
+convtime.history
+begin = time.perf_counter()
+found = convtime.history(sys.argv[1])
+row = {{"seconds": time.perf_counter() - begin, "changes": len(found.changes)}}
+print({running.RESULT!r} + json.dumps(row))
+"""
+
+
+def write_folder(folder: Path) -> None:
+    """Writes runs as the pytest plugin writes them; every tenth test has a step."""
+    import numpy as np
+
+    from convtime.core import codec
+    from convtime.histories.run import Kind, make_run
+
+    random = np.random.default_rng(0)
+    begin = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    kind = Kind("a GPU", "method kernel, metric busy, cache cold")
+    for number in range(RUNS):
+        steps = [number >= RUNS // 2 and test % CHANGED == 0 for test in range(TESTS)]
+        medians = 1e-5 * np.exp(DEVIATION * random.normal(size=TESTS) + STEP * np.array(steps))
+        times = [
+            ((f"tests/test_times.py::test_{test}", value, value * 0.997, value * 1.003), kind)
+            for test, value in enumerate(medians.tolist())
+        ]
+        run = make_run(
+            date=(begin + datetime.timedelta(hours=number)).isoformat(),
+            commit=f"{number:040x}",
+            dirty=False,
+            tool="convtime",
+            machine={},
+            times=times,
+        )
+        path = folder / f"{number}.json"
+        path.write_text(codec.to_json(run.to_dict()), encoding="utf-8")
+
+
+CASES: dict[str, tuple[Any, ...]] = {
+    "no change, 20 runs": (of_no_change, 20, 20_000, normal),
+    "no change, 60 runs": (of_no_change, 60, 20_000, normal),
+    "no change, 300 runs": (of_no_change, 300, 20_000, normal),
+    "no change, 1000 runs": (of_no_change, 1000, 10_000, normal),
+    "no change, 300 runs, heavy tails": (of_no_change, 300, 10_000, heavy_tails),
+    "no change, 300 runs, outliers": (of_no_change, 300, 10_000, outliers),
+    "no change, 60 runs, dependent": (of_no_change, 60, 10_000, dependent),
+    "no change, 300 runs, dependent": (of_no_change, 300, 10_000, dependent),
+    "step, 10 runs on each side": (of_step, 10, 10, 1, 10_000),
+    "step, 20 runs on each side": (of_step, 20, 20, 1, 10_000),
+    HEADLINE: (of_step, 10, 60, 1, 10_000),
+    "step, 10 to 500 runs on each side": (of_step, 10, 500, 1, 100_000),
+    "step, 10 to 60 runs on each side, two for each commit": (of_step, 10, 60, 2, 10_000),
+    "step, 10 to 500 runs on each side, two for each commit": (of_step, 10, 500, 2, 10_000),
+}
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """The values of the goals, once their rows are there."""
+    by_key = {row["key"]: row for row in rows}
+    summary: dict[str, float] = {}
+    if "load" in by_key:
+        summary["load_1000_runs_s"] = by_key["load"]["seconds"]
+    if HEADLINE in by_key:
+        row = by_key[HEADLINE]
+        summary["located_within_one"] = row["located"] / row["series"]
+    quiet = [key for key, case in CASES.items() if case[0] is of_no_change and case[3] is normal]
+    if all(key in by_key for key in quiet):
+        false, series = (sum(by_key[key][what] for key in quiet) for what in ("false", "series"))
+        summary["false_changes_per_1000_series"] = 1000 * false / series
+    return summary
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line for each row with a step."""
+    lines = [
+        "| series | | found | located | of the found | located by the oracle | interval has it |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        if "located" in row:
+            series, found = row["series"], row["found"]
+            shares = (
+                *(found / series, row["located"] / series, row["located"] / found),
+                *(row["oracle"] / series, row["covered"] / found),
+            )
+            cells = " | ".join(f"{share:.1%}" for share in shares)
+            lines.append(f"| {row['key']} | {series} | {cells} |")
+    return "\n".join(lines)
+
+
+def false_table(rows: list[results.Row]) -> str:
+    """Markdown, a line for each row without a change."""
+    lines = ["| series | | with a false change point | per 1,000 |", "|---|--:|--:|--:|"]
+    for row in rows:
+        if "false" in row:
+            rate = 1000 * row["false"] / row["series"]
+            lines.append(f"| {row['key']} | {row['series']} | {row['false']} | {rate:.2g} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = results.argument_parser(__doc__).parse_args()
+
+    from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
+
+    facts = provenance(resolve_device(options.device))
+    file = results.ResultFile("history", summarise, options, facts)
+    cases: dict[str, Callable[[], results.Row]] = {
+        key: functools.partial(measure, key, *arguments)
+        for key, (measure, *arguments) in CASES.items()
+    }
+    running.measure_pending(file, {"load": of_load, **cases})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Axes of statements on the command line, for commands that measure over axes."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convtime.cli import arguments, snippet
+from convtime.cli.output import print_error
+from convtime.core import codec
+from convtime.core.errors import InputError, first_line
+from convtime.sweeps.application import Application
+from convtime.sweeps.axes import AXIS_OPTIONS, Axes
+from convtime.sweeps.plan import ITERATIONS
+from convtime.timing.candidate import Candidate
+from convtime.timing.snippet import names_in
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every run over axes: its file and its seed."""
+    parser.add_argument(
+        "--file",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="write each point when it is done; if the file exists, continue from it",
+    )
+    parser.add_argument(
+        "--seed", type=arguments.count, metavar="N", help="seed for the order of the points"
+    )
+
+
+def texts_of(given: Sequence[str], option: str) -> dict[str, str]:
+    """Return the values of each axis, as given to an option."""
+    if not given:
+        raise InputError(f"at least one axis is needed; give {option} NAME=VALUE,VALUE")
+    texts: dict[str, str] = {}
+    for each in given:
+        name, equals, values = each.partition("=")
+        if not (name.strip() and equals and values.strip()):
+            raise InputError(f"{option} must be NAME=VALUE,VALUE, got {each!r}")
+        if name.strip() in texts:
+            raise InputError(f"axis {name.strip()!r} is given more than once")
+        texts[name.strip()] = values
+    return texts
+
+
+def of_option(text: str) -> list[Any]:
+    """Parse numbers, True and False; everything else is a string."""
+    return [_number_or_text(part.strip()) for part in text.split(",")]
+
+
+def _number_or_text(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def of_python(axis: str, text: str, namespace: Mapping[str, Any]) -> list[Any] | dict[Any, Any]:
+    """Parse values of a variable; those other than numbers and strings are named by expression."""
+    try:
+        parsed = ast.parse(f"[{text}]", mode="eval")
+        values = eval(compile(parsed, "axis", "eval"), dict(namespace))  # noqa: S307
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"values of axis {axis!r} must be Python, such as 64, torch.float16 or 'text', got "
+            f"{text!r} ({first_line(error)})"
+        ) from error
+    plain = [
+        isinstance(value, bool | float | str | None)
+        or (isinstance(value, int) and codec.holds(value))
+        for value in values
+    ]
+    assert isinstance(parsed.body, ast.List)
+    if all(plain) or len(parsed.body.elts) != len(values):  # the latter for [*range(9)]
+        return list(values)
+    labels = [
+        value if is_plain else ast.unparse(expression)
+        for value, is_plain, expression in zip(values, plain, parsed.body.elts, strict=True)
+    ]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"axis {axis!r} has a value more than once, got {text!r}")
+    return dict(zip(labels, values, strict=True))
+
+
+def applications_of(
+    statements: Mapping[str, str],
+    options: argparse.Namespace,
+    axes: Axes,
+    device: torch.device | None,
+    namespace: Mapping[str, Any],
+) -> dict[str, Application]:
+    """Return the statements by name, each with the setup that runs for each point.
+
+    Args:
+        statements: code by name.
+        options: a parsed command line, with the options of a setup.
+        axes: axes that statements and setup can use as variables.
+        device: the device for the setup's new tensors; None: PyTorch's default device.
+        namespace: further variables.
+
+    Raises:
+        InputError: code is not valid Python, or does not use an axis.
+    """
+    setup, before = "\n".join(options.setup), "\n".join(options.before)
+    shared = names_in(setup, what="the setup") | names_in(before, what="--before")
+    found = {}
+    used = set(shared)
+    for name, statement in statements.items():
+        used |= names_in(statement, what=f"statement {name!r}")
+        snippet.candidate_of(statement, options, {}, what=f"statement {name!r}")
+        parts = {"setup": setup, "before": before, "backward": options.backward}
+        told = ", ".join(f"{what} {part!r}" for what, part in parts.items() if part)
+        found[name] = Application(
+            functools.partial(_prepared, statement, options, device, namespace),
+            f"{statement!r}{told and f' with {told}'}",
+        )
+    check_used(axes, used, "a variable of statement or setup")
+    return found
+
+
+def _prepared(
+    statement: str,
+    options: argparse.Namespace,
+    device: torch.device | None,
+    namespace: Mapping[str, Any],
+    /,
+    **values: Any,
+) -> Candidate:
+    variables = {**namespace, **values}
+    snippet.set_up(options, variables, device)
+    return snippet.candidate_of(statement, options, variables)
+
+
+@contextlib.contextmanager
+def told_of_file(options: argparse.Namespace) -> Iterator[None]:
+    """Say after an interrupt how to resume, if a file was given."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if options.file is not None:
+            print_error(
+                f"convtime: the points so far are in {options.file}; the same command continues"
+            )
+        raise
+
+
+def check_used(axes: Axes, used: Collection[str], what: str) -> None:
+    """Require that statements or problems use each axis that is not an option."""
+    for axis in axes.parameters:
+        if axis not in used:
+            raise InputError(
+                f"axis {axis!r} must be {what}, {ITERATIONS}, or one of the options "
+                f"{', '.join(AXIS_OPTIONS)}"
+            )

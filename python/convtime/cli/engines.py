@@ -1,0 +1,74 @@
+"""`convtime engines`: time every engine that cuDNN has for a convolution."""
+
+from __future__ import annotations
+
+import argparse
+
+from convtime.cli import arguments
+from convtime.cli.exit_codes import DONE
+from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.conv.compare import build_layers
+from convtime.conv.engines.engines import engines
+from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.problem_line import EXAMPLE, ProblemLine
+from convtime.core.errors import InputError
+from convtime.core.plot import file_content
+from convtime.device.resolve import resolve_device
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Lists and times every engine that cuDNN has for a convolution, next to PyTorch's choice, "
+        f"with convtime.engines. For example: convtime engines {EXAMPLE}"
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "problem",
+        metavar="PROBLEM",
+        help=f"a convolution such as {EXAMPLE}, as docs/reference/convolution-lines.md describes",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=list(DTYPES),
+        default="float32",
+        help="for a problem that does not specify one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--layout",
+        choices=list(LAYOUTS),
+        default="nchw",
+        help="for a problem that does not specify one (default: %(default)s)",
+    )
+    parser.add_argument("--backward", action="store_true", help="also of the gradients")
+    parser.add_argument("--device", help=arguments.DEVICE_HELP)
+    add_outputs(parser, verbose=True)
+    parser.add_argument(
+        "--plot",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="plot time against workspace: PNG, SVG or PDF",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    check_outputs(options)
+    device = resolve_device(options.device)
+    if device.type != "cuda":
+        raise InputError(f"engines needs a GPU, where cuDNN runs, got device {device}")
+    line = ProblemLine.parse(options.problem)
+    _, module, x = build_layers(
+        line.problem,
+        device,
+        line.dtype or options.dtype,
+        line.layout or options.layout,
+        seed=0,
+    )
+    table = engines(module, x, backward=options.backward)
+    deliver_result(
+        options,
+        lambda: table.details() if options.verbose else str(table),
+        table.to_json,
+        plot=lambda: file_content(table.plot(), options.plot.suffix),
+    )
+    return DONE

@@ -1,0 +1,102 @@
+"""The order of runs: by commit where git knows it, otherwise by date."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from convtime.core.errors import shown
+from convtime.histories.run import HistoryRun
+
+_GIT_SECONDS = 20.0
+# Differences of clocks that are not worth a sentence: runs on other machines than the commits.
+_SAME_CLOCK_SECONDS = 300.0
+
+
+def commits_of(folder: Path) -> dict[str, int]:
+    """Return the commits of the repository around a folder, oldest first, with their times.
+
+    Empty outside of a repository.
+    """
+    try:
+        log = subprocess.run(
+            ["git", "log", "--topo-order", "--reverse", "--format=%H %ct", "HEAD", "--"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_SECONDS,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {commit: int(seconds) for commit, seconds in map(str.split, log.splitlines())}
+
+
+def in_order(
+    runs: Sequence[HistoryRun], commits: Mapping[str, int]
+) -> tuple[list[HistoryRun], list[str]]:
+    """Return the runs in order, and sentences about runs whose place is in doubt.
+
+    Args:
+        runs: runs whose dates can be parsed.
+        commits: the commits that git knows, oldest first, with their times.
+    """
+    places = {commit: place for place, commit in enumerate(commits)}
+    by_date = sorted(runs, key=lambda run: run.seconds_since_1970)
+    known = [run for run in by_date if run.commit in places]
+    known.sort(key=lambda run: (places[run.commit], bool(run.dirty)))
+    others = [run for run in by_date if run.commit not in places]
+    # The latest date so far: an old commit that was measured again later does not attract others.
+    dates = list(accumulate((run.seconds_since_1970 for run in known), max))
+    slots: dict[int, list[HistoryRun]] = {}
+    for run in others:
+        slots.setdefault(bisect_right(dates, run.seconds_since_1970), []).append(run)
+    ordered: list[HistoryRun] = []
+    for place in range(len(known) + 1):
+        ordered += [*slots.get(place, ()), *known[place : place + 1]]
+    return ordered, [*_unknown(others, bool(commits)), *_skewed(runs, commits)]
+
+
+def _unknown(others: Sequence[HistoryRun], git_knows_some: bool) -> list[str]:
+    strange = [run for run in others if run.commit]
+    if not (git_knows_some and strange):
+        return []
+    return [
+        f"{_some(strange)}: git does not know the commit among the ancestors of HEAD, so the date "
+        "decides the place"
+    ]
+
+
+def _skewed(runs: Sequence[HistoryRun], commits: Mapping[str, int]) -> list[str]:
+    """Describe runs whose clock was wrong: before their commit's time, or in the future."""
+    now = time.time() + _SAME_CLOCK_SECONDS
+    future = [run for run in runs if run.seconds_since_1970 > now]
+    early = [
+        run
+        for run in runs
+        if run.commit in commits
+        and run.seconds_since_1970 < commits[run.commit] - _SAME_CLOCK_SECONDS
+    ]
+    sentences = []
+    if early:
+        sentences.append(
+            f"{_some(early)}: dated before the commit, so a clock was wrong; the commit decides "
+            "the place"
+        )
+    if future:
+        undecided = any(run.commit not in commits for run in future)
+        sentences.append(
+            f"{_some(future)}: dated in the future, so a clock is wrong"
+            + ("; the place may be wrong, too" if undecided else "; the commit decides the place")
+        )
+    return sentences
+
+
+def _some(runs: Sequence[HistoryRun]) -> str:
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"{shown(runs[0].file)}{more}"

@@ -1,0 +1,157 @@
+"""The history of a suite: its runs, the series of its tests, and their change points."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from convtime.core import codec
+from convtime.core.shown import Shown
+from convtime.histories import show
+from convtime.histories.plot import history_figure
+from convtime.histories.run import HistoryRun
+from convtime.timing.verdict import Ratio
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangePoint:
+    """A change of a test's level.
+
+    Attributes:
+        run: index in :attr:`History.runs` of the first run after the change.
+        commit: commit of that run; its date if the commit is unknown.
+        before: commit of the run of this test before it.
+        commits: commits among which the first one after the change is, with 95 % probability.
+        earliest: index in :attr:`History.runs` of the first of these.
+        latest: index of the last of these.
+        certainty: probability that ``commit`` is at most one measured commit away from the change.
+        p_value: expected number of changes as clear as this one in a series without a change.
+        ratio: level after the change over the level before it, with its 95 % interval.
+        differs: other recorded properties of the machine that differ between the two runs.
+    """
+
+    run: int
+    commit: str
+    before: str
+    commits: tuple[str, ...]
+    earliest: int
+    latest: int
+    certainty: float
+    p_value: float
+    ratio: Ratio
+    differs: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """``slower`` or ``faster``."""
+        return "slower" if self.ratio.value > 1 else "faster"
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """The times of one test on one hardware, under the same conditions.
+
+    Attributes:
+        name: name of the test.
+        hardware: name of the GPU or CPU.
+        conditions: conditions of the timings.
+        runs: indices in :attr:`History.runs` of the runs that measured it.
+        seconds: the median in each of these runs.
+        low: lower end of each median's interval within its run.
+        high: upper end of each median's interval within its run.
+        deviation: relative standard deviation between runs without a change of level; NaN if there
+            is only one run.
+        changes: the change points, in order.
+        judged: whether there are enough runs to find a change point.
+    """
+
+    name: str
+    hardware: str
+    conditions: str
+    runs: tuple[int, ...]
+    seconds: tuple[float, ...]
+    low: tuple[codec.LowerBound, ...]
+    high: tuple[codec.UpperBound, ...]
+    deviation: codec.Number = math.nan
+    changes: tuple[ChangePoint, ...] = ()
+    judged: bool = False
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class History(codec.Stored, Shown, show=show):
+    """The times of a suite over many runs; see :func:`convtime.history`.
+
+    Attributes:
+        runs: the runs in order, each with ``date``, ``commit``, ``dirty``, ``tool``, ``machine``
+            and ``file``; their times are in ``series``.
+        series: a series for each test, hardware and conditions.
+        false_alarms: expected number of false change points per series without a change.
+        remarks: sentences about files, commits, clocks and tests.
+    """
+
+    runs: tuple[HistoryRun, ...]
+    series: tuple[Series, ...]
+    false_alarms: float
+    remarks: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Series:
+        """Return the series of a test; of several, the one with the newest run."""
+        found = [series for series in self.series if series.name == name]
+        if not found:
+            raise KeyError(f"{name!r} is in no run")
+        return max(found, key=lambda series: series.runs[-1])
+
+    @property
+    def changes(self) -> tuple[tuple[Series, ChangePoint], ...]:
+        """All change points with their series, the newest first."""
+        found = [(series, change) for series in self.series for change in series.changes]
+        return tuple(sorted(found, key=lambda pair: -pair[1].run))
+
+    @property
+    def expected_false_alarms(self) -> float:
+        """Expected number of false change points among all.
+
+        Each judged series adds :attr:`false_alarms` for each stretch between its change points.
+        """
+        judged = [series for series in self.series if series.judged]
+        return self.false_alarms * sum(len(series.changes) + 1 for series in judged)
+
+    def plot(self, names: Sequence[str] | None = None) -> Figure:
+        """Plot times over commits, with intervals, change points and changes of the hardware.
+
+        A line marks each change point, and a band the commits among which it is. A dotted line and
+        a gap mark a change of the hardware.
+
+        Args:
+            names: tests to plot. Default: those with a change point, or else all; twelve at most.
+
+        Returns:
+            A figure to save or show, e.g. ``history.plot().savefig("history.png")``.
+
+        Raises:
+            ValueError: a name is unknown, or matplotlib is missing.
+        """
+        return history_figure(self, names)
+
+    def to_bencher(self) -> dict[str, Any]:
+        """Return the newest run in the Bencher Metric Format, as a JSON-serializable dict.
+
+        Each test has the measure ``latency``, in nanoseconds, with the interval if it is known.
+        """
+        newest = len(self.runs) - 1
+        found = {}
+        for series in self.series:
+            if series.runs[-1] == newest:
+                ends = {"lower_value": series.low[-1], "upper_value": series.high[-1]}
+                values = {"value": series.seconds[-1], **ends}
+                found[series.name] = {
+                    "latency": {
+                        what: 1e9 * value for what, value in values.items() if math.isfinite(value)
+                    }
+                }
+        return found

@@ -1,0 +1,97 @@
+"""Show a history: its changes first, then remarks, series and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from convtime.core.page import Block, Line, Sentences, Table
+from convtime.core.units import format_estimate
+
+if TYPE_CHECKING:
+    from convtime.histories.result import ChangePoint, History, Series
+
+_CHANGES = ("verdict", "ratio [95 %]", "since", "± 1 commit", "by chance", "test")
+_SERIES = ("test", "runs", "newest [95 %]", "between runs", "changes", "hardware and conditions")
+_RUNS = ("run", "date", "tests", "tool", "file")
+
+
+def line(history: History) -> str:
+    """Return one line with the counts."""
+    runs, series = history.runs, history.series
+    span = f"{runs[0].date[:10]} to {runs[-1].date[:10]}"
+    unjudged = sum(not each.judged for each in series)
+    few = f", {unjudged} with too few runs to judge" if unjudged else ""
+    return (
+        f"{_count(len(runs), 'run')} ({span}), {len(series)} series{few}: "
+        f"{_count(len(history.changes), 'change')}, {history.expected_false_alarms:.2g} false "
+        "alarms expected"
+    )
+
+
+def printed(history: History) -> Iterator[Block]:
+    """Yield the changes, the newest first, and the remarks."""
+    yield Line(line(history))
+    yield Table(
+        _CHANGES,
+        [_row(history, series, change) for series, change in history.changes],
+        right=_CHANGES[1:5],
+    )
+    yield Sentences(history.remarks)
+
+
+def details(history: History) -> Iterator[Block]:
+    """Yield everything."""
+    yield from printed(history)
+    yield Table(
+        _SERIES, [_series_row(each) for each in history.series], right=_SERIES[1:5], title="series"
+    )
+    counts = [0] * len(history.runs)
+    for each in history.series:
+        for number in each.runs:
+            counts[number] += 1
+    rows = [
+        (run.label, run.date, str(count), run.tool, run.file)
+        for run, count in zip(history.runs, counts, strict=True)
+    ]
+    yield Table(_RUNS, rows, right=("tests",), title="runs, in order")
+
+
+def _row(
+    history: History, series: Series, change: ChangePoint
+) -> tuple[str | tuple[str, ...], ...]:
+    remarks = [f"95 %: {_span(change)}"]
+    if sum(each.name == series.name for each in history.series) > 1:
+        remarks.append(f"on {series.hardware}; {series.conditions}")
+    remarks += [f"also: {', '.join(change.differs)}"] if change.differs else []
+    return (
+        change.verdict,
+        str(change.ratio),
+        change.commit,
+        f"{change.certainty:.0%}",
+        f"{change.p_value:.1g}",
+        (series.name, *remarks),
+    )
+
+
+def _span(change: ChangePoint) -> str:
+    if len(change.commits) == 1:
+        return f"since {change.commits[0]} (before: {change.before})"
+    first, *_, last = change.commits
+    return f"since one of {len(change.commits)} commits, {first} to {last}"
+
+
+def _series_row(series: Series) -> tuple[str, ...]:
+    deviation = f"{series.deviation:.2%}" if series.judged else ""
+    return (
+        series.name,
+        str(len(series.runs)),
+        format_estimate(series.seconds[-1], series.low[-1], series.high[-1]),
+        deviation,
+        str(len(series.changes)) if series.judged else "too few runs",
+        f"{series.hardware}; {series.conditions}",
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
