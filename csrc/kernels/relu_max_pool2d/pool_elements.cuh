@@ -178,8 +178,8 @@ inline bool planes_fit_32_bits(const PoolGeometry& g, std::int64_t planes) {
   };
   const std::int64_t elements = planes * std::max(g.h.input * g.w.input, g.h.output * g.w.output);
   // Indices of the last block's threads exceed the end.
-  return elements + kThreads < kMax32 && reach(g.h) < kMax32 &&
-         reach(g.w) < kMax32 && window_size(g) < kMax32;
+  return elements + kThreads < kMax32 && reach(g.h) < kMax32 && reach(g.w) < kMax32 &&
+         window_size(g) < kMax32;
 }
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
