@@ -574,3 +574,11 @@ def test_a_point_tells_what_it_is() -> None:
     assert "a" in str(point)
     assert str(ComparisonPoint({"n": 1})) == "n=1: not measured"
     assert str(ComparisonPoint({"n": 1}, errors={"a": "E"})) == "n=1: a: E"
+
+
+def test_no_candidate_takes_the_name_of_another() -> None:
+    def f() -> None:
+        pass
+
+    named = running._named([Candidate(f, name="f 3"), f, f, f])
+    assert list(named) == ["f 3", "f", "f 2", "f 4"]

@@ -102,6 +102,14 @@ void check_knobs(const Engine& engine, const std::vector<KnobRange>& ranges) {
   }
 }
 
+/// Return the engine of a configuration.
+Descriptor engine_in(cudnnBackendDescriptor_t config) {
+  Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.get();
+  get_attribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw, 1);
+  return engine;
+}
+
 template <typename Note>
 std::vector<std::string> notes_of(cudnnBackendDescriptor_t engine, cudnnBackendAttributeName_t name,
                                   cudnnBackendAttributeType_t type) {
@@ -182,9 +190,8 @@ std::int64_t count_engines(const cudnn_frontend::OperationGraph& graph) {
 }
 
 EngineFacts facts_of(cudnnBackendDescriptor_t config) {
-  const Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t raw_engine = engine.get();
-  get_attribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw_engine, 1);
+  const Descriptor engine = engine_in(config);
+  const cudnnBackendDescriptor_t raw_engine = engine.get();
   return {
       .knobs = knob_ranges(raw_engine),
       .numerical_notes = notes_of<cudnnBackendNumericalNote_t>(
@@ -199,12 +206,10 @@ EngineFacts facts_of(cudnnBackendDescriptor_t config) {
 }
 
 Engine engine_of(cudnnBackendDescriptor_t config) {
-  const Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t raw_engine = engine.get();
-  get_attribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw_engine, 1);
+  const Descriptor engine = engine_in(config);
   Engine result;
   result.index =
-      get_one<std::int64_t>(raw_engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64);
+      get_one<std::int64_t>(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64);
   KnobDescriptors choices(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
   for (const cudnnBackendDescriptor_t choice :
        choices.fetch(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) {

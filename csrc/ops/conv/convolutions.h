@@ -164,8 +164,9 @@ struct EpilogueOperands {
   ActivationCall activation;
 };
 
-/// Compute the convolution with its epilogue in one cuDNN graph. If no engine runs that,
-/// cuda_apply_epilogue() computes the epilogue, with a warning the first time.
+/// Compute the convolution with its epilogue in one cuDNN graph. If no engine runs that, with a
+/// warning the first time, or if plans are timed and this is faster, a kernel of ours computes the
+/// epilogue after the convolution.
 at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Tensor& weight,
                           const ConvParams& params, const EpilogueOperands& epilogue,
                           const PolicyRequest& policy);

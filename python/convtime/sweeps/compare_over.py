@@ -27,7 +27,7 @@ from convtime.sweeps.visiting import (
     written,
 )
 from convtime.timing.agreement import Check, check_results
-from convtime.timing.candidate import Candidate, name_of
+from convtime.timing.candidate import Candidate, distinct, name_of
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.options import Options
@@ -106,8 +106,7 @@ def _named(candidates: object) -> dict[Any, Any]:
     named: dict[Any, Any] = {}
     for each in candidates:
         name = each.name if isinstance(each, Candidate) else name_of(each)
-        count = sum(taken == name or taken.startswith(f"{name} ") for taken in named)
-        named[f"{name} {count + 1}" if count else name] = each
+        named[distinct(name, named)] = each
     return named
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from convtime.core.errors import InputError
@@ -101,6 +101,19 @@ class Plan(Generic[Point]):
     def points(self) -> list[Point]:
         """Return every point, without measurements, in the order of applications and axes."""
         raise NotImplementedError
+
+    def latest(self, visits: Iterable[Point]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+        """Return the points, in the order of the plan, and the visits of the control.
+
+        Args:
+            visits: visits in any order; the last visit of a point counts.
+        """
+        ordered = sorted(visits, key=lambda point: point.visit)
+        last = {point.key: point for point in ordered if not point.control}
+        return (
+            tuple(last[point.key] for point in self.points() if point.key in last),
+            tuple(point for point in ordered if point.control),
+        )
 
     @property
     def control(self) -> Point:

@@ -54,13 +54,7 @@ class Sweep(codec.Stored, Shown, show=show):
     @classmethod
     def of_visits(cls, plan: SweepPlan, visits: Iterable[SweepPoint]) -> Sweep:
         """Build a sweep from visits in any order; the last visit of a point counts."""
-        visits = sorted(visits, key=lambda point: point.visit)
-        last = {point.key: point for point in visits if not point.control}
-        return cls(
-            plan,
-            tuple(last[point.key] for point in plan.points() if point.key in last),
-            tuple(point for point in visits if point.control),
-        )
+        return cls(plan, *plan.latest(visits))
 
     @property
     def measurements(self) -> dict[str, Measurement]:

@@ -26,7 +26,7 @@ from convtime.sweeps.plot import main_axis, numbers_of, others_than, table_figur
 from convtime.sweeps.table_rows import columns_of, rows_at
 from convtime.sweeps.words import listed, verdict_along
 from convtime.timing import forms
-from convtime.timing.comparison import FINDS
+from convtime.timing.comparison import FINDS, findings_of
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
     Failure,
@@ -105,13 +105,7 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
     @classmethod
     def of_visits(cls, plan: ComparisonPlan, visits: Iterable[ComparisonPoint]) -> ComparisonTable:
         """Build a table from visits in any order; the last visit of a point counts."""
-        visits = sorted(visits, key=lambda point: point.visit)
-        last = {point.key: point for point in visits if not point.control}
-        return cls(
-            plan,
-            tuple(last[point.key] for point in plan.points() if point.key in last),
-            tuple(point for point in visits if point.control),
-        )
+        return cls(plan, *plan.latest(visits))
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -307,15 +301,9 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         for point in self.points:
             timed = self.timed_at(point)
             for name in timed if baseline in timed else ():
-                where = f"{name} {point.name}"
-                agreement = point.same_results.get(name)
-                if name != baseline:
-                    judged = self.judge(point.name, name)
-                    found.append((where, judged.verdict))
-                    if judged.contradiction:
-                        found.append((where, "contradictory"))
-                if agreement is not None and agreement.same is False:
-                    found.append((where, "different"))
+                judged = None if name == baseline else self.judge(point.name, name)
+                findings = findings_of(judged, point.same_results.get(name))
+                found += [(f"{name} {point.name}", finding) for finding in findings]
         return tuple(found)
 
     def exit_code(

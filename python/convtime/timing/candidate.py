@@ -164,7 +164,8 @@ def candidates_of(given: object) -> list[Candidate]:
         found: list[Candidate] = []
         for fn in given:
             candidate = _candidate(fn)
-            found.append(candidate.but(name=distinct(candidate.name, found)))
+            taken = [other.name for other in found]
+            found.append(candidate.but(name=distinct(candidate.name, taken)))
         return found
     raise TypeError(
         "compare takes callables or Candidates, in a mapping by name or in a sequence, got "
@@ -176,9 +177,9 @@ def _candidate(fn: Any, name: str | None = None) -> Candidate:
     return fn.named(name) if isinstance(fn, Candidate) else Candidate(fn, name=name)
 
 
-def distinct(name: str, others: Iterable[Candidate]) -> str:
-    """Return the name, followed by a number if another candidate already has it."""
-    taken = {other.name for other in others}
+def distinct(name: str, taken: Iterable[str]) -> str:
+    """Return the name, followed by a number if it is already taken."""
+    taken = set(taken)
     numbered = itertools.chain([name], (f"{name} {number}" for number in itertools.count(2)))
     return next(each for each in numbered if each not in taken)
 

@@ -167,7 +167,7 @@ def compare(
         raise ValueError(f"baseline must be one of {names}, got {baseline!r}")
     # The sampler's verdicts use the first candidate as the baseline.
     compared.sort(key=lambda candidate: candidate.name != baseline)
-    duplicate = compared[0].but(name=distinct("control", compared))
+    duplicate = compared[0].but(name=distinct("control", names))
     timed = [*compared, duplicate] if control else compared
     if stop is None:
         stop = "verdict" if len(timed) > 1 else "interval"

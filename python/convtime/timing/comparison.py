@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -309,15 +309,11 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What a gate can report, as pairs of name and finding; a candidate can have several."""
-        found: list[Finding] = []
-        for name in self.others:
-            judged, agreement = self.judge(name), self.same_results.get(name)
-            found.append((name, judged.verdict))
-            if judged.contradiction:
-                found.append((name, "contradictory"))
-            if agreement is not None and agreement.same is False:
-                found.append((name, "different"))
-        return tuple(found)
+        return tuple(
+            (name, finding)
+            for name in self.others
+            for finding in findings_of(self.judge(name), self.same_results.get(name))
+        )
 
     def exit_code(
         self, fail_on: Failure | Collection[Failure] = "slower", uncertain: int = 0
@@ -378,6 +374,21 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
             ValueError: matplotlib is missing.
         """
         return comparison_figure(self)
+
+
+def findings_of(judged: Judgement | None, agreement: Agreement | None) -> Iterator[str]:
+    """Yield what a gate can report about a candidate: members of :data:`FINDS`, or ``same``.
+
+    Args:
+        judged: the judgement against the baseline; None for the baseline itself.
+        agreement: whether its result is the reference's; None if it was not compared.
+    """
+    if judged is not None:
+        yield judged.verdict
+        if judged.contradiction:
+            yield "contradictory"
+    if agreement is not None and agreement.same is False:
+        yield "different"
 
 
 def _ratio_in_time(

@@ -125,7 +125,7 @@ def race(
         )
     if reference is not None:
         made = reference if isinstance(reference, Candidate) else Candidate(reference)
-        reference = made.but(name=distinct("reference", raced))
+        reference = made.but(name=distinct("reference", names))
     order = names if key is None else sorted(names, key=key)
     chosen = options_of("race", {"margin": margin, "timeout": timeout, **options})
     chosen.check_ranges()

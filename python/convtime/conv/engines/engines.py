@@ -18,7 +18,7 @@ from convtime.conv.engines.engine_table import (
     KnobRange,
     PassEngines,
 )
-from convtime.conv.explain.binding import bind, function_of, prepare
+from convtime.conv.explain.binding import bound_call, prepare
 from convtime.conv.explain.explain import backward_passes, with_grad_output
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core.errors import first_line
@@ -72,17 +72,8 @@ def engines(
         ValueError: the tensors are not on a GPU, the dtype is unsupported, or backward is not a
             bool. PyTorch's own errors for invalid arguments propagate.
     """
-    if backward is not None and not isinstance(backward, bool):
-        raise ValueError(f"backward must be True, False or None, got {backward!r}")
-    if isinstance(fn, Candidate) and (args or kwargs):
-        raise TypeError(
-            f"engines got the Candidate {fn.name!r} and arguments; pass these to the Candidate"
-        )
-    candidate = fn if isinstance(fn, Candidate) else Candidate(fn, *args, kwargs=kwargs)
     options_of("engines", options).check_ranges()
-    function = function_of(candidate.fn, "engines")
-    candidate.fn(*candidate.args, **candidate.kwargs)  # raise PyTorch's own errors first
-    bound = bind(function, candidate.fn, candidate.args, candidate.kwargs)
+    bound = bound_call("engines", fn, args, kwargs, backward)
     tensors, call = prepare(bound, "engines")
     device = tensors.x.device
     if device.type != "cuda":

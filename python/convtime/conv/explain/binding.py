@@ -20,6 +20,7 @@ from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.kinds import KINDS
 from convtime.nn.replacement import why_not_plain
 from convtime.ops.arguments import DTYPES, pad_end, resolve_padding
+from convtime.timing.candidate import Candidate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,31 @@ def _why_not_plain(module: torch.nn.Module) -> str | None:
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
             return f"{name}, a forward pre-hook, may change its input"
     return None
+
+
+def bound_call(
+    caller: str,
+    fn: Callable[..., object] | Candidate,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    backward: bool | None,
+) -> BoundCall:
+    """Check the arguments of a function that takes a convolution's call, and bind that call.
+
+    Raises:
+        TypeError: fn is not a convolution, or may be more than one.
+        ValueError: backward is not a bool. PyTorch's own errors for invalid arguments propagate.
+    """
+    if backward is not None and not isinstance(backward, bool):
+        raise ValueError(f"backward must be True, False or None, got {backward!r}")
+    if isinstance(fn, Candidate) and (args or kwargs):
+        raise TypeError(
+            f"{caller} got the Candidate {fn.name!r} and arguments; pass these to the Candidate"
+        )
+    candidate = fn if isinstance(fn, Candidate) else Candidate(fn, *args, kwargs=kwargs)
+    function = function_of(candidate.fn, caller)
+    candidate.fn(*candidate.args, **candidate.kwargs)  # raise PyTorch's own errors first
+    return bind(function, candidate.fn, candidate.args, candidate.kwargs)
 
 
 def bind(

@@ -19,7 +19,7 @@ from convtime.conv.call import (
     ConvTensors,
     TensorLayout,
 )
-from convtime.conv.explain.binding import BoundCall, bind, function_of, prepare
+from convtime.conv.explain.binding import BoundCall, bound_call, prepare
 from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
 from convtime.conv.explain.reasons import why
 from convtime.conv.identity import compare_bits, convtime_call
@@ -79,18 +79,9 @@ def explain(
         ValueError: the device or dtype is unsupported, or backward is not a bool. PyTorch's own
             errors for invalid arguments propagate.
     """
-    if backward is not None and not isinstance(backward, bool):
-        raise ValueError(f"backward must be True, False or None, got {backward!r}")
-    if isinstance(fn, Candidate) and (args or kwargs):
-        raise TypeError(
-            f"explain got the Candidate {fn.name!r} and arguments; pass these to the Candidate"
-        )
-    candidate = fn if isinstance(fn, Candidate) else Candidate(fn, *args, kwargs=kwargs)
     timing = {"check": None, "interference": False, **options, "budget": budget}
     options_of("explain", {**options, "budget": budget}).check_ranges()
-    function = function_of(candidate.fn)
-    candidate.fn(*candidate.args, **candidate.kwargs)  # raise PyTorch's own errors first
-    bound = bind(function, candidate.fn, candidate.args, candidate.kwargs)
+    bound = bound_call("explain", fn, args, kwargs, backward)
     tensors, call = prepare(bound)
     device = tensors.x.device
     passes = [FPROP, *backward_passes(bound, backward)]
