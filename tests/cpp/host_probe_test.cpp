@@ -39,6 +39,14 @@ class HostProbeTest : public ::testing::Test {
     write("proc/self/task/" + std::to_string(id) + "/schedstat",
           std::to_string(run) + " " + std::to_string(wait) + " 7\n");
   }
+  void write_state(int id, char state, int core) const {
+    std::string text = std::to_string(id) + " (a (b) c) " + state;
+    for (int field = 4; field < 39; ++field) {
+      text += " 0";
+    }
+    write("proc/self/task/" + std::to_string(id) + "/stat",
+          text + " " + std::to_string(core) + " 0\n");
+  }
   HostProbe probe() const { return HostProbe(root_ / "proc", root_ / "cgroup"); }
 
   const fs::path root_ =
@@ -68,18 +76,29 @@ TEST_F(HostProbeTest, CountsWhoRunsBesideItsThreads) {
   EXPECT_NEAR(reading.others_seconds / reading.seconds, 2, 1e-9);
 }
 
+// Until the next tick of the scheduler, the counter of a thread that runs stands still.
+TEST_F(HostProbeTest, AThreadComputesWhereItsCounterMovesOrWhereItRuns) {
+  const std::vector<int> threads{1, 2, 3};
+  for (const int id : threads) {
+    write_thread(id, 0, 0);
+    write_state(id, 'S', 0);
+  }
+  HostProbe probe = this->probe();
+  probe.begin(0);
+  for (const int id : threads) {
+    write_thread(id, 9'000'000, 0);
+  }
+  EXPECT_EQ(probe.end().threads, 3);
+  probe.begin(0);
+  write_state(1, 'R', 0);
+  write_thread(2, 18'000'000, 0);
+  EXPECT_EQ(probe.end().threads, 2);
+}
+
 TEST_F(HostProbeTest, TellsTheCoresOfThreadsThatComputed) {
-  const auto stat = [this](int id, int core) {
-    std::string text = std::to_string(id) + " (a (b) c) S";
-    for (int field = 4; field < 39; ++field) {
-      text += " 0";
-    }
-    write("proc/self/task/" + std::to_string(id) + "/stat",
-          text + " " + std::to_string(core) + " 0\n");
-  };
   for (const int id : {1, 2, 3}) {
     write_thread(id, 0, 0);
-    stat(id, 4 + id);
+    write_state(id, 'S', 4 + id);
   }
   HostProbe probe = this->probe();
   EXPECT_TRUE(probe.used_cores().empty());

@@ -30,7 +30,7 @@ namespace {
 /// Ticks of /proc/stat are 10 ms: shorter readings look at who runs at their end instead.
 constexpr double kCountedSeconds = 0.1;
 /// What a running thread has computed is accounted for at the scheduler's ticks only, which are 10
-/// ms apart at most.
+/// ms apart at most: until the next ones, its state tells that it computes.
 constexpr double kTicksSeconds = 0.03;
 /// A thread that ran less than this between two looks was woken up for something else.
 constexpr double kComputedSeconds = 20e-6;
@@ -117,7 +117,8 @@ HostProbe::~HostProbe() {
     close_file(file);
   }
   for (const Thread& thread : threads_) {
-    close_file(thread.file);
+    close_file(thread.schedstat);
+    close_file(thread.stat);
   }
 }
 
@@ -154,8 +155,7 @@ HostReading HostProbe::end() {
     for (const Thread& thread : threads_) {
       reading.waiting_seconds += thread.waited;
       reading.longest_wait_seconds = std::max(reading.longest_wait_seconds, thread.waited);
-      const double began = 1e-9 * static_cast<double>(began_.nanoseconds);
-      reading.threads += thread.last_computed >= began - kTicksSeconds ? 1 : 0;
+      reading.threads += thread.computes ? 1 : 0;
     }
   }
   if (std::isnan(reading.others_seconds)) {
@@ -182,10 +182,8 @@ std::vector<int> HostProbe::used_cores() const {
     if (thread.last_computed < 0) {
       continue;
     }
-    std::ifstream file(proc_ / "self" / "task" / std::to_string(thread.id) / "stat");
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    // "7 (a name) S …": what follows the name are numbers, of which the core is the 37th.
-    std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    // The core is the 36th number after the state.
+    std::istringstream fields{state_of(thread)};
     std::string field;
     for (int i = 0; i < 37; ++i) {
       fields >> field;
@@ -195,6 +193,14 @@ std::vector<int> HostProbe::used_cores() const {
     }
   }
   return {cores.begin(), cores.end()};
+}
+
+/// What follows the name in "7 (a name) S 1 …": how it runs, and numbers; empty if unknown.
+std::string HostProbe::state_of(const Thread& thread) {
+  std::array<char, 1024> buffer{};
+  const std::string_view text = read_text(thread.stat, buffer);
+  const std::size_t name = text.rfind(") ");
+  return name == std::string_view::npos ? "" : std::string(text.substr(name + 2));
 }
 
 HostProbe::Moment HostProbe::look(bool counts_cores) const {
@@ -259,16 +265,20 @@ bool HostProbe::read_threads() {
   const double now = now_seconds();
   for (Thread& thread : threads_) {
     std::array<char, 96> buffer{};
-    const std::string_view text = read_text(thread.file, buffer);
+    const std::string_view text = read_text(thread.schedstat, buffer);
     if (text.empty()) {
       complete = false;
       thread.waited = 0;
+      thread.computes = false;
       continue;
     }
     char* next = buffer.data();
     const double run = 1e-9 * std::strtod(next, &next);
     const double wait = 1e-9 * std::strtod(next, &next);
-    if (run - thread.run_seconds > kComputedSeconds) {
+    thread.computes =
+        run - thread.run_seconds > kComputedSeconds ||
+        (thread.last_computed >= now - kTicksSeconds && state_of(thread).starts_with('R'));
+    if (thread.computes) {
       thread.last_computed = now;
     }
     thread.waited = wait - thread.wait_seconds;
@@ -289,13 +299,15 @@ void HostProbe::find_threads() {
                                     [id](const Thread& thread) { return thread.id == id; });
     if (known != threads_.end()) {
       found.push_back(*known);
-      known->file = -1;
+      known->schedstat = -1;
+      known->stat = -1;
     } else if (const int file = open_text_file(entry->path() / "schedstat"); file >= 0) {
-      found.push_back({id, file});
+      found.push_back({id, file, open_text_file(entry->path() / "stat")});
     }
   }
   for (const Thread& ended : threads_) {
-    close_file(ended.file);
+    close_file(ended.schedstat);
+    close_file(ended.stat);
   }
   threads_ = std::move(found);
   std::vector<int> ids;

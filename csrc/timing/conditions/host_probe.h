@@ -45,10 +45,12 @@ class CONVTIME_API HostProbe {
  private:
   struct Thread {
     int id;
-    int file;  ///< its schedstat
+    int schedstat;
+    int stat;
     double run_seconds = 0;
     double wait_seconds = 0;
     double waited = 0;          ///< since the last look at it
+    bool computes = false;      ///< since the last look at it
     double last_computed = -1;  ///< when it was last seen to have computed; below 0 for never
   };
   struct Moment {
@@ -66,6 +68,7 @@ class CONVTIME_API HostProbe {
 
   Moment look(bool counts_cores) const;
   static HostReading between(const Moment& before, const Moment& after);
+  static std::string state_of(const Thread& thread);
   bool read_threads();
   void find_threads();
   void find_quotas(const std::filesystem::path& cgroups);
