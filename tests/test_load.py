@@ -11,7 +11,7 @@ import torch
 import convtime
 from convtime.cli import main
 from convtime.core.codec import SCHEMA, Stored
-from convtime.storage.load import _TYPES
+from convtime.storage.load import TYPES
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
 from tests.helpers.measurements import make
@@ -54,7 +54,7 @@ def test_every_type_has_an_earlier_file_or_is_new() -> None:
         *("Baseline", "ComparisonTable", "Energy", "EngineTable", "History", "PeakMemory"),
         *("Proof", "Race", "Upgrade"),
     }
-    assert _TYPES.keys() - earlier == new
+    assert TYPES.keys() - earlier == new
 
 
 def test_earlier_times_of_kernels_say_that_they_are_sums() -> None:
