@@ -51,7 +51,7 @@ def test_an_earlier_file_is_read_and_written_anew(path: Path, tmp_path: Path, ca
 def test_every_type_has_an_earlier_file_or_is_new() -> None:
     earlier = {path.stem.removesuffix("File") for path in EARLIER}
     new = {
-        *("Baseline", "ComparisonTable", "Energy", "EngineTable", "History", "PeakMemory"),
+        *("Baseline", "ComparisonTable", "Energy", "EngineTable", "History", "PeakMemory", "Plans"),
         *("Proof", "Race", "Upgrade"),
     }
     assert TYPES.keys() - earlier == new
