@@ -76,6 +76,9 @@ class _Built:
 class Search:
     """The search for one pass.
 
+    Attributes:
+        pytorchs: PyTorch's own engine; None before the search, or if it is not known.
+
     Args:
         source: builds the engines.
         theirs: PyTorch's call, which returns its result.
@@ -106,7 +109,7 @@ class Search:
         self._clock = clock
         self._start = clock()
         self._pytorch_error = error_of(theirs(), exact)
-        self._pytorchs: Choice | None = None
+        self.pytorchs: Choice | None = None
         self._built: dict[Choice, _Built] = {}
         self._ranges: dict[tuple[int, Layout | None], list[dict[str, int]]] = {}
         self._inexact: dict[str, float] = {}
@@ -139,6 +142,10 @@ class Search:
             self._sources[layout] = self._sources[None].in_layout(layout == "channels_last")
         return self._sources[layout]
 
+    def calls(self) -> dict[str, Callable[[], object]]:
+        """Return the candidates that were built, and PyTorch's, by name."""
+        return {PYTORCH: self._theirs} | {str(one): each.run for one, each in self._built.items()}
+
     def _left(self) -> float:
         return max(self._limits.budget - (self._clock() - self._start), _LEAST_SECONDS)
 
@@ -160,8 +167,8 @@ class Search:
 
     def _note_pytorchs(self, choice: Choice, places: Iterable[tuple[str, int]]) -> None:
         listed = any(name == "instant" for name, _position in places)
-        if self._follows_list and self._pytorchs is None and listed:
-            self._pytorchs = choice
+        if self._follows_list and self.pytorchs is None and listed:
+            self.pytorchs = choice
 
     def _build(self, choice: Choice, listed_bytes: int | None = None) -> bool:
         """Build and run a candidate; return whether it runs, whatever its error is."""
@@ -212,7 +219,7 @@ class Search:
         for choice in choices:
             if choice is None:
                 runs[PYTORCH] = self._theirs
-            elif choice != self._pytorchs or None not in choices:
+            elif choice != self.pytorchs or None not in choices:
                 runs[str(choice)] = self._built[choice].run
         preferred = PYTORCH if first is None else str(first)
         if len(runs) == 1:
@@ -238,7 +245,7 @@ class Search:
         """Yield the best settings that are found for each of the fastest engines."""
         starts: dict[tuple[int | None, Layout | None], Choice] = {}
         for name in sorted(raced.alone, key=lambda name: raced.alone[name].median):
-            choice = self._pytorchs if name == PYTORCH else _choice_of(name)
+            choice = self.pytorchs if name == PYTORCH else _choice_of(name)
             if choice is not None and choice in self._built:
                 starts.setdefault((choice.engine, choice.layout), choice)
         for start in [*starts.values()][:_SEARCHED]:
@@ -277,11 +284,11 @@ class Search:
     def _decide(self, raced: Race) -> tuple[Choice, Facts]:
         winner = _choice_of(raced.winner)
         # PyTorch's own plan is pinned where it is known: a later release may choose another.
-        choice = winner or self._pytorchs or Choice("pytorch")
+        choice = winner or self.pytorchs or Choice("pytorch")
         built = self._built.get(choice)
         theirs, ours, speedup, interval = self._pair(raced, winner)
         return choice, Facts(
-            pytorch_tag=self._pytorchs.tag if self._pytorchs else "",
+            pytorch_tag=self.pytorchs.tag if self.pytorchs else "",
             pytorch_seconds=theirs,
             seconds=ours,
             speedup=speedup,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -23,6 +24,7 @@ from convtime.conv.tuned.subjects import (
 )
 from convtime.core import codec
 from convtime.core.errors import InputError
+from convtime.core.load import _C
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.timing.candidate import Candidate
@@ -186,6 +188,28 @@ def tune_pass(
     Raises:
         RuntimeError: PyTorch's call fails, or the GPU became unusable.
     """
+    with search_of(subject, device, limits, options) as (source, search):
+        choice, facts = search.run(only) if search else (Choice("pytorch"), None)
+        architecture, multiprocessors = source.gpu
+        return StoredPlan(
+            name=subject.name,
+            count=subject.count,
+            problem=codec.decode(PlanProblem, source.problem),
+            architecture=architecture,
+            multiprocessors=multiprocessors,
+            choice=choice,
+            facts=facts,
+        )
+
+
+@contextlib.contextmanager
+def search_of(
+    subject: Subject, device: torch.device, limits: Limits, options: Mapping[str, Any]
+) -> Iterator[tuple[_C.EnginePass, Search | None]]:
+    """Yield a pass on random operands and its search, under the flags of its call.
+
+    There is no search where neither PyTorch nor convtime gives the pass to cuDNN.
+    """
     call, name = subject.call, subject.pass_name
     with (
         torch.cuda.device(device),
@@ -194,30 +218,22 @@ def tune_pass(
         torch.autocast(device.type, enabled=False),  # the tensors are already cast
     ):
         tensors = call.tensors(device, backward=name != FPROP)
-        theirs = call.pytorch_call(name, tensors)
         source = prepare_pass(call, name, tensors)
-        problem = codec.decode(PlanProblem, source.problem)
         backend = call.backend(name, tensors)
-        architecture, multiprocessors = source.gpu
-        choice, facts = Choice("pytorch"), None
-        if backend in CUDNN_BACKENDS or backend in _DEPTHWISE_BACKENDS:
-            choice, facts = Search(
+        if backend not in CUDNN_BACKENDS + _DEPTHWISE_BACKENDS:
+            yield source, None
+            return
+        yield (
+            source,
+            Search(
                 source,
-                theirs,
+                call.pytorch_call(name, tensors),
                 exact_result(call, name, tensors),
-                _without_own_layout(limits, problem),
+                _without_own_layout(limits, codec.decode(PlanProblem, source.problem)),
                 follows_list=backend in CUDNN_BACKENDS and not call.flags.benchmark,
                 options=options,
-            ).run(only)
-    return StoredPlan(
-        name=subject.name,
-        count=subject.count,
-        problem=problem,
-        architecture=architecture,
-        multiprocessors=multiprocessors,
-        choice=choice,
-        facts=facts,
-    )
+            ),
+        )
 
 
 def _without_own_layout(limits: Limits, problem: PlanProblem) -> Limits:
