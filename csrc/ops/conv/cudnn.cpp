@@ -500,10 +500,19 @@ class CudnnCall {
     return y;
   }
 
-  /// Whether apply_converted() computes it: in float64, cuDNN has no channels-last engines.
-  static bool is_convertible(const at::Tensor& x, const at::Tensor& w) {
+  /// Whether apply_converted() computes it: in float64, cuDNN has no channels-last engines, and its
+  /// kernels count the pixels of an image in 32 bits.
+  static bool is_convertible(const conv::Problem& problem, const at::Tensor& x,
+                             const at::Tensor& w) {
+    const auto is_countable = [&](const conv::TensorShape& shape) {
+      std::int64_t pixels = 1;
+      for (std::int32_t dim = 2; dim < problem.rank; ++dim) {
+        pixels *= shape.sizes[static_cast<std::size_t>(dim)];
+      }
+      return pixels <= std::numeric_limits<std::int32_t>::max();
+    };
     return !is_channels_last(x, w) && x.scalar_type() != at::kDouble && x.size(1) == w.size(1) &&
-           !has_one_pixel(x);
+           !has_one_pixel(x) && is_countable(problem.x) && is_countable(problem.y);
   }
 
   /// Run the graph, unless no engine supports it or another way is known to be faster, and return
@@ -563,7 +572,7 @@ class CudnnCall {
       try_way(Way::kFused, [&] { run(key, operands); });
     }
     try_way(Way::kSteps, [&] { apply_steps(x, w, epilogue); });
-    if (is_convertible(x, w)) {
+    if (is_convertible(key.problem, x, w)) {
       try_way(Way::kConverted, [&] { apply_converted(x, w, epilogue); });
     }
     return fastest;
