@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from convtime.core import html, text
+
+if TYPE_CHECKING:
+    from convtime.core.figure import Figure
 
 
 class Shown:
@@ -36,6 +40,10 @@ class Shown:
     def details(self) -> str:
         """Return all known facts as text."""
         return text.render(self._show.details(self))
+
+    def figures(self) -> Iterable[Figure]:
+        """Return the figures of this result, the most informative first."""
+        return ()
 
     def _repr_html_(self) -> str:
         return html.render(self._show.details(self))

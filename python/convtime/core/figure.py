@@ -1,0 +1,238 @@
+"""Figures: Vega-Lite specifications, which notebooks, pages and files of pictures are drawn from.
+
+The data of a view is one row of columns, which ``flatten`` spreads: it is smaller than a row per
+point. Names of fields and all expressions are constants of this package. Text of users only
+appears as data and as literal titles, after :func:`written` or :func:`labels`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convtime.core.errors import InputError, MissingPackageError
+from convtime.core.files import write_file
+from convtime.core.text import printable
+
+Spec = dict[str, Any]
+
+#: Okabe and Ito's palette, which is suitable for color-blind readers.
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+#: Colors of series, in order.
+SERIES = (ORANGE, BLUE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#808080")
+#: Color of axes and text, with a contrast of 4:1 on white and on the dark themes of notebooks.
+INK = "#7d7d7d"
+FILE_TYPES = ("png", "svg", "pdf", "json")
+
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # which JupyterLab draws
+_MIME_TYPE = "application/vnd.vegalite.v5+json"
+_LONGEST = 60  # characters of a label
+_DIGITS = 6  # significant digits, at least
+
+
+def config(ink: str = INK) -> Spec:
+    """Return the configuration of figures.
+
+    Args:
+        ink: color of axes, text and marks of the style ``ink``; a page whose text has a color can
+            pass ``currentColor``.
+    """
+    return {
+        "background": "transparent",
+        "view": {"stroke": None},
+        "axis": {
+            "domainColor": ink,
+            "tickColor": ink,
+            "labelColor": ink,
+            "titleColor": ink,
+            "titleFontWeight": "normal",
+            "gridColor": ink,
+            "gridOpacity": 0.25,
+            "labelLimit": 260,
+        },
+        "legend": {"labelColor": ink, "titleColor": ink, "labelLimit": 260, "orient": "top"},
+        "title": {"color": ink, "anchor": "start", "fontSize": 12, "limit": 640},
+        "text": {"color": ink},
+        "style": {"ink": {"color": ink}},
+    }
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Figure:
+    """A figure as a Vega-Lite specification, which is drawn where it is shown.
+
+    Attributes:
+        title: title, one line.
+        description: what the figure shows, in words, e.g. for screen readers.
+        view: the specification without schema, title, description and config.
+    """
+
+    title: str
+    description: str
+    view: Mapping[str, Any]
+
+    @property
+    def spec(self) -> Spec:
+        """The whole specification, which is JSON-serializable."""
+        return {
+            "$schema": _SCHEMA,
+            "title": written(self.title),
+            "description": printable(self.description),
+            "config": config(),
+            **self.view,
+        }
+
+    def __repr__(self) -> str:
+        return f"<convtime figure: {written(self.title)}>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the figure to a file, whose suffix determines the type: png, svg, pdf or json.
+
+        A ``.json`` file is the specification, for any tool that reads Vega-Lite.
+
+        Raises:
+            ValueError: the file type is unknown, the file cannot be written, or vl-convert-python,
+                which draws pictures, is missing.
+        """
+        check_plot(path)
+        write_file(path, self.content(Path(path).suffix))
+
+    def content(self, suffix: str) -> bytes:
+        """Return the content of a file, whose type the suffix determines.
+
+        Raises:
+            InputError: vl-convert-python is missing.
+        """
+        file_type = _file_type(suffix)
+        if file_type == "json":
+            return _json(self.spec).encode()
+        drawn: bytes | str = _convert(f"vegalite_to_{file_type}", self.spec)
+        return drawn.encode() if isinstance(drawn, str) else drawn
+
+    def inline(self) -> str:
+        """Return the figure as SVG for HTML, in the color of the surrounding text.
+
+        It is empty without vl-convert-python.
+        """
+        try:
+            svg: str = _convert("vegalite_to_svg", self.spec | {"config": config("currentColor")})
+        except MissingPackageError:
+            return ""
+        told = escape(printable(self.description))
+        return svg.replace(
+            "<svg ", f'<svg role="img" aria-label="{told}" style="max-width:100%;height:auto" ', 1
+        )
+
+    def _repr_mimebundle_(
+        self,
+        include: Collection[str] | None = None,  # noqa: ARG002, part of IPython's protocol
+        exclude: Collection[str] | None = None,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return the specification, and a picture for viewers that do not draw specifications."""
+        bundle: dict[str, Any] = {_MIME_TYPE: self.spec, "text/plain": repr(self)}
+        with contextlib.suppress(MissingPackageError):
+            bundle["image/png"] = _convert("vegalite_to_png", self.spec)
+        return bundle
+
+
+def check_plot(path: str | os.PathLike[str]) -> None:
+    """Check before any timing that a plot of this file type can be written.
+
+    Raises:
+        InputError: the file type is unknown, or vl-convert-python is missing and needed for it.
+    """
+    file_type = _file_type(Path(path).suffix)
+    if file_type not in FILE_TYPES:
+        raise InputError(
+            f"{path}: a plot's file name must end in one of "
+            f"{', '.join(f'.{name}' for name in FILE_TYPES)}"
+        )
+    if file_type != "json":
+        _converter()
+
+
+def _file_type(suffix: str) -> str:
+    return suffix.removeprefix(".").lower()
+
+
+def _converter() -> Any:
+    try:
+        import vl_convert
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            "pictures of plots require vl-convert-python, which is not installed; run pip install "
+            "'convtime[plot]', or write the plot to a .json file"
+        ) from error
+    return vl_convert
+
+
+def _convert(function: str, spec: Spec) -> Any:
+    options = {"scale": 2} if function.endswith("png") else {}
+    # Specifications contain their data: nothing may be loaded from elsewhere.
+    return getattr(_converter(), function)(_json(spec), allowed_base_urls=[], **options)
+
+
+def _json(spec: Spec) -> str:
+    return json.dumps(spec, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def written(text: str, longest: int = 2 * _LONGEST) -> str:
+    """Return text of a user for a figure: without control characters, and shortened."""
+    told = printable(text[: longest + 1])
+    return told if len(told) <= longest else told[: longest - 1] + "…"
+
+
+def labels(names: Iterable[str]) -> list[str]:
+    """Return labels of rows or series: :func:`written`, and distinct."""
+    found: dict[str, None] = {}
+    for name in names:
+        label = told = written(name, _LONGEST)
+        count = 1
+        while label in found:
+            count += 1
+            label = f"{told} ({count})"
+        found[label] = None
+    return list(found)
+
+
+def numbers(values: Iterable[float | None], factor: float = 1.0) -> list[float | None]:
+    """Return values in another unit, rounded to six or more digits; None for what is not finite."""
+    scaled = factor * np.array(values if isinstance(values, Sequence) else [*values], dtype=float)
+    finite = np.isfinite(scaled)
+    sizes = np.abs(scaled[finite & (scaled != 0)])
+    if sizes.size:
+        scaled = np.round(scaled, min(_DIGITS - 1 - int(np.floor(np.log10(sizes.min()))), 18))
+    found: list[float | None] = scaled.tolist()
+    for unknown in np.flatnonzero(~finite):
+        found[unknown] = None
+    return found
+
+
+def microseconds(seconds: Iterable[float | None]) -> list[float | None]:
+    return numbers(seconds, 1e6)
+
+
+def columns(**named: Sequence[Any]) -> Spec:
+    """Return the data of a view, whose fields are columns of one length."""
+    return {"data": {"values": [named]}, "transform": [{"flatten": [*named]}]}
+
+
+def kept(values: Sequence[float | None], most: int) -> list[int]:
+    """Return the indices of at most ``most`` values, among them the extremes of each stretch."""
+    if len(values) <= most:
+        return [*range(len(values))]
+    array = np.array(values, dtype=float)
+    found = set()
+    for stretch in np.array_split(np.arange(len(values)), most // 2):
+        known = stretch[~np.isnan(array[stretch])]
+        if known.size:
+            found |= {int(known[array[known].argmin()]), int(known[array[known].argmax()])}
+    return sorted(found)
