@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -34,10 +35,12 @@ FILE_TYPES = ("png", "svg", "pdf", "json")
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # which JupyterLab draws
 _MIME_TYPE = "application/vnd.vegalite.v5+json"
+_SCALE = 2  # pixels of a PNG per pixel of the page
 _LONGEST = 120  # characters of a title
 _LONGEST_LABEL = 60
 _LONGEST_DESCRIPTION = 2000
 _DIGITS, _MOST_DIGITS = 6, 15  # significant digits of the smallest and of the largest number
+_MOST_DECIMALS = 300  # of what a power of ten can be
 _LOGARITHMIC_FROM = 20  # ratio of the largest to the smallest value
 
 
@@ -158,12 +161,15 @@ class Figure:
         self,
         include: Collection[str] | None = None,  # noqa: ARG002, part of IPython's protocol
         exclude: Collection[str] | None = None,  # noqa: ARG002
-    ) -> dict[str, Any]:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the specification, and a picture for viewers that do not draw specifications."""
         bundle: dict[str, Any] = {_MIME_TYPE: self.spec, "text/plain": repr(self)}
+        metadata = {}
         with contextlib.suppress(MissingPackageError):
-            bundle["image/png"] = _convert("vegalite_to_png", self.spec)
-        return bundle
+            png = bundle["image/png"] = _convert("vegalite_to_png", self.spec)
+            width, height = (pixels // _SCALE for pixels in struct.unpack(">II", png[16:24]))
+            metadata["image/png"] = {"width": width, "height": height}
+        return bundle, metadata
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:
@@ -198,7 +204,7 @@ def _converter() -> Any:
 
 
 def _convert(function: str, spec: Spec) -> Any:
-    options = {"scale": 2} if function.endswith("png") else {}
+    options = {"scale": _SCALE} if function.endswith("png") else {}
     # Specifications contain their data: nothing may be loaded from elsewhere.
     return getattr(_converter(), function)(_json(spec), allowed_base_urls=[], **options)
 
@@ -241,7 +247,8 @@ def numbers(values: Iterable[float | None], factor: float = 1.0) -> list[float |
     sizes = np.abs(scaled[finite & (scaled != 0)])
     if sizes.size:
         smallest, largest = (int(np.floor(np.log10(end))) for end in (sizes.min(), sizes.max()))
-        scaled = np.round(scaled, min(_DIGITS - 1 - smallest, _MOST_DIGITS - 1 - largest))
+        decimals = min(_DIGITS - 1 - smallest, _MOST_DIGITS - 1 - largest, _MOST_DECIMALS)
+        scaled = np.round(scaled, decimals)
     found: list[float | None] = scaled.tolist()
     for unknown in np.flatnonzero(~finite):
         found[unknown] = None
@@ -265,7 +272,8 @@ def intervals(
 
 def columns(**named: Sequence[Any]) -> Spec:
     """Return the data of a view, whose fields are columns of one length."""
-    return {"data": {"values": [named]}, "transform": [{"flatten": [*named]}]}
+    values = {name: [*column] for name, column in named.items()}
+    return {"data": {"values": [values]}, "transform": [{"flatten": [*named]}]}
 
 
 def quantity(field: str, title: str, *, axis: Spec | None = None, **scale: Any) -> Spec:
