@@ -89,7 +89,7 @@ def test_a_plot_has_pytorchs_choice() -> None:
     figure = engines.plot()
     drawn = table(figure, "engine")
     found = dict(
-        zip(drawn["engine"], zip(drawn["choice"], drawn["time"], strict=True), strict=True)
+        zip(drawn["engine"], zip(drawn["series"], drawn["time"], strict=True), strict=True)
     )
     assert found.pop(engines.passes[0].pytorch_tag) == ("PyTorch's choice", 20.0)
     assert {choice for choice, _ in found.values()} == {"other engines"}
