@@ -301,9 +301,9 @@ def columns(**named: Sequence[Any]) -> Spec:
 def quantity(field: str, title: str, *, axis: Spec | None = None, **scale: Any) -> Spec:
     """Return the encoding of a numeric field, whose axis need not contain 0."""
     found = {"field": field, "type": "quantitative", "title": axis_title(title)}
-    if scale.get("type") == "log":
-        scale = {"nice": False, "padding": 8} | scale  # nice ends would be powers of ten
-    return found | {"scale": {"zero": False, **scale}} | ({} if axis is None else {"axis": axis})
+    # Nice ends of a logarithmic axis would be powers of ten; Vega warns of "zero" for such an axis.
+    usual = {"nice": False, "padding": 8} if scale.get("type") == "log" else {"zero": False}
+    return found | {"scale": usual | scale} | ({} if axis is None else {"axis": axis})
 
 
 def series_color(names: Sequence[str], palette: Sequence[str] = SERIES) -> Spec:
