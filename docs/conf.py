@@ -18,7 +18,7 @@ html_title = "convtime"
 root_doc = "index"
 
 myst_heading_anchors = 4
-# Of links to folders of the repository, which are not part of the site. Tests check that they exist.
+# Of links to folders of the repository, which are not in the site. Tests check that they exist.
 suppress_warnings = ["myst.xref_missing"]
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
