@@ -87,9 +87,7 @@ def compare_over(
     if baseline not in names:
         raise InputError(f"baseline must be one of {names}, got {baseline!r}")
     how = How(baseline, check, float(options["margin"]), given)
-    return run(
-        applications, axes, how, file=file, seed=seed, progress=progress, executor=executor
-    )
+    return run(applications, axes, how, file=file, seed=seed, progress=progress, executor=executor)
 
 
 def _named(candidates: object) -> dict[Any, Any]:

@@ -141,9 +141,7 @@ class Sweep(codec.Stored, Shown, show=show):
                 all of its launches, and its metrics per launch.
         """
         ratios = self.controlled.ratios()
-        return [
-            row for point in self.points for row in rows(point, ratios, kernels=kernels)
-        ]
+        return [row for point in self.points for row in rows(point, ratios, kernels=kernels)]
 
     def to_frame(self, *, kernels: bool = False) -> pandas.DataFrame:
         """Return :meth:`to_rows` as a data frame.

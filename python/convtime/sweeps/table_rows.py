@@ -30,9 +30,7 @@ def rows_at(table: ComparisonTable, point: ComparisonPoint) -> Iterator[dict[str
     """Yield a row for each candidate at a point."""
     ratio = table.controlled.ratios().get(point.worker)
     for name in table.candidates:
-        row = {
-            **point.values, "candidate": name, "worker": point.worker, "control_ratio": ratio
-        }
+        row = {**point.values, "candidate": name, "worker": point.worker, "control_ratio": ratio}
         if point.comparison is None or name not in point.comparison.measurements:
             yield {**row, "error": point.errors.get(name, "")}
             continue

@@ -91,8 +91,10 @@ def visit_all(
                 _hand_out(remaining, crew, journal, bar)
             except (BrokenExecutor, CancelledError) as error:
                 left = len(_remaining(journal))
-                kept = "give file= to keep the others" if path is None else (
-                    f"{path} has the others, and the same call continues there"
+                kept = (
+                    "give file= to keep the others"
+                    if path is None
+                    else (f"{path} has the others, and the same call continues there")
                 )
                 raise BrokenExecutor(
                     f"executor broke before {left} of {len(plan.points())} points were measured "
