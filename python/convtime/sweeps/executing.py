@@ -117,9 +117,10 @@ class _Pickler(pickle.Pickler):
     """Also rejects functions of an interactive session, which pickle sends as a mere name."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, types.FunctionType | type) and obj.__module__ == "__main__":
-            if not hasattr(sys.modules["__main__"], "__file__"):
-                raise pickle.PicklingError(f"{obj.__qualname__} is defined interactively")
+        is_interactive = not hasattr(sys.modules["__main__"], "__file__")
+        is_named = isinstance(obj, types.FunctionType | type)
+        if is_interactive and is_named and obj.__module__ == "__main__":
+            raise pickle.PicklingError(f"{obj.__qualname__} is defined interactively")
         return NotImplemented
 
 

@@ -124,7 +124,8 @@ class _Process:
 class LocalPool(Executor):
     """An executor of this machine's processes, which all start at once.
 
-    Each process belongs to a thread of this one, which starts it, sends calls and waits for results.
+    Each process belongs to a thread of this one, which starts it, sends calls, and waits for their
+    results.
 
     Args:
         where: the place of each process.
@@ -161,8 +162,8 @@ class LocalPool(Executor):
             self._calls.put(call)
         return call.future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End all processes, also those that are in a call."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """End all processes at once, also those that are in a call."""
         with self._lock:
             self._closed = True
             for each in self._processes.values():

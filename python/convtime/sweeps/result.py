@@ -95,8 +95,8 @@ class Sweep(codec.Stored, Shown, show=show):
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """Return how the control's time changed from its first visit to its last.
 
-        Of several workers, it is the one on which the time changed most. ``ratio`` is the last median over the first one, and ``verdict`` is the verdict of
-        :func:`convtime.compare_runs`.
+        Of several workers, it is the one on which the time changed most. ``ratio`` is the last
+        median over the first one, and ``verdict`` is the verdict of :func:`convtime.compare_runs`.
 
         Args:
             margin: relative difference that counts as equal.
