@@ -139,9 +139,7 @@ def _prepared(
     **values: Any,
 ) -> Candidate:
     device = None
-    if (
-        namespace is None
-    ):  # here, since modules cannot be sent to a worker, which has its own device
+    if namespace is None:  # made here, since it has modules, which cannot be sent to a worker
         device = resolve_device(options.device)
         namespace = snippet.fresh_namespace(device)
     variables = {**namespace, **values}

@@ -38,7 +38,7 @@ _Result = TypeVar("_Result")
 class VisitPoint(Protocol[Point]):
     """Measures a point; see :meth:`Worker.visit`."""
 
-    def __call__(self, point: Point, control: Point, *, is_last: bool) -> Report[Point]: ...
+    def __call__(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,9 @@ class Crew(Generic[Point]):
     executor: Executor
     visit: VisitPoint[Point]
 
-    def submit(self, point: Point, control: Point, *, is_last: bool) -> Future[Report[Point]]:
+    def submit(
+        self, point: Point, control: Point | None, *, is_last: bool
+    ) -> Future[Report[Point]]:
         """Have a worker measure a point; arguments as for :meth:`Worker.visit`."""
         return self.executor.submit(self.visit, point, control, is_last=is_last)
 

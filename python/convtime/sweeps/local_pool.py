@@ -23,10 +23,12 @@ import torch
 
 from convtime.core.cpu import by_core
 from convtime.core.errors import InputError
+from convtime.core.text import counted
 from convtime.device.resolve import resolve_device
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_MOST_DEATHS = 3
+_MOST_DEATHS = 2  # of processes during one call
+_MOST_STARTS = 10  # of processes that are killed before one is ready
 _context = multiprocessing.get_context("spawn")
 
 
@@ -185,20 +187,20 @@ class LocalPool(Executor):
             while call is not None and self._made(number, call):
                 call = self._calls.get()
             if call is None:
+                self._end(number)
                 return
-            # The process ended during this call.
             reason = self._end(number)
-            call.deaths += 1
             with self._lock:
                 if call.deaths < _MOST_DEATHS and not (self._closed or self._broken):
                     self._calls.put(call)
                     continue
-            told = f"{call.deaths} worker processes ended while measuring it, the last {reason}"
+            deaths = counted(call.deaths, "worker process", "worker processes")
+            told = f"{deaths} ended while measuring it, the last {reason}"
             call.future.set_exception(WorkerDiedError(told))
 
     def _start(self, number: int, place: Place) -> bool:
         """Start a process, and wait until it is ready; False if the pool has ended."""
-        for _ in range(_MOST_DEATHS):
+        for _ in range(_MOST_STARTS):
             ours, theirs = _context.Pipe()
             with self._lock:
                 if self._closed or self._broken:
@@ -211,26 +213,31 @@ class LocalPool(Executor):
             try:
                 ours.recv()
             except (EOFError, OSError):
-                reason = self._end(number)
+                reason = f"a worker process ended {self._end(number)} before it was ready"
                 if (process.exitcode or 0) > 0:  # which another process would repeat
+                    reason += (
+                        "; its output is above, and a script must call convtime only under if "
+                        "__name__ == '__main__', because workers import it"
+                    )
                     break
             else:
                 return True
-        self._fail_all(
-            f"a worker process ended {reason} before it was ready (its output is above); a script "
-            "that is run must begin with if __name__ == '__main__', because workers import it"
-        )
+        self._fail_all(reason)
         return False
 
     def _made(self, number: int, call: _Call) -> bool:
         """Have the process make a call; False if the process ended."""
-        if call.deaths == 0 and not call.future.set_running_or_notify_cancel():
+        if not (call.future.running() or call.future.set_running_or_notify_cancel()):
             return True
         pipe = self._processes[number].pipe
         try:
             pipe.send_bytes(call.content)
+        except OSError:  # it ended before this call
+            return False
+        try:
             answer = pipe.recv_bytes()
         except (EOFError, OSError):
+            call.deaths += 1
             return False
         try:
             succeeded, result = pickle.loads(answer)  # noqa: S301 (from our own process)
@@ -260,7 +267,7 @@ class LocalPool(Executor):
                 call = self._calls.get_nowait()
                 if call is None:  # which is for a thread that waits
                     self._calls.put(call)
-                elif call.deaths or call.future.set_running_or_notify_cancel():
+                elif call.future.running() or call.future.set_running_or_notify_cancel():
                     call.future.set_exception(BrokenExecutor(self._broken))
 
 

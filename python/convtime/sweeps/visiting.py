@@ -7,7 +7,7 @@ import dataclasses
 import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -16,7 +16,7 @@ from concurrent.futures import (
     wait,
 )
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn
 
 from tqdm import tqdm
 
@@ -80,15 +80,14 @@ def visit_all(
     _check_names(plan)
     path = None if file is None else Path(file)
     with opened(path, plan, seed_given=seed is not None) as journal:
-        remaining = _remaining(journal)
         with tqdm(
-            total=len(remaining),
+            total=len(_remaining(journal)),
             unit="point",
             disable=(None if sys.stderr else True) if progress is None else not progress,
             leave=False,
         ) as bar:
             try:
-                _hand_out(remaining, crew, journal, bar)
+                _HandOut(crew, journal, bar).run()
             except (BrokenExecutor, CancelledError) as error:
                 left = len(_remaining(journal))
                 kept = (
@@ -103,53 +102,81 @@ def visit_all(
         return journal
 
 
-def _hand_out(
-    points: Sequence[Point], crew: Crew[Point], journal: Journal[Point], bar: tqdm[NoReturn]
-) -> None:
-    """Give the points to the workers one by one, and write each when it is done.
+class _HandOut(Generic[Point]):
+    """Gives points to workers one by one, and writes each when it is done.
 
     An executor does not tell how many processes it has, so as many points are handed out as keep
-    twice the processes busy that have answered so far.
+    those processes busy that have answered so far, and as many again.
+
+    If a worker is lost, its point is tried again without the control, which tells whether the point
+    or the control ends processes.
     """
-    left = collections.deque(points)
-    control = journal.plan.control
-    pending: dict[Future[Report[Point]], Point] = {}
-    processes = {""}  # there is at least one, whose name is not known yet
-    try:
-        while left or pending:
-            known = max(1, len(processes) - 1)
-            is_free = bool(left) and len(pending) < _POINTS_PER_PROCESS * known
-            if is_free:
-                point = left.popleft()
-                bar.set_description_str(" ".join(point.name.split()))
-                is_last = len(left) < known
-                pending[crew.submit(point, control, is_last=is_last)] = point
-            # In this process, a point is done now, and is written before the next begins.
-            done, _ = wait(pending, 0 if is_free else None, FIRST_COMPLETED)
-            for future in sorted(done, key=_is_broken):  # the others are written first
-                report = _report_of(future, pending.pop(future), journal.plan)
-                processes.add(report.process)
-                for visit in report.visits:
-                    number = len(journal.visits)
-                    journal.add(dataclasses.replace(visit, visit=number))  # type: ignore[type-var]
-                bar.update()
-    finally:
-        for future in pending:
-            future.cancel()
+
+    def __init__(self, crew: Crew[Point], journal: Journal[Point], bar: tqdm[NoReturn]) -> None:
+        self._crew = crew
+        self._journal = journal
+        self._bar = bar
+        self._left = collections.deque(_remaining(journal))
+        self._control: Point | None = journal.plan.control
+        self._lost: dict[tuple[str, ...], str] = {}  # why points are tried again, by their keys
+        self._pending: dict[Future[Report[Point]], Point] = {}
+        self._processes: set[str] = set()
+
+    def run(self) -> None:
+        """Visit all points.
+
+        Raises:
+            BrokenExecutor: the executor cannot go on.
+            CancelledError: somebody else shut it down.
+            InputError: a worker does not fit the run.
+        """
+        try:
+            while self._left or self._pending:
+                known = max(1, len(self._processes))
+                is_free = bool(self._left) and len(self._pending) < _POINTS_PER_PROCESS * known
+                if is_free:
+                    self._submit(self._left.popleft(), is_last=len(self._left) < known)
+                # In this process, a point is done now, and is written before the next begins.
+                done, _ = wait(self._pending, 0 if is_free else None, FIRST_COMPLETED)
+                for future in sorted(done, key=_ends_run):  # the others are written first
+                    self._take(self._pending.pop(future), future)
+        finally:
+            for future in self._pending:
+                future.cancel()
+
+    def _submit(self, point: Point, *, is_last: bool) -> None:
+        self._bar.set_description_str(" ".join(point.name.split()))
+        control = None if point.key in self._lost else self._control
+        self._pending[self._crew.submit(point, control, is_last=is_last)] = point
+
+    def _take(self, point: Point, future: Future[Report[Point]]) -> None:
+        """Write the visits that a worker reports, or why it was lost."""
+        plan = self._journal.plan
+        lost = None if _ends_run(future) else future.exception()
+        if lost is None:
+            report = future.result()
+            self._processes.add(report.process)
+            self._write(*report.visits)
+            if self._control is not None and point.key in self._lost:
+                self._write(plan.failed(self._control, self._lost[point.key]))
+                self._control = None
+        else:
+            error = first_line(lost)  # an executor has its own exceptions for killed workers
+            if self._control is not None and point.key not in self._lost:
+                self._lost[point.key] = error
+                self._left.appendleft(point)
+                return
+            self._write(plan.failed(point, error))
+        self._bar.update()
+
+    def _write(self, *visits: Point) -> None:
+        for visit in visits:
+            number = len(self._journal.visits)
+            self._journal.add(dataclasses.replace(visit, visit=number))  # type: ignore[type-var]
 
 
-def _is_broken(future: Future[Any]) -> bool:
+def _ends_run(future: Future[Any]) -> bool:
     return future.cancelled() or isinstance(future.exception(), BrokenExecutor | InputError)
-
-
-def _report_of(future: Future[Report[Point]], point: Point, plan: Plan[Point]) -> Report[Point]:
-    """Return a worker's report; if the worker was lost, the point has failed."""
-    try:
-        return future.result()
-    except (BrokenExecutor, InputError):
-        raise
-    except Exception as error:  # an executor has its own exceptions for killed workers
-        return Report((plan.failed(point, first_line(error)),), "")
 
 
 def _check_names(plan: Plan[Any]) -> None:

@@ -75,20 +75,21 @@ class Worker(Generic[Point]):
         self._points = 0  # since the last control
         self._next_control = 0.0
 
-    def visit(self, point: Point, control: Point, *, is_last: bool) -> Report[Point]:
+    def visit(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]:
         """Measure a point, after the control if that is due.
 
         Args:
             point: the point.
-            control: the control.
+            control: the control; None to leave it out.
             is_last: whether the worker gets no further point, so that the control follows.
         """
         visits = []
-        if self._points >= _POINTS_BETWEEN_CONTROLS or time.monotonic() >= self._next_control:
+        is_due = self._points >= _POINTS_BETWEEN_CONTROLS or time.monotonic() >= self._next_control
+        if control is not None and is_due:
             visits.append(self._visit_control(control))
         visits.append(self._made(point))
         self._points += 1
-        if is_last:
+        if control is not None and is_last:
             visits.append(self._visit_control(control))
         return Report(tuple(visits), self._process)
 
@@ -169,7 +170,7 @@ def visit(
         run: identifies the run.
         machine: the machine that the run is on.
         point: the point.
-        control: the control.
+        control: the control; None to leave it out.
         is_last: as for :meth:`Worker.visit`.
 
     Raises:
