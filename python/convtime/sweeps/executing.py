@@ -11,12 +11,12 @@ import secrets
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 
-from convtime.core.errors import InputError, first_line
+from convtime.core.errors import InputError, first_line, one_line
 from convtime.sweeps.local_pool import LocalPool, places
 from convtime.sweeps.plan import Point
 from convtime.sweeps.worker import (
@@ -105,6 +105,8 @@ def _machine(
         name, machine = executor.submit(describe, requested, run).result()
     except InputError:
         raise
+    except BrokenExecutor as error:
+        raise InputError(f"executor broke: {one_line(error)}") from error
     except Exception as error:
         raise InputError(
             f"executor must run convtime, but its first call failed ({first_line(error)})"
