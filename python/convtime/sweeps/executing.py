@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol
 
 import torch
 
@@ -31,8 +31,6 @@ from convtime.sweeps.worker import (
 
 #: What runs the points: None for this process, a number of local workers, or an executor.
 Workers = Executor | int | Literal["gpus"] | None
-
-_Result = TypeVar("_Result")
 
 
 class VisitPoint(Protocol[Point]):

@@ -137,8 +137,7 @@ class LocalPool(Executor):
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # for what follows, and for starting and ending processes
         self._processes: dict[int, _Process] = {}
-        self._closed = False
-        self._broken = ""
+        self._broken = ""  # why the pool takes no calls
         self._threads = torch.get_num_threads()
         self._owners = [
             threading.Thread(target=self._own, args=(number, place), daemon=True)
@@ -159,22 +158,20 @@ class LocalPool(Executor):
         with self._lock:
             if self._broken:
                 raise BrokenExecutor(self._broken)
-            if self._closed:
-                raise RuntimeError("cannot schedule new futures after shutdown")
             self._calls.put(call)
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         """End all processes at once, also those that are in a call."""
         with self._lock:
-            self._closed = True
+            self._broken = self._broken or "the pool was shut down"
             for each in self._processes.values():
                 each.process.kill()
         for _ in self._owners:
             self._calls.put(None)
         for owner in self._owners:
             owner.join()
-        self._fail_all("the pool was shut down")
+        self._fail_all()
 
     def _own(self, number: int, place: Place) -> None:
         """Run a thread: keep a process at a place, and have it make one call after the other."""
@@ -191,7 +188,7 @@ class LocalPool(Executor):
                 return
             reason = self._end(number)
             with self._lock:
-                if call.deaths < _MOST_DEATHS and not (self._closed or self._broken):
+                if call.deaths < _MOST_DEATHS and not self._broken:
                     self._calls.put(call)
                     continue
             deaths = counted(call.deaths, "worker process", "worker processes")
@@ -203,7 +200,7 @@ class LocalPool(Executor):
         for _ in range(_MOST_STARTS):
             ours, theirs = _context.Pipe()
             with self._lock:
-                if self._closed or self._broken:
+                if self._broken:
                     return False
                 process = _context.Process(target=_serve, args=(theirs, self._threads))
                 with _seeing(place.gpu):
@@ -222,7 +219,9 @@ class LocalPool(Executor):
                     break
             else:
                 return True
-        self._fail_all(reason)
+        with self._lock:
+            self._broken = self._broken or reason
+        self._fail_all()
         return False
 
     def _made(self, number: int, call: _Call) -> bool:
@@ -259,10 +258,9 @@ class LocalPool(Executor):
         code = ended.process.exitcode or 0
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
-    def _fail_all(self, reason: str) -> None:
-        """Fail all calls that no process has yet, and those to come."""
+    def _fail_all(self) -> None:
+        """Fail all calls that no process has yet."""
         with self._lock:
-            self._broken = self._broken or reason
             for _ in range(self._calls.qsize()):
                 call = self._calls.get_nowait()
                 if call is None:  # which is for a thread that waits

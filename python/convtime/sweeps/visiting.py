@@ -90,11 +90,9 @@ def visit_all(
                 _HandOut(crew, journal, bar).run()
             except (BrokenExecutor, CancelledError) as error:
                 left = len(_remaining(journal))
-                kept = (
-                    "give file= to keep the others"
-                    if path is None
-                    else (f"{path} has the others, and the same call continues there")
-                )
+                kept = f"{path} has the others, and the same call continues there"
+                if path is None:
+                    kept = "give file= to keep the others"
                 raise BrokenExecutor(
                     f"executor broke before {left} of {len(plan.points())} points were measured "
                     f"({first_line(error)}); {kept}"

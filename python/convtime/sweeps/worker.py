@@ -200,8 +200,8 @@ def _worker_of(sent: bytes, machine: Mapping[str, Any]) -> Worker[Any]:
             f"{socket.gethostname()}; define it in a module that is installed there"
         ) from error
     worker: Worker[Any] = Worker(maker)
-    here = machine_of(maker.device)
-    check_alike(worker.name, here, machine, "on the first worker")
+    everything = {what: machine.get(what) for what in _MACHINE}
+    check_alike(worker.name, machine_of(maker.device), everything, "on the first worker")
     return worker
 
 
