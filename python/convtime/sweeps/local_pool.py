@@ -187,13 +187,13 @@ class LocalPool(Executor):
                 self._end(number)
                 return
             reason = self._end(number)
-            with self._lock:
-                if call.deaths < _MOST_DEATHS and not self._broken:
-                    self._calls.put(call)
-                    continue
+            if call.deaths < _MOST_DEATHS:
+                self._calls.put(call)
+                continue
             deaths = counted(call.deaths, "worker process", "worker processes")
             told = f"{deaths} ended while measuring it, the last {reason}"
             call.future.set_exception(WorkerDiedError(told))
+        self._fail_all()
 
     def _start(self, number: int, place: Place) -> bool:
         """Start a process, and wait until it is ready; False if the pool has ended."""
@@ -221,7 +221,6 @@ class LocalPool(Executor):
                 return True
         with self._lock:
             self._broken = self._broken or reason
-        self._fail_all()
         return False
 
     def _made(self, number: int, call: _Call) -> bool:
