@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sweep_scaling
 import torch
 
 import convtime
@@ -470,3 +471,16 @@ def test_the_command_line_has_workers(
     assert len(kind.from_dict(json.loads(capsys.readouterr().out)).points) == 2
     assert cli.main([*given, *options, "--workers", "x"]) == 2
     assert "got 'x', but it must be gpus, or a whole number of 1 or more" in capsys.readouterr().err
+
+
+def test_the_benchmark_counts_points_that_are_lost_or_twice(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    axes = {"row": [0, 1], "column": [1]}
+    convtime.sweep(sweep_scaling.relu, axes, file=file, **QUICK)
+    assert sorted(sweep_scaling.points_in(file)) == [(0, 1), (1, 1)]
+    file.write_text(file.read_text() + file.read_text().splitlines()[2] + "\n")
+    assert len([*sweep_scaling.points_in(file)]) == 3
+    scaling = {"key": "scaling", "one_s": [2.0, 4.0, 9.0], "two_s": [1.0, 2.0, 3.0]}
+    kills = {"key": "kills", "lost": 1, "failed": 2, "twice": 4}
+    assert sweep_scaling.summarise([scaling]) == {"two_gpus": 2.0}
+    assert sweep_scaling.summarise([kills]) == {"points_lost": 3, "points_twice": 4}
