@@ -14,9 +14,9 @@ from convtime.cli import arguments
 from convtime.cli.layers import Group, add_layer_options, groups_of, model_of
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.conv import plot
 from convtime.conv import show as convolutions
 from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
+from convtime.conv.plot import layers_figure
 from convtime.conv.step import StepResult, compare_step
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
         lambda: convolutions.to_json(results, facts, step, empty),
         why,
         csv=lambda: convolutions.to_csv(results),
-        plot=lambda: plot.draw(results, title, options.plot.suffix),
+        plot=lambda: layers_figure(results, title).content(options.plot.suffix),
     )
     return code
 
