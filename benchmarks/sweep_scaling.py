@@ -1,10 +1,12 @@
 """Sweeps over several processes: their speed, and their points while processes are killed.
 
 - "scaling": seconds that a sweep takes with one worker and with two, alternating, with processes
-  that have started already. Workers have a GPU each, or where there are fewer than two, a CPU each;
-  the row says which. "two_gpus" is the median of the ratios in either case.
-- "kills": a sweep of 10,000 points over 8 workers on the CPUs while processes are killed at random
-  moments (SIGKILL). The file of the sweep tells which points are lost, and which it has twice.
+  that have started already. Workers have a GPU each. Where there are fewer than two, they have a
+  CPU each, and the timed call sleeps, so that other programs on the CPUs count less: this shows
+  what handing out points and visiting the control costs. The row says which it was. "two_gpus" is
+  the median of the ratios in either case.
+- "kills": a sweep of 10,000 points over 8 workers on the CPUs while processes are killed (SIGKILL)
+  after random numbers of points. The sweep's file tells which points are lost or recorded twice.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import functools
 import json
 import os
 import random
+import signal
 import statistics
 import tempfile
 import threading
@@ -29,9 +32,9 @@ from common import running
 if TYPE_CHECKING:
     from convtime.sweeps.local_pool import LocalPool
 
-POINTS_OF_SCALING, SECONDS_OF_A_POINT, ROUNDS = 100, 0.1, 5
+POINTS_OF_SCALING, SECONDS_OF_A_POINT, ROUNDS = 100, 0.2, 5
 SIDE = 100  # values of each of two axes
-WORKERS, SECONDS_BETWEEN_KILLS = 8, 2.0
+WORKERS, POINTS_BETWEEN_KILLS = 8, 250
 SEED = 20
 
 
@@ -41,6 +44,11 @@ def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
 
     x = torch.ones(row + column, device=device)
     return lambda: torch.relu(x)
+
+
+def sleep(row: int, column: int) -> Callable[[], object]:
+    """A call that waits, as for a GPU."""
+    return functools.partial(time.sleep, 2e-3)
 
 
 def of_scaling() -> results.Row:
@@ -53,7 +61,7 @@ def of_scaling() -> results.Row:
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.device_count() > 1 else "cpu"
     both = places(2, device)
-    fn = functools.partial(relu, device=device)
+    fn: Any = functools.partial(relu, device=device) if device == "cuda" else sleep
     axes = {"row": range(1, 11), "column": range(1, POINTS_OF_SCALING // 10 + 1)}
     seconds: dict[int, list[float]] = {1: [], 2: []}
     with LocalPool(both[:1]) as one, LocalPool(both) as two:
@@ -72,6 +80,7 @@ def of_scaling() -> results.Row:
                     raise RuntimeError(f"{workers} workers must measure all points, got {names}")
     return {
         "workers": "GPUs" if device == "cuda" else "CPUs",
+        "call": "torch.relu" if device == "cuda" else "time.sleep",
         "points": POINTS_OF_SCALING,
         "one_s": seconds[1],
         "two_s": seconds[2],
@@ -92,7 +101,7 @@ def of_kills() -> results.Row:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, LocalPool(where) as pool:
         file = Path(folder, "sweep.jsonl")
-        with killing(pool) as killed:
+        with killing(pool, file) as killed:
             swept = convtime.sweep(
                 relu, axes, executor=pool, file=file, seed=SEED, device="cpu", warmup=1,
                 stop="count", min_samples=3, max_samples=3,
@@ -113,17 +122,22 @@ def of_kills() -> results.Row:
 
 
 @contextmanager
-def killing(pool: LocalPool) -> Iterator[list[int]]:
-    """Kills a random worker now and then; yields the process IDs of those that were."""
+def killing(pool: LocalPool, file: Path) -> Iterator[list[int]]:
+    """Kills random workers as a sweep's file grows; yields the process IDs of those killed."""
     chance = random.Random(SEED)  # noqa: S311 (no secret)
     killed: list[int] = []
     is_done = threading.Event()
 
     def kill() -> None:
-        while not is_done.wait(chance.expovariate(1 / SECONDS_BETWEEN_KILLS)):
-            pid = chance.choice(pool.pids)
-            os.kill(pid, 9)
-            killed.append(pid)
+        file.touch()  # which the sweep begins
+        with file.open(encoding="utf-8") as lines:
+            left = 0.0  # lines until the next kill
+            while not is_done.wait(0.01):
+                left -= len(lines.readlines())
+                if left < 0:
+                    left = chance.expovariate(1 / POINTS_BETWEEN_KILLS)
+                    killed.append(chance.choice(pool.pids))
+                    os.kill(killed[-1], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -169,7 +183,7 @@ def table(rows: list[results.Row]) -> str:
         if row["key"] == "scaling":
             one, two = (statistics.median(row[name]) for name in ("one_s", "two_s"))
             lines.append(
-                f"| one worker, then two ({row['workers']}) | 2 | {row['points']} | "
+                f"| one worker, then two ({row['workers']}, {row['call']}) | 2 | {row['points']} | "
                 f"{one:.1f} s, then {two:.1f} s |"
             )
         else:
