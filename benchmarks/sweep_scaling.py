@@ -46,7 +46,7 @@ def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
     return lambda: torch.relu(x)
 
 
-def sleep(row: int, column: int) -> Callable[[], object]:
+def sleep(**_: int) -> Callable[[], object]:
     """A call that waits, as for a GPU."""
     return functools.partial(time.sleep, 2e-3)
 
