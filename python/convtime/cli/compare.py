@@ -66,10 +66,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
         "result is different, or busy time and span contradict each other",
     )
-    parser.add_argument(
-        "--markdown", type=arguments.file_name, metavar="FILE", help="with --over: write the table"
-    )
-    add_outputs(parser, verbose=True, table=True)
+    add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def check_only_over(options: argparse.Namespace) -> None:
     """Raise an InputError for an option that requires --over."""
-    for name in ("file", "seed", "csv", "markdown"):
+    for name in ("file", "seed", "csv"):
         if getattr(options, name, None) is not None:
             raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
 
@@ -213,10 +210,7 @@ def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int
     with told_of_file(options):
         table = table_of(statements, options, device, snippet.fresh_namespace(device))
     code, why = judge(table.findings, options)
-    files: dict[str, Callable[[], str | bytes]] = {
-        "csv": table.to_csv,
-        "markdown": table.to_markdown,
-    }
+    files: dict[str, Callable[[], str | bytes]] = {"csv": table.to_csv}
     if table.measurements:
         files["plot"] = lambda: plot.draw(table, options.plot.suffix)
     snippet.deliver(options, table, device, why, **files)

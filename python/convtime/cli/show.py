@@ -19,7 +19,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")
-    add_outputs(parser, verbose=True)
+    add_outputs(parser, verbose=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> None:

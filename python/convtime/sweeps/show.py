@@ -51,7 +51,7 @@ def printed(swept: Sweep) -> Iterator[Block]:
     """Yield a table of the times, and notes below it."""
     yield _with_axes(swept, _TIMES, _times)
     yield from _pictures(swept)
-    yield Sentences(_sentences(swept))
+    yield Sentences(_sentences(swept), role="caution")
 
 
 def details(swept: Sweep) -> Iterator[Block]:

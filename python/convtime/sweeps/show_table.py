@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.core import svg
-from convtime.core.markdown import escaped
 from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
 from convtime.core.text import counted, printable
 from convtime.sweeps.drift import drift_sentence
@@ -35,16 +34,17 @@ def line(table: ComparisonTable) -> str:
 
 def printed(table: ComparisonTable) -> Iterator[Block]:
     """Yield the table of times, the verdict in words, and notes below them."""
-    yield _times(table)
+    headers, rows = _cells(table)
+    yield Table(headers, rows, right=headers[:-1])
     means = [
         svg.Estimate(name, mean.value, mean.low, mean.high) for name, mean in table.geomeans.items()
     ]
     if means:
         title = f"geometric means of the ratios to {table.plan.baseline}"
         yield Picture(svg.ratios(means, table.plan.margin), title=title)
-    yield Sentences(table.verdict)
-    yield Sentences(map(str, table.crossovers))
-    yield Sentences(_notes(table))
+    yield Sentences(table.verdict, role="answer")
+    yield Sentences(map(str, table.crossovers), role="answer")
+    yield Sentences(_notes(table), role="caution")
 
 
 def details(table: ComparisonTable) -> Iterator[Block]:
@@ -59,27 +59,6 @@ def details(table: ComparisonTable) -> Iterator[Block]:
             ],
         )
     yield Details([_ratios(table), *_rates(table), _controls(table), Facts(_facts(table))])
-
-
-def markdown(table: ComparisonTable) -> str:
-    """Return :func:`printed` as Markdown; names are escaped."""
-    headers, rows = _cells(table)
-    right = ["--:" if header in table.plan.axes else "---" for header in headers]
-    lines = [
-        f"| {' | '.join(map(escaped, headers))} |",
-        f"|{'|'.join(right)}|",
-        *(f"| {' | '.join(map(escaped, row))} |" for row in rows),
-        "",
-        *(f"**{escaped(sentence)}**\n" for sentence in table.verdict),
-        *(f"- {escaped(str(crossover))}" for crossover in table.crossovers),
-        *(f"- {escaped(note)}" for note in _notes(table)),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _times(table: ComparisonTable) -> Table:
-    headers, rows = _cells(table)
-    return Table(headers, rows, right=headers[:-1])
 
 
 def _cells(table: ComparisonTable) -> tuple[list[str], list[list[str]]]:
