@@ -15,10 +15,10 @@ from tqdm import tqdm
 from convtime.cli import arguments
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.conv import plot
 from convtime.conv import show as convolutions
 from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.plot import layers_figure
 from convtime.conv.problem import ConvLayer
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.conv.sources.csv_file import from_csv
@@ -170,7 +170,7 @@ def _run(options: argparse.Namespace) -> int:
         lambda: convolutions.to_json(results, facts, step, empty),
         why,
         csv=lambda: convolutions.to_csv(results),
-        plot=lambda: plot.draw(results, title, options.plot.suffix),
+        plot=lambda: layers_figure(results, title).content(options.plot.suffix),
     )
     return code
 

@@ -34,8 +34,11 @@ FILE_TYPES = ("png", "svg", "pdf", "json")
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"  # which JupyterLab draws
 _MIME_TYPE = "application/vnd.vegalite.v5+json"
-_LONGEST = 60  # characters of a label
+_LONGEST = 120  # characters of a title
+_LONGEST_LABEL = 60
+_LONGEST_DESCRIPTION = 2000
 _DIGITS = 6  # significant digits, at least
+_LOGARITHMIC_FROM = 20  # ratio of the largest to the smallest value
 
 
 def config(ink: str = INK) -> Spec:
@@ -59,7 +62,14 @@ def config(ink: str = INK) -> Spec:
             "labelLimit": 260,
         },
         "legend": {"labelColor": ink, "titleColor": ink, "labelLimit": 260, "orient": "top"},
-        "title": {"color": ink, "anchor": "start", "fontSize": 12, "limit": 640},
+        "title": {
+            "color": ink,
+            "subtitleColor": ink,
+            "anchor": "start",
+            "fontSize": 12,
+            "limit": 640,
+        },
+        "mark": {"tooltip": True, "aria": False},  # the description stands for the marks
         "text": {"color": ink},
         "style": {"ink": {"color": ink}},
     }
@@ -73,22 +83,28 @@ class Figure:
         title: title, one line.
         description: what the figure shows, in words, e.g. for screen readers.
         view: the specification without schema, title, description and config.
+        key: what lines, bands and symbols mean, one line below the title; may be empty.
     """
 
     title: str
     description: str
     view: Mapping[str, Any]
+    key: str = ""
 
     @property
     def spec(self) -> Spec:
         """The whole specification, which is JSON-serializable."""
         return {
             "$schema": _SCHEMA,
-            "title": written(self.title),
-            "description": printable(self.description),
+            "title": {"text": written(self.title), "subtitle": self.key},
+            "description": self._told,
             "config": config(),
             **self.view,
         }
+
+    @property
+    def _told(self) -> str:
+        return written(self.description, _LONGEST_DESCRIPTION)
 
     def __repr__(self) -> str:
         return f"<convtime figure: {written(self.title)}>"
@@ -126,7 +142,7 @@ class Figure:
             svg: str = _convert("vegalite_to_svg", self.spec | {"config": config("currentColor")})
         except MissingPackageError:
             return ""
-        told = escape(printable(self.description))
+        told = escape(self._told)
         return svg.replace(
             "<svg ", f'<svg role="img" aria-label="{told}" style="max-width:100%;height:auto" ', 1
         )
@@ -184,7 +200,7 @@ def _json(spec: Spec) -> str:
     return json.dumps(spec, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def written(text: str, longest: int = 2 * _LONGEST) -> str:
+def written(text: str, longest: int = _LONGEST) -> str:
     """Return text of a user for a figure: without control characters, and shortened."""
     told = printable(text[: longest + 1])
     return told if len(told) <= longest else told[: longest - 1] + "…"
@@ -194,7 +210,7 @@ def labels(names: Iterable[str]) -> list[str]:
     """Return labels of rows or series: :func:`written`, and distinct."""
     found: dict[str, None] = {}
     for name in names:
-        label = told = written(name, _LONGEST)
+        label = told = written(name, _LONGEST_LABEL)
         count = 1
         while label in found:
             count += 1
@@ -220,19 +236,73 @@ def microseconds(seconds: Iterable[float | None]) -> list[float | None]:
     return numbers(seconds, 1e6)
 
 
+def intervals(
+    lows: Sequence[float], highs: Sequence[float], factor: float = 1.0
+) -> dict[str, list[float | None]]:
+    """Return the columns ``low`` and ``high`` in another unit; None if either end is unbounded."""
+    low, high = numbers(lows, factor), numbers(highs, factor)
+    for place, ends in enumerate(zip(low, high, strict=True)):
+        if None in ends:
+            low[place] = high[place] = None
+    return {"low": low, "high": high}
+
+
 def columns(**named: Sequence[Any]) -> Spec:
     """Return the data of a view, whose fields are columns of one length."""
     return {"data": {"values": [named]}, "transform": [{"flatten": [*named]}]}
 
 
+def quantity(field: str, title: str, *, axis: Spec | None = None, **scale: Any) -> Spec:
+    """Return the encoding of a numeric field, whose axis need not contain 0."""
+    found = {"field": field, "type": "quantitative", "title": written(title)}
+    return found | {"scale": {"zero": False, **scale}} | ({} if axis is None else {"axis": axis})
+
+
+def series_color(names: Sequence[str], *, legend: bool = True) -> Spec:
+    """Return the encoding of the field ``series`` by color."""
+    colors = [SERIES[place % len(SERIES)] for place in range(len(names))]
+    return {
+        "field": "series",
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": [*names], "range": colors},
+        **({} if legend else {"legend": None}),
+    }
+
+
+def scale_for(values: Iterable[float | None]) -> Spec:
+    """Return a logarithmic scale for values of different magnitudes, all above 0, else nothing."""
+    known = [value for value in values if value is not None]
+    is_wide = bool(known) and 0 < _LOGARITHMIC_FROM * min(known) <= max(known)
+    return {"type": "log"} if is_wide else {}
+
+
 def kept(values: Sequence[float | None], most: int) -> list[int]:
-    """Return the indices of at most ``most`` values, among them the extremes of each stretch."""
+    """Return the indices of at most ``most`` values.
+
+    Half of them are evenly spaced, and the others are the extremes of each stretch.
+    """
     if len(values) <= most:
         return [*range(len(values))]
-    array = np.array(values, dtype=float)
-    found = set()
-    for stretch in np.array_split(np.arange(len(values)), most // 2):
-        known = stretch[~np.isnan(array[stretch])]
-        if known.size:
-            found |= {int(known[array[known].argmin()]), int(known[array[known].argmax()])}
-    return sorted(found)
+    stretches = most // 4
+    length = -(-len(values) // stretches)
+    padded = np.full(stretches * length, np.nan)
+    padded[: len(values)] = np.array(values, dtype=float)
+    rows = padded.reshape(stretches, length)
+    known = ~np.isnan(rows)
+    has_known = known.any(axis=1)
+    starts = (length * np.arange(stretches))[has_known]
+    lowest = np.where(known, rows, np.inf)[has_known].argmin(axis=1)
+    highest = np.where(known, rows, -np.inf)[has_known].argmax(axis=1)
+    spaced = np.linspace(0, len(values) - 1, most // 2).astype(int)
+    found: list[int] = np.unique(
+        np.concatenate((spaced, starts + lowest, starts + highest))
+    ).tolist()
+    return found
+
+
+def thinned(shown: int, count: int, what: str) -> str:
+    """Return a remark for a description if not all of something are shown; otherwise nothing."""
+    if shown == count:
+        return ""
+    return f" {shown:,} of {count:,} {what} are shown, with the extremes of each stretch."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
-from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Sentences, Table
+from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
 from convtime.core.text import printable
 
 #: Characters of a text that are shown; a name can have megabytes.
@@ -41,11 +41,9 @@ class Writer:
             case Sentences(texts):
                 items = "".join(f"<li>{safe(text)}</li>" for text in texts)
                 return self.titled(block.title) + (f"<ul>{items}</ul>" if items else "")
-            case Picture(svg):
-                return self.titled(block.title) + svg
-            case Details(blocks):
-                summary = safe(block.title or "details")
-                return f"<details><summary>{summary}</summary>{self.render(blocks)}</details>"
+            case Details(blocks, summary):
+                told = safe(summary or block.title or "details")
+                return f"<details><summary>{told}</summary>{self.render(blocks)}</details>"
 
     def rows(self, table: Table) -> str:
         """Return a table with its headers, if it has rows."""

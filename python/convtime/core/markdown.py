@@ -36,7 +36,7 @@ def escaped(value: str) -> str:
 
 
 def _parts(block: Block) -> Iterator[str]:
-    """Yield the paragraphs, lists and tables of a block; pictures are left out."""
+    """Yield the paragraphs, lists and tables of a block."""
     match block:
         case Line(text):
             yield escaped(text)
@@ -47,9 +47,10 @@ def _parts(block: Block) -> Iterator[str]:
             yield from _listed(block.title, facts)
         case Table():
             yield from _table(block)
-        case Details(blocks):
+        case Details(blocks, summary):
             # Markdown is not parsed in this line: it would show backslashes.
-            yield f"<details><summary>{html.safe(block.title or 'details')}</summary>"
+            told = html.safe(summary or block.title or "details")
+            yield f"<details><summary>{told}</summary>"
             for inner in blocks:
                 yield from _parts(inner)
             yield "</details>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,7 +52,8 @@ class Shown:
         return ()
 
     def _repr_html_(self) -> str:
-        return html.render(self._show.details(self))
+        page = html.render(self._show.details(self))
+        return page + "".join(figure.inline() for figure in itertools.islice(self.figures(), 1))
 
 
 def blocks_of(result: object) -> list[Block]:

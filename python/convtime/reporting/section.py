@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.core.figure import Figure
-from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Table, answer_first
+from convtime.core.page import Block, Cell, Details, Facts, Line, Table, answer_first
 from convtime.core.shown import Shown, blocks_of
 from convtime.core.text import counted
 from convtime.core.units import format_seconds
@@ -50,10 +50,7 @@ def section_of(title: str, found: Found) -> Section:
         if measurements and not isinstance(found, Measurement):
             blocks.append(Details([*_each(measurements)], title="each measurement"))
     figures = [*found.figures()] if isinstance(found, Shown) else []
-    # Pictures are the figures of a notebook.
-    ordered = [
-        block for block in answer_first(blocks) if not (figures and isinstance(block, Picture))
-    ]
+    ordered = answer_first(blocks)
     above = [block for block in ordered if not isinstance(block, Details)]
     below = [block for block in ordered if isinstance(block, Details)]
     return Section(title, kind, above, figures, [*below, *_provenance(found)])
