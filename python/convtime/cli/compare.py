@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import torch
 
-from convtime.cli import arguments, snippet
+from convtime.cli import snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,

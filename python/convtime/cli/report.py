@@ -46,11 +46,18 @@ def _run(options: argparse.Namespace) -> None:
         for file in files:
             check_distinct({"FILE": file, "--output": output})
         check_writable(output)
-    page = page_of({str(file): load(file) for file in files}, _different_schemas(files))
+    results = {title: load(file) for title, file in _titles(files).items()}
+    page = page_of(results, _different_schemas(files))
     if output == STANDARD_OUTPUT:
         print_result(page)
     else:
         write_file(output, page)
+
+
+def _titles(files: Sequence[Path]) -> dict[str, Path]:
+    """Return the files by their names, or by their paths if some have the same name."""
+    by_name = {file.name: file for file in files}
+    return by_name if len(by_name) == len(files) else {str(file): file for file in files}
 
 
 def _different_schemas(files: Sequence[Path]) -> Iterator[str]:

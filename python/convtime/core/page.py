@@ -57,13 +57,13 @@ class Table(_Block):
         headers: headers of the columns; empty for a table without headers.
         rows: content of the cells.
         right: headers of right-aligned columns.
-        figures: a figure per row, which a report opens below the row; empty for none.
+        figures: for each row, figures that a report opens below it; empty for none.
     """
 
     headers: Sequence[str]
     rows: Iterable[Sequence[Cell]]
     right: Collection[str] = ()
-    figures: Sequence[Figure] = ()
+    figures: Sequence[Sequence[Figure]] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,8 @@ from convtime.reporting.runs import side_by_side
 from convtime.reporting.section import Section, provenances, section_of
 from convtime.reporting.writer import PageWriter
 
+_NAMED = 3  # results in the title of the window
+
 
 def check_page(path: str | os.PathLike[str]) -> None:
     """Check that a page can be written to a file of this name.
@@ -56,46 +58,46 @@ def page_of(results: Mapping[str, Found], notes: Iterable[str] = ()) -> str:
     if len(results) == 2:
         blocks += side_by_side(*results.items())
     sections = [section_of(title, found) for title, found in results.items()]
-    top = writer.render(blocks)
-    parts = [_section(writer, place, section) for place, section in enumerate(sections)]
-    return _document(sections, top, parts, writer.data())
+    main = writer.render(blocks)
+    main += f"<div{' class="two"' if len(sections) == 2 else ''}>"
+    level = 1 if len(sections) == 1 else 2
+    for place, section in enumerate(sections):
+        main += _section(writer, f"result-{place}", section, level)
+    return _document([section.title for section in sections], f"{main}</div>", writer.data())
 
 
 def _different_hardware(results: Mapping[str, Found]) -> list[str]:
     """Return a sentence if results next to each other are from different GPUs or CPUs."""
-    by_title = {
-        title: {
-            str(known.get("gpu") or known.get("cpu") or "unknown hardware")
-            for known in provenances(found).values()
-        }
-        for title, found in results.items()
-    }
-    if len(set().union(*by_title.values())) < 2:
+    by_hardware: dict[str, dict[str, None]] = {}
+    for title, found in results.items():
+        for known in provenances(found).values():
+            hardware = str(known.get("gpu") or known.get("cpu") or "unknown hardware")
+            by_hardware.setdefault(hardware, {})[title] = None
+    if len(by_hardware) < 2:
         return []
-    told = "; ".join(
-        f"{title}: {', '.join(sorted(hardware))}" for title, hardware in by_title.items() if hardware
-    )
+    told = "; ".join(f"{hardware}: {', '.join(titles)}" for hardware, titles in by_hardware.items())
     return [f"these results are from different hardware, so that times are not comparable: {told}"]
 
 
-def _section(writer: PageWriter, place: int, section: Section) -> str:
+def _section(writer: PageWriter, anchor: str, section: Section, level: int) -> str:
+    heading = f'<h{level} id="{anchor}">{html.safe(section.title)}</h{level}>'
+    kind = f'<p class="kind">{html.safe(section.kind)}</p>'
     figures = "".join(map(writer.figure, section.figures))
     above, below = writer.render(section.above), writer.render(section.below)
-    heading = f'<h2 id="result-{place}">{html.safe(section.title)}</h2>'
-    kind = f'<p class="kind">{html.safe(section.kind)}</p>'
-    return (
-        f'<section aria-labelledby="result-{place}">{heading}{kind}{above}{figures}{below}</section>'
-    )
+    return f'<section aria-labelledby="{anchor}">{heading}{kind}{above}{figures}{below}</section>'
 
 
-def _document(sections: Sequence[Section], top: str, parts: Sequence[str], data: str) -> str:
-    titles = [section.title for section in sections]
-    title = html.safe(f"convtime: {', '.join(titles)}")
-    links = "".join(
-        f'<li><a href="#result-{place}">{html.safe(name)}</a></li>'
-        for place, name in enumerate(titles)
-    )
-    contents = f'<nav aria-label="Results"><ul>{links}</ul></nav>' if len(titles) > 1 else ""
+def _document(titles: Sequence[str], main: str, data: str) -> str:
+    header = ""
+    if len(titles) > 1:
+        links = "".join(
+            f'<li><a href="#result-{place}">{html.safe(title)}</a></li>'
+            for place, title in enumerate(titles)
+        )
+        header = (
+            f"<header><h1>{len(titles)} results</h1>"
+            f'<nav aria-label="Results"><ul>{links}</ul></nav></header>'
+        )
     style, script, library = _resource("page.css"), _resource("page.js"), _library()
     policy = (
         f"default-src 'none'; script-src {_hash(library)} {_hash(script)}; "
@@ -108,9 +110,8 @@ def _document(sections: Sequence[Section], top: str, parts: Sequence[str], data:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"<header><h1>{title}</h1>{contents}</header>\n"
-        f"<main>{top}<div class=\"results\">{''.join(parts)}</div></main>\n"
+        f"<title>convtime: {html.safe(', '.join(titles[:_NAMED]))}</title>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n{header}<main>{main}</main>\n"
         f'<script type="application/json" id="figures">{data}</script>\n'
         f"<script>{library}</script>\n<script>{script}</script>\n</body>\n</html>\n"
     )

@@ -45,7 +45,9 @@ def _changes(first: str, earlier: Found, second: str, later: Found) -> Iterator[
     yield Details([block for block in blocks if not block.role], title="changes with their causes")
 
 
-def _run(found: Found, measurements: Mapping[str, Measurement]) -> Baseline | dict[str, Measurement]:
+def _run(
+    found: Found, measurements: Mapping[str, Measurement]
+) -> Baseline | dict[str, Measurement]:
     """Return a run with its noise, if it is known."""
     return found if isinstance(found, Baseline) else dict(measurements)
 
@@ -71,9 +73,7 @@ def _table(
 
 def _provenance(first: str, earlier: Found, second: str, later: Found) -> Iterator[Block]:
     """Yield a row per entry of the provenance that differs between the first measurements."""
-    sheets = [
-        written(next(iter(provenances(found).values()), {})) for found in (earlier, later)
-    ]
+    sheets = [written(next(iter(provenances(found).values()), {})) for found in (earlier, later)]
     names = dict.fromkeys(name for sheet in sheets for name in sheet)
     pairs = {name: [sheet.get(name, "–") for sheet in sheets] for name in names}
     rows = [(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]

@@ -52,7 +52,10 @@ def section_of(title: str, found: Found) -> Section:
     figures = [*found.figures()] if isinstance(found, Shown) else []
     ordered = answer_first(blocks)
     above = [block for block in ordered if not isinstance(block, Details)]
-    below = [block for block in ordered if isinstance(block, Details)]
+    # A summary is the answer, which is shown above.
+    below = [
+        dataclasses.replace(block, summary="") for block in ordered if isinstance(block, Details)
+    ]
     return Section(title, kind, above, figures, [*below, *_provenance(found)])
 
 
@@ -60,9 +63,7 @@ def _each(measurements: Mapping[str, Measurement]) -> Iterator[Block]:
     """Yield a row per measurement, which opens its figures, and the facts of all."""
     medians = [measured.median for measured in measurements.values()]
     ends = f"{format_seconds(min(medians))} to {format_seconds(max(medians))}"
-    yield Line(
-        f"{counted(len(medians), 'measurement')}, with medians from {ends}", role="answer"
-    )
+    yield Line(f"{counted(len(medians), 'measurement')}, with medians from {ends}", role="answer")
     rows = [
         (
             name,

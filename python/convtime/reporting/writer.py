@@ -36,7 +36,7 @@ class PageWriter(html.Writer):
             "</table></div>"
         )
 
-    def side(self, kind: str, *, right: bool) -> str:
+    def side(self, *, right: bool) -> str:
         return ' class="right"' if right else ""
 
     def row_attributes(self, table: Table, place: int) -> str:
