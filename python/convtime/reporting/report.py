@@ -59,7 +59,7 @@ def page_of(results: Mapping[str, Found], notes: Iterable[str] = ()) -> str:
         blocks += side_by_side(*results.items())
     sections = [section_of(title, found) for title, found in results.items()]
     main = writer.render(blocks)
-    main += f"<div{' class="two"' if len(sections) == 2 else ''}>"
+    main += '<div class="two">' if len(sections) == 2 else "<div>"
     level = 1 if len(sections) == 1 else 2
     for place, section in enumerate(sections):
         main += _section(writer, f"result-{place}", section, level)
@@ -134,7 +134,7 @@ def _library() -> str:
             "reports require vl-convert-python, which is not installed; run pip install "
             "'convtime[plot]'"
         ) from error
-    bundle: str = vl_convert.javascript_bundle()
+    bundle: str = vl_convert.javascript_bundle(None)
     return bundle.replace("</script", "<\\/script")
 
 

@@ -34,7 +34,11 @@ def _changes(first: str, earlier: Found, second: str, later: Found) -> Iterator[
         were, now = with_names_in_common(
             measurements_of(earlier), measurements_of(later), first, second
         )
-        changes = compare_runs(_run(earlier, were), _run(later, now))
+        # A baseline has its noise.
+        changes = compare_runs(
+            earlier if isinstance(earlier, Baseline) else were,
+            later if isinstance(later, Baseline) else now,
+        )
     except ValueError as error:
         yield Sentences([f"the times are not compared: {error}"], role="caution")
         return
@@ -43,13 +47,6 @@ def _changes(first: str, earlier: Found, second: str, later: Found) -> Iterator[
     yield _table(changes, were, now, (first, second))
     yield from (block for block in blocks if block.role == "caution")
     yield Details([block for block in blocks if not block.role], title="changes with their causes")
-
-
-def _run(
-    found: Found, measurements: Mapping[str, Measurement]
-) -> Baseline | dict[str, Measurement]:
-    """Return a run with its noise, if it is known."""
-    return found if isinstance(found, Baseline) else dict(measurements)
 
 
 def _table(
