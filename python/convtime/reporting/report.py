@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from typing import Any
 
 from convtime.core import html
 from convtime.core.errors import MissingPackageError
@@ -27,7 +29,7 @@ def check_page(path: str | os.PathLike[str]) -> None:
         InputError: the extension is not ``.html``, or the package with the plots is missing.
     """
     extension_of(path, (".html",))
-    _library()
+    _bundler()
 
 
 def write_page(
@@ -121,12 +123,18 @@ def _resource(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
+@functools.cache  # it takes a second
 def _library() -> str:
     """Return the JavaScript of Vega, Vega-Lite and Vega-Embed.
 
     Raises:
-        MissingPackageError: vl-convert-python, which contains it, is missing.
+        MissingPackageError: the package that contains it is missing.
     """
+    bundle: str = _bundler().javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
+
+
+def _bundler() -> Any:
     try:
         import vl_convert
     except ModuleNotFoundError as error:
@@ -134,8 +142,7 @@ def _library() -> str:
             "reports require vl-convert-python, which is not installed; run pip install "
             "'convtime[plot]'"
         ) from error
-    bundle: str = vl_convert.javascript_bundle(None)
-    return bundle.replace("</script", "<\\/script")
+    return vl_convert
 
 
 def _hash(content: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from convtime.core.text import counted
 from convtime.core.units import format_seconds
 from convtime.exchange.files import Found, measurements_of
 from convtime.timing.measurement import Measurement
+from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, facts_of, reservations
 
 _ROWS = ("name", "median [95 %]", "least .. most", "samples", "but")
+_FIGURES = 2  # of a row: the distribution, and the samples over time
 _SHOWN_IN_ROWS = ("median", "95 % interval", "range", "samples")
 
 
@@ -49,14 +52,20 @@ def section_of(title: str, found: Found) -> Section:
         kind, blocks = type(found).__name__, blocks_of(found)
         if measurements and not isinstance(found, Measurement):
             blocks.append(Details([*_each(measurements)], title="each measurement"))
-    figures = [*found.figures()] if isinstance(found, Shown) else []
     ordered = answer_first(blocks)
     above = [block for block in ordered if not isinstance(block, Details)]
     # A summary is the answer, which is shown above.
     below = [
         dataclasses.replace(block, summary="") for block in ordered if isinstance(block, Details)
     ]
-    return Section(title, kind, above, figures, [*below, *_provenance(found)])
+    return Section(title, kind, above, _figures(found), [*below, *_provenance(found)])
+
+
+def _figures(found: Found) -> list[Figure]:
+    if isinstance(found, Mapping):
+        named = (("measurements", name, measured) for name, measured in found.items())
+        return [*rooflines("all measurements", named)]
+    return [*found.figures()] if isinstance(found, Shown) else []
 
 
 def _each(measurements: Mapping[str, Measurement]) -> Iterator[Block]:
@@ -74,7 +83,9 @@ def _each(measurements: Mapping[str, Measurement]) -> Iterator[Block]:
         )
         for name, measured in measurements.items()
     ]
-    figures = [[*measured.figures()] for measured in measurements.values()]
+    figures = [
+        [*itertools.islice(measured.figures(), _FIGURES)] for measured in measurements.values()
+    ]
     yield Table(_ROWS, rows, right=_ROWS[1:4], figures=figures)
     sheets: dict[str, Mapping[str, Cell]] = {
         name: {fact: told for fact, told in facts_of(each).items() if fact not in _SHOWN_IN_ROWS}
