@@ -1,4 +1,4 @@
-"""Figures: Vega-Lite specifications, which notebooks, pages and files of pictures are drawn from.
+"""Figures: Vega-Lite specifications, from which notebooks, pages and files are drawn.
 
 The data of a view is one row of columns, which ``flatten`` spreads: it is smaller than a row per
 point. Names of fields and all expressions are constants of this package. Text of users only
@@ -37,7 +37,7 @@ _MIME_TYPE = "application/vnd.vegalite.v5+json"
 _LONGEST = 120  # characters of a title
 _LONGEST_LABEL = 60
 _LONGEST_DESCRIPTION = 2000
-_DIGITS = 6  # significant digits, at least
+_DIGITS, _MOST_DIGITS = 6, 15  # significant digits of the smallest and of the largest number
 _LOGARITHMIC_FROM = 20  # ratio of the largest to the smallest value
 
 
@@ -61,7 +61,13 @@ def config(ink: str = INK) -> Spec:
             "gridOpacity": 0.25,
             "labelLimit": 260,
         },
-        "legend": {"labelColor": ink, "titleColor": ink, "labelLimit": 260, "orient": "top"},
+        "legend": {
+            "labelColor": ink,
+            "titleColor": ink,
+            "labelLimit": 260,
+            "orient": "top",
+            "symbolOpacity": 1,
+        },
         "title": {
             "color": ink,
             "subtitleColor": ink,
@@ -69,7 +75,8 @@ def config(ink: str = INK) -> Spec:
             "fontSize": 12,
             "limit": 640,
         },
-        "mark": {"tooltip": True, "aria": False},  # the description stands for the marks
+        # Tooltips with titles, and descriptions of marks, would be expressions built of titles.
+        "mark": {"tooltip": {"content": "data"}, "aria": False},
         "text": {"color": ink},
         "style": {"ink": {"color": ink}},
     }
@@ -206,6 +213,14 @@ def written(text: str, longest: int = _LONGEST) -> str:
     return told if len(told) <= longest else told[: longest - 1] + "…"
 
 
+def axis_title(text: str) -> str:
+    """Return a title for an axis.
+
+    Vega-Lite can build expressions with it, in which it does not escape backslashes.
+    """
+    return written(text).replace("\\", "/").replace('"', "'")
+
+
 def labels(names: Iterable[str]) -> list[str]:
     """Return labels of rows or series: :func:`written`, and distinct."""
     found: dict[str, None] = {}
@@ -225,7 +240,8 @@ def numbers(values: Iterable[float | None], factor: float = 1.0) -> list[float |
     finite = np.isfinite(scaled)
     sizes = np.abs(scaled[finite & (scaled != 0)])
     if sizes.size:
-        scaled = np.round(scaled, min(_DIGITS - 1 - int(np.floor(np.log10(sizes.min()))), 18))
+        smallest, largest = (int(np.floor(np.log10(end))) for end in (sizes.min(), sizes.max()))
+        scaled = np.round(scaled, min(_DIGITS - 1 - smallest, _MOST_DIGITS - 1 - largest))
     found: list[float | None] = scaled.tolist()
     for unknown in np.flatnonzero(~finite):
         found[unknown] = None
@@ -254,11 +270,11 @@ def columns(**named: Sequence[Any]) -> Spec:
 
 def quantity(field: str, title: str, *, axis: Spec | None = None, **scale: Any) -> Spec:
     """Return the encoding of a numeric field, whose axis need not contain 0."""
-    found = {"field": field, "type": "quantitative", "title": written(title)}
+    found = {"field": field, "type": "quantitative", "title": axis_title(title)}
     return found | {"scale": {"zero": False, **scale}} | ({} if axis is None else {"axis": axis})
 
 
-def series_color(names: Sequence[str], *, legend: bool = True) -> Spec:
+def series_color(names: Sequence[str]) -> Spec:
     """Return the encoding of the field ``series`` by color."""
     colors = [SERIES[place % len(SERIES)] for place in range(len(names))]
     return {
@@ -266,8 +282,12 @@ def series_color(names: Sequence[str], *, legend: bool = True) -> Spec:
         "type": "nominal",
         "title": None,
         "scale": {"domain": [*names], "range": colors},
-        **({} if legend else {"legend": None}),
     }
+
+
+def series_offset(names: Sequence[str]) -> Spec:
+    """Return the encoding of the field ``series`` by an offset within a row or column."""
+    return {"field": "series", "type": "nominal", "scale": {"domain": [*names]}}
 
 
 def scale_for(values: Iterable[float | None]) -> Spec:

@@ -43,7 +43,11 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
     ends = [trace.readings[-1].seconds, *(start for start, _ in times)]
     across = quantity("seconds", "seconds", domain=[min(begins), max(ends)])
     panels = [_iterations(times, across)] if times else []
-    panels += [_course(trace, *each, across) for each in _QUANTITIES]
+    panels += [
+        _course(trace, *each, across)
+        for each in _QUANTITIES
+        if any(getattr(reading, each[1]) is not None for reading in trace.readings)
+    ]
     reasons = sorted({why for reading in trace.readings for why in reading.throttle_reasons or ()})
     if reasons:
         panels.append(_reasons(trace, reasons, across))
@@ -83,7 +87,7 @@ def _course(trace: ClockTrace, title: str, name: str, factor: float, across: Spe
         ),
         "width": _WIDTH,
         "height": 90,
-        "mark": {"type": "line", "color": BLUE},
+        "mark": {"type": "line", "color": BLUE, "point": {"color": BLUE, "size": 8}},
         "encoding": {"x": across, "y": quantity("value", title)},
     }
 

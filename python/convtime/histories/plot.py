@@ -128,9 +128,10 @@ def _changes(of_one_test: Sequence[Series]) -> Iterator[tuple[float, float, floa
     """Yield the place of each change point, the ends of its band, and its label."""
     for series in of_one_test:
         for change in series.changes:
-            ends = (_before(series.runs, end) for end in (change.earliest, change.latest))
-            label = f"{change.ratio.value:.3f}× since {change.commit}"
-            yield _before(series.runs, change.run), *ends, written(label)
+            place, begin, end = (
+                _before(series.runs, run) for run in (change.run, change.earliest, change.latest)
+            )
+            yield place, begin, end, written(f"{change.ratio.value:.3f}× since {change.commit}")
 
 
 def _marked_changes(changes: Sequence[tuple[float, float, float, str]], across: Spec) -> Spec:

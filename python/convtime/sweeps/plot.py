@@ -12,6 +12,7 @@ from convtime.core.errors import InputError
 from convtime.core.figure import (
     Figure,
     Spec,
+    axis_title,
     columns,
     intervals,
     labels,
@@ -19,6 +20,7 @@ from convtime.core.figure import (
     quantity,
     scale_for,
     series_color,
+    series_offset,
     written,
 )
 from convtime.core.text import counted
@@ -182,14 +184,16 @@ def _across(name: str, values: Sequence[Label]) -> _Across:
     if not all(map(math.isfinite, numeric)):
         numeric = []
     places = dict(zip(map(str, values), numeric or range(len(values)), strict=True))
+    # Panels without some of the values have the same axis.
+    ends = [min(numeric, default=0), max(numeric, default=0)]
     if not numeric:
-        encoding: Spec = {"field": "x", "type": "nominal", "title": written(name)}
+        encoding: Spec = {"field": "x", "type": "nominal", "title": axis_title(name)}
         encoding |= {"scale": {"domain": labels(map(str, values))}, "axis": {"labelAngle": 0}}
     elif is_geometric(numeric):
-        ticks = {"values": numeric, "format": "~g", "grid": True}
-        encoding = quantity("x", name, type="log", nice=False, axis=ticks)
+        ticks = {"values": numeric, "format": "~g"}
+        encoding = quantity("x", name, type="log", domain=ends, nice=False, axis=ticks)
     else:
-        encoding = quantity("x", name)
+        encoding = quantity("x", name, domain=ends)
     return _Across(name, places, encoding, bool(numeric))
 
 
@@ -215,14 +219,13 @@ def _marks_figure(
     for mark in marks:
         row = panels.setdefault(mark.row, {})
         row.setdefault(others_than(x, mark.values, axes), []).append(mark)
-    rows = []
+    rows: list[Spec] = []
     for by_title in panels.values():
         values = itertools.chain.from_iterable(by_title.values())
         ends = [end for mark in values for end in (mark.low, mark.middle, mark.high)]
-        scale = scale_for(filter(math.isfinite, ends))
+        scale = scale_for(end for end in ends if math.isfinite(end))
         found = [
-            _panel(across, series, of_panel, title, scale, legend=not (rows or place))
-            for place, (title, of_panel) in enumerate(by_title.items())
+            _panel(across, series, of_panel, title, scale) for title, of_panel in by_title.items()
         ]
         rows.append(
             {"concat": found, "columns": _MOST_ABREAST, "resolve": {"scale": {"y": "shared"}}}
@@ -244,15 +247,12 @@ def _panel(
     marks: Sequence[Mark],
     title: str,
     scale: Spec,
-    *,
-    legend: bool,
 ) -> Spec:
     """Return a panel with a line and a band per series, or marks if the axis is not numeric."""
     marks = sorted(marks, key=lambda mark: across.places[str(mark.values[across.name])])
     ends = intervals([mark.low for mark in marks], [mark.high for mark in marks])
     middle = numbers([mark.middle for mark in marks])
     value = {field: quantity(field, marks[0].row, **scale) for field in ("middle", "low", "high")}
-    color = series_color([*series.values()], legend=legend)
     interval = {"y": value["low"], "y2": {"field": "high"}}
     dots: Spec = {"mark": {"type": "line", "point": True}, "encoding": {"y": value["middle"]}}
     band: Spec = {"mark": {"type": "area", "opacity": 0.3}, "encoding": interval}
@@ -260,7 +260,7 @@ def _panel(
     if not across.is_numeric:
         dots["mark"] = {"type": "point", "filled": True, "opacity": 1}
         band["mark"] = {"type": "rule", "opacity": 0.5, "strokeWidth": 4}
-        shift = {"xOffset": {"field": "series", "type": "nominal", "sort": [*series.values()]}}
+        shift = {"xOffset": series_offset([*series.values()])}
     return {
         **columns(
             x=[across.at(mark) for mark in marks],
@@ -271,7 +271,7 @@ def _panel(
         "title": written(title),
         "width": _WIDTH,
         "height": _HEIGHT,
-        "encoding": {"x": across.encoding, "color": color, **shift},
+        "encoding": {"x": across.encoding, "color": series_color([*series.values()]), **shift},
         "layer": [band, dots],
     }
 

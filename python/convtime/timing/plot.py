@@ -24,6 +24,7 @@ from convtime.core.figure import (
     quantity,
     scale_for,
     series_color,
+    series_offset,
     thinned,
     written,
 )
@@ -42,7 +43,7 @@ _MOST_BATCHES = 100
 _MOST_BARS = 50
 _MOST_QUANTILES = 41
 _OUTERMOST = 0.01  # share of the samples at each end that may be outside of the axis
-_MOST_OF_A_NAME = 40  # characters, in front of a verdict
+_MOST_OF_A_NAME = 36  # characters, in front of a verdict
 _ROW = 24  # pixels
 
 
@@ -99,9 +100,8 @@ def _range_without_outliers(
 
 def _median(measured: Measurement, channel: str) -> Spec:
     """Return a layer with the median, and a band for its interval if there is one."""
-    low, high = measured.median_interval
-    known = math.isfinite(low) and math.isfinite(high)
-    low, median, high = microseconds((low, measured.median, high))
+    ends = measured.median_interval
+    low, median, high = microseconds((ends[0], measured.median, ends[1]))
     across = quantity("median", _TIME)
     line = {"mark": {"type": "rule", "color": ORANGE}, "encoding": {channel: across}}
     band = {
@@ -110,7 +110,7 @@ def _median(measured: Measurement, channel: str) -> Spec:
     }
     return {
         "data": {"values": [{"low": low, "median": median, "high": high}]},
-        "layer": [band, line] if known else [line],
+        "layer": [band, line] if all(map(math.isfinite, ends)) else [line],
     }
 
 
@@ -293,7 +293,9 @@ def distributions_figure(compared: Comparison) -> Figure:
     found = compared.measurements.values()
     shares = np.linspace(_OUTERMOST, 1 - _OUTERMOST, _MOST_QUANTILES)
     times = np.concatenate([np.quantile(each.seconds, shares) for each in found])
-    medians = ", ".join(f"{name} {format_seconds(each.median)}" for name, each in zip(names, found))
+    medians = ", ".join(
+        f"{name} {format_seconds(each.median)}" for name, each in zip(names, found, strict=True)
+    )
     return Figure(
         title=f"{', '.join(names)}: distributions",
         description=(
@@ -378,7 +380,7 @@ def times_panel(
     is_several = len(times) > 1
     encoding = {"y": _rows(rows)}
     if is_several:
-        encoding["yOffset"] = {"field": "series", "type": "nominal", "sort": [*times]}
+        encoding["yOffset"] = series_offset([*times])
         encoding["color"] = series_color([*times])
     time = {end: quantity(end, _TIME, **scale) for end in Spread._fields}
     bars = [

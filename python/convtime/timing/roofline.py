@@ -47,7 +47,7 @@ def rooflines(title: str, measured: Iterable[tuple[str, str, Measurement]]) -> I
     if not points:
         return
     names = list(dict.fromkeys(point.series for point in points))
-    roofs = {}
+    roofs: dict[str, Ceilings] = {}
     for point in points:
         roofs.setdefault(point.ceilings.matmul_dtype, point.ceilings)
     yield Figure(
@@ -119,10 +119,7 @@ def _dots(points: Sequence[_Point], names: Sequence[str]) -> Spec:
             },
             {
                 "mark": {"type": "point", "filled": True, "opacity": 1},
-                "encoding": {
-                    "y": encoding["y"],
-                    "tooltip": [{"field": "label", "type": "nominal"}, *encoding.values()],
-                },
+                "encoding": {"y": encoding["y"]},
             },
         ],
     }

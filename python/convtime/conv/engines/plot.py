@@ -39,7 +39,9 @@ def engines_figure(table: EngineTable) -> Figure:
 
 
 def _panel(found: PassEngines) -> Spec:
-    timed = [(each, each.measurement) for each in found.timed if each.measurement is not None]
+    # PyTorch's choice is drawn last, on top of the others.
+    ordered = sorted(found.timed, key=lambda each: each.tag == found.pytorch_tag)
+    timed = [(each, each.measurement) for each in ordered if each.measurement is not None]
     medians = microseconds(measured.median for _, measured in timed)
     ends = [measured.median_interval for _, measured in timed]
     time = quantity("time", "time (µs)", type="log")
@@ -78,7 +80,6 @@ def _panel(found: PassEngines) -> Spec:
                         "title": None,
                         "scale": {"domain": [_CHOICE, _OTHERS], "range": ["square", "circle"]},
                     },
-                    "tooltip": [{"field": "engine", "type": "nominal"}, time],
                 },
             },
         ],
