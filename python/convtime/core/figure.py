@@ -271,7 +271,9 @@ def columns(**named: Sequence[Any]) -> Spec:
 def quantity(field: str, title: str, *, axis: Spec | None = None, **scale: Any) -> Spec:
     """Return the encoding of a numeric field, whose axis need not contain 0."""
     found = {"field": field, "type": "quantitative", "title": axis_title(title)}
-    return found | {"scale": {"zero": False, **scale}} | ({} if axis is None else {"axis": axis})
+    if scale.get("type") != "log":  # such a scale cannot contain 0, and Vega warns of the option
+        scale = {"zero": False, **scale}
+    return found | {"scale": scale} | ({} if axis is None else {"axis": axis})
 
 
 def series_color(names: Sequence[str]) -> Spec:
