@@ -9,10 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
-from convtime.core.text import printable
-
-#: Characters of a text that are shown; a name can have megabytes.
-LONGEST = 2000
+from convtime.core.text import shortened
 
 
 def render(blocks: Iterable[Block]) -> str:
@@ -53,7 +50,8 @@ class Writer:
             for place, row in enumerate(table.rows)
         ]
         head = self.cells("th", table.headers, table.headers, table.right)
-        return self.table(table.title, f"<tr>{head}</tr>" if table.headers else "", rows)
+        body, foot = rows[: len(rows) - table.footers], rows[len(rows) - table.footers :]
+        return self.table(table.title, f"<tr>{head}</tr>" if table.headers else "", body, foot)
 
     def cells(
         self, kind: str, cells: Sequence[Cell], headers: Sequence[Cell], right: Collection[str]
@@ -68,11 +66,11 @@ class Writer:
     def titled(self, title: str) -> str:
         return paragraph(title)
 
-    def table(self, title: str, head: str, rows: Sequence[str]) -> str:
+    def table(self, title: str, head: str, rows: Sequence[str], foot: Sequence[str] = ()) -> str:
         if not rows:
             return self.titled(title)
         caption = f"<caption>{safe(title)}</caption>" if title else ""
-        return f"<table>{caption}{head}{''.join(rows)}</table>"
+        return f"<table>{caption}{head}{''.join((*rows, *foot))}</table>"
 
     def side(self, *, right: bool) -> str:
         """Return the attribute that aligns a cell."""
@@ -87,9 +85,5 @@ def paragraph(text: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Escape text for HTML, and replace control characters such as text direction marks.
-
-    Long text is shortened, and its length is added.
-    """
-    shown = escape(printable(text[:LONGEST]))
-    return shown if len(text) <= LONGEST else f"{shown}… ({len(text):,} characters)"
+    """Escape text for HTML, and replace control characters such as text direction marks."""
+    return escape(shortened(text))

@@ -8,7 +8,7 @@ from html import escape
 
 from convtime.core import html
 from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table, answer_first
-from convtime.core.text import printable
+from convtime.core.text import shortened
 
 
 def render(blocks: Iterable[Block]) -> str:
@@ -24,15 +24,11 @@ def render(blocks: Iterable[Block]) -> str:
 
 
 def escaped(value: str) -> str:
-    """Return a string in one line, without HTML or Markdown markup and without links.
-
-    Long text is shortened, and its length is added.
-    """
-    line = printable(" ".join(value[: html.LONGEST].split()))
-    inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", escape(line, quote=False))
+    """Return a string in one line, without HTML or Markdown markup and without links."""
+    line = escape(shortened(" ".join(value.split())), quote=False)
+    inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", line)
     inert = re.sub(r"(?i)(https?|ftp|www)(?=[:.])", r"\1\\", inert)
-    inert = re.sub(r"^(\d*)([-+.)])(?=[\s-]|$)", r"\1\\\2", inert)  # lists and lines across
-    return inert if len(value) <= html.LONGEST else f"{inert}… ({len(value):,} characters)"
+    return re.sub(r"^(\d*)([-+.)])(?=[\s-]|$)", r"\1\\\2", inert)  # lists and lines across
 
 
 def _parts(block: Block) -> Iterator[str]:

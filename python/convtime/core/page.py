@@ -57,12 +57,14 @@ class Table(_Block):
         headers: headers of the columns; empty for a table without headers.
         rows: content of the cells.
         right: headers of right-aligned columns.
+        footers: number of last rows that summarize the others; a page sorts and filters only those.
         figures: for each row, figures that a report opens below it; empty for none.
     """
 
     headers: Sequence[str]
     rows: Iterable[Sequence[Cell]]
     right: Collection[str] = ()
+    footers: int = 0
     figures: Sequence[Sequence[Figure]] = ()
 
 

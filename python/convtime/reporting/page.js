@@ -59,15 +59,15 @@
   let filters = 0;
 
   function makeFilterable(table, rows) {
-    const texts = rows.map((row) => row.textContent.toLowerCase());
+    const texts = rows.map((row) => [...row.cells].map((cell) => cell.textContent).join("\n").toLowerCase());
     const told = element("output", { role: "status" }, `${rows.length.toLocaleString("en")} rows`);
     const input = element("input", { type: "search", id: `filter-${++filters}`, autocomplete: "off" });
     const label = element("label", { for: input.id }, "Filter rows");
     input.addEventListener("input", () => {
-      const words = input.value.toLowerCase().split(/\s+/);
+      const wanted = input.value.toLowerCase();
       let shown = 0;
       rows.forEach((row, place) => {
-        const fits = words.every((word) => texts[place].includes(word));
+        const fits = texts[place].includes(wanted);
         for (const each of [row, ...(opened.get(row) ?? [])]) each.hidden = !fits;
         shown += fits;
       });

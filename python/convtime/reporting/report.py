@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -123,14 +122,13 @@ def _resource(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-@functools.cache  # it takes a second
 def _library() -> str:
     """Return the JavaScript of Vega, Vega-Lite and Vega-Embed.
 
     Raises:
         MissingPackageError: the package that contains it is missing.
     """
-    bundle: str = _bundler().javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    bundle: str = _bundler().javascript_bundle()
     return bundle.replace("</script", "<\\/script")
 
 

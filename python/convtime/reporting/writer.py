@@ -9,6 +9,7 @@ from typing import Any
 from convtime.core import html
 from convtime.core.figure import Figure, config
 from convtime.core.page import Block, Table
+from convtime.core.text import shortened
 
 
 class PageWriter(html.Writer):
@@ -24,16 +25,17 @@ class PageWriter(html.Writer):
     def titled(self, title: str) -> str:
         return f"<h3>{html.safe(title)}</h3>" if title else ""
 
-    def table(self, title: str, head: str, rows: Sequence[str]) -> str:
+    def table(self, title: str, head: str, rows: Sequence[str], foot: Sequence[str] = ()) -> str:
         if not rows:
             return self.titled(title)
         told = html.safe(title or "table")
+        caption = f"<caption>{told}</caption>" if title else ""
+        parts = {"thead": head, "tbody": "".join(rows), "tfoot": "".join(foot)}
+        content = "".join(f"<{tag}>{part}</{tag}>" for tag, part in parts.items() if part)
         # Focusable, so that a keyboard can scroll it.
         return (
-            f'<div class="table" role="group" aria-label="{told}" tabindex="0"><table>'
-            f"{f'<caption>{told}</caption>' if title else ''}"
-            f"{f'<thead>{head}</thead>' if head else ''}<tbody>{''.join(rows)}</tbody>"
-            "</table></div>"
+            f'<div class="table" role="group" aria-label="{told}" tabindex="0">'
+            f"<table>{caption}{content}</table></div>"
         )
 
     def side(self, *, right: bool) -> str:
@@ -60,7 +62,8 @@ class PageWriter(html.Writer):
             values: list[Any] = []
             view = json.dumps(_without_values(figure.view, values), ensure_ascii=False)
             place = views.setdefault(view, len(views))
-            figures.append([figure.title, figure.key, figure.description, place, values])
+            told = map(shortened, (figure.title, figure.key, figure.description))
+            figures.append([*told, place, values])
         document = {
             "config": config("currentColor"),
             "views": [json.loads(view) for view in views],

@@ -34,7 +34,7 @@ def line(table: ComparisonTable) -> str:
 def printed(table: ComparisonTable) -> Iterator[Block]:
     """Yield the table of times, the verdict in words, and notes below them."""
     headers, rows = _cells(table)
-    yield Table(headers, rows, right=headers[:-1])
+    yield Table(headers, rows, right=headers[:-1], footers=len(rows) - len(table.points))
     yield Sentences(table.verdict, role="answer")
     yield Sentences(map(str, table.crossovers), role="answer")
     yield Sentences(_notes(table), role="caution")
