@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> None:
     results = {title: load(file) for title, file in _titles(files).items()}
     page = page_of(results, _different_schemas(files))
     if output == STANDARD_OUTPUT:
-        print_result(page)
+        print_result(page.rstrip("\n"))
     else:
         write_file(output, page)
 
