@@ -44,7 +44,7 @@
     const headers = [...table.tHead.rows[0].cells];
     headers.forEach((header, column) => {
       const button = element("button", { type: "button" }, ...header.childNodes);
-      if (!header.textContent) button.setAttribute("aria-label", `column ${column + 1}`);
+      if (!button.textContent) button.setAttribute("aria-label", `column ${column + 1}`);
       button.addEventListener("click", () => {
         const isDescending = header.getAttribute("aria-sort") === "ascending";
         for (const each of headers) each.removeAttribute("aria-sort");
