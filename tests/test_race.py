@@ -20,6 +20,7 @@ from convtime.cli import main
 from convtime.timing.condition import Condition
 from convtime.tuning import heats
 from tests.helpers import racers
+from tests.helpers.figures import table
 from tests.helpers.measurements import changed, make
 
 KERNEL = Condition("kernel", "auto")
@@ -268,7 +269,8 @@ class TestResult:
         assert "slow was dropped alone, after" in str(raced)
         assert repr(raced).startswith(f"<convtime.Race {raced.winner} wins with ")
         assert "round 1" in raced.details()
-        assert "<svg" in raced._repr_html_()
+        (figure,) = raced.figures()
+        assert {*table(figure, "middle")["row"]} > {f"{raced.winner}: baseline"}
 
     def test_finalists_are_judged_against_the_winner(self, raced: Race) -> None:
         for name in raced.rounds[-1].measurements:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from convtime import load
 from convtime.conv.compare import LayerResult, compare_layers
 from convtime.conv.plot import layers_figure
 from convtime.conv.problem import ConvLayer, ConvProblem
@@ -82,7 +81,8 @@ def test_without_vl_convert_only_pictures_fail(
         with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'") as raised:
             figure.save(tmp_path / "a.png")
         assert isinstance(raised.value, ImportError)  # as for data frames without pandas
-        assert set(figure._repr_mimebundle_()) == {"application/vnd.vegalite.v5+json", "text/plain"}
+        bundle, _ = figure._repr_mimebundle_()
+        assert set(bundle) == {"application/vnd.vegalite.v5+json", "text/plain"}
     assert "<svg" not in one._repr_html_()
     with pytest.raises(InputError, match="vl-convert-python"):
         check_plot("out.png")
@@ -333,7 +333,7 @@ def test_a_median_may_lie_outside_of_the_quartiles(results: list[LayerResult]) -
     assert mirrored.pytorch.median > mirrored.pytorch.quantile(0.75)
     times = table(layers_figure([tied, mirrored], "title"), "middle")
     for low, middle, high in zip(times["low"], times["middle"], times["high"], strict=True):
-        assert low <= middle <= high
+        assert low - 1e-4 <= middle <= high + 1e-4  # they are rounded
 
 
 def test_an_unbounded_interval_reaches_to_the_pictures_ends(results: list[LayerResult]) -> None:
@@ -376,5 +376,5 @@ def test_text_of_users_is_never_code() -> None:
 def test_figures_survive_storing_the_result(tmp_path: Path) -> None:
     one = measurement(activities=())
     one.save(tmp_path / "one.json")
-    again = load(tmp_path / "one.json")
+    again = Measurement.from_dict(json.loads((tmp_path / "one.json").read_text()))
     assert [each.spec for each in again.figures()] == [each.spec for each in one.figures()]

@@ -191,7 +191,7 @@ def _across(name: str, values: Sequence[Label]) -> _Across:
         encoding |= {"scale": {"domain": labels(map(str, values))}, "axis": {"labelAngle": 0}}
     elif is_geometric(numeric):
         ticks = {"values": numeric, "format": "~g"}
-        encoding = quantity("x", name, type="log", domain=ends, nice=False, axis=ticks)
+        encoding = quantity("x", name, type="log", domain=ends, axis=ticks)
     else:
         encoding = quantity("x", name, domain=ends)
     return _Across(name, places, encoding, bool(numeric))

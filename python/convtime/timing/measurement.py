@@ -485,10 +485,11 @@ class Measurement(codec.Stored, Shown, show=show):
         return forms.to_torch(self, label, sub_label, description)
 
     def plot_samples(self) -> Figure:
-        """Plot every sample in the order taken, with its clock, and the discarded ones to the side.
+        """Plot the samples in the order taken, with their clocks, and discarded ones to the side.
 
-        Vertical lines separate batches. For discarded samples, neither the clock nor the position
-        among the others is stored. Power is plotted if it was read (``conditions``).
+        Of more than 160 samples, a part is shown, with the extremes of each stretch. Vertical
+        lines separate batches. For discarded samples, neither the clock nor the position among the
+        others is stored. Power is plotted if it was read (``conditions``).
 
         Returns:
             A figure to save or show, e.g. ``measured.plot_samples().save("samples.png")``.

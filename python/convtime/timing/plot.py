@@ -93,8 +93,9 @@ def _range_without_outliers(
     if ordered[-1] - ordered[0] <= 3 * (high - low):
         low, high = float(ordered[0]), float(ordered[-1])
     low, high = min(low, median), max(high, median)
-    if low == high:
-        low, high = 0.999 * low, 1.001 * high or 1e-9
+    if high - low <= 1e-9 * high:
+        edge = max(1e-3 * high, 1e-12)
+        low, high = low - edge, high + edge
     return low, high, int(((samples < low) | (samples > high)).sum())
 
 

@@ -127,6 +127,6 @@ def _dots(points: Sequence[_Point], names: Sequence[str]) -> Spec:
 
 def _encoding() -> Spec:
     return {
-        "x": quantity("intensity", "arithmetic intensity (FLOP/byte)", type="log", nice=False),
+        "x": quantity("intensity", "arithmetic intensity (FLOP/byte)", type="log"),
         "y": quantity("rate", "rate (TFLOP/s)", type="log"),
     }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from convtime.core.figure import (
-    BLUE,
-    ORANGE,
     Figure,
     Spec,
     columns,
@@ -15,6 +13,7 @@ from convtime.core.figure import (
     microseconds,
     numbers,
     quantity,
+    series_color,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def _panel(found: PassEngines) -> Spec:
         **columns(
             engine=labels(each.tag for each, _ in timed),
             workspace=numbers([each.workspace_bytes or 0 for each, _ in timed], _MIB_PER_BYTE),
-            choice=[_CHOICE if each.tag == found.pytorch_tag else _OTHERS for each, _ in timed],
+            series=[_CHOICE if each.tag == found.pytorch_tag else _OTHERS for each, _ in timed],
             time=medians,
             **intervals([low for low, _ in ends], [high for _, high in ends], 1e6),
         ),
@@ -58,12 +57,7 @@ def _panel(found: PassEngines) -> Spec:
         "height": 240,
         "encoding": {
             "x": quantity("workspace", "workspace (MiB)", type="symlog"),
-            "color": {
-                "field": "choice",
-                "type": "nominal",
-                "title": None,
-                "scale": {"domain": [_CHOICE, _OTHERS], "range": [ORANGE, BLUE]},
-            },
+            "color": series_color([_CHOICE, _OTHERS]),
         },
         "layer": [
             {
@@ -75,7 +69,7 @@ def _panel(found: PassEngines) -> Spec:
                 "encoding": {
                     "y": time,
                     "shape": {
-                        "field": "choice",
+                        "field": "series",
                         "type": "nominal",
                         "title": None,
                         "scale": {"domain": [_CHOICE, _OTHERS], "range": ["square", "circle"]},
