@@ -46,6 +46,7 @@ def sampled(name: str, seconds: float = 1e-5, count: int = 40, **changes: Any) -
     noisy: dict[str, Any] = {
         "name": name,
         "seconds": tuple(seconds * chance.lognormvariate(0, 0.02) for _ in range(count)),
+        "discarded": (100 * seconds,),
         "batches": tuple(place // 10 for place in range(count)),
         "sm_clocks_hz": tuple(chance.uniform(1.8e9, 1.98e9) for _ in range(count)),
         "conditions": tuple(
