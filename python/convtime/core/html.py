@@ -5,7 +5,8 @@ The page's own colors apply, which makes results readable in light and dark them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from html import escape
 
 from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
@@ -45,9 +46,8 @@ class Writer:
     def rows(self, table: Table) -> str:
         """Return a table with its headers, if it has rows."""
         rows = [
-            f"<tr{self.row_attributes(table, place)}>"
-            f"{self.cells('td', row, table.headers or row, table.right)}</tr>"
-            for place, row in enumerate(table.rows)
+            f"<tr{attributes}>{self.cells('td', row, table.headers or row, table.right)}</tr>"
+            for row, attributes in zip(table.rows, self.row_attributes(table), strict=False)
         ]
         head = self.cells("th", table.headers, table.headers, table.right)
         body, foot = rows[: len(rows) - table.footers], rows[len(rows) - table.footers :]
@@ -76,8 +76,8 @@ class Writer:
         """Return the attribute that aligns a cell."""
         return f" style='text-align:{'right' if right else 'left'}'"
 
-    def row_attributes(self, table: Table, place: int) -> str:  # noqa: ARG002
-        return ""
+    def row_attributes(self, table: Table) -> Iterator[str]:  # noqa: ARG002
+        return itertools.repeat("")
 
 
 def paragraph(text: str) -> str:

@@ -44,8 +44,11 @@ def _parts(block: Block) -> Iterator[str]:
         case Table():
             yield from _table(block)
         case Details(blocks, summary):
-            # Markdown is not parsed in this line: it would show backslashes.
-            told = html.safe(summary or block.title or "details")
+            # Markdown is not parsed in this line: it would show backslashes. An empty comment
+            # ends what GitHub takes for the name of a user or an address.
+            told = re.sub(
+                "(@|:(?=//))", r"\1<!-- -->", html.safe(summary or block.title or "details")
+            )
             yield f"<details><summary>{told}</summary>"
             for inner in blocks:
                 yield from _parts(inner)

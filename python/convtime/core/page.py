@@ -58,14 +58,15 @@ class Table(_Block):
         rows: content of the cells.
         right: headers of right-aligned columns.
         footers: number of last rows that summarize the others; a page sorts and filters only those.
-        figures: for each row, figures that a report opens below it; empty for none.
+        figures: for each row, figures that a report opens below it; empty for none. Only a report
+            iterates over them.
     """
 
     headers: Sequence[str]
     rows: Iterable[Sequence[Cell]]
     right: Collection[str] = ()
     footers: int = 0
-    figures: Sequence[Sequence[Figure]] = ()
+    figures: Iterable[Sequence[Figure]] = ()
 
 
 @dataclasses.dataclass(frozen=True)

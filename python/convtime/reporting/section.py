@@ -43,13 +43,13 @@ class Section:
 
 def section_of(title: str, found: Found) -> Section:
     """Return the section of a result, or of several measurements by name."""
-    if isinstance(found, Mapping) and len(found) == 1:
-        (found,) = found.values()
-    measurements = measurements_of(found)
+    found = _single(found)
+    blocks = every_block(found)
     if isinstance(found, Mapping):
-        kind, blocks = counted(len(found), "measurement"), [*_each(measurements)]
+        kind = counted(len(found), "measurement")
     else:
-        kind, blocks = type(found).__name__, blocks_of(found)
+        kind = type(found).__name__
+        measurements = measurements_of(found)
         if measurements and not isinstance(found, Measurement):
             blocks.append(Details([*_each(measurements)], title="each measurement"))
     ordered = answer_first(blocks)
@@ -59,6 +59,17 @@ def section_of(title: str, found: Found) -> Section:
         dataclasses.replace(block, summary="") for block in ordered if isinstance(block, Details)
     ]
     return Section(title, kind, above, _figures(found), [*below, *_provenance(found)])
+
+
+def every_block(found: Found) -> list[Block]:
+    """Return the blocks of a result, or of several measurements by name, with an answer."""
+    found = _single(found)
+    return [*_each(found)] if isinstance(found, Mapping) else blocks_of(found)
+
+
+def _single(found: Found) -> Found:
+    """Return the only measurement of several."""
+    return next(iter(found.values())) if isinstance(found, Mapping) and len(found) == 1 else found
 
 
 def _figures(found: Found) -> list[Figure]:
@@ -83,9 +94,7 @@ def _each(measurements: Mapping[str, Measurement]) -> Iterator[Block]:
         )
         for name, measured in measurements.items()
     ]
-    figures = [
-        [*itertools.islice(measured.figures(), _FIGURES)] for measured in measurements.values()
-    ]
+    figures = ([*itertools.islice(each.figures(), _FIGURES)] for each in measurements.values())
     yield Table(_ROWS, rows, right=_ROWS[1:4], figures=figures)
     sheets: dict[str, Mapping[str, Cell]] = {
         name: {fact: told for fact, told in facts_of(each).items() if fact not in _SHOWN_IN_ROWS}

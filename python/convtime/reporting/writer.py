@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from convtime.core import html
@@ -41,11 +42,10 @@ class PageWriter(html.Writer):
     def side(self, *, right: bool) -> str:
         return ' class="right"' if right else ""
 
-    def row_attributes(self, table: Table, place: int) -> str:
-        if not table.figures:
-            return ""
-        numbers = " ".join(str(self._collect(figure)) for figure in table.figures[place])
-        return f' data-figures="{numbers}"'
+    def row_attributes(self, table: Table) -> Iterator[str]:
+        for figures in table.figures:
+            yield f' data-figures="{" ".join(str(self._collect(each)) for each in figures)}"'
+        yield from itertools.repeat("")
 
     def figure(self, figure: Figure) -> str:
         """Return the place of a figure, which the page draws."""
