@@ -152,7 +152,7 @@ class ModuleTimes(codec.Stored, Shown, show=show_modules):
         """Plot each module's time within the step and in isolation.
 
         Returns:
-            A figure to save or show, e.g. ``times.plot().savefig("modules.png")``.
+            A figure to save or show, e.g. ``times.plot().save("modules.png")``.
         """
         return modules_figure(self)
 
