@@ -21,12 +21,12 @@ from convtime.core.errors import InputError
 from convtime.core.text import printable
 from convtime.exchange.files import write_measurements
 from convtime.reporting.report import write_page
-from convtime.storage.load import _TYPES
+from convtime.storage.load import TYPES
 from tests.helpers.every_result import every_result, sampled
 
 pytest.importorskip("vl_convert")
 
-KINDS = ["Measurements", *_TYPES]
+KINDS = ["Measurements", *TYPES]
 HOSTILE = (
     "</script><script>hacked=1</script><img src=x onerror=hacked=1>\x1b[31m\u202e\"'&amp;|*_`$"
 )
@@ -324,7 +324,7 @@ def test_what_makes_results_hard_to_compare_is_said(folder: Path) -> None:
 # ---- results and the command ----
 
 
-@pytest.mark.parametrize("kind", _TYPES)
+@pytest.mark.parametrize("kind", TYPES)
 def test_a_result_writes_its_own_page(folder: Path, kind: str) -> None:
     result: Any = every_result()[kind]
     result.report(folder / "own.html")

@@ -23,12 +23,13 @@ from convtime.histories.run import HistoryRun
 from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Change
 from convtime.regression.compare_runs import compare_runs
-from convtime.storage.load import _TYPES
+from convtime.storage.load import TYPES
 from convtime.sweeps.comparison_plan import ComparisonPlan
 from convtime.sweeps.table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Ceilings, Measurement
 from convtime.timing.verdict import Ratio
+from convtime.tuning.plan_set import Choice, Facts, Operand, PlanProblem, Plans, StoredPlan
 from convtime.tuning.race_result import Dropped, Race
 from convtime.upgrading.causes import PassFacts
 from convtime.upgrading.result import LayerChange, Upgrade
@@ -82,6 +83,7 @@ def every_result(name: str = "relu") -> dict[str, Found]:
         "EngineTable": _engines(),
         "History": _history(name),
         "PeakMemory": PeakMemory(name, 8 << 20, 4 << 20, "cuda:0"),
+        "Plans": _plans(name),
         "Proof": Proof(
             "NVIDIA H200",
             "GPU-1",
@@ -103,9 +105,9 @@ def every_result(name: str = "relu") -> dict[str, Found]:
     }
     for kind in _EARLIER:
         document = json.loads((TESTS / "data" / "earlier" / f"{kind}.json").read_text())
-        kind_of = _TYPES[kind]
+        kind_of = TYPES[kind]
         found[kind] = kind_of.from_dict(_renamed(codec.document(kind, upgraded(document)), name))
-    assert found.keys() - {"Measurements"} == _TYPES.keys()
+    assert found.keys() - {"Measurements"} == TYPES.keys()
     return found
 
 
@@ -210,6 +212,32 @@ def _history(name: str) -> History:
         True,
     )
     return History(runs, (series,), 0.0005, (f"{name}: a file is damaged",))
+
+
+def _plans(name: str) -> Plans:
+    operand = Operand((8, 64, 28, 28), (50176, 784, 28, 1), 16)
+    problem = PlanProblem(
+        "fprop", "float16", operand, operand, operand, (1, 1), (1, 1), (1, 1), False, True
+    )
+    faster = Facts(
+        pytorch_tag="ConvFwd_eng1",
+        pytorch_seconds=2e-5,
+        seconds=1e-5,
+        speedup=Ratio(2.0, 1.9, 2.1),
+        error=1e-4,
+        pytorch_error=1e-4,
+        workspace_bytes=1 << 20,
+        repeats=True,
+        raced=9,
+        ties=("eng2",),
+        inexact=(("eng3", 1e-2),),
+        refused=(("eng4", name),),
+    )
+    entries = (
+        StoredPlan(name, problem, 90, 132, Choice("cudnn", 2), facts=faster),
+        StoredPlan(f"{name}, other", problem, 100, 148, Choice("pytorch")),
+    )
+    return Plans(entries, 0.01, {"gpu": "NVIDIA H200", "cudnn": "9.26.0"})
 
 
 def _upgrade(name: str) -> Upgrade:
