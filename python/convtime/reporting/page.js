@@ -2,7 +2,11 @@
 // The page of a report: sorts and filters its tables, and draws its figures when they come into view.
 // Text of users is only ever set as text. Without this script, the page still shows every table.
 (() => {
-  const SCALES = { s: 1, ms: 1e-3, µs: 1e-6, ns: 1e-9, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, k: 1e3, M: 1e6, G: 1e9 };
+  // Units that differ within a column.
+  const SCALES = {
+    ...{ ms: 1e-3, µs: 1e-6, ns: 1e-9, mJ: 1e-3, µJ: 1e-6 },
+    ...{ kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 },
+  };
   const NUMBER = /^([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?) ?([a-zA-Zµ]*)/;
   const FILTERED_FROM = 8; // rows
 
@@ -20,7 +24,7 @@
     const found = NUMBER.exec(text.replace("−", "-"));
     if (!found) return NaN;
     const [, digits, unit] = found;
-    return Number(digits.replaceAll(",", "")) * (SCALES[unit] ?? SCALES[unit[0]] ?? 1);
+    return Number(digits.replaceAll(",", "")) * (SCALES[unit] ?? 1);
   }
 
   /** Sort the rows by a column; rows whose cell is empty or no number among numbers are last. */
