@@ -33,9 +33,9 @@ def line(plans: Plans) -> str:
 
 def printed(plans: Plans) -> Iterator[Block]:
     """Yield a table with a row for each problem, and remarks."""
-    yield Line(line(plans))
+    yield Line(line(plans), role="answer")
     yield Table(("problem", "choice", *_RIGHT), [*map(_row, plans.entries)], right=_RIGHT)
-    yield Sentences(_sentences(plans))
+    yield Sentences(_sentences(plans), role="caution")
 
 
 def details(plans: Plans) -> Iterator[Block]:
