@@ -36,42 +36,42 @@ MODEL = """
 
     import torch
 
-    PLANTED = os.environ.get("PLANTED")
+    PLANTED = os.environ.get("PLANTED", "").split(",")
 
 
     class Sleepy(torch.nn.Conv2d):
         def forward(self, x):
-            time.sleep(0.05 if PLANTED == "sleep" else 0)
+            time.sleep(0.05 if "sleep" in PLANTED else 0)
             return super().forward(x)
 
 
     class Copying(torch.nn.Module):
         def forward(self, x):
-            return x.clone().relu() if PLANTED == "copy" else x.relu()
+            return x.clone().relu() if "copy" in PLANTED else x.relu()
 
 
     def model():
-        if PLANTED == "crash":
+        if "crash" in PLANTED:
             os.abort()
-        if PLANTED == "threads":
+        if "threads" in PLANTED:
             torch.set_num_threads(torch.get_num_threads() + 1)
-        if PLANTED == "flag":
+        if "flag" in PLANTED:
             torch.backends.mkldnn.set_flags(False)
-        padding = 2 if PLANTED == "padding" else 1
+        padding = 2 if "padding" in PLANTED else 1
         found = torch.nn.Sequential(
             Sleepy(3, 8, 3, padding=1),
             Copying(),
-            torch.nn.Conv2d(8, 8, 3, padding=padding),
-            torch.nn.ReLU(inplace=True),
             torch.nn.Conv2d(8, 8, 3, padding=1),
+            torch.nn.ReLU(inplace=True),
+            torch.nn.Conv2d(8, 8, 3, padding=padding),
             torch.nn.AdaptiveAvgPool2d(1),
             torch.nn.Flatten(),
             torch.nn.Linear(8, 2),
             torch.nn.Dropout(),
         )
-        if PLANTED == "layout":
-            found[4].to(memory_format=torch.channels_last)
-        if PLANTED == "dtype":
+        if "layout" in PLANTED:
+            found[2].to(memory_format=torch.channels_last)
+        if "dtype" in PLANTED:
             found[7].double()
             found[6] = Widened()
         return found
@@ -100,9 +100,56 @@ MODEL = """
         def forward(self, x):
             Crashing.calls += 1
             # The first call finds the layers; the second and third are of the whole step.
-            if PLANTED and Crashing.calls > 3 and torch.is_grad_enabled() is False:
+            if "crash-layer" in PLANTED and Crashing.calls > 3 and torch.is_grad_enabled() is False:
                 os.abort()
             return x * 2
+"""
+TESTS = """
+    import os
+    import time
+
+    import pytest
+    import torch
+
+    PLANTED = os.environ.get("PLANTED", "")
+
+
+    @pytest.fixture(scope="module")
+    def shared():
+        made = []
+        yield made
+        with open("shared.txt", "a") as file:
+            print(*made, file=file)
+
+
+    def test_first(shared, time_op):
+        shared.append("first")
+        print("not an answer")
+        time_op(time.sleep, 0.002 if PLANTED == "sleep" else 0.001, device="cpu")
+
+
+    def test_second(shared, compare):
+        shared.append("second")
+        ones = torch.ones(10)
+        compare({"a": lambda: ones + 1, "b": lambda: ones + (PLANTED != "sleep")}, device="cpu")
+
+
+    @pytest.mark.parametrize("size", [10])
+    def test_that_fails(size, time_op):
+        assert PLANTED != "sleep", "in the new one"
+        time_op(lambda: torch.ones(size))
+
+
+    @pytest.mark.skip(reason="for later")
+    def test_that_is_skipped(): ...
+
+
+    def test_without_time(): ...
+
+
+    if not PLANTED:
+        def test_removed(time_op):
+            time_op(lambda: torch.ones(10))
 """
 QUICK = ("--device", "cpu", "--budget", "0.01")
 
@@ -111,6 +158,8 @@ QUICK = ("--device", "cpu", "--budget", "0.01")
 def folder(tmp_path, monkeypatch):
     """A working directory with models that an environment variable changes."""
     (tmp_path / "planted_models.py").write_text(textwrap.dedent(MODEL))
+    (tmp_path / "test_planted.py").write_text(textwrap.dedent(TESTS))
+    (tmp_path / "test_broken.py").write_text("import no_such_module\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -239,25 +288,26 @@ def test_slow_layer_is_found_where_it_is(folder, planted):
 
 
 @pytest.mark.parametrize(
-    ("planted", "title", "cause"),
+    "planted",
     [
-        ("copy", "1 forward", "kernels"),
-        ("padding", "2 forward", "module"),
-        ("layout", "4 backward", "layout"),
-        ("dtype", "7 forward", "dtype"),
-        ("flag", "2 forward", "flag"),
-        ("threads", "2 forward", "threads"),
+        {"copy": "1 forward", "layout": "2 backward", "padding": "4 forward", "dtype": "7 forward"},
+        {"flag": "2 forward"},
+        {"threads": "2 forward"},
     ],
 )
-def test_planted_changes_have_their_cause_at_their_layer(folder, planted, title, cause):
-    found = upgraded(folder, planted, "--pairs", "0")
-    one = found[title]
-    assert cause_of(one.before, one.after, (found.before, found.after), None).cause == cause
+def test_planted_changes_have_their_cause_at_their_layer(folder, planted):
+    found = upgraded(folder, ",".join(planted), "--pairs", "0")
+    settings = (found.before, found.after)
+    expected = {"copy": "kernels", "padding": "module"}
+    for cause, title in planted.items():
+        one = found[title]
+        assert cause_of(one.before, one.after, settings, None).cause == expected.get(cause, cause)
     # The input's layer is unchanged, except by settings of the whole process.
     first = found["0 forward"]
-    expected = cause if cause in ("threads", "flag") else "unknown"
-    settings = (found.before, found.after)
-    assert cause_of(first.before, first.after, settings, None).cause == expected
+    of_process = {"flag", "threads"}.intersection(planted)
+    assert cause_of(first.before, first.after, settings, None).cause == "".join(
+        of_process or ["unknown"]
+    )
 
 
 def test_unchanged_model_has_equal_facts(folder):
@@ -270,6 +320,7 @@ def test_unchanged_model_has_equal_facts(folder):
         assert each.before.kernels == each.after.kernels
         assert each.before.error is None or each.before.error < 1e-5
     assert found["8 forward"].before.bits == ""  # dropout does not repeat
+    assert all(each.before.first_call_seconds > 0 for each in (*found.step, *found.layers))
     assert found["4 forward"].before.backend == "Mkldnn"
     assert "aten::addmm" in found["7 forward"].before.kernels
     assert "aten::sum" in found["5 forward"].before.kernels
@@ -282,6 +333,35 @@ def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_tim
     assert "the new interpreter: it ended by signal 6" in crashed.change.sentence
     assert found["0 forward"].change.ratio is not None
     assert found["2 backward"].change.ratio is not None
+
+
+def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
+    new = interpreter(folder, "sleep")
+    command = ["upgrade", "--old", sys.executable, "--new", new, "test_planted.py"]
+    wanted = ["--pairs", "1", "--json", "-", "--fail-on", "slower"]
+    assert cli.main([*command, *wanted]) == 1
+    found = Upgrade.from_dict(json.loads(capsys.readouterr().out))
+    slower = found["test_planted.py::test_first"]
+    assert slower.change.verdict == "slower"
+    assert "found twice" in slower.change.sentence
+    assert slower.cause.cause == "unknown"
+    assert slower.before.first_call_seconds < slower.after.first_call_seconds
+    assert slower.change.reproducer.endswith(f"--new {new} test_planted.py::test_first")
+    assert found.layers[0] == slower
+    second = found["test_planted.py::test_second b"]
+    assert second.change.ratio is not None
+    assert "differ" in second.different
+    failed = found["test_planted.py::test_that_fails[10]"].change
+    assert failed.verdict == "missing"
+    assert "the new interpreter: it failed (AssertionError: in the new one" in failed.sentence
+    removed = found["test_planted.py::test_removed"].change
+    assert "the new interpreter: it does not have this test" in removed.sentence
+    (skipped,) = found.failures
+    assert "test_that_is_skipped: the old interpreter: it was skipped (for later)" in skipped
+    assert any("test_without_time" in each for each in found.missing)
+    # Both tests of a run share the fixture of their module; only the first one was confirmed.
+    runs = Path("shared.txt").read_text().splitlines()
+    assert sorted(runs) == ["first", "first", "first second", "first second"]
 
 
 @pytest.mark.parametrize(
@@ -300,20 +380,36 @@ def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_tim
         (["planted_models:model", "--margin", "2"], "--margin must be a share"),
         (["conv2d:n1c1h4w4k1r1s1"], "--input requires a model"),
         (["conv2d:n1c1h4w4k1r1s1", "planted_models:model"], "MODEL must be one model"),
+        (["test_planted.py", "--layer", "0"], "--layer is for models"),
+        (
+            ["test_planted.py::test_no"],
+            "--old .*exit code 4 .*not found: .*test_planted.py::test_n",
+        ),
+        (["test_broken.py"], "--old .*cannot be collected .*No module named 'no_such_module'"),
+        (["test_planted.py", "--old", "{bare}"], "--old .*: convtime is not installed there"),
     ],
 )
 def test_bad_input_is_one_sentence(folder, capsys, arguments, said):
     no_torch = folder / "python-no-torch"
     no_torch.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     no_torch.chmod(0o755)
-    named = {"no_torch": str(no_torch), "crash": interpreter(folder, "crash")}
+    bare = folder / "python-bare"
+    (folder / "bare").mkdir()
+    (folder / "bare" / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['pytest_convtime'] = None\n"
+    )
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/bare exec "{sys.executable}" "$@"\n')
+    bare.chmod(0o755)
+    named = {"no_torch": no_torch, "crash": interpreter(folder, "crash"), "bare": bare}
     given = [each.format(**named) for each in arguments]
-    usual = {"--old": sys.executable, "--new": sys.executable, "--input": "2,3,16,16"}
+    usual = {"--old": sys.executable, "--new": sys.executable}
+    tests = any(each.startswith("test_") for each in given)
+    usual |= {} if tests else {"--input": "2,3,16,16"}
     for option, value in usual.items():
         given += [] if option in given else [option, value]
-    if not any("planted_models" in each or "conv2d" in each for each in given):
+    if not tests and not any("planted_models" in each or "conv2d" in each for each in given):
         given.append("planted_models:model")
-    assert cli.main(["upgrade", *given, *QUICK]) == 2
+    assert cli.main(["upgrade", *given, *([] if tests else QUICK)]) == 2
     error = capsys.readouterr().err.strip()
     assert len(error.splitlines()) == 1
     assert re.search(said, error), error
