@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from convtime.core.errors import InputError
 from convtime.regression.baseline import Baseline
-from convtime.regression.changes import Changes
+from convtime.regression.changes import Change, Changes
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.medians import standard_error
 from convtime.regression.noise import Repeats
@@ -57,17 +57,22 @@ def confirmed(
         missing.append(f"whether the findings repeat: {error}")
         pairs = len(runs)
     if runs:
-        again_judged = judged(runs, margin)
+        again_judged = judged(runs, margin, changes.changes)
         changes = changes.confirmed(again_judged)
         lost = suspects - {change.name for change in again_judged.changes}
         missing += [f"whether {name} repeats: it gave no time again" for name in sorted(lost)]
     return Confirmed(changes, pairs, tuple(missing))
 
 
-def judged(runs: Sequence[Run], margin: float) -> Changes:
+def judged(runs: Sequence[Run], margin: float, others: Collection[Change] = ()) -> Changes:
     """Judge the names that all pairs of processes have, from their ratios in each pair.
 
     A change of the machine between two pairs affects both times of a pair alike.
+
+    Args:
+        runs: the times of each pair.
+        margin: relative difference that counts as equal.
+        others: changes of names that these runs lack; see compare_runs.
     """
     names = [name for name in runs[0] if all(name in run for run in runs)]
     measured = [{name: runs[0][name][index] for name in names} for index in (0, 1)]
@@ -86,4 +91,4 @@ def judged(runs: Sequence[Run], margin: float) -> Changes:
             tuple(math.hypot(*map(standard_error, pair)) for pair in pairs),
         )
     before, after = (Baseline(*side) for side in zip(measured, repeats, strict=True))
-    return compare_runs(before, after, margin=margin)
+    return compare_runs(before, after, margin=margin, others=others)
