@@ -179,7 +179,7 @@ def upgraded(folder: Path, planted: str, *options: str, model: str = "model") ->
         [
             *("upgrade", "--old", sys.executable, "--new", interpreter(folder, planted)),
             *(f"planted_models:{model}", "--input", "2,3,16,16", *QUICK, "--json", str(file)),
-            *options,
+            *options,  # the last one counts
         ]
     )
     assert code == 0
@@ -324,6 +324,21 @@ def test_unchanged_model_has_equal_facts(folder):
     assert found["4 forward"].before.backend == "Mkldnn"
     assert "aten::addmm" in found["7 forward"].before.kernels
     assert "aten::sum" in found["5 forward"].before.kernels
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_plans_memory_and_clocks_are_known(folder):
+    found = upgraded(folder, "padding", "--pairs", "0", "--device", "cuda")
+    forward, backward = found["2 forward"].before, found["2 backward"].before
+    assert forward.plan.startswith("ConvFwd_eng")
+    assert [tag.partition("_")[0] for tag in backward.plan.split(", ")] == [
+        *("ConvBwdData", "ConvBwdFilter")
+    ]
+    assert forward.backend.startswith("Cudnn")
+    assert forward.memory_bytes > 0
+    assert found["3 forward"].before.plan == ""
+    assert not any("clock" in each for each in found.missing)
+    assert all(each.before.first_call_seconds > 0 for each in (*found.step, *found.layers))
 
 
 def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_timed(folder):

@@ -62,6 +62,11 @@ class Layer:
     arguments: Any
     first_forward_seconds: float | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether the module is one of torch's."""
+        return type(self.module).__module__.startswith("torch.nn.")
+
     def described(self) -> dict[str, Any]:
         """Describe the call by what decides its kernels."""
         blanks = [*_leaves(self.arguments, Blank)]
@@ -82,8 +87,7 @@ class Layer:
 
         A module of the user can have properties that its description does not show.
         """
-        plain = type(self.module).__module__.startswith("torch.nn.")
-        if not plain:
+        if not self.plain:
             return self.name
         weights = [Blank.of(each) for each in self.module.parameters()]
         return repr((self.module, blanks, weights))
@@ -269,6 +273,7 @@ class Probe:
             "load_model": self._load_model,
             "load_lines": self._load_lines,
             "facts": self._facts,
+            "build_plans": self._build_plans,
             "time": self._time,
         }
         return answers[question.pop("do")](**question)
@@ -375,8 +380,6 @@ class Probe:
             first = None  # its layers' backward passes came first
         peak = torch.cuda.max_memory_allocated(self.device) - used if on_gpu else None
         bits = fingerprint(results)
-        if on_gpu:
-            self._build_plans(one, which)
         again = Call(one, which, self.device)
         found = {
             "first_call_seconds": first,
@@ -390,19 +393,23 @@ class Probe:
             found["error"] = self._error(one, which)
         return found
 
-    def _build_plans(self, layer: Layer, which: str) -> None:
-        """Call the pass where cuDNN's plans are not cached, so that its frontend logs them.
+    def _build_plans(self, layer: str, which: str) -> dict[str, Any]:
+        """Call a pass where cuDNN's plans are not cached, so that its frontend logs them.
 
         torch caches plans per thread, and runs backward passes in threads of its own.
         """
+        one = self.layers[layer]
+        if one.plain and not backend(one, self.device).startswith("Cudnn"):
+            return {}
 
         def call() -> None:
             self._synchronize()  # some engines need the thread to have a CUDA context
             with torch.autograd.set_multithreading_enabled(False):
-                Call(layer, which, self.device)()
+                Call(one, which, self.device)()
 
         with ThreadPoolExecutor(1) as fresh:
             fresh.submit(call).result()
+        return {}
 
     def _error(self, layer: Layer, which: str) -> float | None:
         """Return the largest error, compared with float64, over the largest magnitude.

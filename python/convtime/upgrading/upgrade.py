@@ -85,15 +85,15 @@ def upgrade(
         InputError: an interpreter cannot be used, or does not have the named layers.
     """
     with interpreters.pair(logs=True) as sides:
+        environments = sides[0].environment, sides[1].environment
+        on_gpu = environments[0]["gpu_uuid"] is not None
         passes = _passes(sides, layers)
         known = {}
         # The layers come before the step, which would make their first calls.
         for index, each in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
             tell("facts", index, len(passes))
-            known[each.title] = _known(each, sides)
+            known[each.title] = _known(each, sides, on_gpu=on_gpu)
         settings = (sides[0].settings(), sides[1].settings())
-        environments = sides[0].environment, sides[1].environment
-        on_gpu = environments[0]["gpu_uuid"] is not None
         missing = tuple(_missing(sides, on_gpu=on_gpu))
     timed = [each for each in passes if not any(known[each.title].failures)]
     gpus = [f"GPU-{environments[0]['gpu_uuid']}"] if on_gpu else []
@@ -152,7 +152,7 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
     ]
 
 
-def _known(each: _Pass, sides: tuple[Side, Side]) -> _Known:
+def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
     known = _Known([None, None], ["", ""])
     for index, side in enumerate(sides):
         described = {one["name"]: one for one in side.loaded["layers"]}.get(each.layers[0])
@@ -160,13 +160,15 @@ def _known(each: _Pass, sides: tuple[Side, Side]) -> _Known:
             known.failures[index] = f"the {side.which} interpreter does not have it"
             continue
         try:
-            facts, plans = side.ask_with_plans("facts", **each.question)
+            facts = side.ask("facts", **each.question)
+            plan = ""
+            if on_gpu and each.layers[0] != STEP:  # the step has the plans of all layers
+                _, plan = side.ask_with_plans("build_plans", **each.question)
         except FailedError as error:
             known.failures[index] = str(error)
             continue
         call = {what: described[what] for what in ("module", "dtype", "sizes", "layout")}
         facts["kernels"] = tuple(facts["kernels"])
-        plan = "" if each.layers[0] == STEP else plans  # the step has those of all layers
         known.facts[index] = PassFacts(**call, **facts, plan=plan)
     return known
 
