@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convtime.core import html, text
-from convtime.core.page import Block, Details, Facts, Line, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
 
 SPEEDS = Table(("name", "time"), [("<a>", "1 s"), ("b", ("10 s", "20 s"))], right=("time",))
 
@@ -42,12 +42,16 @@ SPEEDS = Table(("name", "time"), [("<a>", "1 s"), ("b", ("10 s", "20 s"))], righ
             "<p>notes</p><ul><li>one &amp; two</li><li>three</li></ul>",
         ),
         (Sentences([]), "", ""),
-        (Picture("<svg/>", title="bars"), "", "<p>bars</p><svg/>"),
         (
             Details([Line("one"), Sentences(["two"], title="below", indent=0)], title="<all>"),
             "<all>\n  one\n\n  below\n  two",
             "<details><summary>&lt;all&gt;</summary><p>one</p><p>below</p><ul><li>two</li></ul>"
             "</details>",
+        ),
+        (
+            Details([Line("one")], title="all", summary="short"),
+            "all\n  one",
+            "<details><summary>short</summary><p>one</p></details>",
         ),
         (
             Details([Line("one")]),
@@ -63,7 +67,7 @@ def test_a_block_is_text_and_html(block: Block, printed: str, page: str) -> None
 
 def test_an_empty_line_separates_blocks_that_are_not_tight() -> None:
     blocks = (
-        Sentences([], tight=True), Line("one"), Picture("<svg/>"), Table(("",), []),
+        Sentences([], tight=True), Line("one"), Table(("",), []),
         Line("two"), Line("three", tight=True),
     )  # fmt: skip
     assert text.render(blocks) == "one\n\ntwo\nthree"

@@ -26,6 +26,7 @@ _COMMANDS = {
     "diagnose": "explain a statement's time and its variation",
     "conv": "time PyTorch's convolution layers against convtime's",
     "engines": "time every engine that cuDNN has for a convolution",
+    "tune": "choose cuDNN's plans for convolutions",
     "sweep": "time statements or convolutions over axes: sizes, dtypes, options, iterations",
     "counters": "read hardware counters of a statement's kernels",
     "show": "print a file of results",

@@ -26,7 +26,6 @@ from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
-from convtime.sweeps import plot
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
 from convtime.sweeps.compare_over import How, run
 from convtime.sweeps.table import ComparisonTable
@@ -123,7 +122,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.confirm and compared.others:
         compared = dataclasses.replace(compared, confirmation=_confirmation(options))
     code, why = judge(compared.findings, options)
-    drawn = {"plot": lambda: plot.draw(compared, options.plot.suffix)}
+    drawn = {"plot": lambda: compared.plot().content(options.plot.suffix)}
     snippet.deliver(options, compared, device, why, **drawn)
     return code
 
@@ -218,7 +217,7 @@ def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int
         "markdown": table.to_markdown,
     }
     if table.measurements:
-        files["plot"] = lambda: plot.draw(table, options.plot.suffix)
+        files["plot"] = lambda: table.plot().content(options.plot.suffix)
     snippet.deliver(options, table, device, why, **files)
     if not table.measurements:
         point = table.failed[0]

@@ -14,6 +14,7 @@ from typing import TextIO
 
 from convtime.cli import arguments
 from convtime.core.errors import InputError
+from convtime.core.figure import check_plot
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.core.shown import Shown
 
@@ -43,7 +44,7 @@ def add_outputs(
     if table:
         output = functools.partial(parser.add_argument, type=arguments.file_name)
         output("--csv", metavar="FILE", help="write the table")
-        output("--plot", metavar="FILE", help="plot the result: PNG, SVG or PDF")
+        output("--plot", metavar="FILE", help="plot the result: PNG, SVG, PDF or JSON")
 
 
 def check_outputs(
@@ -74,9 +75,7 @@ def check_outputs(
     for path in filter(None, files.values()):
         check_writable(path)
     if files["--plot"]:
-        from convtime.core import plot
-
-        plot.check_plot(files["--plot"])
+        check_plot(files["--plot"])
 
 
 def tell(text: str) -> None:

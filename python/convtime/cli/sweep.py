@@ -29,7 +29,6 @@ from convtime.conv.problem_line import ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
-from convtime.sweeps import plot
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS
@@ -123,7 +122,7 @@ def _run(options: argparse.Namespace) -> None:
         )
     files: dict[str, Callable[[], str | bytes]] = {"csv": swept.to_csv}
     if swept.measurements:
-        files["plot"] = lambda: plot.draw(swept, options.plot.suffix)
+        files["plot"] = lambda: swept.plot().content(options.plot.suffix)
     snippet.deliver(options, swept, device, **files)
     if not swept.measurements:
         first = swept.failed[0]

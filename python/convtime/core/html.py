@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
-from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Sentences, Table
+from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
 from convtime.core.text import printable
 
 
@@ -31,11 +31,9 @@ def _block(block: Block) -> str:
         case Sentences(texts):
             items = "".join(f"<li>{_safe(text)}</li>" for text in texts)
             return _paragraph(block.title) + (f"<ul>{items}</ul>" if items else "")
-        case Picture(svg):
-            return _paragraph(block.title) + svg
-        case Details(blocks):
-            summary = _safe(block.title or "details")
-            return f"<details><summary>{summary}</summary>{render(blocks)}</details>"
+        case Details(blocks, summary):
+            told = _safe(summary or block.title or "details")
+            return f"<details><summary>{told}</summary>{render(blocks)}</details>"
 
 
 def _paragraph(text: str) -> str:

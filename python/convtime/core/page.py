@@ -62,17 +62,16 @@ class Sentences(_Block):
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture(_Block):
-    """A picture of :mod:`convtime.core.svg`, which text leaves out together with its title."""
-
-    svg: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Details(_Block):
-    """Blocks that HTML collapses under the title."""
+    """Blocks that HTML collapses.
+
+    Args:
+        blocks: the content.
+        summary: what HTML shows of it. Default: the title, or else "details".
+    """
 
     blocks: Iterable[Block]
+    summary: str = ""
 
 
-Block = Line | Facts | Table | Sentences | Picture | Details
+Block = Line | Facts | Table | Sentences | Details

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from convtime.core import html, text
+
+if TYPE_CHECKING:
+    from convtime.core.figure import Figure
 
 
 class Shown:
@@ -37,5 +42,10 @@ class Shown:
         """Return all known facts as text."""
         return text.render(self._show.details(self))
 
+    def figures(self) -> Iterable[Figure]:
+        """Return the figures of this result, the most informative first."""
+        return ()
+
     def _repr_html_(self) -> str:
-        return html.render(self._show.details(self))
+        page = html.render(self._show.details(self))
+        return page + "".join(figure.inline() for figure in itertools.islice(self.figures(), 1))

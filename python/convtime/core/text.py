@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Sentences, Table
+from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
 
 _UNBOUNDED = 100_000  # columns
 # Minimum widths to which long words may be broken, tried in this order until the table fits.
@@ -39,8 +39,6 @@ def render(blocks: Iterable[Block], indent: int = 0) -> str:
     """Return a page as text, with an empty line between blocks."""
     page = ""
     for block in blocks:
-        if isinstance(block, Picture):
-            continue
         below = block.indent
         if below is None:
             below = 2 if block.title else 0

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
-from convtime.core.page import Block, Details, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_estimate, format_seconds
 from convtime.counting.kernel_counters import Counters, KernelCounters
@@ -33,14 +32,8 @@ def line(times: ModuleTimes) -> str:
 
 
 def printed(times: ModuleTimes) -> Iterator[Block]:
-    """Yield a table with a row per pass, the ratios, and remarks below it."""
+    """Yield a table with a row per pass, and remarks below it."""
     yield Table(_headers(times), _rows(times), right=_RIGHT)
-    ratios = [
-        svg.Estimate(_title(timed), timed.ratio.value, timed.ratio.low, timed.ratio.high)
-        for timed in times.passes
-        if timed.ratio is not None
-    ]
-    yield Picture(svg.ratios(ratios, times.margin))
     yield Sentences(_remarks(times))
 
 

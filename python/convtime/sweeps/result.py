@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.regression.changes import Change
 from convtime.sweeps import show
@@ -19,10 +20,10 @@ from convtime.sweeps.plot import sweep_figure
 from convtime.sweeps.rows import COLUMNS, kernel_names, metrics, rows
 from convtime.timing import forms
 from convtime.timing.measurement import Measurement
+from convtime.timing.roofline import rooflines
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -155,10 +156,21 @@ class Sweep(codec.Stored, Shown, show=show):
                 whole calls.
 
         Returns:
-            A figure to save or show, e.g. ``swept.plot().savefig("sweep.png")``.
+            A figure to save or show, e.g. ``swept.plot().save("sweep.png")``.
 
         Raises:
-            ValueError: the axis, a quantity or the kernel is unknown, nothing was measured, or
-                matplotlib is missing.
+            ValueError: the axis, a quantity or the kernel is unknown, nothing was measured.
         """
         return sweep_figure(self, x, quantities, kernel)
+
+    def figures(self) -> Iterator[Figure]:
+        if self.measurements:
+            yield self.plot()
+        yield from rooflines(
+            ", ".join(self.plan.applications),
+            (
+                (point.application, point.name, point.measurement)
+                for point in self.points
+                if point.measurement is not None
+            ),
+        )

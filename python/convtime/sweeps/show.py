@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core import svg
-from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Facts, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.sweeps.drift import drift_sentence
@@ -50,7 +49,6 @@ def point_line(point: SweepPoint) -> str:
 def printed(swept: Sweep) -> Iterator[Block]:
     """Yield a table of the times, and notes below it."""
     yield _with_axes(swept, _TIMES, _times)
-    yield from _pictures(swept)
     yield Sentences(_sentences(swept))
 
 
@@ -60,24 +58,6 @@ def details(swept: Sweep) -> Iterator[Block]:
     if swept.metrics:
         yield _counted(swept)
     yield Details([_controls(swept), Facts(_facts(swept))])
-
-
-def _pictures(swept: Sweep) -> Iterator[Picture]:
-    """Yield a picture of each measured application's medians, in the order of the table."""
-    for application in swept.plan.applications:
-        yield from course_of(
-            application,
-            [point.measurement for point in swept.points if point.application == application],
-        )
-
-
-def course_of(title: str, measurements: Sequence[Measurement | None]) -> Iterator[Picture]:
-    """Yield a picture of medians, with gaps at points without measurements, if there is one."""
-    medians = [None if measured is None else measured.median for measured in measurements]
-    known = [median for median in medians if median is not None]
-    if known:
-        ends = (format_seconds(min(known)), format_seconds(max(known)))
-        yield Picture(svg.course(range(len(medians)), medians, ends), title=title)
 
 
 def _times(point: SweepPoint) -> list[str]:

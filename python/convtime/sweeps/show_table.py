@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
 from convtime.core.markdown import escaped
-from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Facts, Sentences, Table
 from convtime.core.text import counted, printable
 from convtime.sweeps.drift import drift_sentence
-from convtime.sweeps.show import common_conditions, course_of, named, not_measured, plan_facts
+from convtime.sweeps.show import common_conditions, named, not_measured, plan_facts
 from convtime.sweeps.table_rows import rows_at
 from convtime.timing.show import estimate, grouped, reservations
 
@@ -36,12 +35,6 @@ def line(table: ComparisonTable) -> str:
 def printed(table: ComparisonTable) -> Iterator[Block]:
     """Yield the table of times, the verdict in words, and notes below them."""
     yield _times(table)
-    means = [
-        svg.Estimate(name, mean.value, mean.low, mean.high) for name, mean in table.geomeans.items()
-    ]
-    if means:
-        title = f"geometric means of the ratios to {table.plan.baseline}"
-        yield Picture(svg.ratios(means, table.plan.margin), title=title)
     yield Sentences(table.verdict)
     yield Sentences(map(str, table.crossovers))
     yield Sentences(_notes(table))
@@ -50,14 +43,6 @@ def printed(table: ComparisonTable) -> Iterator[Block]:
 def details(table: ComparisonTable) -> Iterator[Block]:
     """Yield :func:`printed`, the ratios, the rates, the control's visits, and the plan."""
     yield from printed(table)
-    for name in table.candidates:
-        yield from course_of(
-            name,
-            [
-                None if point.comparison is None else point.comparison.measurements.get(name)
-                for point in table.points
-            ],
-        )
     yield Details([_ratios(table), *_rates(table), _controls(table), Facts(_facts(table))])
 
 

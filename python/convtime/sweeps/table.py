@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.regression.significance import geomean
 from convtime.sweeps import show_table
@@ -22,12 +23,19 @@ from convtime.sweeps.crossovers import (
 )
 from convtime.sweeps.drift import DRIFT_MARGIN, drift_of
 from convtime.sweeps.outcomes import Outcome, Row, logarithm, rows_of
-from convtime.sweeps.plot import main_axis, numbers_of, others_than, table_figure
+from convtime.sweeps.plot import (
+    geomeans_figure,
+    main_axis,
+    numbers_of,
+    others_than,
+    table_figure,
+)
 from convtime.sweeps.table_rows import columns_of, rows_at
 from convtime.sweeps.words import listed, verdict_along
 from convtime.timing import forms
 from convtime.timing.comparison import FINDS, findings_of
 from convtime.timing.measurement import Measurement
+from convtime.timing.roofline import rooflines
 from convtime.timing.verdict import (
     Failure,
     Finding,
@@ -39,7 +47,6 @@ from convtime.timing.verdict import (
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
     from convtime.regression.changes import Change
 
@@ -367,9 +374,24 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
             x: the axis. Default: the first numeric axis, or the first axis.
 
         Returns:
-            A figure to save or show, e.g. ``table.plot().savefig("table.png")``.
+            A figure to save or show, e.g. ``table.plot().save("table.png")``.
 
         Raises:
-            ValueError: the axis is unknown, nothing was measured, or matplotlib is missing.
+            ValueError: the axis is unknown, nothing was measured.
         """
         return table_figure(self, x)
+
+    def figures(self) -> Iterator[Figure]:
+        if self.measurements:
+            yield self.plot()
+        if self.geomeans:
+            yield geomeans_figure(self)
+        yield from rooflines(
+            ", ".join(self.candidates),
+            (
+                (name, f"{name} {point.name}", point.comparison.measurements[name])
+                for point in self.points
+                if point.comparison is not None
+                for name in self.timed_at(point)
+            ),
+        )

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
-from convtime.core.page import Block, Cell, Details, Facts, Picture, Sentences, Table
+from convtime.core.page import Block, Cell, Details, Facts, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
@@ -35,13 +34,6 @@ def line(compared: Comparison) -> str:
 def printed(compared: Comparison) -> Iterator[Block]:
     """Yield a table with the meaning of each verdict and further notes below it."""
     yield _table(compared)
-    ratios = [
-        svg.Estimate(name, ratio.value, ratio.low, ratio.high)
-        for name in _in_order(compared)
-        if name != compared.baseline and _verdict(compared, name)
-        for ratio in [compared.ratio(name)]
-    ]
-    yield Picture(svg.ratios(ratios, compared.margin))
     yield Sentences(_sentences(compared))
 
 
