@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from convtime import cli, load
+from convtime.exchange.unknown import of_samples
 from convtime.regression.attribution import Attribution
 from convtime.regression.changes import Change
+from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
+from convtime.upgrading.confirming import confirmed, judged
 from convtime.upgrading.result import LayerChange, Upgrade
 
 FACTS = PassFacts(
@@ -161,6 +164,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "test_planted.py").write_text(textwrap.dedent(TESTS))
     (tmp_path / "test_broken.py").write_text("import no_such_module\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of both processes, next to those of other tests
     return tmp_path
 
 
@@ -275,9 +279,42 @@ def test_findings_are_verdicts_and_other_bits():
         _ = example()["relu backward"]
 
 
-@pytest.mark.parametrize("planted", ["sleep"])
-def test_slow_layer_is_found_where_it_is(folder, planted):
-    found = upgraded(folder, planted, "--layer", "0", "--layer", "2", "--markdown", "found.md")
+def pair_of(speed: float, ratio: float) -> dict[str, tuple[Measurement, Measurement]]:
+    """Times of one pair of processes, on a machine of some speed."""
+    noise = [1 + 0.002 * (index % 5 - 2) for index in range(40)]
+    measured = (
+        of_samples("0", [factor * speed * each for each in noise], "a test", {}, device="cpu")
+        for factor in (1e-3, 1e-3 * ratio)
+    )
+    old, new = measured
+    return {"0": (old, new)}
+
+
+def test_findings_are_confirmed_from_the_ratios_within_each_pair():
+    speeds = (1.0, 1.3, 0.8)
+    (change,) = judged([pair_of(speed, 1.05) for speed in speeds], 0.01).changes
+    assert change.verdict == "slower"
+    assert change.ratio.value == pytest.approx(1.05)
+    (change,) = judged([pair_of(1.0, ratio) for ratio in (0.9, 1.05, 1.2)], 0.01).changes
+    assert change.verdict == "uncertain"  # the pairs disagree
+    asked = []
+
+    def again(names, pair):
+        asked.append((names, pair))
+        return pair_of(1.0, 1.0 if pair == 1 else 1.001)
+
+    found = confirmed(pair_of(1.0, 1.05), again, 0.02, 2)
+    assert asked == [({"0"}, 1), ({"0"}, 2)]
+    assert found.changes.changes[0].verdict == "same"
+    assert "at first slower" in found.changes.changes[0].sentence
+    assert confirmed(pair_of(1.0, 1.05), lambda *_: {}, 0.02, 1).missing == (
+        "whether 0 repeats: it gave no time again",
+    )
+
+
+def test_slow_layer_is_found_where_it_is(folder):
+    options = ("--layer", "0", "--layer", "2", "--pairs", "1", "--markdown", "found.md")
+    found = upgraded(folder, "sleep", *options)
     assert found["0 forward"].change.verdict == "slower"
     assert found["0 forward"].cause.cause == "unknown"
     assert found.layers[0].title == "0 forward"  # it costs the most
@@ -430,7 +467,7 @@ def test_bad_input_is_one_sentence(folder, capsys, arguments, said):
     assert re.search(said, error), error
 
 
-def test_convolutions_in_one_line_are_compared_without_a_step(capsys):
+def test_convolutions_in_one_line_are_compared_without_a_step(folder, capsys):
     lines = ["conv2d:n2c4h8w8k4r3s3p1:float64:nhwc:bias", "conv_transpose1d:n2c4w9k2s2stride2"]
     interpreters = ["--old", sys.executable, "--new", sys.executable]
     assert cli.main(["upgrade", *interpreters, *lines, *QUICK, "--pairs", "0", "--json", "-"]) == 0
