@@ -381,7 +381,8 @@ class _Again(Recorder):
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
         asked = json.loads(Path(config.option.convtime_again).read_text(encoding="utf-8"))
-        self._tests, self._output = set(asked["tests"]), Path(asked["output"])
+        self._tests: list[str] | None = asked["tests"]  # None for all
+        self._output = Path(asked["output"])
         self._adds_reproducers = bool(asked["reproducers"])
 
     def record(
@@ -395,7 +396,9 @@ class _Again(Recorder):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if item.nodeid in self._tests]
+        if self._tests is not None:
+            asked = set(self._tests)
+            items[:] = [item for item in items if item.nodeid in asked]
 
     def pytest_sessionfinish(self) -> None:
         self._output.write_text(json.dumps(self.document()), encoding="utf-8")

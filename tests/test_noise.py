@@ -251,7 +251,7 @@ def counted(instructions: float, cycles: float = 2e6) -> tuple[HostReading, ...]
         ({}, {"disturbance": "was preempted"}, {}, "noise", "later run was preempted"),
         ({"host": counted(1e6)}, {"host": counted(1e6), "disturbance": "x"}, CODE, "noise", "x"),
         ({}, {"disturbance": "x"}, CODE, "code", "commit"),  # whether it computes more is unknown
-        ({"disturbance": "x"}, {"disturbance": "x"}, {"git": None}, "code", "not recorded"),
+        ({"disturbance": "x"}, {"disturbance": "x"}, {"git": None}, "code", "unknown"),
         ({}, {}, {"load_average": 9.0}, "noise", "load average: 1.0 → 9.0"),
     ],
 )

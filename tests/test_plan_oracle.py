@@ -10,7 +10,7 @@ from convtime.conv import plan_oracle
 from convtime.conv.call import PASSES, ConvCall, TensorLayout
 from convtime.conv.flags import Flags
 from convtime.conv.plan_choice import Plan, TensorDescriptor
-from convtime.conv.plan_log import PlanLog, parse_log
+from convtime.conv.plan_log import PlanLog, kept_tags, parse_log
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core import codec
 
@@ -98,6 +98,15 @@ def test_a_plan_that_is_built_twice_is_refused_once():
     assert (log.plan.tag, log.plan.refused) == ("ConvFwd_eng1", ("ConvFwd_eng2",))
     log = parse_log(plan("ConvFwd_eng1") + plan("ConvFwd_eng1") + plan("ConvFwd_eng2"))
     assert (log.plan.tag, log.plan.refused) == ("ConvFwd_eng2", ("ConvFwd_eng1",))
+
+
+def test_each_operation_of_a_pass_keeps_its_last_or_its_fastest_plan():
+    built = [plan(f"ConvBwd{which}_eng{index}") for which in ("Data", "Filter") for index in (1, 2)]
+    assert kept_tags("".join(built)) == ("ConvBwdData_eng2", "ConvBwdFilter_eng2")
+    times = {"Data_eng1": 0.1, "Data_eng2": 0.2, "Filter_eng1": 0.2, "Filter_eng2": 0.1}
+    took = [f"Plan ConvBwd{tag} took {time:>10}\n" for tag, time in times.items()]
+    assert kept_tags("".join(built + took)) == ("ConvBwdData_eng1", "ConvBwdFilter_eng2")
+    assert kept_tags("") == ()
 
 
 def benchmark_log(*times):

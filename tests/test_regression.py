@@ -508,6 +508,27 @@ def test_what_counts_is_what_a_second_look_bears_out() -> None:
     assert found["calm"] == first["calm"]
 
 
+def test_suspects_that_are_slower_alike_are_not_the_hardware_if_others_are_unchanged() -> None:
+    rng = np.random.default_rng(0)
+    factors = {f"slow {n}": 1.1 for n in range(6)} | {f"same {n}": 1.0 for n in range(10)}
+    before = {name: noisy(rng) for name in factors}
+    after = {name: noisy(rng, 1e-5 * factor) for name, factor in factors.items()}
+    first = compare_runs(before, after)
+    slower = {change.name for change in first.of("slower")}
+    assert slower == {name for name in factors if name.startswith("slow")}
+    suspects = [{name: run[name] for name in slower} for run in (before, after)]
+    causes = {
+        others: {
+            change.attribution.cause
+            for change in compare_runs(*suspects, others=others).changes
+            if change.attribution is not None
+        }
+        for others in ((), first.changes)
+    }
+    assert causes[()] == {"hardware or clocks"}
+    assert "hardware or clocks" not in causes[first.changes]
+
+
 def test_exit_codes() -> None:
     rng = np.random.default_rng(9)
     base = {"x": noisy(rng), "y": noisy(rng)}

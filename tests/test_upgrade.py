@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from convtime import cli, load
+from convtime.exchange.unknown import of_samples
 from convtime.regression.attribution import Attribution
 from convtime.regression.changes import Change
+from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
+from convtime.upgrading.confirming import confirmed, judged
 from convtime.upgrading.result import LayerChange, Upgrade
 
 FACTS = PassFacts(
@@ -36,42 +39,42 @@ MODEL = """
 
     import torch
 
-    PLANTED = os.environ.get("PLANTED")
+    PLANTED = os.environ.get("PLANTED", "").split(",")
 
 
     class Sleepy(torch.nn.Conv2d):
         def forward(self, x):
-            time.sleep(0.05 if PLANTED == "sleep" else 0)
+            time.sleep(0.05 if "sleep" in PLANTED else 0)
             return super().forward(x)
 
 
     class Copying(torch.nn.Module):
         def forward(self, x):
-            return x.clone().relu() if PLANTED == "copy" else x.relu()
+            return x.clone().relu() if "copy" in PLANTED else x.relu()
 
 
     def model():
-        if PLANTED == "crash":
+        if "crash" in PLANTED:
             os.abort()
-        if PLANTED == "threads":
+        if "threads" in PLANTED:
             torch.set_num_threads(torch.get_num_threads() + 1)
-        if PLANTED == "flag":
+        if "flag" in PLANTED:
             torch.backends.mkldnn.set_flags(False)
-        padding = 2 if PLANTED == "padding" else 1
+        padding = 2 if "padding" in PLANTED else 1
         found = torch.nn.Sequential(
             Sleepy(3, 8, 3, padding=1),
             Copying(),
-            torch.nn.Conv2d(8, 8, 3, padding=padding),
-            torch.nn.ReLU(inplace=True),
             torch.nn.Conv2d(8, 8, 3, padding=1),
+            torch.nn.ReLU(inplace=True),
+            torch.nn.Conv2d(8, 8, 3, padding=padding),
             torch.nn.AdaptiveAvgPool2d(1),
             torch.nn.Flatten(),
             torch.nn.Linear(8, 2),
             torch.nn.Dropout(),
         )
-        if PLANTED == "layout":
-            found[4].to(memory_format=torch.channels_last)
-        if PLANTED == "dtype":
+        if "layout" in PLANTED:
+            found[2].to(memory_format=torch.channels_last)
+        if "dtype" in PLANTED:
             found[7].double()
             found[6] = Widened()
         return found
@@ -100,9 +103,56 @@ MODEL = """
         def forward(self, x):
             Crashing.calls += 1
             # The first call finds the layers; the second and third are of the whole step.
-            if PLANTED and Crashing.calls > 3 and torch.is_grad_enabled() is False:
+            if "crash-layer" in PLANTED and Crashing.calls > 3 and torch.is_grad_enabled() is False:
                 os.abort()
             return x * 2
+"""
+TESTS = """
+    import os
+    import time
+
+    import pytest
+    import torch
+
+    PLANTED = os.environ.get("PLANTED", "")
+
+
+    @pytest.fixture(scope="module")
+    def shared():
+        made = []
+        yield made
+        with open("shared.txt", "a") as file:
+            print(*made, file=file)
+
+
+    def test_first(shared, time_op):
+        shared.append("first")
+        print("not an answer")
+        time_op(time.sleep, 0.002 if PLANTED == "sleep" else 0.001, device="cpu")
+
+
+    def test_second(shared, compare):
+        shared.append("second")
+        ones = torch.ones(10)
+        compare({"a": lambda: ones + 1, "b": lambda: ones + (PLANTED != "sleep")}, device="cpu")
+
+
+    @pytest.mark.parametrize("size", [10])
+    def test_that_fails(size, time_op):
+        assert PLANTED != "sleep", "in the new one"
+        time_op(lambda: torch.ones(size))
+
+
+    @pytest.mark.skip(reason="for later")
+    def test_that_is_skipped(): ...
+
+
+    def test_without_time(): ...
+
+
+    if not PLANTED:
+        def test_removed(time_op):
+            time_op(lambda: torch.ones(10))
 """
 QUICK = ("--device", "cpu", "--budget", "0.01")
 
@@ -111,7 +161,10 @@ QUICK = ("--device", "cpu", "--budget", "0.01")
 def folder(tmp_path, monkeypatch):
     """A working directory with models that an environment variable changes."""
     (tmp_path / "planted_models.py").write_text(textwrap.dedent(MODEL))
+    (tmp_path / "test_planted.py").write_text(textwrap.dedent(TESTS))
+    (tmp_path / "test_broken.py").write_text("import no_such_module\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of both processes, next to those of other tests
     return tmp_path
 
 
@@ -130,7 +183,7 @@ def upgraded(folder: Path, planted: str, *options: str, model: str = "model") ->
         [
             *("upgrade", "--old", sys.executable, "--new", interpreter(folder, planted)),
             *(f"planted_models:{model}", "--input", "2,3,16,16", *QUICK, "--json", str(file)),
-            *options,
+            *options,  # the last one counts
         ]
     )
     assert code == 0
@@ -226,9 +279,42 @@ def test_findings_are_verdicts_and_other_bits():
         _ = example()["relu backward"]
 
 
-@pytest.mark.parametrize("planted", ["sleep"])
-def test_slow_layer_is_found_where_it_is(folder, planted):
-    found = upgraded(folder, planted, "--layer", "0", "--layer", "2", "--markdown", "found.md")
+def pair_of(speed: float, ratio: float) -> dict[str, tuple[Measurement, Measurement]]:
+    """Times of one pair of processes, on a machine of some speed."""
+    noise = [1 + 0.002 * (index % 5 - 2) for index in range(40)]
+    measured = (
+        of_samples("0", [factor * speed * each for each in noise], "a test", {}, device="cpu")
+        for factor in (1e-3, 1e-3 * ratio)
+    )
+    old, new = measured
+    return {"0": (old, new)}
+
+
+def test_findings_are_confirmed_from_the_ratios_within_each_pair():
+    speeds = (1.0, 1.3, 0.8)
+    (change,) = judged([pair_of(speed, 1.05) for speed in speeds], 0.01).changes
+    assert change.verdict == "slower"
+    assert change.ratio.value == pytest.approx(1.05)
+    (change,) = judged([pair_of(1.0, ratio) for ratio in (0.9, 1.05, 1.2)], 0.01).changes
+    assert change.verdict == "uncertain"  # the pairs disagree
+    asked = []
+
+    def again(names, pair):
+        asked.append((names, pair))
+        return pair_of(1.0, 1.0 if pair == 1 else 1.001)
+
+    found = confirmed(pair_of(1.0, 1.05), again, 0.02, 2)
+    assert asked == [({"0"}, 1), ({"0"}, 2)]
+    assert found.changes.changes[0].verdict == "same"
+    assert "at first slower" in found.changes.changes[0].sentence
+    assert confirmed(pair_of(1.0, 1.05), lambda *_: {}, 0.02, 1).missing == (
+        "whether 0 repeats: it gave no time again",
+    )
+
+
+def test_slow_layer_is_found_where_it_is(folder):
+    options = ("--layer", "0", "--layer", "2", "--pairs", "1", "--markdown", "found.md")
+    found = upgraded(folder, "sleep", *options)
     assert found["0 forward"].change.verdict == "slower"
     assert found["0 forward"].cause.cause == "unknown"
     assert found.layers[0].title == "0 forward"  # it costs the most
@@ -239,25 +325,26 @@ def test_slow_layer_is_found_where_it_is(folder, planted):
 
 
 @pytest.mark.parametrize(
-    ("planted", "title", "cause"),
+    "planted",
     [
-        ("copy", "1 forward", "kernels"),
-        ("padding", "2 forward", "module"),
-        ("layout", "4 backward", "layout"),
-        ("dtype", "7 forward", "dtype"),
-        ("flag", "2 forward", "flag"),
-        ("threads", "2 forward", "threads"),
+        {"copy": "1 forward", "layout": "2 backward", "padding": "4 forward", "dtype": "7 forward"},
+        {"flag": "2 forward"},
+        {"threads": "2 forward"},
     ],
 )
-def test_planted_changes_have_their_cause_at_their_layer(folder, planted, title, cause):
-    found = upgraded(folder, planted, "--pairs", "0")
-    one = found[title]
-    assert cause_of(one.before, one.after, (found.before, found.after), None).cause == cause
+def test_planted_changes_have_their_cause_at_their_layer(folder, planted):
+    found = upgraded(folder, ",".join(planted), "--pairs", "0")
+    settings = (found.before, found.after)
+    expected = {"copy": "kernels", "padding": "module"}
+    for cause, title in planted.items():
+        one = found[title]
+        assert cause_of(one.before, one.after, settings, None).cause == expected.get(cause, cause)
     # The input's layer is unchanged, except by settings of the whole process.
     first = found["0 forward"]
-    expected = cause if cause in ("threads", "flag") else "unknown"
-    settings = (found.before, found.after)
-    assert cause_of(first.before, first.after, settings, None).cause == expected
+    of_process = {"flag", "threads"}.intersection(planted)
+    assert cause_of(first.before, first.after, settings, None).cause == "".join(
+        of_process or ["unknown"]
+    )
 
 
 def test_unchanged_model_has_equal_facts(folder):
@@ -270,9 +357,25 @@ def test_unchanged_model_has_equal_facts(folder):
         assert each.before.kernels == each.after.kernels
         assert each.before.error is None or each.before.error < 1e-5
     assert found["8 forward"].before.bits == ""  # dropout does not repeat
+    assert all(each.before.first_call_seconds > 0 for each in (*found.step, *found.layers))
     assert found["4 forward"].before.backend == "Mkldnn"
     assert "aten::addmm" in found["7 forward"].before.kernels
     assert "aten::sum" in found["5 forward"].before.kernels
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_plans_memory_and_clocks_are_known(folder):
+    found = upgraded(folder, "padding", "--pairs", "0", "--device", "cuda")
+    forward, backward = found["2 forward"].before, found["2 backward"].before
+    assert forward.plan.startswith("ConvFwd_eng")
+    assert [tag.partition("_")[0] for tag in backward.plan.split(", ")] == [
+        *("ConvBwdData", "ConvBwdFilter")
+    ]
+    assert forward.backend.startswith("Cudnn")
+    assert forward.memory_bytes > 0
+    assert found["3 forward"].before.plan == ""
+    assert not any("clock" in each for each in found.missing)
+    assert all(each.before.first_call_seconds > 0 for each in (*found.step, *found.layers))
 
 
 def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_timed(folder):
@@ -282,6 +385,35 @@ def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_tim
     assert "the new interpreter: it ended by signal 6" in crashed.change.sentence
     assert found["0 forward"].change.ratio is not None
     assert found["2 backward"].change.ratio is not None
+
+
+def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
+    new = interpreter(folder, "sleep")
+    command = ["upgrade", "--old", sys.executable, "--new", new, "test_planted.py"]
+    wanted = ["--pairs", "1", "--json", "-", "--fail-on", "slower"]
+    assert cli.main([*command, *wanted]) == 1
+    found = Upgrade.from_dict(json.loads(capsys.readouterr().out))
+    slower = found["test_planted.py::test_first"]
+    assert slower.change.verdict == "slower"
+    assert "found twice" in slower.change.sentence
+    assert slower.cause.cause == "unknown"
+    assert slower.before.first_call_seconds < slower.after.first_call_seconds
+    assert slower.change.reproducer.endswith(f"--new {new} test_planted.py::test_first")
+    assert found.layers[0] == slower
+    second = found["test_planted.py::test_second b"]
+    assert second.change.ratio is not None
+    assert "differ" in second.different
+    failed = found["test_planted.py::test_that_fails[10]"].change
+    assert failed.verdict == "missing"
+    assert "the new interpreter: it failed (AssertionError: in the new one" in failed.sentence
+    removed = found["test_planted.py::test_removed"].change
+    assert "the new interpreter: it does not have this test" in removed.sentence
+    (skipped,) = found.failures
+    assert "test_that_is_skipped: the old interpreter: it was skipped (for later)" in skipped
+    assert any("test_without_time" in each for each in found.missing)
+    # Both tests of a run share the fixture of their module; only the first one was confirmed.
+    runs = Path("shared.txt").read_text().splitlines()
+    assert sorted(runs) == ["first", "first", "first second", "first second"]
 
 
 @pytest.mark.parametrize(
@@ -300,26 +432,42 @@ def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_tim
         (["planted_models:model", "--margin", "2"], "--margin must be a share"),
         (["conv2d:n1c1h4w4k1r1s1"], "--input requires a model"),
         (["conv2d:n1c1h4w4k1r1s1", "planted_models:model"], "MODEL must be one model"),
+        (["test_planted.py", "--layer", "0"], "--layer is for models"),
+        (
+            ["test_planted.py::test_no"],
+            "--old .*exit code 4 .*not found: .*test_planted.py::test_n",
+        ),
+        (["test_broken.py"], "--old .*cannot be collected .*No module named 'no_such_module'"),
+        (["test_planted.py", "--old", "{bare}"], "--old .*: convtime is not installed there"),
     ],
 )
 def test_bad_input_is_one_sentence(folder, capsys, arguments, said):
     no_torch = folder / "python-no-torch"
     no_torch.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     no_torch.chmod(0o755)
-    named = {"no_torch": str(no_torch), "crash": interpreter(folder, "crash")}
+    bare = folder / "python-bare"
+    (folder / "bare").mkdir()
+    (folder / "bare" / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['pytest_convtime'] = None\n"
+    )
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/bare exec "{sys.executable}" "$@"\n')
+    bare.chmod(0o755)
+    named = {"no_torch": no_torch, "crash": interpreter(folder, "crash"), "bare": bare}
     given = [each.format(**named) for each in arguments]
-    usual = {"--old": sys.executable, "--new": sys.executable, "--input": "2,3,16,16"}
+    usual = {"--old": sys.executable, "--new": sys.executable}
+    tests = any(each.startswith("test_") for each in given)
+    usual |= {} if tests else {"--input": "2,3,16,16"}
     for option, value in usual.items():
         given += [] if option in given else [option, value]
-    if not any("planted_models" in each or "conv2d" in each for each in given):
+    if not tests and not any("planted_models" in each or "conv2d" in each for each in given):
         given.append("planted_models:model")
-    assert cli.main(["upgrade", *given, *QUICK]) == 2
+    assert cli.main(["upgrade", *given, *([] if tests else QUICK)]) == 2
     error = capsys.readouterr().err.strip()
     assert len(error.splitlines()) == 1
     assert re.search(said, error), error
 
 
-def test_convolutions_in_one_line_are_compared_without_a_step(capsys):
+def test_convolutions_in_one_line_are_compared_without_a_step(folder, capsys):
     lines = ["conv2d:n2c4h8w8k4r3s3p1:float64:nhwc:bias", "conv_transpose1d:n2c4w9k2s2stride2"]
     interpreters = ["--old", sys.executable, "--new", sys.executable]
     assert cli.main(["upgrade", *interpreters, *lines, *QUICK, "--pairs", "0", "--json", "-"]) == 0

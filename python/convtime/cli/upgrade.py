@@ -1,10 +1,12 @@
-"""`convtime upgrade`: the changes of a model's layers from one interpreter to another."""
+"""`convtime upgrade`: the changes of layers or tests from one interpreter to another."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -16,17 +18,20 @@ from convtime.conv.layouts import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
+from convtime.upgrading import probe, pytest_probe
+from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.result import FINDS
-from convtime.upgrading.upgrade import BUDGET, MARGIN, PAIRS, Interpreters, upgrade
+from convtime.upgrading.upgrade import BUDGET, MARGIN, PAIRS, upgrade
+from convtime.upgrading.upgrade_tests import upgrade_tests
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command to its parser."""
     parser.description = (
-        "Times each layer of a model, or convolutions in one line each, with two interpreters that "
-        "alternate on one device, such as two versions of torch or cuDNN. Lists the passes whose "
-        "time changed, by what they add to a step, with their causes. Only torch is needed in "
-        "both; convtime need not be installed there."
+        "Times each layer of a model, convolutions in one line each, or tests, with two "
+        "interpreters that alternate on one device, such as two versions of torch or cuDNN. Lists "
+        "the passes and tests whose time changed, by what they add, with their causes. Only torch "
+        "is needed in both; tests also need pytest and convtime there."
     )
     parser.set_defaults(run=_run)
     for which in ("old", "new"):
@@ -39,9 +44,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         nargs="+",
-        metavar="MODEL|LINE",
-        help="PKG.MOD:FACTORY, which returns a model and is importable in both; or convolutions "
-        f"such as {EXAMPLE}",
+        metavar="MODEL|LINE|TESTS",
+        help="PKG.MOD:FACTORY, which returns a model and is importable in both; convolutions "
+        f"such as {EXAMPLE}; or files, folders or ids of pytest tests with convtime's fixtures",
     )
     parser.add_argument(
         "--input",
@@ -60,9 +65,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         type=arguments.seconds,
-        default=BUDGET,
         metavar="SECONDS",
-        help=f"time for each pass, both interpreters together (default: {BUDGET:g})",
+        help=f"time for each pass of a model, both interpreters together (default: {BUDGET:g})",
     )
     parser.add_argument(
         "--margin",
@@ -91,8 +95,13 @@ def _run(options: argparse.Namespace) -> int:
     check_outputs(options)
     if not 0 <= options.margin < 1:
         raise InputError(f"--margin must be a share, 0 or more and below 1, got {options.margin}")
+    tests = _are_tests(options.source)
+    program: tuple[str, ...] = (pytest_probe.__file__,)
+    if not tests:
+        program = (probe.__file__, _device(options.device))
+    load = _load_tests(options) if tests else _load(options)
     interpreters = Interpreters(
-        options.old, options.new, _device(options.device), _load(options), _command(options)
+        *(options.old, options.new, program, load), _command(options, tests=tests)
     )
     # disable=None: a bar on a terminal, nothing in a pipe or file; if stderr is closed, it is None.
     disable = None if sys.stderr else True
@@ -102,14 +111,16 @@ def _run(options: argparse.Namespace) -> int:
             bar.total, bar.n = total, done
             bar.set_description(what)
 
-        found = upgrade(
-            interpreters,
-            layers=options.layer,
-            margin=options.margin,
-            budget=options.budget,
-            pairs=options.pairs,
-            tell=tell,
-        )
+        judging: dict[str, Any] = {
+            "margin": options.margin,
+            "pairs": options.pairs,
+            "tell": tell,
+        }
+        if tests:
+            found = upgrade_tests(interpreters, **judging)
+        else:
+            budget = BUDGET if options.budget is None else options.budget
+            found = upgrade(interpreters, layers=options.layer, budget=budget, **judging)
     code, why = judge(found.findings, options)
     deliver_result(
         options,
@@ -131,6 +142,27 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _are_tests(source: Sequence[str]) -> bool:
+    return all(Path(each.partition("::")[0]).exists() for each in source)
+
+
+def _load_tests(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the question that loads the tests in both interpreters."""
+    given = {
+        "--input": options.input,
+        "--layer": options.layer,
+        "--device": options.device,
+        "--budget": options.budget,
+    }
+    for name, value in given.items():
+        if value:
+            raise InputError(
+                f"{name} is for models and convolutions; tests choose it themselves, with the "
+                "options of convtime's fixtures, and are selected by their ids"
+            )
+    return {"do": "load_tests", "paths": options.source}
+
+
 def _load(options: argparse.Namespace) -> dict[str, Any]:
     """Return the question that loads the layers in both interpreters."""
     functions = {kind.function for kind in KINDS}
@@ -141,14 +173,14 @@ def _load(options: argparse.Namespace) -> dict[str, Any]:
         return {"do": "load_lines", "lines": [_line(each) for each in dict.fromkeys(lines)]}
     if lines or len(options.source) > 1:
         raise InputError(
-            "MODEL must be one model, or convolutions in one line each; got "
+            "MODEL must be one model, convolutions in one line each, or paths to tests; got "
             f"{' '.join(options.source)}"
         )
     (model,) = options.source
     if not all(model.partition(":")):
         raise InputError(
-            f"MODEL must look like package.module:factory, or be a convolution such as {EXAMPLE}; "
-            f"got {model!r}"
+            f"MODEL must look like package.module:factory, be a convolution such as {EXAMPLE}, or "
+            f"be a path to tests; got {model!r}"
         )
     if options.input is None:
         raise InputError("a model needs --input, the shape of its input, e.g. 8,3,224,224")
@@ -177,9 +209,10 @@ def _line(text: str) -> dict[str, Any]:
     }
 
 
-def _command(options: argparse.Namespace) -> str:
-    """Return the command without its layers, to run one of them again."""
-    words = ["convtime", "upgrade", "--old", options.old, "--new", options.new, *options.source]
+def _command(options: argparse.Namespace, *, tests: bool) -> str:
+    """Return the command without its layers or tests, to run one of them again."""
+    words = ["convtime", "upgrade", "--old", options.old, "--new", options.new]
+    words += [] if tests else options.source
     if options.input:
         words += ["--input", ",".join(map(str, options.input))]
     if options.device:

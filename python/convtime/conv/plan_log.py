@@ -47,6 +47,19 @@ class PlanLog:
     timed: tuple[str, ...] = ()
 
 
+def kept_tags(text: str) -> tuple[str, ...]:
+    """Return the tag of the plan that PyTorch keeps for each operation of one pass of a layer.
+
+    See :func:`parse_log`, which is for a single operation.
+    """
+    built = [match["tag"] for match in _PLAN.finditer(text)]
+    timed = {match["tag"]: float(match["milliseconds"]) for match in _TIMED.finditer(text)}
+    kept = {tag.partition("_eng")[0]: tag for tag in built}
+    for tag in sorted(timed, key=lambda tag: -timed[tag]):
+        kept[tag.partition("_eng")[0]] = tag
+    return tuple(kept.values())
+
+
 def parse_log(text: str) -> PlanLog:
     """Parse the part of the frontend's log that a single call of one convolution pass wrote.
 

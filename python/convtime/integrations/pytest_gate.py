@@ -20,7 +20,7 @@ from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.exchange.files import read_baseline
 from convtime.histories.run import append_run, check_folder
 from convtime.regression.baseline import Baseline, reference_of
-from convtime.regression.changes import Changes
+from convtime.regression.changes import Change, Changes
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.show_baseline import remarks
 from convtime.timing.measurement import Measurement
@@ -212,7 +212,7 @@ class Gate:
         }
         if red:
             self._say(f"{len(red)} found, running again alone")
-            changes = changes.confirmed(self._look_again(baseline, red))
+            changes = changes.confirmed(self._look_again(baseline, red, changes))
         self.changes = dataclasses.replace(changes, different=self._run.different)
         on_cpu = any(
             self._run.measurements[each.name].device == "cpu"
@@ -227,16 +227,19 @@ class Gate:
         if self._json is not None:
             write_file(self._json, self.changes.to_json())
 
-    def _compare(self, before: Baseline, after: Baseline) -> Changes:
+    def _compare(
+        self, before: Baseline, after: Baseline, others: Collection[Change] = ()
+    ) -> Changes:
         return compare_runs(
             before,
             after,
             same_gpu=self._option.convtime_same_gpu,
             relative=self._option.convtime_relative,
+            others=others,
             **self._margins,
         )
 
-    def _look_again(self, baseline: Baseline, red: set[str]) -> Changes:
+    def _look_again(self, baseline: Baseline, red: set[str], first: Changes) -> Changes:
         """Run the tests with findings again, on both sides if possible, and compare."""
         tests = {name: test for name, test in self._run.tests.items() if name in red}
         if self._option.convtime_relative:  # with the baselines, which are not judged then
@@ -250,7 +253,7 @@ class Gate:
         else:
             before, after, last = self._alternate(baseline, tests, self._base_python)
         self._tell_lost(red - after.measurements.keys(), last, "the first verdict counts")
-        return self._compare(before.only(after.measurements), after)
+        return self._compare(before.only(after.measurements), after, first.changes)
 
     def _alternate(
         self, baseline: Baseline, tests: Mapping[str, str], base_python: str

@@ -90,7 +90,7 @@ def attribute(
         return Attribution("code", f"{code}; no other recorded property explains it")
     if is_committed(before) and is_committed(after):
         return Attribution("noise", "the commit is the same, and no recorded property differs")
-    return Attribution("code", "the commits are not recorded, and no other property differs")
+    return Attribution("code", "no recorded property differs, and the commits are unknown")
 
 
 def _named(found: Mapping[str, Difference], what: Iterable[str]) -> str:

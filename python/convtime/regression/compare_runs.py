@@ -6,7 +6,7 @@ import dataclasses
 import math
 import reprlib
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import get_args
 
 from convtime.core.load import _C
@@ -47,6 +47,7 @@ def compare_runs(
     same_gpu: SameGpu = "model",
     relative: bool = False,
     instructions_margin: float = 0.01,
+    others: Collection[Change] = (),
 ) -> Changes:
     """Judge the changes between two runs' measurements with the same names.
 
@@ -73,6 +74,8 @@ def compare_runs(
         instructions_margin: relative increase of instructions per call above which a change is
             ``more-instructions``. They are judged for single-threaded work on the CPU, if both
             runs counted them, apart from the verdict on times.
+        others: changes of names that these runs do not have, if only suspects were measured again.
+            The hardware is blamed for a change that most of all names have in common.
 
     Raises:
         ValueError: a margin or rate is out of range, or a measurement's samples are not finite
@@ -112,7 +115,7 @@ def compare_runs(
         return dataclasses.replace(found, reproducer=_reproducer(now.get(name)))
 
     changes = [change(name) for name in dict.fromkeys((*were, *now))]
-    common = common_change(changes)
+    common = common_change([*changes, *(each for each in others if each.name not in pairs)])
     return Changes(
         changes=tuple(
             _attributed(each, pairs.get(each.name), common, same_gpu) for each in changes

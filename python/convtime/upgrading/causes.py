@@ -8,17 +8,18 @@ from typing import Literal
 
 from convtime.regression.attribution import Attribution
 
-#: Cause of a layer's change. ``dtype``, ``sizes``, ``layout`` and ``module`` (its type or
-#: parameters): the model makes another call. ``flag``: a setting of torch differs, and the kernels
-#: or results with it. ``backend``, ``plan``, ``kernels``: torch chose others for the same call.
-#: ``threads``: torch uses another number of threads. ``clock``: the hardware or its clock.
-#: ``version``: torch, CUDA or cuDNN has another version, and nothing else differs. ``unknown``: no
-#: recorded fact differs.
+#: Cause of a change. ``dtype``, ``sizes``, ``layout`` and ``module`` (its type or parameters): the
+#: model makes another call. ``method``: convtime timed a test in another way. ``flag``: a setting
+#: of torch differs, and the kernels or results with it. ``backend``, ``plan``, ``kernels``: torch
+#: chose others for the same call. ``threads``: torch uses another number of threads. ``clock``: the
+#: hardware or its clock. ``version``: torch, CUDA or cuDNN has another version, and nothing else
+#: differs. ``unknown``: no recorded fact differs.
 Cause = Literal[
     "dtype",
     "sizes",
     "layout",
     "module",
+    "method",
     "flag",
     "backend",
     "plan",
@@ -32,11 +33,14 @@ Cause = Literal[
 _CALL: tuple[Cause, ...] = ("dtype", "module", "sizes", "layout")
 _CHOICES: tuple[Cause, ...] = ("backend", "plan", "kernels")
 _VERSIONS = ("torch", "cuda", "cudnn")
+_NOTHING = "no recorded fact differs"
 
 
 @dataclasses.dataclass(frozen=True)
 class PassFacts:
-    """Facts of one pass of a layer in one interpreter.
+    """Facts of one pass of a layer, or of a test, in one interpreter.
+
+    Of a test, only kernels and first call are known, and its plan if its time changed.
 
     Attributes:
         module: the layer's type and parameters.
@@ -50,20 +54,20 @@ class PassFacts:
         error: largest error of the results compared with float64, over their largest magnitude;
             None if the layer does not compute in float64.
         memory_bytes: most memory that the first call allocated; None on a CPU.
-        first_call_seconds: time of the first call in a process.
+        first_call_seconds: time of the first call in a process; None if it is unknown.
     """
 
-    module: str
-    dtype: str
-    sizes: str
-    layout: str
-    backend: str
-    plan: str
-    kernels: tuple[str, ...]
-    bits: str
-    error: float | None
-    memory_bytes: int | None
-    first_call_seconds: float
+    module: str = ""
+    dtype: str = ""
+    sizes: str = ""
+    layout: str = ""
+    backend: str = ""
+    plan: str = ""
+    kernels: tuple[str, ...] = ()
+    bits: str = ""
+    error: float | None = None
+    memory_bytes: int | None = None
+    first_call_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +106,8 @@ def cause_of(
     # A setting holds for the whole process: it is the cause only where it has an effect.
     if call:
         return _explained(call[0], differing, [*call, *chosen])
+    if attribution is not None and attribution.cause == "method":
+        return Explained("method", attribution.evidence)
     if flags and (chosen or _other_bits(before, after)):
         told = ", ".join(flags.values())
         more = "; ".join(f"{what}: {differing[what]}" for what in chosen)
@@ -112,12 +118,10 @@ def cause_of(
         return Explained("threads", *threads.values())
     if attribution is not None and attribution.cause == "hardware or clocks":
         return Explained("clock", attribution.evidence)
-    versions = {what: told for what in _VERSIONS for told in _differing(*settings, what).values()}
-    if versions:
-        return Explained(
-            "version", f"{', '.join(versions.values())}; no other recorded fact differs"
-        )
-    return Explained("unknown", "no recorded fact differs")
+    versions = [told for what in _VERSIONS for told in _differing(*settings, what).values()]
+    told = _NOTHING if attribution is None else attribution.evidence
+    named = [each for each in versions if each not in told]
+    return Explained("version" if versions else "unknown", "; ".join([*named, told]))
 
 
 def difference_of(before: PassFacts, after: PassFacts) -> str:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -53,11 +54,18 @@ class Layer:
         module: the module.
         arguments: its positional and keyword arguments, with a :class:`Blank` for each
             floating-point tensor.
+        first_forward_seconds: time of the call that found the layer; None if there was none.
     """
 
     name: str
     module: torch.nn.Module
     arguments: Any
+    first_forward_seconds: float | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the module is one of torch's."""
+        return type(self.module).__module__.startswith("torch.nn.")
 
     def described(self) -> dict[str, Any]:
         """Describe the call by what decides its kernels."""
@@ -79,8 +87,7 @@ class Layer:
 
         A module of the user can have properties that its description does not show.
         """
-        plain = type(self.module).__module__.startswith("torch.nn.")
-        if not plain:
+        if not self.plain:
             return self.name
         weights = [Blank.of(each) for each in self.module.parameters()]
         return repr((self.module, blanks, weights))
@@ -261,9 +268,18 @@ class Probe:
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer one question."""
-        return getattr(self, f"_{question.pop('do')}")(**question)  # type: ignore[no-any-return]
+        answers: dict[str, Callable[..., dict[str, Any]]] = {
+            "environment": self.environment,
+            "load_model": self._load_model,
+            "load_lines": self._load_lines,
+            "facts": self._facts,
+            "build_plans": self._build_plans,
+            "time": self._time,
+        }
+        return answers[question.pop("do")](**question)
 
-    def _environment(self) -> dict[str, Any]:
+    def environment(self) -> dict[str, Any]:
+        """Return the versions, and the GPU if the device is one."""
         torch.ones(1, device=self.device)  # report an unusable GPU at startup
         on_gpu = self.device.type == "cuda"
         cudnn: Any = torch.backends.cudnn
@@ -272,7 +288,7 @@ class Probe:
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
             "cuda": torch.version.cuda if on_gpu else None,
-            "cudnn": None if version is None else str(version),
+            "cudnn": None if version is None else _dotted(version),
             "gpu": torch.cuda.get_device_name(self.device) if on_gpu else None,
             "gpu_uuid": (
                 str(getattr(torch.cuda.get_device_properties(self.device), "uuid", "unknown"))
@@ -291,15 +307,19 @@ class Probe:
         strides = torch.empty(shape, device="meta").stride()
         example = dataclasses.replace(example, strides=tuple(strides))
         arguments: Any = ((example,), {})
-        found: list[Layer] = []
+        recorder = _Recorder(self._synchronize)
         hooks = [
-            part.register_forward_pre_hook(_recorder(name, found), with_kwargs=True)
+            hook
             for name, part in module.named_modules()
             if name and not [*part.children()]
+            for hook in recorder.hooks(name, part)
         ]
         given = example.filled(self.device, 1)
+        self._synchronize()
+        start = time.perf_counter()
         try:
             module(given)
+            self._synchronize()
         except Exception as error:
             raise UnusableError(
                 f"the model of {model}, called on shape {tuple(shape)}, raised {_said(error)}"
@@ -307,8 +327,9 @@ class Probe:
         finally:
             for hook in hooks:
                 hook.remove()
-        self.layers = {STEP: Layer(STEP, module, arguments)}
-        self.layers.update((each.name, each) for each in found)
+        first = time.perf_counter() - start
+        self.layers = {STEP: Layer(STEP, module, arguments, first)}
+        self.layers.update((each.name, each) for each in recorder.found)
         return self._loaded()
 
     def _load_lines(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -332,12 +353,15 @@ class Probe:
         """Return the layers, and the settings as the model's factory left them."""
         return {
             "layers": [layer.described() for layer in self.layers.values()],
-            "flags": flags(),
-            "threads": torch.get_num_threads(),
+            "no_clock": self._clock()[1],
+            **settings(),
         }
 
     def _facts(self, layer: str, which: str) -> dict[str, Any]:
-        """Return the facts of a pass, with the time of its first call in this process."""
+        """Return the facts of a pass.
+
+        A layer's backward pass must come before the step's, which would make its first call.
+        """
         one = self.layers[layer]
         self._ready = None
         call = Call(one, which, self.device)
@@ -349,7 +373,11 @@ class Probe:
         start = time.perf_counter()
         results = call.results()
         self._synchronize()
-        first = time.perf_counter() - start
+        first: float | None = time.perf_counter() - start
+        if which == FORWARD:  # the call that found the layers came first
+            first = one.first_forward_seconds or first
+        elif layer == STEP:
+            first = None  # its layers' backward passes came first
         peak = torch.cuda.max_memory_allocated(self.device) - used if on_gpu else None
         bits = fingerprint(results)
         again = Call(one, which, self.device)
@@ -364,6 +392,24 @@ class Probe:
         if layer != STEP:
             found["error"] = self._error(one, which)
         return found
+
+    def _build_plans(self, layer: str, which: str) -> dict[str, Any]:
+        """Call a pass where cuDNN's plans are not cached, so that its frontend logs them.
+
+        torch caches plans per thread, and runs backward passes in threads of its own.
+        """
+        one = self.layers[layer]
+        if one.plain and not backend(one, self.device).startswith("Cudnn"):
+            return {}
+
+        def call() -> None:
+            self._synchronize()  # some engines need the thread to have a CUDA context
+            with torch.autograd.set_multithreading_enabled(False):
+                Call(one, which, self.device)()
+
+        with ThreadPoolExecutor(1) as fresh:
+            fresh.submit(call).result()
+        return {}
 
     def _error(self, layer: Layer, which: str) -> float | None:
         """Return the largest error, compared with float64, over the largest magnitude.
@@ -417,17 +463,19 @@ class Probe:
         gc.collect(0)
         gc.disable()
         try:
-            return {"seconds": self._burst(call, calls) / calls}
+            seconds, clock_hz = self._burst(call, calls)
+            return {"seconds": seconds / calls, "clock_hz": clock_hz}
         finally:
             gc.enable()
 
-    def _burst(self, call: Call, calls: int) -> float:
+    def _burst(self, call: Call, calls: int) -> tuple[float, float | None]:
+        """Return the time of some calls, and the clock of the GPU before their end."""
         self._synchronize()
         if self.device.type != "cuda":
             start = time.perf_counter()
             for _ in range(calls):
                 call()
-            return time.perf_counter() - start
+            return time.perf_counter() - start, None
         with torch.cuda.device(self.device):
             event: Any = torch.cuda.Event
             begin, end = (event(enable_timing=True) for _ in range(2))
@@ -435,8 +483,20 @@ class Probe:
             for _ in range(calls):
                 call()
             end.record()
+            clock_hz, _ = self._clock()
             end.synchronize()
-            return float(begin.elapsed_time(end)) / 1e3
+            return float(begin.elapsed_time(end)) / 1e3, clock_hz
+
+    def _clock(self) -> tuple[float | None, str]:
+        """Return the clock of the SMs from NVML, or None and why it is unknown."""
+        if self.device.type != "cuda":
+            return None, "it is read from GPUs only"
+        try:
+            return torch.cuda.clock_rate(self.device) * 1e6, ""
+        except ModuleNotFoundError:
+            return None, "nvidia-ml-py is not installed there"
+        except Exception as error:  # of NVML, whose errors torch passes on
+            return None, _said(error)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -452,6 +512,11 @@ def fill_parameters(module: torch.nn.Module) -> None:
             fan_in = math.prod(each.shape[1:]) if each.dim() > 1 else 100
             values = numbers(each.numel(), 1000 + index, each.device).view(each.shape)
             each.copy_(values / math.sqrt(max(fan_in, 1)))
+
+
+def settings() -> dict[str, Any]:
+    """Return the number of threads, and the flags by their names."""
+    return {"flags": flags(), "threads": torch.get_num_threads()}
 
 
 def flags() -> dict[str, str]:
@@ -514,13 +579,43 @@ def _working_children(event: Any) -> bool:
     )
 
 
-def _recorder(name: str, found: list[Layer]) -> Callable[..., None]:
-    def record(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        earlier = sum(each.module is module for each in found)
-        called = f"{name} (call {earlier + 1})" if earlier else name
-        found.append(Layer(called, module, _mapped((args, kwargs), torch.Tensor, _blank)))
+class _Recorder:
+    """Records the calls of a model's layers.
 
-    return record
+    Attributes:
+        found: the layers, in the order of their calls.
+    """
+
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self.found: list[Layer] = []
+        self._synchronize = synchronize
+        self._start = 0.0
+
+    def hooks(self, name: str, module: torch.nn.Module) -> list[Any]:
+        """Register hooks around the calls of a module without children."""
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            earlier = sum(each.module is module for each in self.found)
+            called = f"{name} (call {earlier + 1})" if earlier else name
+            blanks = _mapped((args, kwargs), torch.Tensor, _blank)
+            self.found.append(Layer(called, module, blanks))
+            self._synchronize()
+            self._start = time.perf_counter()
+
+        def after(*_: Any) -> None:
+            self._synchronize()
+            self.found[-1].first_forward_seconds = time.perf_counter() - self._start
+
+        return [
+            module.register_forward_pre_hook(before, with_kwargs=True),
+            module.register_forward_hook(after),
+        ]
+
+
+def _dotted(cudnn: int) -> str:
+    """Return a version of cuDNN as its documentation writes it, e.g. 9.19.0 for 91900."""
+    major, rest = divmod(cudnn, 10_000 if cudnn >= 90_000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def _made(spec: str) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""The result of `convtime upgrade`: what changed in each pass of each layer, and why."""
+"""The result of `convtime upgrade`: what changed in each pass of a layer or test, and why."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ FINDS = (*(each for each in get_args(ChangeVerdict) if each != "same"), "differe
 
 @dataclasses.dataclass(frozen=True)
 class LayerChange:
-    """The change of one pass of a layer, or of the whole step, between two interpreters.
+    """The change of one pass of a layer, of the whole step, or of a test, in two interpreters.
 
     Attributes:
-        layers: names of the layers with identical calls; the first one was timed.
-        which: ``forward`` or ``backward``.
+        layers: names of the layers with identical calls; the first one was timed. Of a test, the
+            name of a recorded time.
+        which: ``forward`` or ``backward``; empty for a test.
         change: verdict and times; its attribution is that of the gate.
-        cost_seconds: time that the change adds to a step, for all of these layers together; None if
-            it is unknown.
+        cost_seconds: time that the change adds to a step, for all of these layers together, or to a
+            call of the test; None if it is unknown.
         before: facts of the old interpreter; None if it cannot run the layer.
         after: facts of the new interpreter; None if it cannot run the layer.
         cause: the cause, for a time that is slower or faster; None for others.
@@ -44,7 +45,7 @@ class LayerChange:
 
     @property
     def title(self) -> str:
-        """The name of the first layer, with the pass."""
+        """The name of the first layer, with the pass, or the name of the test's time."""
         return self.change.name
 
     @property
@@ -55,17 +56,17 @@ class LayerChange:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Upgrade(codec.Stored, Shown, show=show):
-    """Changes of a model's layers between two interpreters; see ``convtime upgrade``.
+    """Changes of a model's layers, or of tests, in two interpreters; see ``convtime upgrade``.
 
     Attributes:
-        step: the passes of the whole model; empty for single convolutions.
-        layers: the passes of the layers; those that change the time of a step most come first.
+        step: the passes of the whole model; empty for single convolutions and tests.
+        layers: the passes of the layers, or the tests; those that add or save most time come first.
         before: interpreter, versions and settings of the old side, by name.
         after: the same for the new side.
         margin: relative difference that counts as equal.
         pairs: number of fresh pairs of processes that confirmed each finding.
         missing: facts that are unknown here, a sentence each.
-        failures: passes that neither interpreter can run, a sentence each.
+        failures: passes or tests that neither interpreter can run, a sentence each.
     """
 
     layers: tuple[LayerChange, ...]
@@ -78,9 +79,9 @@ class Upgrade(codec.Stored, Shown, show=show):
     failures: tuple[str, ...] = ()
 
     def __getitem__(self, title: str) -> LayerChange:
-        """Return the change of any layer's pass, e.g. ``conv1 forward``."""
+        """Return the change of any layer's pass, e.g. ``conv1 forward``, or of a test's time."""
         for each in (*self.step, *self.layers):
-            if title in {f"{layer} {each.which}" for layer in each.layers}:
+            if title in {f"{layer} {each.which}".strip() for layer in each.layers}:
                 return each
         raise KeyError(f"{title!r} was not timed")
 

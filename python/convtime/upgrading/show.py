@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from convtime.upgrading.causes import PassFacts
     from convtime.upgrading.result import LayerChange, Upgrade
 
-_HEADERS = ("verdict", "ratio [95 %]", "old → new", "per step", "layer")
+_HEADERS = ("verdict", "ratio [95 %]", "old → new", "added", "pass or test")
 _RIGHT = _HEADERS[1:4]
-_FACTS = ("layer", "first call", "memory", "error", "backend", "plan", "kernels")
+_FACTS = ("pass or test", "first call", "memory", "error", "backend", "plan", "kernels")
 _MORE_MEMORY = 0.01  # share of it
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from convtime.conv.plan_log import parse_log
 from convtime.core.errors import InputError
 from convtime.device.gpu_turn import turn
 from convtime.exchange.unknown import of_samples
-from convtime.regression.baseline import Baseline
-from convtime.regression.changes import Change, Changes
-from convtime.regression.compare_runs import compare_runs
-from convtime.regression.medians import standard_error
-from convtime.regression.noise import Repeats
+from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
+from convtime.upgrading.confirming import Run, confirmed
+from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.probe import BACKWARD, FORWARD, STEP
 from convtime.upgrading.result import LayerChange, Upgrade
 from convtime.upgrading.workers import FailedError, Side
@@ -34,49 +30,6 @@ _PATIENCE = 600.0  # seconds to wait for other timings on the same GPU
 _NO_GRADIENT = "it has no gradient"
 
 Tell = Callable[[str, int, int], None]
-_Times = Mapping[str, tuple[Measurement, Measurement]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Interpreters:
-    """Two interpreters and the layers that both run.
-
-    Attributes:
-        old: path of the old interpreter.
-        new: path of the new one.
-        device: ``cpu``, ``cuda`` or ``cuda:N``, as both number the GPUs.
-        load: the question that loads the layers; see :mod:`convtime.upgrading.probe`.
-        command: command that runs a layer again, before the name of the layer.
-    """
-
-    old: str
-    new: str
-    device: str
-    load: Mapping[str, Any]
-    command: str
-
-    @contextlib.contextmanager
-    def pair(self, *, logs: bool = False) -> Iterator[tuple[Side, Side]]:
-        """Start a pair of processes and load the layers in both.
-
-        Raises:
-            InputError: an interpreter cannot be used, or they use different GPUs.
-        """
-        with (
-            Side("old", self.old, self.device, self.load, logs=logs) as old,
-            Side("new", self.new, self.device, self.load, logs=logs) as new,
-        ):
-            old.begin()
-            new.begin()  # both import torch at the same time
-            old.load()
-            new.load()
-            gpus = [side.environment["gpu_uuid"] for side in (old, new)]
-            if gpus[0] != gpus[1]:
-                raise InputError(
-                    f"--old and --new must run on the same GPU, but used {gpus[0]} and {gpus[1]}; "
-                    "set CUDA_VISIBLE_DEVICES"
-                )
-            yield old, new
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +55,12 @@ class _Known:
     facts: list[PassFacts | None]
     failures: list[str]
 
+    def add_first_call(self, index: int, seconds: float) -> None:
+        """Add the time of a side's first call, unless it is known."""
+        facts = self.facts[index]
+        if facts is not None and facts.first_call_seconds is None:
+            self.facts[index] = dataclasses.replace(facts, first_call_seconds=seconds)
+
 
 def upgrade(
     interpreters: Interpreters,
@@ -126,44 +85,37 @@ def upgrade(
         InputError: an interpreter cannot be used, or does not have the named layers.
     """
     with interpreters.pair(logs=True) as sides:
+        environments = sides[0].environment, sides[1].environment
+        on_gpu = environments[0]["gpu_uuid"] is not None
         passes = _passes(sides, layers)
         known = {}
-        for index, each in enumerate(passes):
+        # The layers come before the step, which would make their first calls.
+        for index, each in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
             tell("facts", index, len(passes))
-            known[each.title] = _known(each, sides)
-        settings = (_settings(sides[0]), _settings(sides[1]))
-        on_gpu = sides[0].environment["gpu_uuid"] is not None
-        gpus = [f"GPU-{sides[0].environment['gpu_uuid']}"] if on_gpu else []
-        environments = sides[0].environment, sides[1].environment
+            known[each.title] = _known(each, sides, on_gpu=on_gpu)
+        settings = (sides[0].settings(), sides[1].settings())
+        missing = tuple(_missing(sides, on_gpu=on_gpu))
     timed = [each for each in passes if not any(known[each.title].failures)]
+    gpus = [f"GPU-{environments[0]['gpu_uuid']}"] if on_gpu else []
     kind = "cuda" if on_gpu else "cpu"
 
-    def run(chosen: Sequence[_Pass], what: str) -> _Times:
+    def run(chosen: Sequence[_Pass], what: str) -> Run:
         """Time passes in a pair of processes; note failures."""
         found = {}
         with turn(gpus, _PATIENCE), interpreters.pair() as pair:
             for index, each in enumerate(chosen):
                 tell(what, index, len(chosen))
-                samples = _alternating(each, pair, known[each.title], budget, kind)
-                if samples is not None:
-                    found[each.title] = _measured(each.title, samples, environments, kind)
+                bursts = _alternating(each, pair, known[each.title], budget, kind)
+                if bursts is not None:
+                    found[each.title] = _measured(each.title, bursts, environments, kind)
         return found
 
-    changes = _judged([run(timed, "times")], margin) if timed else Changes(())
-    suspects = [
-        each for each in timed if each.title in {one.name for one in changes.of("slower", "faster")}
-    ]
-    runs: list[_Times] = []
-    missing = [*_missing(on_gpu=on_gpu)]
-    try:
-        while suspects and len(runs) < pairs:
-            runs.append(run(suspects, f"confirming, pair {len(runs) + 1}"))
-    except InputError as error:  # the interpreter worked before: keep what is known
-        missing.append(f"whether the findings repeat: {error}")
-        pairs = len(runs)
-    if runs:
-        changes = changes.confirmed(_judged(runs, margin))
-    judged = {change.name: change for change in changes.changes}
+    def again(names: Collection[str], pair: int) -> Run:
+        return run([each for each in timed if each.title in names], f"confirming, pair {pair}")
+
+    first = run(timed, "times") if timed else {}
+    verdicts = confirmed(first, again, margin, pairs)
+    judged = {change.name: change for change in verdicts.changes.changes}
     found = [
         _layer_change(each, known[each.title], judged.get(each.title), settings, interpreters)
         for each in passes
@@ -172,18 +124,13 @@ def upgrade(
     failed = [each for each in found if each.before is None and each.after is None]
     rest = [each for each in found if each not in failed]
     return Upgrade(
-        layers=tuple(
-            sorted(
-                (each for each in rest if each.layers[0] != STEP),
-                key=lambda each: -abs(each.cost_seconds or 0.0),
-            )
-        ),
+        layers=by_cost(each for each in rest if each.layers[0] != STEP),
         before=settings[0],
         after=settings[1],
         margin=margin,
-        pairs=pairs,
+        pairs=verdicts.pairs,
         step=tuple(each for each in rest if each.layers[0] == STEP),
-        missing=tuple(missing),
+        missing=(*missing, *verdicts.missing),
         failures=tuple(f"{each.title}: {each.change.sentence}" for each in failed),
     )
 
@@ -205,75 +152,76 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
     ]
 
 
-def _known(each: _Pass, sides: tuple[Side, Side]) -> _Known:
+def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
     known = _Known([None, None], ["", ""])
     for index, side in enumerate(sides):
         described = {one["name"]: one for one in side.loaded["layers"]}.get(each.layers[0])
         if described is None:
             known.failures[index] = f"the {side.which} interpreter does not have it"
             continue
-        before = side.plan_log.stat().st_size if side.plan_log.exists() else 0
         try:
             facts = side.ask("facts", **each.question)
+            plan = ""
+            if on_gpu and each.layers[0] != STEP:  # the step has the plans of all layers
+                _, plan = side.ask_with_plans("build_plans", **each.question)
         except FailedError as error:
             known.failures[index] = str(error)
             continue
         call = {what: described[what] for what in ("module", "dtype", "sizes", "layout")}
         facts["kernels"] = tuple(facts["kernels"])
-        known.facts[index] = PassFacts(**call, **facts, plan=_plan(side, before))
+        known.facts[index] = PassFacts(**call, **facts, plan=plan)
     return known
 
 
-def _plan(side: Side, start: int) -> str:
-    """Return the tag of the plan that cuDNN's frontend logged since; empty for none."""
-    if not side.plan_log.exists():
-        return ""
-    with side.plan_log.open("rb") as file:
-        file.seek(start)
-        plan = parse_log(file.read().decode(errors="replace")).plan
-    return "" if plan is None else plan.tag
+@dataclasses.dataclass(frozen=True)
+class _Bursts:
+    """Times per call of one side's bursts, and the GPU's clock during each, if it is known."""
 
-
-def _settings(side: Side) -> dict[str, str]:
-    facts = {**side.environment, "threads": side.loaded["threads"]}
-    facts |= {f"flag {name}": value for name, value in side.loaded["flags"].items()}
-    return {name: str(value) for name, value in facts.items() if value is not None}
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    clocks_hz: list[float | None] = dataclasses.field(default_factory=list)
 
 
 def _alternating(
     each: _Pass, sides: tuple[Side, Side], known: _Known, budget: float, kind: str
-) -> tuple[list[float], list[float]] | None:
+) -> tuple[_Bursts, _Bursts] | None:
     """Time a pass in rounds of one burst per side; None if one of them fails, which is noted."""
 
-    def burst(index: int, calls: int) -> float:
+    def burst(index: int, calls: int) -> dict[str, Any]:
         try:
-            seconds: float = sides[index].ask("time", **each.question, calls=calls)["seconds"]
+            return sides[index].ask("time", **each.question, calls=calls)
         except FailedError as error:
             known.failures[index] = str(error)
             raise
-        return seconds
+
+    def slowest(calls: int) -> float:
+        return max(1e-9, *(float(burst(index, calls)["seconds"]) for index in (0, 1)))
 
     try:
         for index in (0, 1):
-            burst(index, 1)  # the first call allocates and chooses algorithms
-        once = max(burst(0, 1), burst(1, 1), 1e-9)
-        calls = max(1, min(_MOST_CALLS, math.ceil(_BURST_SECONDS[kind] / once)))
-        once = max(burst(0, calls), burst(1, calls), 1e-9)
-        calls = max(1, min(_MOST_CALLS, math.ceil(_BURST_SECONDS[kind] / once)))
+            first = burst(index, 1)["seconds"]  # it allocates and chooses algorithms
+            known.add_first_call(index, first)
+        calls = _calls(slowest(1), kind)
+        calls = _calls(once := slowest(calls), kind)
         rounds = int(budget / (2 * calls * once))
         rounds = max(_ROUNDS.start, min(_ROUNDS.stop - 1, rounds))
-        samples: tuple[list[float], list[float]] = ([], [])
+        found = _Bursts(), _Bursts()
         for number in range(rounds):
             for index in (0, 1) if number % 2 == 0 else (1, 0):
-                samples[index].append(burst(index, calls))
+                answer = burst(index, calls)
+                found[index].seconds.append(answer["seconds"])
+                found[index].clocks_hz.append(answer["clock_hz"])
     except FailedError:
         return None
-    return samples
+    return found
+
+
+def _calls(once: float, kind: str) -> int:
+    return max(1, min(_MOST_CALLS, math.ceil(_BURST_SECONDS[kind] / once)))
 
 
 def _measured(
     name: str,
-    samples: tuple[list[float], list[float]],
+    bursts: tuple[_Bursts, _Bursts],
     environments: tuple[Mapping[str, Any], Mapping[str, Any]],
     kind: str,
 ) -> tuple[Measurement, Measurement]:
@@ -281,37 +229,21 @@ def _measured(
 
     What changes both bursts of a round alike, such as the clock, then cancels out.
     """
-    center = statistics.median(samples[0])
-    ratios = [new / old for old, new in zip(*samples, strict=True)]
+    old, new = bursts
+    center = statistics.median(old.seconds)
+    ratios = [after / before for before, after in zip(old.seconds, new.seconds, strict=True)]
     seconds = ([center] * len(ratios), [center * ratio for ratio in ratios])
-    method = "event" if kind == "cuda" else "cpu"
     before, after = (
         of_samples(
-            name, each, "convtime upgrade", environment, method=method, cache="warm", device=kind
+            *(name, seconds[index], "convtime upgrade", environments[index]),
+            method="event" if kind == "cuda" else "cpu",
+            cache="warm",
+            device=kind,
+            sm_clocks_hz=tuple(bursts[index].clocks_hz) if kind == "cuda" else (),
         )
-        for each, environment in zip(seconds, environments, strict=True)
+        for index in (0, 1)
     )
     return before, after
-
-
-def _judged(
-    runs: Sequence[Mapping[str, tuple[Measurement, Measurement]]], margin: float
-) -> Changes:
-    """Judge the passes as the gate does, from one or several pairs of processes."""
-
-    def side(index: int) -> Baseline:
-        names = [name for name in runs[0] if all(name in run for run in runs)]
-        by_name = {name: [run[name][index] for run in runs] for name in names}
-        repeats = {
-            name: Repeats(
-                tuple(each.median for each in measured), tuple(map(standard_error, measured))
-            )
-            for name, measured in by_name.items()
-            if len(measured) > 1
-        }
-        return Baseline({name: measured[0] for name, measured in by_name.items()}, repeats)
-
-    return compare_runs(side(0), side(1), margin=margin)
 
 
 def _layer_change(
@@ -347,8 +279,16 @@ def _layer_change(
     )
 
 
-def _missing(*, on_gpu: bool) -> Iterator[str]:
-    if on_gpu:
-        yield "clocks, instructions and the time of each kernel: the probe does not measure them"
-    else:
-        yield "memory and cuDNN's plans: they are known on a GPU only"
+def by_cost(changes: Iterable[LayerChange]) -> tuple[LayerChange, ...]:
+    """Sort changes: those that add or save most time come first."""
+    return tuple(sorted(changes, key=lambda each: -abs(each.cost_seconds or 0.0)))
+
+
+def _missing(sides: tuple[Side, Side], *, on_gpu: bool) -> Iterator[str]:
+    if not on_gpu:
+        yield "clocks, memory and cuDNN's plans: they are known on a GPU only"
+        return
+    yield "instructions and the time of each kernel: only tests record them, see the guide"
+    for side in sides:
+        if side.loaded["no_clock"]:
+            yield f"the clock of the {side.which} interpreter: {side.loaded['no_clock']}"

@@ -1,4 +1,4 @@
-"""Processes of two interpreters that run the layers of one model; see convtime.upgrading.probe."""
+"""Processes of two interpreters that answer questions; see probe.py and pytest_probe.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from convtime.conv.plan_log import kept_tags
 from convtime.core.errors import InputError
-from convtime.upgrading import probe
 
 _START_SECONDS = 180.0  # the import of torch from a cold disk, and the start of CUDA
 _ANSWER_SECONDS = 300.0  # a layer's first call may compile
@@ -34,21 +34,27 @@ class Side:
     """
 
     def __init__(
-        self, which: str, python: str, device: str, load: Mapping[str, Any], *, logs: bool = False
+        self,
+        which: str,
+        python: str,
+        program: Sequence[str],
+        load: Mapping[str, Any],
+        *,
+        logs: bool = False,
     ) -> None:
         """Prepare the process.
 
         Args:
             which: ``old`` or ``new``, for messages.
             python: the interpreter.
-            device: the device of the layers, as the process numbers them.
-            load: the question that loads the layers.
+            program: the file that it runs, and the file's arguments.
+            load: the question that loads the layers or tests.
             logs: whether cuDNN's frontend logs its plans, which makes calls slower.
         """
         self.which = which
         self.environment: dict[str, Any] = {}
         self.loaded: dict[str, Any] = {}
-        self._command = [executable(which, python), "-c", _BOOT, probe.__file__, device]
+        self._command = [executable(which, python), "-c", _BOOT, *program]
         self._load = load
         self._logs = logs
         self._process: subprocess.Popen[str] | None = None
@@ -63,9 +69,25 @@ class Side:
         self._folder.cleanup()
 
     @property
-    def plan_log(self) -> Path:
+    def _plan_log(self) -> Path:
         """The file to which cuDNN's frontend logs its plans."""
         return Path(self._folder.name, "frontend.log")
+
+    def ask_with_plans(self, do: str, **question: Any) -> tuple[dict[str, Any], str]:
+        """Return the answer, and the tags of the plans that cuDNN built for it; empty for none."""
+        start = self._plan_log.stat().st_size if self._plan_log.exists() else 0
+        answer = self.ask(do, **question)
+        if not self._plan_log.exists():
+            return answer, ""
+        with self._plan_log.open("rb") as file:
+            file.seek(start)
+            return answer, ", ".join(kept_tags(file.read().decode(errors="replace")))
+
+    def settings(self) -> dict[str, str]:
+        """Return the versions and settings, by name."""
+        facts = {**self.environment, "threads": self.loaded["threads"]}
+        facts |= {f"flag {name}": value for name, value in self.loaded["flags"].items()}
+        return {name: str(value) for name, value in facts.items() if value is not None}
 
     def begin(self) -> None:
         """Start the process without waiting for it."""
@@ -73,7 +95,7 @@ class Side:
         if self._logs:
             variables |= {
                 "CUDNN_FRONTEND_LOG_INFO": "1",
-                "CUDNN_FRONTEND_LOG_FILE": str(self.plan_log),
+                "CUDNN_FRONTEND_LOG_FILE": str(self._plan_log),
             }
         with self._errors().open("wb") as errors:
             try:
@@ -96,10 +118,10 @@ class Side:
         self._send({"do": "environment"})
 
     def load(self) -> None:
-        """Wait for the process and load the layers.
+        """Wait for the process and load the layers or tests.
 
         Raises:
-            InputError: the interpreter cannot be used, or not with these layers.
+            InputError: the interpreter cannot be used, or not with these.
         """
         if self._process is None:
             self.begin()
@@ -158,7 +180,10 @@ class Side:
 
     def _last_error(self) -> str:
         lines = self._errors().read_text(errors="replace").strip().splitlines()
-        return f" ({' '.join(lines[-1].split())})" if lines else ""
+        # Python ends with one line about the error, pytest with several after this word.
+        errors = [number for number, line in enumerate(lines) if line.startswith("ERROR:")]
+        told = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
+        return f" ({told})" if told else ""
 
     def _end(self) -> None:
         if self._process is None:

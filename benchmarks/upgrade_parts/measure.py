@@ -1,0 +1,184 @@
+"""One run of `convtime upgrade`, on a group of layers or on an unchanged model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import results
+import torch
+from common.running import printed_results
+
+from upgrade_parts.plants import Group, Site, errata
+
+_MARGIN = {"cuda": 0.005, "cpu": 0.1}  # what is planted on a CPU is larger
+_TIMEOUT_SECONDS = 420
+
+
+def measure_group(group: Group, device: torch.device) -> results.Row:
+    """What is found in a group, beside what is true.
+
+    Raises:
+        RuntimeError: a process failed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        old = _interpreter(folder, "old", group.old(), {})
+        was = _truth(old, device, log=folder / "plans.log" if group.blocks_engines else None)
+        variables = {}
+        if group.blocks_engines:
+            variables["CUDNN_ERRATA_JSON_FILE"] = str(folder / "errata.json")
+            (folder / "errata.json").write_text(json.dumps(errata(was["plans"])))
+        new = _interpreter(folder, "new", group.new(was, on_cpu=device.type == "cpu"), variables)
+        now = _truth(new, device)
+        longest = max(math.prod(site["input"]) for site in group.sites.values())
+        # Some sites are longer on the new side.
+        shape = (longest + longest // 8,)
+        found, seconds = _upgrade(
+            (old, new), "upgrade_parts.planted_model:model", shape, device, folder
+        )
+    return {
+        "plants": {
+            name: _plant(group, name, (was, now), found)
+            for name in group.sites
+            if group.cause(name) is not None
+        },
+        "unchanged": {
+            title: kept
+            for (name, which), (title, kept) in _by_pass(found).items()
+            if name in group.sites and group.unchanged(name, which)
+        },
+        "seconds": seconds,
+    }
+
+
+def measure_unchanged(model: str, shape: Sequence[int], device: torch.device) -> results.Row:
+    """What is found in a model that both sides run alike.
+
+    Raises:
+        RuntimeError: a process failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        found, seconds = _upgrade(
+            (sys.executable, sys.executable), model, shape, device, Path(folder)
+        )
+    unchanged = dict(_by_pass(found).values())
+    return {"plants": {}, "unchanged": unchanged, "seconds": seconds}
+
+
+def _plant(
+    group: Group, name: str, truth: tuple[Any, Any], found: Mapping[str, Any]
+) -> results.Row:
+    """A plant, by the pass that it makes slowest."""
+    was, now = (each["seconds"][name] for each in truth)
+    true = {which: now[which] / was[which] for which in was}
+    which = max(true, key=lambda each: true[each])
+    change = _changes(found)[name, which]
+    cause = change["cause"] and change["cause"]["cause"]
+    return {
+        "planted": group.plants.get(name, "flags" if group.flagged else "blocked engines"),
+        "right_cause": group.cause(name),
+        "which": which,
+        "truth": true[which],
+        "cause": cause,
+        "evidence": change["cause"] and change["cause"]["evidence"],
+        **_kept(change),
+    }
+
+
+def _by_pass(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, Any]]:
+    return {key: (" ".join(key), _kept(change)) for key, change in _changes(found).items()}
+
+
+def _changes(found: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """By the name of the first of equal layers, and the pass."""
+    every = (*found["step"], *found["layers"])
+    return {(change["layers"][0], change["which"]): change for change in every}
+
+
+def _kept(change: Mapping[str, Any]) -> results.Row:
+    ratio = change["change"]["ratio"]
+    return {
+        "verdict": change["change"]["verdict"],
+        "ratio": None if ratio is None else ratio["value"],
+        "sentence": change["change"]["sentence"],
+    }
+
+
+def _interpreter(folder: Path, name: str, described: Site, variables: Mapping[str, str]) -> str:
+    """A script that runs this Python with a description of the model, and with variables."""
+    (folder / f"{name}.json").write_text(json.dumps(described))
+    every = {"UPGRADE_MODEL": str(folder / f"{name}.json"), **variables}
+    told = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in every.items())
+    script = folder / f"python-{name}"
+    script.write_text(f'#!/bin/sh\n{told} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def _truth(python: str, device: torch.device, log: Path | None = None) -> Any:
+    variables = {}
+    if log is not None:
+        variables = {"CUDNN_FRONTEND_LOG_INFO": "1", "CUDNN_FRONTEND_LOG_FILE": str(log)}
+    script = Path(__file__).with_name("truth.py")
+    done = _run([python, str(script), str(device)], _variables(device) | variables)
+    for row in printed_results(done.stdout):
+        return row
+    raise RuntimeError(f"the truth is unknown: {_last_line(done)}")
+
+
+def _upgrade(
+    pythons: tuple[str, str],
+    model: str,
+    shape: Sequence[int],
+    device: torch.device,
+    folder: Path,
+) -> tuple[Any, float]:
+    """The result as JSON, and the seconds that the command took."""
+    old, new = pythons
+    file = folder / "upgrade.json"
+    begin = time.perf_counter()
+    done = _run(
+        [
+            *(sys.executable, "-m", "convtime", "upgrade", "--old", old, "--new", new, model),
+            *("--input", ",".join(map(str, shape)), "--device", str(device)),
+            *("--margin", str(_MARGIN[device.type]), "--json", str(file)),
+        ],
+        _variables(device),
+    )
+    seconds = time.perf_counter() - begin
+    if done.returncode or not file.exists():
+        raise RuntimeError(f"convtime upgrade ended with {done.returncode}: {_last_line(done)}")
+    return json.loads(file.read_text(encoding="utf-8")), seconds
+
+
+def _variables(device: torch.device) -> dict[str, str]:
+    paths = [str(results.HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {"PYTHONPATH": os.pathsep.join(paths)}
+    if device.type == "cpu":
+        found["OMP_NUM_THREADS"] = "1"  # others may use the other cores
+    return os.environ | found
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=dict(variables),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return ((done.stderr or done.stdout).strip().splitlines() or ["it said nothing"])[-1]

@@ -1,0 +1,118 @@
+"""Program of a process that runs pytest tests, one for each question, for their recorded times.
+
+Its interpreter's convtime times them: the fixtures of the pytest plugin. It answers each line of
+JSON from standard input with a line of JSON, until standard input closes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+
+class Turns:
+    """Pytest plugin that runs a test when it is asked to.
+
+    Attributes:
+        answered: whether it has answered the question that loads the tests.
+    """
+
+    def __init__(
+        self, questions: IO[str], answers: IO[str], settings: Callable[[], dict[str, Any]]
+    ) -> None:
+        self.answered = False
+        self._settings = settings
+        self._questions = questions
+        self._answers = answers
+        self._failures: list[str] = []
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Note a failure of the collection."""
+        if report.failed:
+            self._failures.append(f"{report.nodeid}: {_last_line(report.longreprtext)}")
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note that a test failed or was skipped."""
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            told = _last_line(report.longreprtext) if crash is None else crash.message
+            self._failures.append(f"it failed ({told.strip().splitlines()[0]})")
+        elif report.skipped and isinstance(report.longrepr, tuple):
+            self._failures.append(f"it was skipped ({report.longrepr[2].partition(': ')[2]})")
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Answer until standard input closes."""
+        self.answered = True
+        if self._failures:
+            self._answer({"unusable": f"its tests cannot be collected ({self._failures[0]})"})
+            return True
+        items = {item.nodeid: item for item in session.items}
+        self._answer({"tests": [*items], **self._settings()})
+        for line in self._questions:
+            question = json.loads(line)
+            self._answer(self._run(items[question["test"]], items.get(question["next"])))
+        return True
+
+    def _run(self, item: Any, following: Any) -> dict[str, Any]:
+        from pytest_convtime import _SESSION
+
+        self._failures.clear()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if self._failures:
+            return {"unusable": self._failures[0]}
+        document: dict[str, Any] = item.config.stash[_SESSION].document(item.nodeid)
+        return document
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), file=self._answers, flush=True)
+
+
+def main() -> int:
+    """Answer until standard input closes; return pytest's exit code."""
+    # Pytest and the tests print to standard output, and pytest replaces standard input.
+    questions = os.fdopen(os.dup(0))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(found: dict[str, Any]) -> None:
+        print(json.dumps(found), file=answers, flush=True)
+
+    # By its path, because this interpreter's convtime may be another one.
+    probe = runpy.run_path(str(Path(__file__).with_name("probe.py")))
+    questions.readline()  # about the environment
+    device = "cuda" if probe["torch"].cuda.is_available() else "cpu"
+    answer(probe["Probe"](device).environment())
+    paths = json.loads(questions.readline())["paths"]
+    for package in ("pytest", "pytest_convtime"):
+        if importlib.util.find_spec(package) is None:
+            name = package.partition("_")[2] or package
+            answer({"unusable": f"{name} is not installed there, which tests require"})
+            return 0
+    import pytest
+
+    turns = Turns(questions, answers, probe["settings"])
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder, "asked.json")
+        asked.write_text(
+            json.dumps({"tests": None, "output": f"{folder}/output.json", "reproducers": False}),
+            encoding="utf-8",
+        )
+        one_process = ["-n0"] if importlib.util.find_spec("xdist") else []
+        options = ["-q", "-p", "no:cacheprovider", f"--convtime-again={asked}", *one_process]
+        code = pytest.main([*paths, *options], plugins=[turns])
+    return 0 if turns.answered else int(code)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1].removeprefix("E").strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

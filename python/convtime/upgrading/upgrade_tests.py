@@ -1,0 +1,190 @@
+"""Run tests with two interpreters, alternating, and find whose times changed and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from convtime.core.errors import InputError
+from convtime.regression.changes import Change
+from convtime.timing.measurement import Measurement
+from convtime.timing.verdict import ChangeVerdict
+from convtime.upgrading.causes import PassFacts, cause_of
+from convtime.upgrading.confirming import Run, confirmed
+from convtime.upgrading.interpreters import Interpreters
+from convtime.upgrading.result import LayerChange, Upgrade
+from convtime.upgrading.upgrade import MARGIN, PAIRS, Tell, by_cost
+from convtime.upgrading.workers import FailedError, Side
+
+_MISSING = "sizes, layouts, backends, memory and bits of results: tests do not record them"
+_CHANGED: tuple[ChangeVerdict, ...] = ("slower", "faster")
+
+
+@dataclasses.dataclass
+class _Recorded:
+    """What tests recorded in one process.
+
+    Attributes:
+        measured: the times, by name.
+        tests: by the same names, the tests.
+        different: how results differ from those of the test's baseline, by name.
+        plans: tags of the plans that cuDNN built, by test; empty without its log.
+        failures: why there are no times, by test.
+    """
+
+    measured: dict[str, Measurement] = dataclasses.field(default_factory=dict)
+    tests: dict[str, str] = dataclasses.field(default_factory=dict)
+    different: dict[str, str] = dataclasses.field(default_factory=dict)
+    plans: dict[str, str] = dataclasses.field(default_factory=dict)
+    failures: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def facts(self, name: str) -> PassFacts | None:
+        """Return the facts of a time; None if there is none."""
+        measured = self.measured.get(name)
+        if measured is None:
+            return None
+        return PassFacts(
+            plan=self.plans.get(self.tests[name], ""),
+            kernels=tuple(sorted({each.label for each in measured.activities})),
+            first_call_seconds=measured.first_call_seconds,
+        )
+
+
+def upgrade_tests(
+    interpreters: Interpreters,
+    *,
+    margin: float = MARGIN,
+    pairs: int = PAIRS,
+    tell: Tell = lambda *_: None,
+) -> Upgrade:
+    """Compare the times that tests record in two interpreters.
+
+    Args:
+        interpreters: the interpreters and their tests.
+        margin: relative difference that counts as equal.
+        pairs: number of fresh pairs of processes that confirm each finding.
+        tell: is called with a description, the number of steps done, and of all steps.
+
+    Raises:
+        InputError: an interpreter cannot be used, or not with these tests.
+    """
+    with interpreters.pair() as sides:
+        settings = (sides[0].settings(), sides[1].settings())
+        on_gpu = sides[0].environment["gpu_uuid"] is not None
+        every = dict.fromkeys(test for side in sides for test in side.loaded["tests"])
+        old, new = _recorded(sides, [*every], "times", tell)
+    tests = {**new.tests, **old.tests}
+
+    def tests_of(names: Iterable[str]) -> list[str]:
+        wanted = {tests[name] for name in names}
+        return [test for test in every if test in wanted]
+
+    def again(names: Collection[str], pair: int) -> Run:
+        with interpreters.pair() as sides:
+            return _run(*_recorded(sides, tests_of(names), f"confirming, pair {pair}", tell))
+
+    verdicts = confirmed(_run(old, new), again, margin, pairs)
+    missing = [_MISSING, *verdicts.missing]
+    changed = [change.name for change in verdicts.changes.of(*_CHANGED)]
+    if changed and on_gpu:
+        try:
+            with interpreters.pair(logs=True) as sides:
+                logged = _recorded(sides, tests_of(changed), "plans", tell)
+            old.plans, new.plans = (each.plans for each in logged)
+        except InputError as error:
+            missing.append(f"cuDNN's plans: {error}")
+    judged = {change.name: change for change in verdicts.changes.changes}
+    found = [
+        _change(name, tests[name], judged.get(name), (old, new), settings, interpreters.command)
+        for name in tests
+    ]
+    without = [test for test in every if test not in tests.values()]
+    silent = [test for test in without if test not in {**old.failures, **new.failures}]
+    if silent:
+        missing.append(f"the times of tests that recorded none ({len(silent)}, e.g. {silent[0]})")
+    return Upgrade(
+        layers=by_cost(found),
+        before=settings[0],
+        after=settings[1],
+        margin=margin,
+        pairs=verdicts.pairs,
+        missing=tuple(missing),
+        failures=tuple(
+            f"{test}: {_failure(test, '', old, new)}" for test in without if test not in silent
+        ),
+    )
+
+
+def _recorded(
+    sides: tuple[Side, Side], tests: Sequence[str], what: str, tell: Tell
+) -> tuple[_Recorded, _Recorded]:
+    """Run tests in both interpreters, alternating test by test."""
+    both = _Recorded(), _Recorded()
+    for number, test in enumerate(tests):
+        tell(what, number, len(tests))
+        for index in (0, 1) if number % 2 == 0 else (1, 0):
+            _record(sides[index], test, tests[number + 1 :], both[index])
+    return both
+
+
+def _record(side: Side, test: str, later: Sequence[str], recorded: _Recorded) -> None:
+    has = side.loaded["tests"]
+    if test not in has:
+        recorded.failures[test] = "it does not have this test"
+        return
+    # Pytest keeps the fixtures that the next test shares.
+    following = next((each for each in later if each in has), None)
+    try:
+        answer, recorded.plans[test] = side.ask_with_plans("time", test=test, next=following)
+    except FailedError as error:
+        recorded.failures[test] = str(error)
+        return
+    for name, fields in answer["measurements"].items():
+        recorded.measured[name] = Measurement.from_dict(fields)
+    recorded.tests |= answer["tests"]
+    recorded.different |= answer["different"]
+
+
+def _run(old: _Recorded, new: _Recorded) -> Run:
+    return {
+        name: (measured, new.measured[name])
+        for name, measured in old.measured.items()
+        if name in new.measured
+    }
+
+
+def _change(
+    name: str,
+    test: str,
+    change: Change | None,
+    sides: tuple[_Recorded, _Recorded],
+    settings: tuple[Mapping[str, str], Mapping[str, str]],
+    command: str,
+) -> LayerChange:
+    old, new = sides
+    before, after = old.facts(name), new.facts(name)
+    if change is None:
+        verdict: ChangeVerdict = "missing" if after is None else "new"
+        change = Change(name, verdict, sentence=_failure(test, name, old, new))
+    change = dataclasses.replace(change, reproducer=f"{command} {shlex.quote(test)}")
+    found = LayerChange((name,), "", change, None, before, after)
+    if before is None or after is None:
+        return found
+    cause = None
+    if change.verdict in _CHANGED:
+        cause = cause_of(before, after, settings, change.attribution)
+    cost = None
+    if change.before is not None and change.after is not None:
+        cost = change.after - change.before
+    different = "" if name in old.different else new.different.get(name, "")
+    return dataclasses.replace(found, cost_seconds=cost, cause=cause, different=different)
+
+
+def _failure(test: str, name: str, old: _Recorded, new: _Recorded) -> str:
+    """Say why an interpreter has no time of that name."""
+    return " and ".join(
+        f"the {which} interpreter: {recorded.failures.get(test, 'it recorded no such time')}"
+        for which, recorded in (("old", old), ("new", new))
+        if name not in recorded.measured
+    )
