@@ -151,14 +151,13 @@ def _measure_problem(device: torch.device, subject: Subject) -> results.Row:
     facts = entry.facts
     if facts is None:
         raise ValueError("PyTorch does not give this pass to cuDNN")
-    low, high = facts.speedup_interval
     return {
         "pass": subject.pass_name,
         "dtype": subject.call.dtype,
         "choice": str(entry.choice),
-        "speedup": facts.speedup,
-        "low": low,
-        "high": high,
+        "speedup": facts.speedup.value,
+        "low": facts.speedup.low,
+        "high": facts.speedup.high,
         "pytorch_seconds": facts.pytorch_seconds,
         "ties": len(facts.ties),
         "raced": facts.raced,

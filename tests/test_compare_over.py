@@ -284,8 +284,8 @@ def test_a_table_shows_itself_escaped() -> None:
     assert "&lt;b&gt;" in page
     markdown = table.to_markdown()
     assert "<b>" not in markdown
-    assert markdown.startswith("| batch | kind | a | &lt;b&gt; | fastest |\n|--:|--:|---|---|---|")
-    assert "**kind=p: a is fastest up to batch 8; at 64 &lt;b&gt; is fastest**" in markdown
+    assert markdown.startswith("**kind=p: a is fastest up to batch 8; at 64 &lt;b&gt; is fastest**")
+    assert "| batch | kind | a | &lt;b&gt; | fastest |\n| --: | --: | --: | --: | --- |" in markdown
     assert "ComparisonTable a, <b>: 3 batch × 2 kind; kind=p: a is fastest" in repr(table)
     for fact in ("candidate <b>: y", "baseline: a", "margin: 1.00%", "[0.4"):
         assert fact in flat(table)

@@ -6,6 +6,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -20,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 import convtime
-from convtime import Comparison, Race
+from convtime import Comparison, Race, Ratio
 from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.tuned import search as searching
@@ -164,8 +165,8 @@ class TestSearch:
         engines = [Engine(1, {0: 100e-6}), Engine(2, {0: 80e-6}), Engine(3, {0: 90e-6})]
         choice, facts = simulated(engines)
         assert choice == Choice("cudnn", 2, ((2, 0),))
-        assert facts.speedup == pytest.approx(1.25, rel=0.01)
-        assert facts.speedup_interval[0] > 1.2
+        assert facts.speedup.value == pytest.approx(1.25, rel=0.01)
+        assert facts.speedup.low > 1.2
         assert facts.seconds == pytest.approx(80e-6, rel=0.02)
 
     def test_against_a_pytorch_that_is_far_slower_the_gain_is_measured_too(
@@ -173,7 +174,7 @@ class TestSearch:
     ) -> None:
         choice, facts = simulated([Engine(2, {0: 40e-6})], Run(100e-6, 1e-3), follows_list=False)
         assert choice.engine == 2
-        assert facts.speedup == pytest.approx(2.5, rel=0.02)
+        assert facts.speedup.value == pytest.approx(2.5, rel=0.02)
 
     def test_among_ties_pytorchs_choice_comes_first_and_is_pinned(
         self, simulated: Searching
@@ -182,7 +183,7 @@ class TestSearch:
             choice, facts = simulated([Engine(1, {0: 100e-6}), Engine(2, {0: 99.9e-6})])
             assert choice.engine == 1, "the first of the list by which PyTorch selects"
             assert PYTORCH in facts.ties
-            assert facts.speedup == 1
+            assert facts.speedup.value == 1
 
     def test_pytorchs_own_kernels_are_not_pinned(self, simulated: Searching) -> None:
         choice, _facts = simulated([Engine(1, {0: 120e-6})], follows_list=False)
@@ -256,7 +257,7 @@ class TestSearch:
         times = {value: 80e-6 + 4e-6 * abs(value - 9) for value in range(12)}
         choice, facts = simulated([Engine(1, {0: 100e-6}), Engine(2, times)], knobs=True)
         assert choice == Choice("cudnn", 2, ((2, 9),))
-        assert facts.speedup == pytest.approx(100 / 80, rel=0.01)
+        assert facts.speedup.value == pytest.approx(100 / 80, rel=0.01)
 
     def test_another_layout_is_taken_if_it_pays(self, simulated: Searching) -> None:
         engines, other = [Engine(1, {0: 100e-6})], [Engine(8, {0: 70e-6})]
@@ -288,8 +289,7 @@ FACTS = Facts(
     pytorch_tag="eng1_k2=0",
     pytorch_seconds=20e-6,
     seconds=16e-6,
-    speedup=1.25,
-    speedup_interval=(1.2, 1.3),
+    speedup=Ratio(1.25, 1.2, 1.3),
     error=3e-4,
     pytorch_error=3e-4,
     workspace_bytes=4096,
@@ -308,6 +308,10 @@ class TestFile:
         PLANS.save(tmp_path / "plans.json")
         assert read_plans(tmp_path / "plans.json") == PLANS
         assert convtime.load(tmp_path / "plans.json") == PLANS
+        few = dataclasses.replace(FACTS, speedup=Ratio(1.2, -math.inf, math.inf))
+        unbounded = dataclasses.replace(PLANS, entries=(dataclasses.replace(ENTRY, facts=few),))
+        unbounded.save(tmp_path / "plans.json")
+        assert read_plans(tmp_path / "plans.json") == unbounded
 
     def test_an_entry_names_engine_and_settings_and_no_position(self, tmp_path: Path) -> None:
         PLANS.save(tmp_path / "plans.json")
@@ -321,11 +325,16 @@ class TestFile:
 
     def test_they_tell_what_was_gained(self) -> None:
         assert "of which 1 are faster" in str(PLANS)
-        assert "1.250 [1.200, 1.300]" in str(PLANS)
+        assert "1.2500 [1.2000, 1.3000]" in str(PLANS)
         assert "eng4" in PLANS.details()
         assert "&lt;b&gt;eng9" in PLANS._repr_html_()
         without = dataclasses.replace(ENTRY, facts=None, choice=Choice("pytorch"))
         assert "PyTorch" in str(dataclasses.replace(PLANS, entries=(without,)))
+
+    def test_the_figure_has_the_speedups(self) -> None:
+        (figure,) = PLANS.figures()
+        assert '"ratio": [1.25]' in json.dumps(figure.spec)
+        assert "1 of 1 problems" in figure.description
 
     def test_a_file_keeps_other_problems_and_replaces_equal_ones(self, tmp_path: Path) -> None:
         path = tmp_path / "plans.json"
@@ -534,7 +543,7 @@ class TestOnAGpu:
         assert [entry.problem.pass_name for entry in plans.entries] == ["fprop", "dgrad", "wgrad"]
         for entry in plans.entries:
             assert entry.facts is not None
-            assert entry.facts.speedup_interval[1] > 0.99
+            assert entry.facts.speedup.high > 0.99
             assert entry.facts.seconds <= 1.02 * entry.facts.pytorch_seconds
         plans.save(tmp_path / "plans.json")
         convtime.load_plans(tmp_path / "plans.json")

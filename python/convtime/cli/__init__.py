@@ -30,6 +30,7 @@ _COMMANDS = {
     "sweep": "time statements or convolutions over axes: sizes, dtypes, options, iterations",
     "counters": "read hardware counters of a statement's kernels",
     "show": "print a file of results",
+    "report": "write a page of results: one HTML file, with plots",
     "history": "show since which commit which tests are slower or faster",
     "compare-files": "show the changes from one file of results to another",
     "upgrade": "show the changes of a model's layers from one torch or cuDNN to another",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from convtime.cli import arguments, snippet
+from convtime.cli import snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
@@ -63,10 +63,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
         "result is different, or busy time and span contradict each other",
     )
-    parser.add_argument(
-        "--markdown", type=arguments.file_name, metavar="FILE", help="with --over: write the table"
-    )
-    add_outputs(parser, verbose=True, table=True)
+    add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def check_only_over(options: argparse.Namespace) -> None:
     """Raise an InputError for an option that requires --over."""
-    for name in ("file", "seed", "workers", "csv", "markdown"):
+    for name in ("file", "seed", "workers", "csv"):
         if getattr(options, name, None) is not None:
             raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
 
@@ -219,10 +216,7 @@ def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int
     with told_of_file(options):
         table = table_of(statements, options, None)
     code, why = judge(table.findings, options)
-    files: dict[str, Callable[[], str | bytes]] = {
-        "csv": table.to_csv,
-        "markdown": table.to_markdown,
-    }
+    files: dict[str, Callable[[], str | bytes]] = {"csv": table.to_csv}
     if table.measurements:
         files["plot"] = lambda: table.plot().content(options.plot.suffix)
     snippet.deliver(options, table, device, why, **files)

@@ -87,7 +87,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     snippet.add_setup_options(parser)
     add_timing_options(parser, but=("margin",))
-    add_outputs(parser, verbose=True, table=True)
+    add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> None:

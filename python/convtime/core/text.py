@@ -17,6 +17,7 @@ from rich.text import Text
 from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
 
 _UNBOUNDED = 100_000  # columns
+_LONGEST = 2000  # characters that a page shows of a text, since a name can have megabytes
 # Minimum widths to which long words may be broken, tried in this order until the table fits.
 _LONG_WORDS = (40, 20, 12)
 _GAP = 2  # between columns
@@ -28,6 +29,12 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def shortened(text: str) -> str:
+    """Return :func:`printable` text; of a long one the beginning, and its length."""
+    shown = printable(text[:_LONGEST])
+    return shown if len(text) <= _LONGEST else f"{shown}… ({len(text):,} characters)"
 
 
 def counted(number: int, one: str, several: str = "") -> str:

@@ -40,11 +40,11 @@ def line(trace: ClockTrace) -> str:
 def details(trace: ClockTrace) -> Iterator[Block]:
     """Yield the readings, and how often each reason throttled the GPU."""
     if not trace.readings:
-        yield Line(line(trace))
+        yield Line(line(trace), role="answer")
         return
-    yield Line(_title(trace))
+    yield Line(_title(trace), role="answer")
     yield Table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:])
-    yield Sentences(_remarks(trace))
+    yield Sentences(_remarks(trace), role="caution")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,7 @@ def point_line(point: SweepPoint) -> str:
 def printed(swept: Sweep) -> Iterator[Block]:
     """Yield a table of the times, and notes below it."""
     yield _with_axes(swept, _TIMES, _times)
-    yield Sentences(_sentences(swept))
+    yield Sentences(_sentences(swept), role="caution")
 
 
 def details(swept: Sweep) -> Iterator[Block]:

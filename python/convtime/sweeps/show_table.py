@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.markdown import escaped
 from convtime.core.page import Block, Details, Facts, Sentences, Table
 from convtime.core.text import counted, printable
 from convtime.sweeps.show import (
@@ -39,37 +38,17 @@ def line(table: ComparisonTable) -> str:
 
 def printed(table: ComparisonTable) -> Iterator[Block]:
     """Yield the table of times, the verdict in words, and notes below them."""
-    yield _times(table)
-    yield Sentences(table.verdict)
-    yield Sentences(map(str, table.crossovers))
-    yield Sentences(_notes(table))
+    headers, rows = _cells(table)
+    yield Table(headers, rows, right=headers[:-1], footers=len(rows) - len(table.points))
+    yield Sentences(table.verdict, role="answer")
+    yield Sentences(map(str, table.crossovers), role="answer")
+    yield Sentences(_notes(table), role="caution")
 
 
 def details(table: ComparisonTable) -> Iterator[Block]:
     """Yield :func:`printed`, the ratios, the rates, the control's visits, and the plan."""
     yield from printed(table)
     yield Details([_ratios(table), *_rates(table), _controls(table), Facts(_facts(table))])
-
-
-def markdown(table: ComparisonTable) -> str:
-    """Return :func:`printed` as Markdown; names are escaped."""
-    headers, rows = _cells(table)
-    right = ["--:" if header in table.plan.axes else "---" for header in headers]
-    lines = [
-        f"| {' | '.join(map(escaped, headers))} |",
-        f"|{'|'.join(right)}|",
-        *(f"| {' | '.join(map(escaped, row))} |" for row in rows),
-        "",
-        *(f"**{escaped(sentence)}**\n" for sentence in table.verdict),
-        *(f"- {escaped(str(crossover))}" for crossover in table.crossovers),
-        *(f"- {escaped(note)}" for note in _notes(table)),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _times(table: ComparisonTable) -> Table:
-    headers, rows = _cells(table)
-    return Table(headers, rows, right=headers[:-1])
 
 
 def _cells(table: ComparisonTable) -> tuple[list[str], list[list[str]]]:

@@ -377,10 +377,6 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         """Return :meth:`to_rows` as CSV, without rounding numbers."""
         return forms.csv_of(self.to_rows(), columns_of(self))
 
-    def to_markdown(self) -> str:
-        """Return the table and its verdict in Markdown, with everything escaped."""
-        return show_table.markdown(self)
-
     def plot(self, x: str | None = None) -> Figure:
         """Plot the medians of all candidates with their intervals, and the ratios to the baseline.
 

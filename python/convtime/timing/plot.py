@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -99,15 +99,15 @@ def _range_without_outliers(
     return low, high, int(((samples < low) | (samples > high)).sum())
 
 
-def _median(measured: Measurement, channel: str) -> Spec:
+def _median(measured: Measurement, channel: str, **scale: Any) -> Spec:
     """Return a layer with the median, and a band for its interval if there is one."""
     ends = measured.median_interval
     low, median, high = microseconds((ends[0], measured.median, ends[1]))
-    across = quantity("median", _TIME)
+    across = quantity("median", _TIME, **scale)
     line = {"mark": {"type": "rule", "color": ORANGE}, "encoding": {channel: across}}
     band = {
         "mark": {"type": "rect", "color": ORANGE, "opacity": 0.25},
-        "encoding": {channel: quantity("low", _TIME), f"{channel}2": {"field": "high"}},
+        "encoding": {channel: quantity("low", _TIME, **scale), f"{channel}2": {"field": "high"}},
     }
     return {
         "data": {"values": [{"low": low, "median": median, "high": high}]},
@@ -175,7 +175,7 @@ def _samples(measured: Measurement, places: Sequence[int], width: int) -> Spec:
         "mark": {"type": "point", "filled": True, "size": 12, "opacity": 1, "color": BLUE},
         "encoding": {"x": position, "y": time},
     }
-    layers = [_median(measured, "y"), points]
+    layers = [_median(measured, "y", **_scale(measured)), points]
     throttled = [place for place, is_so in enumerate(measured.throttled) if is_so]
     if throttled:
         times = [measured.seconds[place] for place in throttled]

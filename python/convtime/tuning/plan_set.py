@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +13,11 @@ from filelock import FileLock
 
 from convtime.core import codec, strict_json
 from convtime.core.errors import InputError, one_line, why
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
+from convtime.timing.verdict import Ratio
 from convtime.tuning import show_plans
+from convtime.tuning.plot_plans import speedups_figure
 
 _ENGINE = re.compile(r"(?:^|_)eng(\d+)")
 _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
@@ -147,8 +150,7 @@ class Facts:
         pytorch_tag: PyTorch's own engine; empty if it is not known, or not one of cuDNN.
         pytorch_seconds: Time of PyTorch's own choice.
         seconds: Time of the choice, converting layouts included.
-        speedup: How many times as fast it is as PyTorch's choice, from paired samples.
-        speedup_interval: 95 % interval of speedup.
+        speedup: PyTorch's time divided by the choice's, from paired samples.
         error: Root mean square of its difference from the result in float64, relative to that
             result; None if unknown.
         pytorch_error: The same of PyTorch's own result.
@@ -164,8 +166,7 @@ class Facts:
     pytorch_tag: str
     pytorch_seconds: float
     seconds: float
-    speedup: float
-    speedup_interval: tuple[float, float]
+    speedup: Ratio
     error: float | None
     pytorch_error: float | None
     workspace_bytes: int | None
@@ -219,6 +220,10 @@ class Plans(codec.Stored, Shown, show=show_plans):
     entries: tuple[StoredPlan, ...]
     margin: float
     provenance: Mapping[str, Any]
+
+    def figures(self) -> Iterator[Figure]:
+        if any(entry.facts is not None for entry in self.entries):
+            yield speedups_figure(self)
 
     def updated(self, newer: Plans) -> Plans:
         """Return the entries of both; those of `newer` replace those of the same key.

@@ -26,7 +26,7 @@ def line(race: Race) -> str:
 
 def printed(race: Race) -> Iterator[Block]:
     """Yield the winner, a table with every candidate, and remarks."""
-    yield Line(line(race))
+    yield Line(line(race), role="answer")
     yield Table(("", _TIME, _RATIO, "verdict"), _rows(race), right=(_RATIO,))
     yield Sentences(_sentences(race))
 

@@ -33,9 +33,9 @@ def line(plans: Plans) -> str:
 
 def printed(plans: Plans) -> Iterator[Block]:
     """Yield a table with a row for each problem, and remarks."""
-    yield Line(line(plans))
+    yield Line(line(plans), role="answer")
     yield Table(("problem", "choice", *_RIGHT), [*map(_row, plans.entries)], right=_RIGHT)
-    yield Sentences(_sentences(plans))
+    yield Sentences(_sentences(plans), role="caution")
 
 
 def details(plans: Plans) -> Iterator[Block]:
@@ -46,7 +46,7 @@ def details(plans: Plans) -> Iterator[Block]:
 
 
 def _is_faster(entry: StoredPlan, margin: float) -> bool:
-    return entry.facts is not None and entry.facts.speedup_interval[0] > 1 + margin
+    return entry.facts is not None and entry.facts.speedup.low > 1 + margin
 
 
 def _title(entry: StoredPlan) -> str:
@@ -57,11 +57,10 @@ def _row(entry: StoredPlan) -> tuple[str, ...]:
     facts = entry.facts
     known = ("", "", "", "")
     if facts is not None:
-        low, high = facts.speedup_interval
         known = (
             format_seconds(facts.pytorch_seconds),
             format_seconds(facts.seconds),
-            f"{facts.speedup:.3f} [{low:.3f}, {high:.3f}]",
+            str(facts.speedup),
             "" if facts.workspace_bytes is None else format_bytes(facts.workspace_bytes),
         )
     return _title(entry), str(entry.choice), str(entry.count), *known

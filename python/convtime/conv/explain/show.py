@@ -35,7 +35,7 @@ def line(explanation: Explanation) -> str:
 
 def printed(explanation: Explanation) -> Iterator[Block]:
     """Yield for each pass: same or not, plan, time, and where the time goes."""
-    yield Line(line(explanation))
+    yield Line(line(explanation), role="answer")
     for explained in explanation.passes:
         found = "DIFFER" if explained.differences else "run the same"
         yield Facts(_gist(explained), title=f"{explained.name}: PyTorch and convtime {found}")

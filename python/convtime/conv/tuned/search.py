@@ -17,6 +17,7 @@ from convtime.conv.call import same_bits
 from convtime.conv.engines.prepared import error_of
 from convtime.core.errors import first_line
 from convtime.timing.compare import compare
+from convtime.timing.verdict import Ratio
 from convtime.tuning.plan_set import Choice, Facts, Layout
 from convtime.tuning.race import race
 from convtime.tuning.race_result import Race
@@ -286,13 +287,12 @@ class Search:
         # PyTorch's own plan is pinned where it is known: a later release may choose another.
         choice = winner or self.pytorchs or Choice("pytorch")
         built = self._built.get(choice)
-        theirs, ours, speedup, interval = self._pair(raced, winner)
+        theirs, ours, speedup = self._pair(raced, winner)
         return choice, Facts(
             pytorch_tag=self.pytorchs.tag if self.pytorchs else "",
             pytorch_seconds=theirs,
             seconds=ours,
             speedup=speedup,
-            speedup_interval=interval,
             error=built.error if built else self._pytorch_error,
             pytorch_error=self._pytorch_error,
             workspace_bytes=built.workspace_bytes if built else None,
@@ -304,16 +304,14 @@ class Search:
             budget_seconds=self._clock() - self._start,
         )
 
-    def _pair(
-        self, raced: Race, winner: Choice | None
-    ) -> tuple[float, float, float, tuple[float, float]]:
-        """Return PyTorch's time, the winner's, and the speedup with its interval."""
+    def _pair(self, raced: Race, winner: Choice | None) -> tuple[float, float, Ratio]:
+        """Return PyTorch's time, the winner's, and the speedup."""
         if winner is None:
             alone = raced.measurement(PYTORCH) if PYTORCH in raced.alone else None
             if alone is None:
                 pair = compare({PYTORCH: self._theirs, "": self._theirs}, **self._pair_options())
                 alone = pair.measurements[PYTORCH]
-            return alone.median, alone.median, 1.0, (1.0, 1.0)
+            return alone.median, alone.median, Ratio(1.0, 1.0, 1.0)
         name = raced.winner
         last = raced.rounds[-1] if raced.rounds else None
         if last is None or not {PYTORCH, name} <= {*last.measurements}:
@@ -321,9 +319,8 @@ class Search:
             last = compare(
                 {name: self._built[winner].run, PYTORCH: self._theirs}, **self._pair_options()
             )
-        ratio = last.ratio(PYTORCH, name)
         theirs, ours = last.measurements[PYTORCH], last.measurements[name]
-        return theirs.median, ours.median, ratio.value, (ratio.low, ratio.high)
+        return theirs.median, ours.median, last.ratio(PYTORCH, name)
 
     def _pair_options(self) -> dict[str, Any]:
         return {
