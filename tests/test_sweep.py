@@ -24,7 +24,7 @@ import convtime
 from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPoint
 from convtime.core.errors import InputError
 from convtime.core.provenance import provenance
-from convtime.sweeps import application, journal, visiting
+from convtime.sweeps import application, journal, worker
 from convtime.sweeps import files as sweeps
 from convtime.sweeps import sweep as running
 from convtime.sweeps.plan import SweepPlan
@@ -419,7 +419,7 @@ def test_the_file_of_another_machine_is_refused(
     file = tmp_path / "a.jsonl"
     convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
     another = provenance(torch.device("cpu")) | {"torch": "9.9"}
-    monkeypatch.setattr(visiting, "provenance", lambda _: another)
+    monkeypatch.setattr(worker, "provenance", lambda _: another)
     with pytest.raises(InputError, match=r"machine's torch is .* in the file, 9\.9 here"):
         convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
 from convtime.cli import snippet
 from convtime.cli.axes import (
     add_run_options,
@@ -126,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def check_only_over(options: argparse.Namespace) -> None:
     """Raise an InputError for an option that requires --over."""
-    for name in ("file", "seed", "csv"):
+    for name in ("file", "seed", "workers", "csv"):
         if getattr(options, name, None) is not None:
             raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
 
@@ -162,26 +160,34 @@ def _check(options: argparse.Namespace) -> Check | None:
 def table_of(
     statements: Mapping[str, str],
     options: argparse.Namespace,
-    device: torch.device | None,
-    namespace: Mapping[str, Any],
+    namespace: Mapping[str, Any] | None,
 ) -> ComparisonTable:
     """Compare statements over the axes of a command line, each point with its own setup.
 
     Args:
         statements: code by name.
         options: a parsed command line, with :func:`add_options`.
-        device: the device for the setup's new tensors; None: PyTorch's default device.
-        namespace: variables of statements, of the setup and of the axes' values.
+        namespace: variables of statements, of the setup and of the axes' values; None for those of
+            a command.
 
     Raises:
         InputError: an axis or an option does not fit.
     """
     if len(statements) < 2:
         raise InputError("--over needs at least two statements; convtime sweep times one")
+    if namespace is None:
+        variables = snippet.fresh_namespace(resolve_device(options.device))
+    elif options.workers is not None:
+        raise InputError(
+            "--workers cannot be used here, because processes do not have the variables of this "
+            "session; use convtime.compare(..., executor=) with functions of a module"
+        )
+    else:
+        variables = dict(namespace)
     timing = {"margin": _MARGIN} | timing_options(options)
     axes = read_axes(
         {
-            axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, namespace)
+            axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, variables)
             for axis, text in texts_of(options.over, "--over").items()
         },
         timing,
@@ -191,11 +197,12 @@ def table_of(
     given = {"control": options.control, "interference": options.interference}
     baseline = options.baseline or next(iter(statements))
     return run(
-        applications_of(statements, options, axes, device, namespace),
+        applications_of(statements, options, axes, namespace),
         axes,
         How(baseline, _check(options), timing["margin"], given),
         file=options.file,
         seed=options.seed,
+        executor=options.workers,
     )
 
 
@@ -207,7 +214,7 @@ def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int
         )
     device = resolve_device(options.device)
     with told_of_file(options):
-        table = table_of(statements, options, device, snippet.fresh_namespace(device))
+        table = table_of(statements, options, None)
     code, why = judge(table.findings, options)
     files: dict[str, Callable[[], str | bytes]] = {"csv": table.to_csv}
     if table.measurements:

@@ -110,7 +110,7 @@ def _run(options: argparse.Namespace) -> None:
         applications = _layers(options, axes, device)
     else:
         statements = snippet.named_statements(options)
-        applications = applications_of(statements, options, axes, device, namespace)
+        applications = applications_of(statements, options, axes, None)
     with told_of_file(options):
         swept = run(
             applications,
@@ -119,6 +119,7 @@ def _run(options: argparse.Namespace) -> None:
             counters=options.counters,
             rest=options.rest,
             seed=options.seed,
+            executor=options.workers,
         )
     files: dict[str, Callable[[], str | bytes]] = {"csv": swept.to_csv}
     if swept.measurements:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convtime.core.page import Block, Details, Facts, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
-from convtime.sweeps.drift import drift_sentence
 from convtime.sweeps.rows import summary, unit
 from convtime.timing.show import estimate, facts_of, grouped, reservations
 from convtime.timing.show import line as measurement_line
@@ -100,9 +100,9 @@ def _with_axes(
 
 def _controls(swept: Sweep) -> Table:
     first, *others = _TIMES
-    headers = ["visit", f"control: {first}", *others]
-    rows = [[f"{point.visit + 1}", *_times(point)] for point in swept.controls]
-    return Table(headers, rows, right=headers)
+    headers = ["visit", f"control: {first}", *others, "worker"]
+    rows = [[f"{point.visit + 1}", *_times(point), point.worker] for point in swept.controls]
+    return Table(headers, rows, right=headers[:-1])
 
 
 def _sentences(swept: Sweep) -> Iterator[str]:
@@ -111,8 +111,7 @@ def _sentences(swept: Sweep) -> Iterator[str]:
         yield not_measured(swept.missing)
     for error, points in grouped((point.error, point) for point in swept.failed).items():
         yield f"{named(points)} failed: {error}"
-    failure = next((point.error for point in swept.controls if point.error), "")
-    yield drift_sentence(swept.plan.control.name, swept.drift(), failure)
+    yield from swept.controlled.sentences(points_by_worker(swept.points))
     reserved = (
         (reservation, point)
         for point in swept.points
@@ -126,6 +125,11 @@ def _sentences(swept: Sweep) -> Iterator[str]:
         yield f"counters were not read at {named(points)}: {reason}"
     if swept.metrics:
         yield f"{len(swept.metrics)} metrics were counted; see details()"
+
+
+def points_by_worker(points: Iterable[Visit]) -> Mapping[str, int]:
+    """Return the number of points that each worker measured."""
+    return collections.Counter(point.worker for point in points)
 
 
 def not_measured(points: Sequence[Visit]) -> str:

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Details, Facts, Sentences, Table
 from convtime.core.text import counted, printable
-from convtime.sweeps.drift import drift_sentence
-from convtime.sweeps.show import common_conditions, named, not_measured, plan_facts
+from convtime.sweeps.show import (
+    common_conditions,
+    named,
+    not_measured,
+    plan_facts,
+    points_by_worker,
+)
 from convtime.sweeps.table_rows import rows_at
 from convtime.timing.show import estimate, grouped, reservations
 
@@ -105,13 +110,13 @@ def _rates(table: ComparisonTable) -> Iterator[Table]:
 
 
 def _controls(table: ComparisonTable) -> Table:
-    headers = ["visit", *table.candidates]
+    headers = ["visit", *table.candidates, "worker"]
     rows = [
-        [f"{point.visit + 1}", *(_time(point, name) for name in table.candidates)]
+        [f"{point.visit + 1}", *(_time(point, name) for name in table.candidates), point.worker]
         for point in table.controls
     ]
     title = f"control: {table.plan.control.name}"
-    return Table(headers, rows, right=headers, title=title)
+    return Table(headers, rows, right=headers[:-1], title=title)
 
 
 def _notes(table: ComparisonTable) -> Iterator[str]:
@@ -130,8 +135,7 @@ def _notes(table: ComparisonTable) -> Iterator[str]:
         yield f"the geometric means cover the {complete} of {len(table.points)} complete points"
     yield from _undecided(table)
     yield from _results(table)
-    failure = next((error for point in table.controls for error in point.errors.values()), "")
-    yield drift_sentence(table.control, table.drift(), failure)
+    yield from table.controlled.sentences(points_by_worker(table.points))
     reserved = (
         (reservation, f"{name} {point.name}")
         for point in table.points

@@ -21,7 +21,7 @@ from convtime.sweeps.crossovers import (
     crossings,
     is_geometric,
 )
-from convtime.sweeps.drift import DRIFT_MARGIN, drift_of
+from convtime.sweeps.drift import DRIFT_MARGIN, Controls
 from convtime.sweeps.outcomes import Outcome, Row, logarithm, rows_of
 from convtime.sweeps.plot import (
     geomeans_figure,
@@ -282,18 +282,33 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """Return how the baseline's time at the control changed from its first visit to its last.
 
+        Of several workers, it is the one on which the time changed most.
+
         Args:
             margin: relative difference that counts as equal.
 
         Returns:
-            The change; None if it was measured less than twice.
+            The change; None if no worker measured it twice.
         """
-        baseline = self.plan.baseline
-        measured = (
-            None if point.comparison is None else point.comparison.measurements.get(baseline)
-            for point in self.controls
-        )
-        return drift_of(self.control, measured, margin)
+        return self.controlled.drift(margin)
+
+    def workers(self, margin: float = DRIFT_MARGIN) -> dict[str, Change]:
+        """Return how the baseline's time at the control differs between workers; see Sweep.workers.
+
+        Args:
+            margin: relative difference that counts as equal.
+        """
+        return self.controlled.workers(margin)
+
+    @cached_property
+    def controlled(self) -> Controls:
+        """The baseline's times at the control, by worker."""
+        visits = []
+        for point in self.controls:
+            timed = {} if point.comparison is None else point.comparison.measurements
+            error = next(iter(point.errors.values()), "")
+            visits.append((point.worker, timed.get(self.plan.baseline), error))
+        return Controls.of(self.control, visits)
 
     @property
     def control(self) -> str:
@@ -345,7 +360,8 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         The columns are the axes, candidate, the number of samples, the median with its 95 %
         interval, the ratio to the baseline with its interval and verdict, whether the candidate is
         among the fastest, the FLOP and byte rates with their shares of the device's ceilings, the
-        GPU, and the error of a candidate that failed.
+        GPU, the worker, with several workers the control's time on this one over that on a typical
+        one, and the error of a candidate that failed.
         """
         return [row for point in self.points for row in rows_at(self, point)]
 
