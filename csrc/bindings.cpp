@@ -485,7 +485,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
              py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
              py::arg("tolerance"), py::arg("margin"), py::arg("first_batch_seconds"),
-             py::arg("seconds_left"), py::arg("on_batch"), py::arg("accord"));
+             py::arg("seconds_left"), py::arg("on_batch"), py::arg("accord") = py::none());
   py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
   py::register_exception<CollectiveRefused>(module, "CollectiveRefused", PyExc_ValueError);
   py::class_<convtime::ops::CollectiveStamps>(module, "CollectiveStamps")

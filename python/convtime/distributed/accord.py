@@ -107,4 +107,3 @@ class Accord:
         margin = max(_LEAST_MARGIN, 2 * max(lateness for _, _, lateness in answers))
         self._lateness = max(self._lateness / 2, 1e-9 * (self._clock.common(now()) - last))
         return [each for each, _, _ in answers], self._clock.local(last + 1e9 * margin)
-

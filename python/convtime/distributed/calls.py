@@ -19,6 +19,7 @@ _SPIN_SECONDS = 200e-6  # before an instant; until then, the processor is free f
 _PITCH = 1.1  # calls begin at this multiple of the expected time, plus the next
 _PITCH_SECONDS = 30e-6
 
+
 @dataclasses.dataclass(frozen=True)
 class Stamps:
     """The calls of one candidate in a batch, in nanoseconds of this process's clock.
@@ -32,6 +33,7 @@ class Stamps:
     begin: list[float]
     arrival: list[float]
     end: list[float]
+
 
 class Calls:
     """Wraps candidates: their calls are stamped, and can begin at instants that all ranks know.
@@ -136,6 +138,7 @@ class Calls:
         wait_until(self._next)
         self._next += self._pitches[index]
 
+
 def wait_until(instant: float) -> None:
     """Wait for a time of this process's clock, in nanoseconds."""
     left = 1e-9 * (instant - now()) - _SPIN_SECONDS
@@ -144,11 +147,12 @@ def wait_until(instant: float) -> None:
     while now() < instant:
         os.sched_yield()  # another rank may need this core
 
+
 def _first_within(times: Sequence[int], begin: float, end: float) -> float:
     place = bisect.bisect_left(times, begin)
     return float(times[place]) if place < len(times) and times[place] <= end else math.nan
 
+
 def kernels_communicate(name: str) -> bool:
     """Whether a kernel is of communication, by its name."""
     return any(part in name.lower() for part in ("nccl", "symm_mem", "multimem"))
-

@@ -117,9 +117,7 @@ def _facts(
 
 
 def _shared_options() -> list[str]:
-    return [
-        field.name for field in dataclasses.fields(Options) if field.name not in _OF_EACH_RANK
-    ]
+    return [field.name for field in dataclasses.fields(Options) if field.name not in _OF_EACH_RANK]
 
 
 def _differing(values: Iterable[object]) -> int | None:

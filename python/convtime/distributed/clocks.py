@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
     from convtime.distributed.meeting import Meeting, _Wait
 
@@ -100,13 +100,13 @@ def _exchange(meeting: Meeting, rank: int) -> Offset:
         for number in range(_ROUND_TRIPS)
     ]
 
-    def tell(store: dist.Store, wait: _Wait) -> list[tuple[int, int, int]]:
+    def tell(store: Store, wait: _Wait) -> list[tuple[int, int, int]]:
         for asked, told in keys:
             wait([asked])
             store.set(told, str(now()))
         return []
 
-    def ask(store: dist.Store, wait: _Wait) -> list[tuple[int, int, int]]:
+    def ask(store: Store, wait: _Wait) -> list[tuple[int, int, int]]:
         found = []
         for asked, told in keys:
             sent = now()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -48,10 +49,15 @@ class Watched:
     groups: list[dist.ProcessGroup] = dataclasses.field(default_factory=list)
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
-        self.seen = Watched()
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Watched = Watched()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Leave out PyTorch's protection of modes in compiled code, which imports its compiler."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -75,7 +81,8 @@ def watch(candidate: Candidate) -> Watched:
     """Call a candidate once, and return its communication."""
     if candidate.before is not None:
         candidate.before()
-    with _Watch() as watching:
+    watching = _Watch()
+    with watching:
         candidate.fn(*candidate.args, **candidate.kwargs)
     return watching.seen
 
@@ -90,9 +97,8 @@ def _nbytes(argument: object) -> int:
 
 def _group(argument: object) -> dist.ProcessGroup | None:
     if isinstance(argument, str):  # functional collectives name their group
-        find: Callable[[str], dist.ProcessGroup] = dist.distributed_c10d._resolve_process_group
         try:
-            return find(argument)
+            return _resolve_process_group(argument)  # type: ignore[arg-type]
         except (LookupError, RuntimeError, ValueError):  # another string, such as "sum"
             return None
     if isinstance(argument, torch.ScriptObject):

@@ -58,7 +58,7 @@ class EventMarks:
     """
 
     def __init__(self, make_event: Any = None) -> None:
-        self._make = make_event or (lambda: torch.cuda.Event(enable_timing=True))
+        self._make = make_event or (lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
         self._unused: list[Any] = []
         self._origin: tuple[Any, float] | None = None
         self.uncertainty = 0.0

@@ -58,14 +58,14 @@ def measure_in_group(
     with Meeting(group, float(timeout)) as meeting, limited(group) as limit:
         refuse_options(options)
         facts = check_ranks(meeting, candidates, options, place.device)
-        limit(meeting.seconds_left)
-        if watched is None:
-            meeting.calling = True
-            watched = _watch(candidates, options, place)
         first = offset_of(meeting)
-        meeting.calling = True
-        marks = EventMarks() if place.on_gpu else HostMarks()
         stamps = _C.CollectiveStamps()
+        meeting.progress = lambda: (0, stamps.count())
+        meeting.calling = True
+        if watched is None:
+            limit(meeting.seconds_left)
+            watched = _watch(candidates, options, place)
+        marks = EventMarks() if place.on_gpu else HostMarks()
         calls = Calls(candidates, marks, stamps, on_gpu=place.on_gpu)
         meeting.progress = calls.progress
         accord = Accord(

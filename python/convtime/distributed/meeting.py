@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from convtime.core.errors import InputError
 from convtime.distributed.failure import Failure, Kind, is_of_communication, of_exception
@@ -44,7 +45,7 @@ _Wait = Callable[[Sequence[str]], None]
 
 @dataclasses.dataclass
 class _Job:
-    run: Callable[[dist.Store, _Wait], Any]
+    run: Callable[[Store, _Wait], Any]
     done: threading.Event = dataclasses.field(default_factory=threading.Event)
     result: Any = None
 
@@ -110,8 +111,7 @@ class Meeting:
         self._timer.start()
         try:
             self.processes = [
-                Process(**each)
-                for each in self.gather("enter", dataclasses.asdict(this_process()))
+                Process(**each) for each in self.gather("enter", dataclasses.asdict(this_process()))
             ]
         except BaseException as error:
             self._close(error)
@@ -119,8 +119,16 @@ class Meeting:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
+        try:
+            self._refuse_interrupts()
+        except KeyboardInterrupt:
+            if not self._interrupted:  # it is the user's
+                raise
         self._close(error)
 
     def gather(self, label: str, value: Any) -> list[Any]:
@@ -134,7 +142,7 @@ class Meeting:
         text = json.dumps([label, value])
         keys = [f"{step}/{rank}" for rank in range(self.size)]
 
-        def exchange(store: dist.Store, wait: _Wait) -> list[Any]:
+        def exchange(store: Store, wait: _Wait) -> list[Any]:
             store.set(keys[self.rank], text)
             wait(keys)
             found = [json.loads(text) for text in store.multi_get(keys)]
@@ -148,7 +156,7 @@ class Meeting:
                 self.fail("late", rank, f"is at the step {theirs!r} where others are at {label!r}")
         return [each for _, each in found]
 
-    def run(self, function: Callable[[dist.Store, _Wait], Any]) -> Any:
+    def run(self, function: Callable[[Store, _Wait], Any]) -> Any:
         """Run a function of the store in the store's thread, and return its result.
 
         Raises:
@@ -187,7 +195,6 @@ class Meeting:
             with self._lock:
                 self._measuring = False
             self._jobs.put(None)
-            self._absorb_interrupt()
         failure = self._failure
         if error is None or failure is None or not self._is_consequence(error, failure):
             return
@@ -203,7 +210,7 @@ class Meeting:
         """Leave without a failure; the rank that may hold the store leaves last."""
         keys = [f"left/{rank}" for rank in range(self.size)]
 
-        def leave(store: dist.Store, wait: _Wait) -> None:
+        def leave(store: Store, _: _Wait) -> None:
             store.set(keys[self.rank], "")
             end = time.monotonic() + _LEAVE_SECONDS
             while self.rank == 0 and time.monotonic() < end and not store.check(keys):
@@ -232,12 +239,12 @@ class Meeting:
     def _publish(self, failure: Failure) -> None:
         """Tell all ranks; the first failure counts."""
 
-        def publish(store: dist.Store, _: _Wait) -> None:
+        def publish(store: Store, _: _Wait) -> None:
             self._set(Failure.from_json(store.compare_set("failed", "", failure.to_json())))
 
         job = _Job(publish)
         if threading.current_thread() is self._thread:
-            publish(self._store, lambda keys: None)
+            publish(self._store, self._await)
         else:
             self._jobs.put(job)
             job.done.wait(min(1.0, max(0.1, self.seconds_left)))  # the store may not answer
@@ -260,11 +267,12 @@ class Meeting:
         if self._job is not None:
             self._job.done.set()
 
-    def _absorb_interrupt(self) -> None:
-        """Let a signal that was sent to end the call arrive here, and not in the caller's code."""
+    def _refuse_interrupts(self) -> None:
+        """Send no more signals, and let one arrive here instead of in the caller's code."""
+        with self._lock:
+            self._interruptible = False
         if self._interrupted:
-            with contextlib.suppress(KeyboardInterrupt):
-                time.sleep(0.01)
+            time.sleep(0.01)
 
     def _fate(self) -> str:
         return self._aborted or "its communication was cut off"
@@ -324,8 +332,7 @@ class Meeting:
         for rank, process in enumerate(self.processes):
             if rank != self.rank and self._has_ended(rank, process, now):
                 if not self._store.check([f"left/{rank}"]):
-                    reason = f"({process}) ended without a word: it exited or was killed"
-                    self._publish(Failure("ended", rank, reason, self.calling))
+                    self._publish(self._ended(rank))
                 return
         if now - self._began >= _JUDGED_AT * self._timeout:
             self._publish(self._laggard())
@@ -339,6 +346,10 @@ class Meeting:
         last, changed = self._heard.get(rank, (None, now))
         self._heard[rank] = (beat, changed if beat == last else now)
         return now - self._heard[rank][1] > min(_SILENCE, self._timeout / 2)
+
+    def _ended(self, rank: int) -> Failure:
+        reason = f"({self.processes[rank]}) ended without a word: it exited or was killed"
+        return Failure("ended", rank, reason, self.calling)
 
     def _progress(self) -> Progress:
         return (self._step, *self.progress())
@@ -361,24 +372,22 @@ class Meeting:
                 return Failure("late", rank, reason, self.calling)
             found[rank] = tuple(json.loads(self._store.get(f"beat/{rank}"))[1])
         rank = min(found, key=lambda each: found[each])
-        if len(set(found.values())) == 1:
+        where = behind(found[rank], max(found.values()))
+        if not where:
             reason = f"and all others did not finish {late}; allow more time"
         else:
-            where = "in a call" if self.calling else "before the calls"
-            most = max(found.values())
-            reason = (
-                f"did not come as far as the others {late}: it hangs {where}, after "
-                f"{found[rank][1]} calls (others: {most[1]})"
-            )
+            reason = f"did not come as far as the others {late}: it hangs or is slow {where}"
         return Failure("late", rank, reason, self.calling)
 
     def _lost(self, error: Exception) -> None:
-        """The store does not answer: its process has probably ended."""
-        for rank, process in enumerate(self.processes):
-            if rank != self.rank and process.state() == "ended":
-                reason = f"({process}) ended without a word: it exited or was killed"
-                self._set(Failure("ended", rank, reason, self.calling))
-                return
+        """Find out who ended: the store does not answer."""
+        end = time.monotonic() + 4 * self._period  # a connection can end before its process
+        while time.monotonic() < end and self._failure is None:
+            for rank, process in enumerate(self.processes):
+                if rank != self.rank and process.state() == "ended":
+                    self._set(self._ended(rank))
+                    return
+            time.sleep(self._period / 10)
         self._set(
             Failure(
                 "ended",
@@ -419,6 +428,18 @@ class Meeting:
             self._set(Failure("late", rank, reason, self.calling))
         self._failed_at = min(self._failed_at, time.monotonic() - _GRACE)
         self._break_out()
+
+
+def behind(least: Progress, most: Progress) -> str:
+    """Return where a rank is that has not come as far as another; empty if it has."""
+    (step, calls, collectives), (last_step, last_calls, last_collectives) = least, most
+    if step < last_step:
+        return f"after {calls} calls, before a step that others have done"
+    if calls < last_calls:
+        return f"in call {calls + 1}, which others have ended"
+    if collectives < last_collectives:
+        return f"in call {calls + 1}, before an operation of torch.distributed that others began"
+    return ""
 
 
 def abort(group: dist.ProcessGroup) -> str:
@@ -482,11 +503,9 @@ def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
         _own_store(group).compare_set("failed", "", failure.to_json())
 
 
-def _own_store(group: dist.ProcessGroup) -> dist.Store:
+def _own_store(group: dist.ProcessGroup) -> Store:
     """Return the store for the next measurement of these ranks, with a connection of its own."""
     ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
     number = next(_numbers[ranks])
     store = dist.distributed_c10d._get_default_store().clone()
-    return dist.PrefixStore(f"convtime/{ranks}/{number}", store)
-
-
+    return PrefixStore(f"convtime/{ranks}/{number}", store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,9 @@ _MOST_SKEW = 0.1
 _FEWEST = 6  # samples for an interval
 _MATTERS = 0.01  # share of the call's time by which a slower device is reported
 _MATTERS_SECONDS = 2e-6
+
+#: Fields of a Measurement that each rank estimates for itself.
+_SHARED = ("overhead", "overhead_uncertainty", "clock_tick", "between_runs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +90,7 @@ def joined(
         "state": _device_state(device),
         "device_name": torch.cuda.get_device_name(device) if own.on_gpu else cpu_name(),
         "uncertainty": own.clock.uncertainty + own.marks.uncertainty,
+        "shared": [{name: getattr(each, name) for name in _SHARED} for each in measured],
         "candidates": [
             _own_candidate(index, each, own, watched[index]) for index, each in enumerate(measured)
         ],
@@ -102,13 +106,20 @@ def joined(
         if own.shared_clock
         else "time stamps were exchanged with rank 0 before and after the calls"
     )
-    return [
-        dataclasses.replace(
-            each,
-            ranks=_ranks(meeting, facts, parts, index, each, uncertainty, clock_reason),
-        )
-        for index, each in enumerate(measured)
-    ]
+    found = []
+    for index, each in enumerate(measured):
+        common = _with_shared(each, parts[0]["shared"][index])
+        ranks = _ranks(meeting, facts, parts, index, common, uncertainty, clock_reason)
+        found.append(dataclasses.replace(common, ranks=ranks))
+    return found
+
+
+def _with_shared(measured: Measurement, shared: Mapping[str, float]) -> Measurement:
+    """Return the measurement with rank 0's overhead and precision, on which verdicts depend."""
+    change = measured.overhead - shared["overhead"]
+    return dataclasses.replace(
+        measured, seconds=tuple(each + change for each in measured.seconds), **shared
+    )
 
 
 def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched) -> dict[str, Any]:
@@ -203,9 +214,8 @@ def _ranks(
     clock_reason: str,
 ) -> Ranks:
     own = [part["candidates"][index] for part in parts]
-    begin, arrival, end = (
-        np.array([each["times"][what] for each in own], dtype=float)
-        for what in ("begin", "arrival", "end")
+    arrival, end = (
+        np.array([each["times"][what] for each in own], dtype=float) for what in ("arrival", "end")
     )
     collectives = _agreed([[Collective(**one) for one in each["collectives"]] for each in own])
     known = bool(np.isfinite(arrival).all())
@@ -256,7 +266,9 @@ def _arrivals_reason(
             "divided into waiting and transfer"
         )
     if not all(each["only_communicates"] for each in own):
-        return "the call also computes on the GPU, and the begin of its communication is not stamped"
+        return (
+            "the call also computes on the GPU, and the begin of its communication is not stamped"
+        )
     return ""
 
 
@@ -320,7 +332,7 @@ def _interval(
 
 
 def _slower(times: Sequence[RankTimes], measured: Measurement) -> list[str]:
-    """Return a sentence for each rank that computes longer than all others, beyond the intervals."""
+    """Return a sentence for each rank that computes longer than all others, beyond intervals."""
     if len(times) < 2 or not all(each.computing_seconds for each in times):
         return []
     intervals = [_interval(each.computing_seconds, measured, 0.0) for each in times]
@@ -361,5 +373,3 @@ def _differences(slow: RankTimes, others: Sequence[RankTimes]) -> list[str]:
     if slow.link_width is not None and widths and slow.link_width < min(widths):
         found.append(f"; its PCIe link has {slow.link_width} lanes, the others' {min(widths)}")
     return found
-
-

@@ -268,8 +268,8 @@ def _rank_facts(measured: Measurement) -> _Facts:
         return
     yield "ranks", f"{len(found.ranks)} ({found.backend}); each sample is the longest of all ranks"
     if found.collectives:
-        told = (f"{each.kind} of {each.nbytes:,} bytes" for each in found.collectives)
-        yield "communication", ", ".join(told)
+        kinds = (f"{each.kind} of {each.nbytes:,} bytes" for each in found.collectives)
+        yield "communication", ", ".join(kinds)
     bound = f"clocks known within {format_seconds(found.clock_uncertainty)}: {found.clock_reason}"
     if found.skew is not None:
         yield "arrival skew", f"{format_seconds(found.skew)} ({bound})"
