@@ -256,18 +256,15 @@ def test_hidden_communication_is_what_kernels_overlap() -> None:
         activity("gemm", 4e-3, 7),
     )
     # 12 ms of work took 9 ms: 3 ms of it ran at the same time.
-    measured = make(
-        name="step", seconds=(9e-3,) * 10, busy_seconds=(9e-3,) * 10, activities=kernels
-    )
+    nine = (9e-3,) * 10
+    measured = make(name="step", seconds=nine, busy_seconds=nine, activities=kernels)
     known, computing, reason = _communication(measured, True)
     assert known is not None
     assert (known.seconds, known.exposed, known.hidden) == pytest.approx((5e-3, 2e-3, 3e-3))
     assert computing == pytest.approx([7e-3] * 10)
     assert not reason
     several = (*kernels, activity("copy", 1e-3, 8))
-    measured = make(
-        name="step", seconds=(9e-3,) * 10, busy_seconds=(9e-3,) * 10, activities=several
-    )
+    measured = make(name="step", seconds=nine, busy_seconds=nine, activities=several)
     known, _, reason = _communication(measured, True)
     assert known is None
     assert "several streams" in reason
@@ -329,8 +326,10 @@ def test_events_are_related_to_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
 def test_two_gpus_measure_an_all_reduce_as_nccl_takes() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        + [str(CASES.parent / "gpu_ranks.py")],
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node=2", str(CASES.parent / "gpu_ranks.py")),
+        ],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -5,7 +5,6 @@ One process loads torch; each case forks its ranks. Prints a line of JSON for ea
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import torch
 import torch.distributed as dist
-from common.rank_processes import Appointments, launch
+from common.rank_processes import Appointments, clock_ahead, launch
 
 import convtime
 import convtime.distributed.measure
@@ -143,17 +142,8 @@ def other_clock(rank: int) -> dict[str, Any]:
 
 
 def with_other_clock() -> list[Any]:
-    """Fork the last rank into a time namespace; its monotonic clock is ahead."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    clone_newtime = 0x80
-
-    def before(rank: int) -> None:
-        if rank == 1:
-            if libc.unshare(clone_newtime):
-                raise OSError(ctypes.get_errno(), "unshare")
-            Path("/proc/self/timens_offsets").write_text(f"monotonic {OTHER_CLOCK_SECONDS} 0")
-
-    return launch(2, other_clock, before_fork=before)
+    with clock_ahead(OTHER_CLOCK_SECONDS) as before_fork:
+        return launch(2, other_clock, before_fork=before_fork)
 
 
 def faulty(rank: int, *, kind: str, at: int) -> list[str]:
