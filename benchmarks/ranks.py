@@ -99,7 +99,7 @@ def of_all_reduce(nbytes: int) -> results.Row:
         from convtime import time_op
 
         x = torch.zeros(nbytes // 4)
-        group = dist.group.WORLD
+        group: Any = dist.group.WORLD
         stamps: list[tuple[int, int]] = []
 
         def call() -> None:

@@ -127,7 +127,7 @@ def test_bad_input_is_one_sentence_on_every_rank(both, found: Found) -> None:
     assert outside[0] == "InputError"
     assert "without rank 1" in outside[1]
     with pytest.raises(InputError, match="torchrun"):
-        time_op(torch.relu, torch.ones(1), group=object())
+        time_op(torch.relu, torch.ones(1), group=object())  # type: ignore[arg-type]
 
 
 def test_the_group_is_that_of_the_call(found: Found) -> None:
@@ -258,17 +258,18 @@ def test_hidden_communication_is_what_kernels_overlap() -> None:
     # 12 ms of work took 9 ms: 3 ms of it ran at the same time.
     nine = (9e-3,) * 10
     measured = make(name="step", seconds=nine, busy_seconds=nine, activities=kernels)
-    known, computing, reason = _communication(measured, True)
+    known, communicating, computing, reason = _communication(measured, True)
     assert known is not None
+    assert communicating == pytest.approx([5e-3] * 10)
     assert (known.seconds, known.exposed, known.hidden) == pytest.approx((5e-3, 2e-3, 3e-3))
     assert computing == pytest.approx([7e-3] * 10)
     assert not reason
     several = (*kernels, activity("copy", 1e-3, 8))
     measured = make(name="step", seconds=nine, busy_seconds=nine, activities=several)
-    known, _, reason = _communication(measured, True)
+    known, _, _, reason = _communication(measured, True)
     assert known is None
     assert "several streams" in reason
-    assert "CPU" in _communication(measured, False)[2]
+    assert "CPU" in _communication(measured, False)[3]
 
 
 def test_a_slower_gpu_is_named_with_what_differs() -> None:

@@ -68,7 +68,7 @@ class Appointments:
         import torch.distributed as dist
 
         calls = [0]
-        group = dist.group.WORLD
+        group: Any = dist.group.WORLD
 
         def late(x: Any) -> None:
             calls[0] += 1

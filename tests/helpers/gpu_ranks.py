@@ -18,7 +18,7 @@ BACK_TO_BACK = 50
 
 def by_events(x: torch.Tensor) -> float:
     """Seconds of an all-reduce, of many back to back."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     seconds = []
     for _ in range(5):
         begin.record()

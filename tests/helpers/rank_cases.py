@@ -98,29 +98,20 @@ def measures(rank: int) -> dict[str, Any]:
     }
     found["local"] = time_op(torch.relu, x, max_samples=10, stop="count").ranks is None
     found["only one"] = rank == 1 or time_op(torch.relu, x, **FEW).ranks is None
+
+    def refused(**options: Any) -> list[str]:
+        return said_by(lambda: time_op(counted, **{"group": dist.group.WORLD, **options}))
+
     found["refused"] = {
         "race": said_by(lambda: convtime.race([counted, operations["twice"]])),
-        **{
-            name: said_by(lambda option=option: time_op(counted, group=dist.group.WORLD, **option))
-            for name, option in {
-                "quick": {"quick": True},
-                "warmup": {"warmup": 0.1},
-                "regime": {"regime": "burst"},
-                "verdict": {"stop": "verdict"},
-            }.items()
-        },
-        "over": said_by(
-            lambda: compare([counted], {"budget": [1, 2]}, group=dist.group.WORLD)  # type: ignore[arg-type]
-        ),
-        "options": said_by(
-            lambda: time_op(counted, group=dist.group.WORLD, budget=1 + rank, timeout=20)
-        ),
-        "names": said_by(
-            lambda: time_op(counted, name=f"of {rank}", group=dist.group.WORLD, timeout=20)
-        ),
-        "one rank": said_by(
-            lambda: time_op(counted, group=dist.group.WORLD, budget=[1, "long"][rank], timeout=20)
-        ),
+        "quick": refused(quick=True),
+        "warmup": refused(warmup=0.1),
+        "regime": refused(regime="burst"),
+        "verdict": refused(stop="verdict"),
+        "over": said_by(lambda: compare([counted], {"budget": [1, 2]}, group=dist.group.WORLD)),
+        "options": refused(budget=1 + rank, timeout=20),
+        "names": refused(name=f"of {rank}", timeout=20),
+        "one rank": refused(budget=[1, "long"][rank], timeout=20),
     }
     found["afterwards"] = time_op(counted, group=dist.group.WORLD, **FEW).ranks is not None
     return found
@@ -128,7 +119,7 @@ def measures(rank: int) -> dict[str, Any]:
 
 def subgroup(rank: int) -> dict[str, Any]:
     """Three ranks, of which two measure."""
-    group = dist.new_group([0, 2])
+    group: Any = dist.new_group([0, 2])
     if rank == 1:
         return {"outside": said_by(lambda: time_op(torch.relu, torch.ones(1), group=group))}
     x = torch.ones(1000)

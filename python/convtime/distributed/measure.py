@@ -78,10 +78,11 @@ def measure_in_group(
         )
         measured = measure(
             calls.candidates,
-            dataclasses.replace(options, placement="as-is", regime="as-is"),
+            dataclasses.replace(options, placement="as-is", regime="as-is", device=place.device),
             limit=TimeLimit(_SAMPLED * meeting.seconds_left),
             accord=accord,
         )
+        measured = [dataclasses.replace(each, device_reason=place.reason) for each in measured]
         clock = CommonClock(first, offset_of(meeting))
         own = Own(
             clock=clock,

@@ -37,6 +37,7 @@ _SILENCE = 20.0  # seconds without a sign of life, after which a process elsewhe
 _JUDGED_AT = 0.9  # share of the timeout after which the rank that is behind is named
 _GRACE = 0.5  # seconds for the measuring thread to end by itself after a failure
 _LEAVE_SECONDS = 2.0  # for which the rank that may hold the store waits for the others to leave
+_CUT_OFF = "its communication was cut off"
 _numbers: dict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
 
 #: Functions of the store's thread: they get the store, and a function that waits for keys.
@@ -275,7 +276,7 @@ class Meeting:
             time.sleep(0.01)
 
     def _fate(self) -> str:
-        return self._aborted or "its communication was cut off"
+        return self._aborted or _CUT_OFF
 
     # --- the thread of the store ---
 
@@ -444,23 +445,29 @@ def behind(least: Progress, most: Progress) -> str:
 
 def abort(group: dist.ProcessGroup) -> str:
     """Abort a group's pending communication if its backend can; return what happened to it."""
-    if dist.get_backend(group) != "nccl":
-        return "its communication was cut off"
+    aborting = [each for each in _backends(group) if each.name() == "nccl"]
     try:
-        group.abort()
+        for backend in aborting:
+            backend.abort()
     except Exception as error:  # whatever it is, the group is unusable
         return f"its communication could not be aborted ({error})"
-    return "its communication was aborted"
+    return "its communication was aborted" if aborting else _CUT_OFF
+
+
+def _backends(group: dist.ProcessGroup) -> list[Any]:
+    """Return the backends of a group's devices, each once."""
+    found = [group._get_backend(device) for device in group._device_types]
+    return list({id(backend): backend for backend in found}.values())
 
 
 @contextlib.contextmanager
 def limited(group: dist.ProcessGroup) -> Iterator[Callable[[float], None]]:
     """Yield a function that limits the time of Gloo's next operations, which nothing can abort."""
-    backends = []
-    for device in group._device_types:
-        backend = group._get_backend(device)
-        if dist.is_gloo_available() and isinstance(backend, dist.ProcessGroupGloo):
-            backends.append((backend, backend.options._timeout))
+    backends = [
+        (backend, backend.options._timeout)
+        for backend in _backends(group)
+        if backend.name() == "gloo"
+    ]
 
     def limit(seconds: float) -> None:
         for backend, usual in backends:
@@ -497,7 +504,7 @@ def group_of(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
     """Tell the other ranks of a group that this rank does not take part because of an error."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # the caller raises the error that counts
         group = group_of(group)
         failure = Failure("input", group.rank(), f"rank {group.rank()}: {error}")
         _own_store(group).compare_set("failed", "", failure.to_json())

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from convtime.core import codec
 from convtime.core.cpu import cpu_name
@@ -114,7 +113,7 @@ def joined(
     return found
 
 
-def _with_shared(measured: Measurement, shared: Mapping[str, float]) -> Measurement:
+def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measurement:
     """Return the measurement with rank 0's overhead and precision, on which verdicts depend."""
     change = measured.overhead - shared["overhead"]
     return dataclasses.replace(
@@ -124,7 +123,7 @@ def _with_shared(measured: Measurement, shared: Mapping[str, float]) -> Measurem
 
 def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched) -> dict[str, Any]:
     times = _kept(index, measured, own)
-    communication, computing, reason = _communication(measured, own.on_gpu)
+    communication, communicating, computing, reason = _communication(measured, own.on_gpu)
     if not own.on_gpu:
         computing = [
             arrival - begin for begin, arrival in zip(times.begin, times.arrival, strict=True)
@@ -134,8 +133,9 @@ def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched
         "collectives": [dataclasses.asdict(each) for each in watched.collectives],
         "communication": None if communication is None else dataclasses.asdict(communication),
         "communication_reason": reason,
+        "communicating": communicating,
         "computing": codec.finite(computing),
-        "only_communicates": not own.on_gpu or not any(computing),
+        "stamped": not own.on_gpu or not any(computing),
     }
 
 
@@ -158,12 +158,18 @@ def _kept(index: int, measured: Measurement, own: Own) -> _Times:
 
 def _communication(
     measured: Measurement, on_gpu: bool
-) -> tuple[Communication | None, list[float], str]:
-    """Return exposed and hidden communication, the computing time of each sample, and why not."""
+) -> tuple[Communication | None, list[float], list[float], str]:
+    """Return a rank's communication, by the records of its kernels.
+
+    Returns:
+        Exposed and hidden communication, or None; the time of communication and of other kernels in
+        each sample, empty if unknown; and why something is unknown.
+    """
     if not on_gpu:
-        return None, [], "the work is on the CPU, which has no records of what ran at the same time"
+        why = "the work is on the CPU, which has no records of what ran at the same time"
+        return None, [], [], why
     if not measured.busy_seconds:
-        return None, [], f"method {measured.method.used!r} has no records of kernels"
+        return None, [], [], f"method {measured.method.used!r} has no records of kernels"
     groups = [
         [each for each in measured.activities if kernels_communicate(each.name) is communicates]
         for communicates in (True, False)
@@ -174,17 +180,17 @@ def _communication(
         for group in groups
     )
     if not groups[0]:
-        return None, others, "no kernel of NCCL was recorded"
+        return None, [], others, "no kernel of NCCL was recorded"
     for group in groups:
         if len({stream for each in group for stream in each.streams}) > 1:
-            return None, others, "the kernels of one kind ran on several streams"
+            return None, own, others, "the kernels of one kind ran on several streams"
     hidden = [
         max(0.0, communicating + computing - busy)
         for communicating, computing, busy in zip(own, others, measured.busy_seconds, strict=True)
     ]
     exposed = [max(0.0, each - part) for each, part in zip(own, hidden, strict=True)]
     found = Communication(*map(statistics.median, (own, exposed, hidden)))
-    return found, others, ""
+    return found, own, others, ""
 
 
 def _device_state(device: torch.device) -> dict[str, Any]:
@@ -218,11 +224,22 @@ def _ranks(
         np.array([each["times"][what] for each in own], dtype=float) for what in ("arrival", "end")
     )
     collectives = _agreed([[Collective(**one) for one in each["collectives"]] for each in own])
-    known = bool(np.isfinite(arrival).all())
-    reason = _arrivals_reason(known, own, collectives)
-    waiting = arrival.max(axis=0) - arrival if known else np.empty((meeting.size, 0))
-    skew = waiting.max(axis=0) if known else np.empty(0)
-    transfer = np.empty(0) if reason else end.max(axis=0) - arrival.max(axis=0)
+    stamped = all(each["stamped"] for each in own) and bool(np.isfinite(arrival).all())
+    if stamped:
+        waiting = arrival.max(axis=0) - arrival
+        transfer = end.max(axis=0) - arrival.max(axis=0)
+    elif _all_wait(own, collectives):
+        # All kernels end together, and begin as their rank arrives.
+        communicating = np.array([each["communicating"] for each in own])
+        transfer = communicating.min(axis=0)
+        waiting = communicating - transfer
+        uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
+    else:
+        waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
+    skew = waiting.max(axis=0) if waiting.size else np.empty(0)
+    reason = _arrivals_reason(bool(waiting.size), own, collectives)
+    if reason:
+        transfer = np.empty(0)
     times = tuple(
         _rank_times(meeting, rank, facts[rank], parts[rank], own[rank], waiting[rank])
         for rank in range(meeting.size)
@@ -231,7 +248,7 @@ def _ranks(
     factor = collectives[0].bus_factor if bandwidth is not None else None
     return Ranks(
         rank=meeting.rank,
-        backend=dist.get_backend(meeting.group),
+        backend=meeting.group._get_backend(torch.device(facts[meeting.rank]["device"])).name(),
         ranks=times,
         collectives=tuple(collectives),
         skew_seconds=tuple(skew.tolist()),
@@ -259,17 +276,23 @@ def _arrivals_reason(
     known: bool, own: Sequence[dict[str, Any]], collectives: Sequence[Collective]
 ) -> str:
     if not known:
-        return "some calls do not communicate on every rank"
+        return (
+            "some calls do not communicate on every rank, or they compute on the GPU and the begin "
+            "of their communication was not recorded"
+        )
     if len(collectives) != 1 or any(len(each["collectives"]) != 1 for each in own):
         return (
             f"a call has {len(collectives)} operations of torch.distributed, and only one can be "
             "divided into waiting and transfer"
         )
-    if not all(each["only_communicates"] for each in own):
-        return (
-            "the call also computes on the GPU, and the begin of its communication is not stamped"
-        )
     return ""
+
+
+def _all_wait(own: Sequence[dict[str, Any]], collectives: Sequence[Collective]) -> bool:
+    """Whether each rank's communication lasts until the last rank has arrived, on record."""
+    symmetric = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    recorded = all(each["communicating"] for each in own)
+    return recorded and all(each.kind in symmetric for each in collectives)
 
 
 def _rank_times(
