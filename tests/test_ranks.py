@@ -76,14 +76,15 @@ def test_a_late_rank_is_seen_and_named(both) -> None:
     assert np.median(late["ranks"][0]["waiting_seconds"]) > np.median(
         late["ranks"][1]["waiting_seconds"]
     )
-    (sentence,) = late["slower"]
+    slow = both[0]["slow"]["ranks"]
+    (sentence,) = slow["slower"]
     assert sentence.startswith("rank 1")
-    assert "slower" in both[0]["late"]["printed"]
+    assert "slower" in both[0]["slow"]["printed"]
     # The last arrival and not the first begins the transfer.
-    whole = np.array(both[0]["late"]["seconds"])
-    assert np.median(whole - late["transfer_seconds"]) > 250e-6
-    assert "arrived" in late["bandwidth_reason"]
-    assert late["bus_bandwidth"] is None
+    whole = np.array(both[0]["slow"]["seconds"])
+    assert np.median(whole - slow["transfer_seconds"]) > 4e-3
+    assert "arrived" in slow["bandwidth_reason"]
+    assert slow["bus_bandwidth"] is None
 
 
 def test_calls_and_results_are_described(both) -> None:

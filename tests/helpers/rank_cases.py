@@ -29,6 +29,7 @@ from convtime import compare, time_op
 
 FEW: dict[str, Any] = {"stop": "count", "max_samples": 40, "warmup": 2, "timeout": 20}
 LATE_NS = 500_000
+SLOW_SECONDS = 5e-3
 OTHER_CLOCK_SECONDS = 1000
 APPOINTMENTS = Appointments()  # in memory that forked processes share
 
@@ -70,6 +71,12 @@ def measures(rank: int) -> dict[str, Any]:
     found["late"] = facts(
         time_op(APPOINTMENTS.late(rank, LATE_NS), x, group=dist.group.WORLD, **FEW)
     )
+
+    def slow() -> None:
+        time.sleep(rank * SLOW_SECONDS)
+        dist.all_reduce(x)
+
+    found["slow"] = facts(time_op(slow, group=dist.group.WORLD, **FEW))
 
     gathered, scattered, small = torch.empty(2048), torch.empty(512), torch.ones(1024)
     layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
