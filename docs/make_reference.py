@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import convtime
 from convtime import Candidate, Measurement, Options
+from convtime.timing.ranks import Collective, Communication, Ranks, RankTimes
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 _WIDTH = 120
@@ -118,8 +119,9 @@ def _entry(name: str, text: str, default: object, choices: tuple[str, ...] = ())
 
 
 def _other_results() -> Iterator[str]:
-    for name in sorted(convtime.__all__):
-        kind = getattr(convtime, name)
+    parts = (Collective, Communication, Ranks, RankTimes)  # of a Measurement, and not exported
+    kinds = {name: getattr(convtime, name) for name in convtime.__all__}
+    for name, kind in sorted((kinds | {each.__name__: each for each in parts}).items()):
         known = dataclasses.is_dataclass(kind) and kind not in (Candidate, Measurement, Options)
         if known and "Attributes:" in (kind.__doc__ or ""):
             yield f"## {name}\n"
