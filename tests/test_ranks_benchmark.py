@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import ranks
+from common.rank_processes import Outcome
 
 
 def rows() -> list[dict[str, Any]]:
@@ -62,4 +63,4 @@ def test_each_row_is_in_one_table() -> None:
 
 def test_ranks_that_failed_fail_the_row() -> None:
     with pytest.raises(RuntimeError, match="no such group"):
-        ranks._value([ranks.Outcome(error="RuntimeError", text="no such group")])
+        ranks._value([Outcome(error="RuntimeError", text="no such group")])

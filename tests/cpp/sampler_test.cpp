@@ -1215,7 +1215,10 @@ TEST_F(SamplerTest, DecidesByWhatAllProcessesAgreeOn) {
   accord.faulty_at = 2;
   FakeHold hold;
   Sampler sampler(timer_, &hold, nullptr, kOneCall,
-                  {.criterion = StopCriterion::kBudget, .max_samples = 1000, .budget_seconds = 10},
+                  {.criterion = StopCriterion::kBudget,
+                   .min_samples = 0,
+                   .max_samples = 1000,
+                   .budget_seconds = 10},
                   {}, nullptr, [](bool) -> Overhead { throw std::logic_error("asked"); });
   sampler.supervise({.accord = &accord});
   const SamplerResult result = sampler.run(both_);
@@ -1234,7 +1237,7 @@ TEST_F(SamplerTest, EndsWhereTheTimeOfAnyProcessIsUp) {
   FakeAccord accord;
   accord.time_is_up_at = 4;
   Sampler sampler(timer_, nullptr, nullptr, kOneCall,
-                  {.criterion = StopCriterion::kCount, .max_samples = 1000});
+                  {.criterion = StopCriterion::kCount, .min_samples = 0, .max_samples = 1000});
   sampler.supervise({.accord = &accord});
   const SamplerResult result = sampler.run(both_);
   EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
