@@ -184,9 +184,9 @@ def _run_with_fault(kind: str, faulty: int, number: int) -> list[Outcome]:
         )
 
     def kill(processes: list[int]) -> None:
-        while kind == "kill" and not all(entered):
-            time.sleep(0.001)
         if kind == "kill":
+            while entered[:] != b"\1" * RANKS:
+                time.sleep(0.001)
             time.sleep(moment)
             os.kill(processes[faulty], signal.SIGKILL)
 
