@@ -63,7 +63,7 @@ def table(rows: list[results.Row]) -> str:
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG of the rows in PyTorch's own default, fp32 NCHW."""
     from convtime.conv.compare import LayerResult
-    from convtime.conv.plot import draw
+    from convtime.conv.plot import layers_figure
 
     facts = document["provenance"]
     shown = [
@@ -73,7 +73,7 @@ def picture(document: dict[str, Any]) -> bytes:
     ]
     conditions = f"{facts['gpu']}, torch {facts['torch']}, cuDNN {facts['cudnn']}"
     title = f"ResNet-50's convolutions, batch {BATCH}, float32 NCHW; {conditions}"
-    return draw(shown, title, ".png")
+    return layers_figure(shown, title).content(".png")
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import mlp
 import results
 from common import running
-from common.summaries import png_of
 
 if TYPE_CHECKING:
     import torch
@@ -82,34 +81,65 @@ def table(rows: list[results.Row]) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: a waterfall for each net, from float32 to what convtime takes."""
-    from matplotlib.figure import Figure
+    from convtime.core.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
 
-    rows = document["rows"]
-    figure = Figure(figsize=(3 * len(rows) + 1, 4), dpi=130, layout="constrained")
-    for row, axes in zip(
-        rows, figure.subplots(1, len(rows), sharey=True, squeeze=False)[0], strict=True
-    ):
+    across = quantity("left", "% of float32's time")
+    stage = {"field": "stage", "type": "nominal", "sort": None, "title": None}
+    panels: list[dict[str, Any]] = []
+    for row in document["rows"]:
         seconds = row["seconds"]
-        before = None
-        for place, stage in enumerate(STAGES):
-            left = 100 * seconds[stage] / seconds[FLOAT32]
-            before = left if before is None else before
-            colour = "tab:green" if left <= before else "tab:red"
-            axes.barh(place, min(left, before), color="tab:blue", alpha=0.35)
-            axes.barh(place, before - left, left=left, color=colour, alpha=0.6)
-            axes.text(left, place, f" {_microseconds(seconds[stage])} µs", va="center", size=7)
-            before = left
-        axes.set_xlim(0, 1.35 * axes.get_xlim()[1])  # room for the numbers
-        axes.set_title(row["key"], size=9)
-        axes.set_yticks(range(len(STAGES)), STAGES, size=8)
-        axes.set_xlabel("% of float32's time", size=8)
-        axes.grid(axis="x", alpha=0.25)
-    figure.axes[0].invert_yaxis()
+        left = [100 * seconds[stage] / seconds[FLOAT32] for stage in STAGES]
+        before = [left[0], *left[:-1]]
+        bars = {
+            "mark": {"type": "bar", "color": BLUE, "opacity": 0.5},
+            "encoding": {"x": across},
+        }
+        changes = {
+            "mark": "bar",
+            "encoding": {
+                "x": across | {"field": "left"},
+                "x2": {"field": "before"},
+                "color": {
+                    "field": "change",
+                    "type": "nominal",
+                    "scale": {"domain": ["saved", "added"], "range": [GREEN, ORANGE]},
+                    "title": None,
+                },
+            },
+        }
+        told = {
+            "mark": {"type": "text", "align": "left", "dx": 4},
+            "encoding": {
+                "x": across | {"field": "end"},
+                "text": {"field": "time", "type": "nominal"},
+            },
+        }
+        panels.append(
+            {
+                **columns(
+                    stage=STAGES,
+                    left=numbers(left),
+                    before=numbers(before),
+                    end=numbers(map(max, left, before)),
+                    change=[
+                        "saved" if now <= then else "added"
+                        for now, then in zip(left, before, strict=True)
+                    ],
+                    time=[f"{_microseconds(seconds[stage])} µs" for stage in STAGES],
+                ),
+                "title": row["key"],
+                "width": 180,
+                "height": {"step": 20},
+                "encoding": {"y": stage | ({"axis": {"labels": False}} if panels else {})},
+                "layer": [bars, changes, told],
+            }
+        )
     facts = document["provenance"]
-    figure.suptitle(
-        f"A training step, width × layers, batch; {facts['gpu']}, torch {facts['torch']}", size=10
-    )
-    return png_of(figure)
+    return Figure(
+        title=f"A training step, width × layers, batch; {facts['gpu']}, torch {facts['torch']}",
+        description="Time of a training step after each stage, in percent of float32's.",
+        view={"hconcat": panels},
+    ).content(".png")
 
 
 def _microseconds(seconds: float) -> str:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import results
 from common import running
-from common.summaries import png_of
 
 if TYPE_CHECKING:
     import torch
@@ -141,31 +140,48 @@ def table(rows: list[results.Row]) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: one kernel's samples at one address and at sixteen, and what time_op says of it."""
-    from matplotlib.figure import Figure
+    from convtime.core.figure import BLUE, ORANGE, Figure, columns, numbers, quantity
 
     (row,) = (row for row in document["rows"] if row["key"] == ADDRESSES)
-    figure = Figure(figsize=(9, 4), dpi=130, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    titles = ("the same tensors, sixteen times", "sixteen other addresses")
     default = row["default"]
-    for axes, kind, title in zip(panels, ("same", "other"), titles, strict=True):
-        for place, seconds in enumerate(sorted(row[kind], key=statistics.median), 1):
-            axes.plot(
-                [place] * len(seconds), [1e6 * s for s in seconds], ".", color="tab:gray", ms=2
-            )
-            axes.plot(place, 1e6 * statistics.median(seconds), "_", color="tab:red", ms=14, mew=2)
-        low, high = (1e6 * default[bound] for bound in ("low", "high"))
-        axes.axhspan(low, high, color="tab:blue", alpha=0.25, label="time_op's interval by default")
-        axes.set_title(title, size=10)
-        axes.set_xlabel("in the order of their medians")
-        axes.grid(alpha=0.25)
-    panels[0].set_ylabel("time of a call (µs)")
-    panels[0].legend(fontsize=8)
+    across = quantity("place", "in the order of their medians")
+    time = quantity("time", "time of a call (µs)")
+    low, high = numbers([default["low"], default["high"]], 1e6)
+    interval = {
+        "data": {"values": [{"low": low, "high": high}]},
+        "mark": {"type": "rect", "color": BLUE, "opacity": 0.25},
+        "encoding": {"y": time | {"field": "low"}, "y2": {"field": "high"}},
+    }
+    panels = []
+    titles = ("the same tensors, sixteen times", "sixteen other addresses")
+    for kind, title in zip(("same", "other"), titles, strict=True):
+        found = sorted(row[kind], key=statistics.median)
+        samples = {
+            **columns(
+                place=[place for place, seconds in enumerate(found, 1) for _ in seconds],
+                time=numbers([each for seconds in found for each in seconds], 1e6),
+            ),
+            "mark": {"type": "point", "filled": True, "size": 8, "style": "ink"},
+            "encoding": {"x": across, "y": time},
+        }
+        medians = {
+            **columns(
+                place=[*range(1, len(found) + 1)],
+                time=numbers(map(statistics.median, found), 1e6),
+            ),
+            "mark": {"type": "tick", "orient": "horizontal", "thickness": 3, "color": ORANGE},
+            "encoding": {"x": across, "y": time},
+        }
+        panels.append(
+            {"title": title, "width": 380, "height": 300, "layer": [interval, samples, medians]}
+        )
     facts = document["provenance"]
-    figure.suptitle(
-        f"{row['operation']}, cold cache; {facts['gpu']}, torch {facts['torch']}", size=10
-    )
-    return png_of(figure)
+    return Figure(
+        title=f"{row['operation']}, cold cache; {facts['gpu']}, torch {facts['torch']}",
+        description="Samples of one kernel at one address and at sixteen, with their medians.",
+        view={"hconcat": panels, "resolve": {"scale": {"y": "shared"}}},
+        key="dot: sample; line: median; band: time_op's interval by default",
+    ).content(".png")
 
 
 def operations(device: torch.device, more: bool) -> dict[str, convtime.Candidate]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import results
 from common import running
-from common.summaries import median_and_spread, png_of, spread
+from common.summaries import median_and_spread, spread
 
 if TYPE_CHECKING:
     import torch
@@ -102,31 +102,47 @@ def _line(rows: list[results.Row], name: str) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: the matmul's times and clocks from a rest on, and its median in each regime."""
-    from matplotlib.figure import Figure
+    from convtime.core.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
 
-    figure = Figure(figsize=(9, 5.5), dpi=130, layout="constrained")
-    times, clocks = figure.subplots(2, sharex=True, height_ratios=(2, 1))
-    processes = _processes(document["rows"])
-    for regime, colour in zip(REGIMES, ("tab:green", "tab:red"), strict=True):
-        for row in processes:
-            label = f"{regime}, each process" if row is processes[0] else None
-            median = 1e6 * row[regime]["matmul"]["median"]
-            times.axhline(median, color=colour, linewidth=0.8, alpha=0.6, label=label)
-    for row in document["rows"]:
-        if row["key"] == FROM_REST:
-            microseconds = [1e6 * seconds for seconds in row["seconds"]]
-            times.plot(row["elapsed"], microseconds, ".", label="from a rest on")
-            clocks.plot(row["elapsed"], [clock / 1e6 for clock in row["sm_clock_hz"]], ".")
-    times.set_ylabel("time of a call (µs)")
-    times.legend(fontsize=8)
-    clocks.set_ylabel("SM clock (MHz)")
-    clocks.set_xlabel(f"seconds of load after {REST:g} s of rest")
-    clocks.set_xscale("log")
-    for axes in (times, clocks):
-        axes.grid(alpha=0.25)
+    (rested,) = (row for row in document["rows"] if row["key"] == FROM_REST)
+    elapsed = numbers(rested["elapsed"])
+    across = quantity("elapsed", f"seconds of load after {REST:g} s of rest", type="log")
+    time = quantity("time", "time of a call (µs)")
+    point = {"type": "point", "filled": True, "size": 12, "opacity": 1, "color": BLUE}
+    medians = [
+        {
+            **columns(
+                time=numbers(
+                    [row[regime]["matmul"]["median"] for row in _processes(document["rows"])], 1e6
+                )
+            ),
+            "mark": {"type": "rule", "color": colour, "opacity": 0.6},
+            "encoding": {"y": time},
+        }
+        for regime, colour in zip(REGIMES, (GREEN, ORANGE), strict=True)
+    ]
+    times = {
+        **columns(elapsed=elapsed, time=numbers(rested["seconds"], 1e6)),
+        "mark": point,
+        "encoding": {"x": across, "y": time},
+    }
+    clocks = {
+        **columns(elapsed=elapsed, clock=numbers(rested["sm_clock_hz"], 1e-6)),
+        "mark": point,
+        "encoding": {"x": across, "y": quantity("clock", "SM clock (MHz)")},
+    }
     facts = document["provenance"]
-    times.set_title(f"{OPERATIONS['matmul']}; {facts['gpu']}, torch {facts['torch']}", size=10)
-    return png_of(figure)
+    return Figure(
+        title=f"{OPERATIONS['matmul']}; {facts['gpu']}, torch {facts['torch']}",
+        description="Times and clocks of a matmul from a rest on, and its medians in both regimes.",
+        view={
+            "vconcat": [
+                {"width": 640, "height": 280, "layer": [*medians, times]},
+                {"width": 640, "height": 130, **clocks},
+            ]
+        },
+        key="dot: from a rest on; line: a process's median, in burst (green) or sustained (orange)",
+    ).content(".png")
 
 
 def operations(device: torch.device) -> dict[str, running.Call]:

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import convtime
 from convtime import Candidate, Measurement, Options
-from convtime.timing.ranks import Collective, Communication, Ranks, RankTimes
+from convtime.storage.load import TYPES
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 _WIDTH = 120
@@ -43,8 +43,8 @@ _RESULTS = f"""# Fields of other results
 
 {_MADE}
 
-The results and parts of results other than [Measurement](measurement.md), in alphabetical order.
-All times are in seconds. `convtime.load` reads the results that have `save`.
+The results other than [Measurement](measurement.md), and the parts of results, in alphabetical
+order. All times are in seconds. `convtime.load` reads the results that have `save`.
 """
 
 
@@ -119,14 +119,30 @@ def _entry(name: str, text: str, default: object, choices: tuple[str, ...] = ())
 
 
 def _other_results() -> Iterator[str]:
-    parts = (Collective, Communication, Ranks, RankTimes)  # of a Measurement, and not exported
-    kinds = {name: getattr(convtime, name) for name in convtime.__all__}
-    for name, kind in sorted((kinds | {each.__name__: each for each in parts}).items()):
-        known = dataclasses.is_dataclass(kind) and kind not in (Candidate, Measurement, Options)
-        if known and "Attributes:" in (kind.__doc__ or ""):
-            yield f"## {name}\n"
+    public = {getattr(convtime, name) for name in convtime.__all__}
+    kinds = {kind for kind in public if dataclasses.is_dataclass(kind)} | {*TYPES.values()}
+    shown = _with_parts(kinds) - {Candidate, Measurement, Options}
+    for kind in sorted(shown, key=lambda kind: (kind.__name__, kind.__module__)):
+        if "Attributes:" in (kind.__doc__ or ""):
+            yield f"## {kind.__name__}\n"
             yield _wrapped(_paragraphs(inspect.getdoc(kind) or "")[0]) + "\n"
             yield from _fields(kind)
+
+
+def _with_parts(kinds: set[type]) -> set[type]:
+    """Return the types and those of their fields, whether these are public or not."""
+    found: set[type] = set()
+    waiting = {*kinds}
+    while waiting:
+        kind = waiting.pop()
+        if kind in found:
+            continue
+        if dataclasses.is_dataclass(kind):
+            found.add(kind)
+            waiting |= {*get_type_hints(kind).values()}
+        elif get_origin(kind) is not Literal:
+            waiting |= {part for part in get_args(kind) if not isinstance(part, list)}
+    return found
 
 
 def _fields(kind: type) -> Iterator[str]:

@@ -467,7 +467,7 @@ def test_layers_called_on_nothing_are_named(tmp_path, monkeypatch, capsys):
 
 
 def test_model_dtype_layout_and_plot(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     (tmp_path / "cli_test_model.py").write_text(
         "import torch\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))\n"
     )

@@ -24,7 +24,7 @@ OVER = ["--over", "n=[1, 2][0], 64", "--over", "kind=torch.float32, torch.float6
 def test_statements_are_compared_at_each_point(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     names = ("json", "csv", "png", "md", "jsonl")
     json_file, csv_file, picture, markdown, journal = (tmp_path / f"a.{name}" for name in names)
     given = [*STATEMENTS, *SETUP, *OVER, *QUICK, "--seed", "3"]

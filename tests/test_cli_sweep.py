@@ -23,7 +23,7 @@ def error_of(capsys):
 
 def test_statements_find_the_axes_as_variables(tmp_path, capsys):
     files = {name: tmp_path / f"a.{name}" for name in ("json", "csv", "jsonl", "png")}
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     given = [*RELU, "-n", "kind=kind", *AXES, *QUICK, "--seed", "3"]
     outputs = ["--json", files["json"], "--csv", files["csv"], "--file", files["jsonl"]]
     assert cli.main([*given, *map(str, [*outputs, "--plot", files["png"]])]) == 0

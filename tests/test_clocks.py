@@ -23,6 +23,7 @@ from convtime.device.clock_trace import ClockTrace
 from convtime.device.clocks import ClockMonitor
 from convtime.device.resolve import resolve_gpu
 from tests.helpers import FAKE_NVML
+from tests.helpers.figures import check_drawn, encodings, table, tables
 
 LOCK_BASE = "SetGpuLockedClocks 4294967041 4294967041"
 
@@ -186,33 +187,30 @@ def a_trace():
 
 
 def test_the_picture_shows_iterations_above_what_was_read():
-    pytest.importorskip("matplotlib")
     figure = a_trace().plot([(100.5, 2e-6), (101.5, 3e-6)])
-    panels = {axis.get_ylabel(): axis for axis in figure.axes}
-    assert list(panels) == [
+    titles = [
+        each["title"] for field in ("time", "value", "reason") for each in encodings(figure, field)
+    ]
+    assert titles == [
         "time (µs)", "SM clock (MHz)", "power (W)", "temperature (°C)", "throttled by",
     ]  # fmt: skip
-    (times,) = panels["time (µs)"].get_lines()
-    assert times.get_xydata().tolist() == [[0.5, 2.0], [1.5, 3.0]]
-    (clock,) = panels["SM clock (MHz)"].get_lines()
-    assert clock.get_xydata()[:2].tolist() == [[0, 1980], [1, 1500]]
-    labels = [label.get_text() for label in panels["throttled by"].get_yticklabels()]
-    assert labels == ["gpu_idle", "sw_power_cap"]
-    bars = panels["throttled by"].collections[1].get_paths()
-    assert (bars[0].vertices[:, 0].min(), bars[0].vertices[:, 0].max()) == (1, 3)
-    figure.savefig(os.devnull, format="png")
+    assert table(figure, "time") == {"seconds": [0.5, 1.5], "time": [2.0, 3.0]}
+    clocks, *_ = tables(figure, "value")
+    assert clocks == {"seconds": [0, 1, 3], "value": [1980, 1500, None]}
+    throttled = table(figure, "reason")
+    bars = zip(throttled["reason"], throttled["seconds"], throttled["end"], strict=True)
+    assert ("sw_power_cap", 1, 3) in bars
+    check_drawn(figure)
 
 
 def test_a_measurement_is_drawn_where_it_was_sampled():
-    pytest.importorskip("matplotlib")
     measured = convtime.time_op(torch.zeros(8).add_, 1, device="cpu", budget=0.05, warmup=1)
     measured = dataclasses.replace(measured, seconds=(1e-6, 2e-6, 3e-6, 4e-6), sampling_seconds=2)
-    (times,) = a_trace().plot(measured).axes[0].get_lines()
-    assert times.get_xdata().tolist() == [1.0, 1.5, 2.0, 2.5]
-    assert times.get_ydata() == pytest.approx([1, 2, 3, 4])
+    times = table(a_trace().plot(measured), "time")
+    assert times == {"seconds": [1.0, 1.5, 2.0, 2.5], "time": [1, 2, 3, 4]}
     measured = dataclasses.replace(measured, seconds=(0.5, 0.25, 0.25), sampling_seconds=0)
-    (times,) = a_trace().plot(measured).axes[0].get_lines()
-    assert times.get_xdata() == pytest.approx([2.0, 2 + 1 / 3, 2 + 2 / 3])
+    times = table(a_trace().plot(measured), "time")
+    assert times["seconds"] == pytest.approx([2.0, 2 + 1 / 3, 2 + 2 / 3], rel=1e-5)
 
 
 def test_an_empty_trace_says_why_it_cannot_be_drawn(monkeypatch):

@@ -15,6 +15,7 @@ from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.engines.engine_table import EngineResult, EngineTable, KnobRange, PassEngines
 from convtime.timing.measurement import Measurement
+from tests.helpers.figures import check_drawn, table
 from tests.helpers.measurements import make
 from tests.helpers.texts import flat
 
@@ -84,10 +85,15 @@ def test_a_table_is_stored(tmp_path: Any) -> None:
 
 
 def test_a_plot_has_pytorchs_choice() -> None:
-    pytest.importorskip("matplotlib")
-    axes = make_table().plot().axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["other engines", "PyTorch's choice"]
+    engines = make_table()
+    figure = engines.plot()
+    drawn = table(figure, "engine")
+    found = dict(
+        zip(drawn["engine"], zip(drawn["series"], drawn["time"], strict=True), strict=True)
+    )
+    assert found.pop(engines.passes[0].pytorch_tag) == ("PyTorch's choice", 20.0)
+    assert {choice for choice, _ in found.values()} == {"other engines"}
+    check_drawn(figure)
 
 
 def test_a_cpu_has_no_engines() -> None:

@@ -277,7 +277,7 @@ def test_frames_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r"pip install 'convtime\[frame\]'") as raised:
         make().to_frame()
-    assert isinstance(raised.value, ImportError)  # as for plots without matplotlib
+    assert isinstance(raised.value, ImportError)  # as for pictures without vl-convert
 
 
 def test_frames_and_csv_keep_samples_and_conditions(tmp_path: Path) -> None:

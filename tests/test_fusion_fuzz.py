@@ -16,7 +16,7 @@ from torch import nn
 
 from convtime.nn import fuse
 
-SEQUENCES = 40
+SEQUENCES = 20
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ from convtime.core import codec
 from convtime.histories.change_points import find_changes
 from convtime.histories.run import Kind, append_run, make_run
 from convtime.regression.significance import normal_of_student, student_of_normal
+from tests.helpers.figures import check_drawn, table
 from tests.helpers.measurements import make
 
 pytest.importorskip("ruptures")
@@ -420,21 +421,21 @@ def test_other_hardware_is_a_break_and_no_change(tmp_path: Path) -> None:
     assert [series.hardware for series in found.series] == ["NVIDIA H100", "NVIDIA H200"]
     assert found["test_a"].hardware == "NVIDIA H200"
     assert "on NVIDIA" not in str(found)  # there is no change to tell apart
-    pytest.importorskip("matplotlib")
-    panel: Any = found.plot().axes[0]
-    dotted = [line.get_xdata()[0] for line in panel.lines if line.get_linestyle() == ":"]
-    assert dotted == [29.5]
-    drawn = [len(line.get_xdata()) for line in panel.lines if line.get_marker() == "o"]
-    assert drawn == [30, 30]
+    figure = found.plot()
+    assert table(figure, "hardware")["run"] == [29.5]
+    assert table(figure, "stretch")["stretch"] == [0] * 30 + [1] * 30
+    check_drawn(figure)
 
 
 def test_the_plot_marks_change_points(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     found = convtime.history(write_runs(tmp_path, 40, step=1.2, at=20))
-    panel: Any = found.plot().axes[0]
-    marks = [line.get_xdata()[0] for line in panel.lines if len(line.get_xdata()) == 2]
-    assert marks == [19.5]
-    assert "× since" in panel.texts[0].get_text()
+    figure = found.plot()
+    marked = table(figure, "change")
+    assert marked["run"] == [19.5]
+    assert "× since" in marked["change"][0]
+    (series,) = found.series
+    assert table(figure, "time")["time"] == pytest.approx([1e6 * each for each in series.seconds])
+    check_drawn(figure)
     with pytest.raises(convtime.InputError, match="names must be of tests"):
         found.plot(["test_z"])
 
@@ -568,7 +569,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys) -> None:
     assert told.startswith("30 runs (2026-01-01 to 2026-01-02), 1 series: 1 change")
     assert "faster" in told
     assert "29.json" in told
-    assert plot.read_text().startswith("<?xml")
+    assert plot.read_text().startswith("<svg")
     assert isinstance(convtime.load(output), convtime.History)
     assert main(["show", str(output)]) == 0
     assert "faster" in capsys.readouterr().out

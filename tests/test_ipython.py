@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -169,13 +170,15 @@ def test_convtime_needs_no_ipython() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_figures_are_shown_without_pyplot(shell: InteractiveShell) -> None:
-    pytest.importorskip("matplotlib")
+def test_figures_are_shown_as_specifications_and_as_pictures(shell: InteractiveShell) -> None:
+    pytest.importorskip("vl_convert")
     one = convtime.time_op(int, **FEW)
     compared = convtime.compare([int, float], **FEW)
     for figure in (one.plot_samples(), compared.plot()):
-        shown, _ = shell.display_formatter.format(figure)
-        assert shown["image/png"].startswith(b"\x89PNG")
+        shown, told = shell.display_formatter.format(figure)
+        assert shown["application/vnd.vegalite.v5+json"] == figure.spec
+        width, height = struct.unpack(">II", shown["image/png"][16:24])
+        assert told["image/png"] == {"width": width // 2, "height": height // 2}
 
 
 # Progress

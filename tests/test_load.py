@@ -11,7 +11,7 @@ import torch
 import convtime
 from convtime.cli import main
 from convtime.core.codec import SCHEMA, Stored
-from convtime.storage.load import _TYPES
+from convtime.storage.load import TYPES
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
 from tests.helpers.measurements import make
@@ -51,10 +51,10 @@ def test_an_earlier_file_is_read_and_written_anew(path: Path, tmp_path: Path, ca
 def test_every_type_has_an_earlier_file_or_is_new() -> None:
     earlier = {path.stem.removesuffix("File") for path in EARLIER}
     new = {
-        *("Baseline", "ComparisonTable", "Energy", "EngineTable", "History", "PeakMemory"),
+        *("Baseline", "ComparisonTable", "Energy", "EngineTable", "History", "PeakMemory", "Plans"),
         *("Proof", "Race", "Survey", "Upgrade"),
     }
-    assert _TYPES.keys() - earlier == new
+    assert TYPES.keys() - earlier == new
 
 
 def test_earlier_times_of_kernels_say_that_they_are_sums() -> None:

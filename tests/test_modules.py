@@ -22,6 +22,7 @@ from convtime.recording.module_times import ModuleTimes, PassTimes
 from convtime.recording.recording import Recording
 from convtime.recording.watching import WatchedModules, calls_seen, innermost_called
 from convtime.timing.activity import DeviceActivity
+from tests.helpers.figures import check_drawn, of_series, table
 from tests.helpers.measurements import changed
 
 QUICK: dict[str, Any] = {"steps": 2, "warmup": 1, "budget": 1e-3, "min_samples": 6}
@@ -94,8 +95,15 @@ def test_times_of_modules_are_shown(times: ModuleTimes) -> None:
         assert "Conv2d" in told
         assert "isolated: the same calls repeated, each after a whole step" in told
     assert "2 modules in a step of" in repr(times)
-    pytest.importorskip("matplotlib")
-    assert len(times.plot().axes) == 2
+    (figure,) = times.figures()
+    drawn = table(figure, "middle")
+    assert of_series(drawn, "in place", "middle") == pytest.approx(
+        [1e6 * timed.median for timed in times.passes], rel=1e-5
+    )
+    assert table(figure, "ratio")["ratio"] == pytest.approx(
+        [timed.ratio.value for timed in times.passes if timed.ratio is not None], rel=1e-5
+    )
+    check_drawn(figure)
 
 
 def test_the_model_is_left_as_it_was_but_trained() -> None:

@@ -44,8 +44,9 @@ def test_every_cell_runs_and_the_missing_gpu_is_named_once(path: Path, execute: 
     outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
     shown_as = [output.get("data", {}) for output in outputs]
     assert not any("widget" in mime for data in shown_as for mime in data)
-    figures = [data for data in shown_as if "Figure size" in str(data.get("text/plain"))]
-    assert all("image/png" in data for data in figures)  # and not by its name alone
+    figures = [data for data in shown_as if "convtime figure" in str(data.get("text/plain"))]
+    kinds = {"application/vnd.vegalite.v5+json", "image/png"}  # and not by its name alone
+    assert all(kinds <= set(data) for data in figures)
 
 
 def test_a_cell_that_fails_leaves_the_file_as_it_was(

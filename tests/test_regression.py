@@ -228,8 +228,9 @@ def test_a_run_compared_with_itself_reports_nothing() -> None:
     changes = compare_runs(run, run)
     assert changes.findings == (("a", "same"), ("b", "same"))
     assert len(changes.details().splitlines()) == 1
-    _, _, counts = changes.to_markdown().splitlines()  # after the environment
-    assert counts.startswith("2 compared: 2 same")
+    counts, _, environment = changes.to_markdown().splitlines()
+    assert counts.startswith("**2 compared: 2 same")
+    assert environment.startswith("gpu ")
 
 
 def test_a_baseline_of_no_duration_is_no_yardstick() -> None:
@@ -388,7 +389,7 @@ def test_nothing_in_a_name_is_markup_or_an_address() -> None:
     name = "<b>`|$x$ it's https://x.y www.x.y \x1b[1m\u202e"
     told = compare_runs({name: of([1e-5] * 20)}, {}).to_markdown()
     line = next(line for line in told.splitlines() if line.startswith("| missing"))
-    assert line.split(" | ")[3] == (
+    assert line.removesuffix(" |").split(" | ")[3] == (
         "&lt;b&gt;\\`\\|\\$x\\$ it's https\\://x.y www\\.x.y \\\\x1b\\[1m\\\\u202e"
     )
 

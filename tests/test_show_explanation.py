@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
 from convtime.conv.call import ConvCall, TensorLayout
@@ -14,6 +15,7 @@ from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
 from tests.helpers import ROOT
+from tests.helpers.figures import check_drawn, table
 from tests.helpers.recorded import layers
 from tests.helpers.texts import flat
 
@@ -124,12 +126,18 @@ def test_a_cpu_has_neither_plan_nor_kernels() -> None:
     assert "goes into" not in told
 
 
-def test_html_draws_what_the_time_goes_into() -> None:
-    told = explanation()._repr_html_()
-    assert "main kernel 53%, layout conversion 46%, filling 1%" in told
-    assert told.count("<svg") == 1
-    other = explanation(side(layers()["float32 nchw layer1.0.conv1"].convtime), "the kernels")
-    assert other._repr_html_().count("<svg") == 2
+def test_a_figure_divides_the_time_by_role() -> None:
+    (figure,) = explanation().figures()
+    drawn = table(figure, "row", "time")
+    assert drawn["row"] == ["fprop, PyTorch"] * 3 + ["fprop, convtime"] * 3
+    assert drawn["series"][:3] == ["main kernel", "layout conversion", "filling"]
+    shares = [time / sum(drawn["time"][:3]) for time in drawn["time"][:3]]
+    assert shares == pytest.approx([0.53, 0.46, 0.01], abs=0.01)
+    check_drawn(figure)
+    found = explanation()
+    nothing = dataclasses.replace(found.passes[0].pytorch, kernels=())
+    idle = dataclasses.replace(found.passes[0], pytorch=nothing, convtime=nothing)
+    assert [*dataclasses.replace(found, passes=(idle,)).figures()] == []
 
 
 def test_the_documentation_shows_what_is_printed() -> None:

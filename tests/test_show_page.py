@@ -1,11 +1,19 @@
-"""A page of blocks: the same in text and in HTML."""
+"""A page of blocks: the same in text, in HTML and in Markdown."""
 
 from __future__ import annotations
 
-import pytest
+import re
+from html.parser import HTMLParser
+from pathlib import Path
 
-from convtime.core import html, text
-from convtime.core.page import Block, Details, Facts, Line, Picture, Sentences, Table
+import pytest
+from markdown_it import MarkdownIt
+
+from convtime.cli import main
+from convtime.core import codec, html, markdown, text
+from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
+from convtime.exchange.files import document_of
+from tests.helpers.every_result import every_result
 
 SPEEDS = Table(("name", "time"), [("<a>", "1 s"), ("b", ("10 s", "20 s"))], right=("time",))
 
@@ -42,12 +50,16 @@ SPEEDS = Table(("name", "time"), [("<a>", "1 s"), ("b", ("10 s", "20 s"))], righ
             "<p>notes</p><ul><li>one &amp; two</li><li>three</li></ul>",
         ),
         (Sentences([]), "", ""),
-        (Picture("<svg/>", title="bars"), "", "<p>bars</p><svg/>"),
         (
             Details([Line("one"), Sentences(["two"], title="below", indent=0)], title="<all>"),
             "<all>\n  one\n\n  below\n  two",
             "<details><summary>&lt;all&gt;</summary><p>one</p><p>below</p><ul><li>two</li></ul>"
             "</details>",
+        ),
+        (
+            Details([Line("one")], title="all", summary="short"),
+            "all\n  one",
+            "<details><summary>short</summary><p>one</p></details>",
         ),
         (
             Details([Line("one")]),
@@ -63,7 +75,79 @@ def test_a_block_is_text_and_html(block: Block, printed: str, page: str) -> None
 
 def test_an_empty_line_separates_blocks_that_are_not_tight() -> None:
     blocks = (
-        Sentences([], tight=True), Line("one"), Picture("<svg/>"), Table(("",), []),
+        Sentences([], tight=True), Line("one"), Table(("",), []),
         Line("two"), Line("three", tight=True),
     )  # fmt: skip
     assert text.render(blocks) == "one\n\ntwo\nthree"
+
+
+# ---- Markdown, as a renderer of another project reads it ----
+
+HOSTILE = (
+    "</summary><script>x</script>|*a* _b_ `c` [d](e) 1. $f$ @g https://h.i &amp; \x1b[1m\u202e"
+)
+SHOWN = HOSTILE.replace("\x1b", r"\x1b").replace("\u202e", r"\u202e")
+
+
+class _Page(HTMLParser):
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(MarkdownIt("commonmark").enable("table").render(source))
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize(
+    ("block", "tags"),
+    [
+        (Line(HOSTILE), ["p"]),
+        (Line(HOSTILE, role="answer"), ["p", "strong"]),
+        (Sentences(["1. one", "- two", "+ three"]), ["ul", "li", "li", "li"]),
+        (Facts({HOSTILE: HOSTILE}), ["ul", "li"]),
+        (Table((), [(HOSTILE,)]), ["table", "thead", "tr", "th", "tbody", "tr", "td"]),
+        (Details([Line("one")], title=HOSTILE), ["details", "summary", "p"]),
+    ],
+)  # fmt: skip
+def test_a_block_is_markdown_in_which_nothing_is_escaped_twice(
+    block: Block, tags: list[str]
+) -> None:
+    source = markdown.render([block])
+    page = _Page(source)
+    assert page.tags == tags
+    if HOSTILE in repr(block) or not isinstance(block, Sentences):
+        assert SHOWN in page.text
+    else:
+        assert page.text.split("\n") == ["", "1. one", "- two", "+ three", "", ""]
+    assert not re.search(r"https://|(?<!\\)@g", source)
+
+
+def test_lines_of_a_cell_stay_in_it_and_empty_blocks_leave_nothing() -> None:
+    source = markdown.render([SPEEDS, Table(("a",), []), Sentences([], title="none")])
+    assert source == ("| name | time |\n| --- | --: |\n| &lt;a&gt; | 1 s |\n| b | 10 s<br>20 s |\n")
+
+
+def test_every_result_is_markdown_with_its_answer_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, result in every_result(HOSTILE).items():
+        path = tmp_path / f"{kind}.json"
+        path.write_text(codec.to_json(document_of(result)), encoding="utf-8")
+        assert main(["show", str(path), "--markdown", "-"]) == 0
+        source = capsys.readouterr().out
+        assert source.startswith("**"), kind
+        page = _Page(source)
+        allowed = {"p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "br"}
+        assert {*page.tags} <= allowed | {"details", "summary"}, kind
+        assert page.tags.count("details") == source.count("<details>") == source.count("</details>")
+        named = kind not in ("ClockTrace", "EngineTable", "Examination", "Explanation")
+        assert (SHOWN in page.text) == named, kind
+    assert main(["show", str(path), "--markdown", str(tmp_path / "same.md")]) == 0
+    assert (tmp_path / "same.md").read_text(encoding="utf-8") == source
+    assert main(["show", str(path), "--markdown", "-", "--json", "-"]) == 2
+    assert "must not both be -" in capsys.readouterr().err

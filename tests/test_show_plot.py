@@ -1,41 +1,297 @@
-"""The picture of compared layers."""
+"""Figures: their files, what every room's figures contain, and hostile input."""
+
+from __future__ import annotations
 
 import dataclasses
-import io
+import json
 import math
-import os
 import re
 import struct
-import subprocess
-import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from convtime.conv import plot
-from convtime.conv.compare import compare_layers
+from convtime.conv.compare import LayerResult, compare_layers
+from convtime.conv.plot import layers_figure
 from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.core.errors import InputError
-from convtime.core.plot import check_plot, figure_class
+from convtime.core.figure import (
+    INK,
+    SERIES,
+    Figure,
+    check_plot,
+    columns,
+    config,
+    kept,
+    labels,
+    numbers,
+    quantity,
+    written,
+)
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.timing.comparison import Agreement, Comparison
+from convtime.timing.measurement import Ceilings, Measurement
 from convtime.timing.verdict import Ratio
+from tests.helpers.figures import check_drawn, encodings, of_series, parts, table, tables
 from tests.helpers.measurements import make
 
-pytest.importorskip("matplotlib")
+HOSTILE = '<script>alert(1)</script>\u202e$\\foo$ \x1b\ud800 "+alert(2)+" datum.x__proto__'
+
+
+def points(title: str = "points", description: str = "two points") -> Figure:
+    view = columns(x=[1, 2], y=[3, None]) | {
+        "mark": "point",
+        "encoding": {"x": quantity("x", "x"), "y": quantity("y", "y")},
+    }
+    return Figure(title, description, view)
+
+
+# Files and notebooks
+
+
+def test_a_file_is_of_the_type_of_its_name(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    starts = {"png": b"\x89PNG", "SVG": b"<svg", "pdf": b"%PDF", "json": b"{"}
+    for suffix, start in starts.items():
+        points().save(tmp_path / f"a.{suffix}")
+        assert (tmp_path / f"a.{suffix}").read_bytes().startswith(start)
+    assert json.loads((tmp_path / "a.json").read_text()) == points().spec
+
+
+def test_the_type_of_a_file_is_checked() -> None:
+    check_plot("out.json")
+    for name in ("out.xyz", "out", "out.html"):
+        with pytest.raises(InputError, match=f"{name}: .* name must end in .*.png"):
+            check_plot(name)
+        with pytest.raises(InputError, match="must end in"):
+            points().save(name)
+
+
+def test_without_vl_convert_only_pictures_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    one = measurement()
+    for figure in (*one.figures(), *Comparison({"one": one}).figures()):
+        figure.save(tmp_path / "a.json")
+        with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'") as raised:
+            figure.save(tmp_path / "a.png")
+        assert isinstance(raised.value, ImportError)  # as for data frames without pandas
+        bundle, _ = figure._repr_mimebundle_()
+        assert set(bundle) == {"application/vnd.vegalite.v5+json", "text/plain"}
+    assert "<svg" not in one._repr_html_()
+    with pytest.raises(InputError, match="vl-convert-python"):
+        check_plot("out.png")
+
+
+def test_a_result_in_html_has_its_first_figure_in_the_color_of_the_text() -> None:
+    pytest.importorskip("vl_convert")
+    one = measurement(name=HOSTILE)
+    page = one._repr_html_()
+    assert page.count("<svg ") == 1
+    assert 'role="img" aria-label="Histogram of 40 samples of &lt;script&gt;' in page
+    assert "currentColor" in page
+    assert INK not in page
+    assert "<script" not in page
+
+
+def test_colors_are_readable_on_light_and_dark_pages() -> None:
+    def luminance(color: str) -> float:  # of WCAG 2
+        shares = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [
+            each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in shares
+        ]
+        return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    def contrast(color: str, other: str) -> float:
+        low, high = sorted((luminance(color), luminance(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    for color, least in ((INK, 4), *((color, 3) for color in SERIES[:3])):
+        assert contrast(color, "#ffffff") >= least
+        assert contrast(color, "#1e1e1e") >= least  # JupyterLab and VS Code are about as dark
+    for color in SERIES:
+        assert min(contrast(color, "#ffffff"), contrast(color, "#000000")) > 2
+    colors = set(re.findall(r"#\w{6}|currentColor", json.dumps(config("currentColor"))))
+    assert colors == {"currentColor"}
+
+
+# Data
+
+
+def test_numbers_are_rounded_and_unknown_ones_are_null() -> None:
+    values = [1.23456789e-6, 2e-6, math.nan, math.inf, -math.inf, None, 0.0]
+    assert numbers(values, 1e6) == [1.23457, 2.0, None, None, None, None, 0.0]
+    assert numbers([]) == []
+    assert numbers([0.0, math.nan]) == [0.0, None]
+    assert numbers([1e300, 1e-300]) == pytest.approx([1e300, 0])
+
+
+def test_thinned_values_keep_the_extremes() -> None:
+    values = np.random.default_rng(1).standard_normal(10_007)
+    places = kept(values.tolist(), 200)
+    assert len(places) <= 200
+    assert places == sorted(set(places))
+    assert {0, len(values) - 1, values.argmin(), values.argmax()} <= set(places)
+    assert np.diff(places).max() < 250
+    assert kept([1, 2, 3], 200) == [0, 1, 2]
+    assert len(kept([None] * 1000, 200)) == 100
+
+
+def test_names_are_shortened_and_distinct() -> None:
+    same = labels(["a" * 10_000_000, "a" * 10_000_001, "b", "b"])
+    assert len({*same}) == 4
+    assert max(map(len, same)) < 80
+    assert written("x" * 121).endswith("…")
+    assert "\u202e" not in written(HOSTILE)
+
+
+# Measurements
+
+
+def measurement(**changes: Any) -> Measurement:
+    """Forty samples of four batches, whose clock falls, and three that were discarded."""
+    fields = {
+        "name": HOSTILE,
+        "seconds": tuple(1e-6 * (10 + place % 5) for place in range(40)),
+        "batches": tuple(place // 10 for place in range(40)),
+        "discarded": (3e-5, 2e-5, 2.5e-5),
+        "sm_clocks_hz": (*(1.98e9,) * 20, None, *(1.5e9,) * 19),
+        "max_sm_clock_hz": 1.98e9,
+    }
+    return make(**fields | changes)
+
+
+def test_samples_are_drawn_with_their_clocks_and_the_discarded_beside_them() -> None:
+    one = measurement()
+    figure = one.plot_samples()
+    samples, throttled, discarded = tables(figure, "sample", "time")
+    assert samples["sample"] == [*range(40)]
+    assert samples["time"] == pytest.approx([1e6 * second for second in one.seconds])
+    assert throttled["sample"] == [*range(21, 40)]
+    assert discarded["time"] == pytest.approx([30, 20, 25])
+    assert "3 discarded" in [each["title"] for each in encodings(figure, "sample")]
+    assert table(figure, "border")["border"] == [9.5, 19.5, 29.5]
+    clock = table(figure, "sample", "clock")["clock"]
+    assert (clock[0], clock[20], clock[39]) == (1980, None, 1500)
+    median = table(figure, "median")
+    ends = (1e6 * end for end in one.median_interval)
+    assert (median["low"], median["high"]) == pytest.approx(tuple(ends))
+    assert median["median"] == pytest.approx(1e6 * one.median)
+    assert all(each["scale"].get("type") != "log" for each in encodings(figure, "time"))
+    check_drawn(figure)
+
+
+def test_samples_without_clocks_and_outliers_are_drawn() -> None:
+    one = measurement(sm_clocks_hz=(), max_sm_clock_hz=None, discarded=(), batches=())
+    assert len(tables(one.plot_samples(), "sample")) == 1
+    outlier = dataclasses.replace(one, seconds=(*one.seconds, 1e-3)).plot_samples()
+    assert encodings(outlier, "time")[0]["scale"]["type"] == "log"
+    power = ((0.0, 120.0), (0.1, None), (0.2, 690.0))
+    readings = tuple(ClockReading(at, None, None, watts, None, ()) for at, watts in power)
+    figure = dataclasses.replace(one, conditions=readings).plot_samples()
+    assert table(figure, "power") == {"seconds": [0.0, 0.2], "power": [120.0, 690.0]}
+    for odd in ((0.0,), (1e-6,), (0.0, 1.0)):
+        for figure in dataclasses.replace(one, seconds=odd).figures():
+            check_drawn(figure)
+
+
+def test_a_histogram_counts_every_sample() -> None:
+    seconds = np.random.default_rng(2).lognormal(-11, 0.1, 5000)
+    seconds[7] = 1.0
+    one = measurement(seconds=tuple(seconds), batches=(), sm_clocks_hz=(), discarded=())
+    figure, *_ = one.figures()
+    bars = table(figure, "start", "samples")
+    assert sum(bars["samples"]) == 5000
+    assert len(bars["start"]) <= 50
+    inner = slice(1, -1)
+    found = (bars[name][inner] for name in ("start", "end", "samples"))
+    for start, end, count in zip(*found, strict=True):
+        inside = (seconds >= 1e-6 * start) & (seconds < 1e-6 * end)
+        assert count == pytest.approx(inside.sum(), abs=2)  # ends are rounded
+    assert "1.000 s" in figure.description
+    assert re.search(r"outermost bars include \d+ samples beyond", figure.key)
+    check_drawn(figure)
+
+
+def test_many_samples_are_thinned_and_the_figure_says_so() -> None:
+    seconds = tuple(1e-6 * (10 + place % 7) for place in range(5000))
+    one = measurement(seconds=(*seconds, 9e-5), batches=(), sm_clocks_hz=(), discarded=())
+    figure = one.plot_samples()
+    samples = table(figure, "sample")
+    assert len(samples["sample"]) <= 160
+    assert max(samples["time"]) == 90
+    assert f"{len(samples['sample'])} of 5,001 samples are shown" in figure.description
+    assert len(json.dumps(figure.spec)) < 10_000
+
+
+# Comparisons
+
+
+def test_a_comparison_is_drawn_with_ratios_beside_times() -> None:
+    base = measurement(discarded=(), sm_clocks_hz=(), batches=())
+    slower = dataclasses.replace(base, seconds=tuple(2 * second for second in base.seconds))
+    compared = Comparison(
+        {"base": base, HOSTILE: slower}, same_results={HOSTILE: Agreement(False, "off")}
+    )
+    figure, distributions = compared.figures()
+    times, ratios = table(figure, "middle"), table(figure, "ratio")
+    assert times["row"][0] == "base: baseline"
+    assert times["row"][1].endswith(": slower, OTHER RESULT")
+    for column, expected in (
+        ("middle", [each.median for each in (base, slower)]),
+        ("low", [each.quantile(0.25) for each in (base, slower)]),
+        ("high", [each.quantile(0.75) for each in (base, slower)]),
+        ("least", [each.quantile(0.01) for each in (base, slower)]),
+        ("most", [each.quantile(0.99) for each in (base, slower)]),
+    ):
+        assert times[column] == pytest.approx([1e6 * seconds for seconds in expected])
+    assert (ratios["row"], ratios["ratio"]) == (times["row"][1:], [2.0])
+    curves = table(distributions, "share")
+    assert of_series(curves, "base", "time") == pytest.approx(
+        np.quantile(base.seconds, [share / 100 for share in of_series(curves, "base", "share")])
+        * 1e6
+    )
+    for figure in compared.figures():
+        check_drawn(figure)
+    idle = dataclasses.replace(base, method=base.method, seconds=(0.0,) * 40)
+    for figure in Comparison({"idle": idle, "base": base}).figures():
+        check_drawn(figure)
+
+
+def test_a_roofline_needs_flops_bytes_and_ceilings() -> None:
+    known: dict[str, Any] = {"flops": 2e6, "nbytes": 1e5, "ceilings": Ceilings(3e12, 6e14, "half")}
+    one = measurement(**known)
+    *_, roofline = one.figures()
+    dots = table(roofline, "label")
+    assert dots["intensity"] == [20.0]
+    assert dots["rate"] == pytest.approx([2e6 / one.median / 1e12], rel=1e-4)
+    roof = table(roofline, "roof")
+    assert dict(zip(roof["intensity"], roof["rate"], strict=True))[200.0] == 600.0
+    check_drawn(roofline)
+    for lacking in known:
+        assert len([*dataclasses.replace(one, **{lacking: None}).figures()]) == 2
+    titles = [figure.title for figure in Comparison({"a": one, "b": one}).figures()]
+    assert titles[-1] == "a, b: roofline"
+
+
+def test_a_trace_may_have_any_words() -> None:
+    reading = ClockReading(0.1, 1.5e9, None, None, None, (HOSTILE,))
+    check_drawn(ClockTrace(HOSTILE, 0.1, 0.0, (reading, reading)).plot())
+
+
+# Layers
 
 
 @pytest.fixture(scope="module")
-def results():
+def results() -> list[LayerResult]:
     problem = ConvProblem(
-        batch=1,
-        in_channels=4,
-        size=(9, 9),
-        out_channels=6,
-        kernel_size=(3, 3),
-    )
+        batch=1, in_channels=4, size=(9, 9), out_channels=6, kernel_size=(3, 3)
+    )  # fmt: skip
     layer = ConvLayer(("only",), problem)
     (result,) = compare_layers([layer], device=torch.device("cpu"), budget=0.02, max_samples=20)
     different = dataclasses.replace(
@@ -47,41 +303,24 @@ def results():
     return [result, different]
 
 
-def drawn(monkeypatch, results):
-    """The axes of the figure that draw() makes."""
-    figures = []
-    original = figure_class()
-
-    def record(**options):
-        figures.append(original(**options))
-        return figures[-1]
-
-    monkeypatch.setattr("convtime.core.plot.figure_class", lambda: record)
-    plot.draw(results, "title", ".png")
-    return figures[0].axes
-
-
-def test_times_and_ratios_are_those_of_the_results(monkeypatch, results):
-    times, ratios = drawn(monkeypatch, results)
-    for line, who in zip(times.containers, ("pytorch", "convtime"), strict=True):
-        assert line.lines[0].get_ydata() == pytest.approx(
-            [1e6 * getattr(result, who).median for result in results]
+def test_times_and_ratios_are_those_of_the_layers(results: list[LayerResult]) -> None:
+    figure = layers_figure(results, "title")
+    times, ratios = table(figure, "middle"), table(figure, "ratio")
+    for series, who in (("PyTorch", "pytorch"), ("convtime", "convtime")):
+        assert of_series(times, series, "middle") == pytest.approx(
+            [1e6 * getattr(result, who).median for result in results], rel=1e-5
         )
-    assert ratios.containers[0].lines[0].get_ydata() == pytest.approx(
-        [result.ratio.value for result in results]
-    )
-    (bars,) = ratios.containers[0].lines[2]
-    low, high = bars.get_segments()[1][:, 1]
-    assert (low, high) == pytest.approx((1.4, 1.7))
-    bottom, top = ratios.get_ylim()
-    assert bottom <= 0.94
-    assert top >= 1.7
-    assert [label.get_text() for label in ratios.get_xticklabels()] == ["only", "other"]
-    legend = [text.get_text() for text in ratios.get_legend().get_texts()]
-    assert legend == ["0.97 to 1.03", "not bit-identical"]
+    assert ratios["ratio"] == pytest.approx([each.ratio.value for each in results], rel=1e-5)
+    assert (ratios["low"][1], ratios["high"][1]) == (1.4, 1.7)
+    assert ratios["row"] == ["only", "other, NOT BIT-IDENTICAL"]
+    bottom, top = encodings(figure, "ratio")[0]["scale"]["domain"]
+    assert bottom < 0.97
+    assert top > 1.7
+    assert {"low": 0.97, "high": 1.03} in tables(figure, "low")
+    check_drawn(figure)
 
 
-def test_a_median_may_lie_outside_of_the_quartiles(monkeypatch, results):
+def test_a_median_may_lie_outside_of_the_quartiles(results: list[LayerResult]) -> None:
     # Nearly all samples in one tick, within which the median is spread, and the quartiles are not.
     few, most = 29.120e-6, 29.152e-6
     tied, mirrored = (
@@ -92,147 +331,50 @@ def test_a_median_may_lie_outside_of_the_quartiles(monkeypatch, results):
     )
     assert tied.pytorch.median < tied.pytorch.quantile(0.25)
     assert mirrored.pytorch.median > mirrored.pytorch.quantile(0.75)
-    times, _ = drawn(monkeypatch, [tied, mirrored])
-    (bars,) = times.containers[0].lines[2]
-    for result, (low, high) in zip(
-        (tied, mirrored), (segment[:, 1] for segment in bars.get_segments()), strict=True
-    ):
-        assert low <= 1e6 * result.pytorch.median <= high
+    times = table(layers_figure([tied, mirrored], "title"), "middle")
+    for low, middle, high in zip(times["low"], times["middle"], times["high"], strict=True):
+        assert low - 1e-4 <= middle <= high + 1e-4  # they are rounded
 
 
-def test_an_unbounded_interval_reaches_to_the_pictures_ends(monkeypatch, results):
+def test_an_unbounded_interval_reaches_to_the_pictures_ends(results: list[LayerResult]) -> None:
     unbounded = dataclasses.replace(results[0], ratio=Ratio(1.2, -math.inf, math.inf))
-    _, ratios = drawn(monkeypatch, [unbounded])
-    (bars,) = ratios.containers[0].lines[2]
-    ends = bars.get_segments()[0][:, 1]
-    assert tuple(ends) == pytest.approx(ratios.get_ylim())
-    assert ratios.get_ylim() == pytest.approx((0.94, 1.21))
+    figure = layers_figure([unbounded], "title")
+    ratios = table(figure, "ratio")
+    ends = [ratios["low"][0], ratios["high"][0]]
+    assert ends == pytest.approx(encodings(figure, "ratio")[0]["scale"]["domain"], rel=1e-5)
 
 
-def test_a_png_of_sensible_size_for_one_and_for_many(results):
+def test_a_png_of_sensible_size_for_one_and_for_many(results: list[LayerResult]) -> None:
+    pytest.importorskip("vl_convert")
     for count in (1, 200):
-        content = plot.draw(results[:1] * count, "title", ".PNG")
-        assert content.startswith(b"\x89PNG")
+        content = layers_figure(results[:1] * count, "title").content(".PNG")
         width, height = struct.unpack(">II", content[16:24])
-        assert 500 < height < 1500
-        assert 1000 < width < 6000
+        assert 1000 < width < 2000
+        assert 100 < height < 60 * count + 300
 
 
-def test_needs_no_display_and_leaves_pyplot_alone(monkeypatch, results):
-    monkeypatch.delenv("DISPLAY", raising=False)
-    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-    assert b"<svg" in plot.draw(results, "title", ".svg")
-    assert "matplotlib.pyplot" not in sys.modules
+# Hostile input
 
 
-def test_names_may_have_any_characters(results):
-    layer = dataclasses.replace(results[0].layer, names=("$\\foo$ \x1b",))
-    content = plot.draw([dataclasses.replace(results[0], layer=layer)], "title", ".png")
-    assert content.startswith(b"\x89PNG")
+def test_text_of_users_is_never_code() -> None:
+    """Expressions and names of fields are constants; text is data or a title."""
+    vl_convert = pytest.importorskip("vl_convert")
+    long = HOSTILE * 100_000
+    one = measurement(name=long, flops=1.0, nbytes=1.0, ceilings=Ceilings(1.0, 1.0, long))
+    compared = Comparison({long: one, long + "2": one})
+    for figure in (*one.figures(), *compared.figures()):
+        spec = figure.spec
+        assert len(json.dumps(spec, allow_nan=False)) < 20_000
+        svg = check_drawn(figure)
+        for part in parts(vl_convert.vegalite_to_vega(spec)):
+            for key in ("signal", "expr", "update", "test", "field", "href", "url"):
+                assert "alert" not in str(part.get(key, "")), part
+        assert "<script" not in svg
+        assert "\u202e" not in svg
 
 
-def test_type_of_picture_is_checked():
-    check_plot("out.png")
-    check_plot("OUT.SVG")
-    for name in ("out.xyz", "out", "out.pgf"):
-        with pytest.raises(InputError, match=f"{name}: .* name must end in .*.png"):
-            check_plot(name)
-
-
-def test_settings_that_matplotlib_refuses_are_told():
-    done = subprocess.run(
-        [sys.executable, "-m", "convtime", "conv", "--device", "cpu", "--plot", "out.png"],
-        env={**os.environ, "MPLBACKEND": "nope"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    says = (
-        r"convtime: error: plots require matplotlib, .* raised ValueError: .*'nope'.*MPLBACKEND.*\n"
-    )
-    assert re.fullmatch(says, done.stderr)
-
-
-def test_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'") as raised:
-        check_plot("out.png")
-    assert isinstance(raised.value, ImportError)  # as for data frames without pandas
-
-
-def measurement(**changes):
-    """Forty samples of four batches, whose clock falls, and three that were discarded."""
-    fields = {
-        "name": "$relu$ \x1b",
-        "seconds": tuple(1e-6 * (10 + place % 5) for place in range(40)),
-        "batches": tuple(place // 10 for place in range(40)),
-        "discarded": (3e-5, 2e-5, 2.5e-5),
-        "sm_clocks_hz": (*(1.98e9,) * 20, None, *(1.5e9,) * 19),
-        "max_sm_clock_hz": 1.98e9,
-    }
-    return make(**fields | changes)
-
-
-def test_samples_are_drawn_with_their_clocks_and_the_discarded_beside_them():
-    one = measurement()
-    times, discarded, clocks = one.plot_samples().axes
-    every, throttled = times.lines[:2]
-    assert every.get_ydata() == pytest.approx([1e6 * second for second in one.seconds])
-    assert list(throttled.get_xdata()) == list(range(21, 40))
-    assert [line.get_xdata()[0] for line in times.lines[3:]] == [9.5, 19.5, 29.5]  # batches
-    assert discarded.lines[0].get_ydata() == pytest.approx([30, 20, 25])
-    assert discarded.get_title() == "3 discarded"
-    shown = clocks.lines[0].get_ydata()
-    assert (shown[0], shown[39]) == pytest.approx((1980, 1500))
-    assert math.isnan(shown[20])
-    assert times.get_yscale() == "linear"
-
-
-POWER = ((0.0, 120.0), (0.1, None), (0.2, 690.0))
-
-
-def test_samples_without_clocks_and_outliers_are_drawn():
-    one = measurement(sm_clocks_hz=(), max_sm_clock_hz=None, discarded=(), batches=())
-    (times,) = one.plot_samples().axes
-    assert times.get_yscale() == "linear"
-    (times,) = dataclasses.replace(one, seconds=(*one.seconds, 1e-3)).plot_samples().axes
-    assert times.get_yscale() == "log"
-    readings = tuple(ClockReading(at, None, None, watts, None, ()) for at, watts in POWER)
-    *_, power = dataclasses.replace(one, conditions=readings).plot_samples().axes
-    assert power.lines[0].get_xydata() == pytest.approx(np.array([POWER[0], POWER[2]]))
-    few = dataclasses.replace(one, seconds=(0.0,))
-    assert len(few.plot_samples().axes) == 1
-
-
-def test_a_comparison_is_drawn_with_ratios_beside_times():
-    base = measurement(discarded=(), sm_clocks_hz=(), batches=())
-    slower = dataclasses.replace(base, seconds=tuple(2 * second for second in base.seconds))
-    few = Comparison(
-        {"base": base, "$slower$": slower}, same_results={"$slower$": Agreement(False, "off")}
-    )
-    times, ratios = few.plot().axes
-    labels = [label.get_text() for label in times.get_yticklabels()]
-    assert labels == ["base\nbaseline", "$slower$\nslower, OTHER RESULT"]
-    medians = [np.ravel(line.get_xydata()) for line in times.lines if line.get_marker() == "o"]
-    assert medians[0] == pytest.approx((1e6 * base.median, 0))
-    assert medians[1] == pytest.approx((1e6 * slower.median, 1))
-    (ratio,) = [line for line in ratios.lines if line.get_marker() == "o"]
-    assert np.ravel(ratio.get_xydata()) == pytest.approx((2, 1))
-    idle = dataclasses.replace(base, method="kernel", seconds=(0.0,) * 40)
-    Comparison({"idle": idle, "base": base}).plot().savefig(io.BytesIO())
-
-
-def test_a_trace_may_have_any_words():
-    hostile = "$\\foo$ \x1b"
-    reading = ClockReading(0.1, 1.5e9, None, None, None, (hostile,))
-    trace = ClockTrace(hostile, 0.1, 0.0, (reading, reading))
-    trace.plot().savefig(io.BytesIO())
-
-
-def test_plots_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    one = measurement()
-    for draw in (one.plot_samples, Comparison({"one": one}).plot):
-        with pytest.raises(ValueError, match=r"pip install 'convtime\[plot\]'"):
-            draw()
+def test_figures_survive_storing_the_result(tmp_path: Path) -> None:
+    one = measurement(activities=())
+    one.save(tmp_path / "one.json")
+    again = Measurement.from_dict(json.loads((tmp_path / "one.json").read_text()))
+    assert [each.spec for each in again.figures()] == [each.spec for each in one.figures()]

@@ -108,7 +108,7 @@ def test_nothing_is_lost_at_any_width(rows, columns: int, terminal) -> None:
 def test_what_prints_is_loaded_when_something_is_printed() -> None:
     code = (
         "import sys, convtime; from convtime.timing.measurement import Measurement; "
-        "print([name for name in ('matplotlib',) if name in sys.modules])"
+        "print([name for name in ('vl_convert',) if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -6,7 +6,6 @@ import statistics
 from typing import Any
 
 import results
-from common.summaries import png_of
 
 from accuracy_parts.rows import (
     METHODS,
@@ -19,19 +18,19 @@ from accuracy_parts.rows import (
     truth_for_methods,
 )
 
-# Marks and colours in the picture; Okabe and Ito's palette holds for colour-blind readers too.
+# Shapes and colours in the picture; most are of Okabe and Ito's palette, for colour-blind readers.
 _METHOD_MARKS = {
-    "convtime kernel": ("o", "#0072B2"),
-    "convtime event": ("s", "#56B4E9"),
-    "convtime graph": ("D", "#009E73"),
+    "convtime kernel": ("circle", "#0072B2"),
+    "convtime event": ("square", "#56B4E9"),
+    "convtime graph": ("diamond", "#009E73"),
 }
 _TOOL_MARKS = {
-    "triton do_bench": ("^", "#D55E00"),
-    "triton do_bench_cudagraph": ("v", "#E69F00"),
-    "torch Timer": ("x", "#CC79A7"),
-    "events": ("+", "#999999"),
-    "sync": ("1", "#555555"),
-    NVBENCH: ("*", "#000000"),
+    "triton do_bench": ("triangle-up", "#D55E00"),
+    "triton do_bench_cudagraph": ("triangle-down", "#E69F00"),
+    "torch Timer": ("cross", "#CC79A7"),
+    "events": ("triangle-left", "#808080"),
+    "sync": ("triangle-right", "#A0522D"),
+    NVBENCH: ("wedge", "#8856C7"),
 }
 _MARKS = _METHOD_MARKS | _TOOL_MARKS
 TOOLS = tuple(_TOOL_MARKS)
@@ -167,26 +166,48 @@ def _points(rows: list[results.Row]) -> dict[str, list[tuple[float, float]]]:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: what each tool says over what the device did, against how long that was."""
-    from matplotlib.figure import Figure
+    from convtime.core.figure import Figure, columns, numbers, quantity, series_color
 
-    figure = Figure(figsize=(9, 5.5), dpi=130, layout="constrained")
-    axes = figure.subplots()
-    axes.axhline(1, color="grey", linewidth=0.8)
-    for tool, found in _points(document["rows"]).items():
-        if found:
-            marker, colour = _MARKS[tool]
-            durations, factors = zip(*found, strict=True)
-            axes.plot(durations, factors, marker, color=colour, markersize=6, alpha=0.8, label=tool)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("")
-    axes.set_yticks([0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 30])
-    axes.set_xlabel("true duration of the operation (µs), by torch.profiler")
-    axes.set_ylabel("time that the tool gives over the true one")
-    axes.grid(alpha=0.25)
-    axes.legend(loc="upper right", fontsize=8)
+    points = {tool: found for tool, found in _points(document["rows"]).items() if found}
+    shapes, colours = zip(*(_MARKS[tool] for tool in points), strict=True)
+    factor = quantity(
+        "factor",
+        "time that the tool gives over the true one",
+        type="log",
+        axis={"values": [0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 30]},
+    )
+    truth = {
+        "data": {"values": [{"factor": 1}]},
+        "mark": {"type": "rule", "style": "ink"},
+        "encoding": {"y": factor},
+    }
+    dots = {
+        **columns(
+            series=[tool for tool, found in points.items() for _ in found],
+            duration=numbers([us for found in points.values() for us, _ in found]),
+            factor=numbers([factor for found in points.values() for _, factor in found]),
+        ),
+        "mark": {"type": "point", "filled": True, "size": 45},
+        "encoding": {
+            "x": quantity(
+                "duration",
+                "true duration of the operation (µs), by torch.profiler",
+                type="log",
+                axis={"values": [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]},
+            ),
+            "y": factor,
+            "color": series_color([*points], colours),
+            "shape": {
+                "field": "series",
+                "type": "nominal",
+                "title": None,
+                "scale": {"domain": [*points], "range": [*shapes]},
+            },
+        },
+    }
     facts = document["provenance"]
-    axes.set_title(f"Error by tool and duration; {facts['gpu']}, torch {facts['torch']}", size=10)
-    return png_of(figure)
+    return Figure(
+        title=f"Error by tool and duration; {facts['gpu']}, torch {facts['torch']}",
+        description="Time that each tool gives over the true one, against the true duration.",
+        view={"width": 720, "height": 400, "layer": [truth, dots]},
+    ).content(".png")

@@ -1,15 +1,11 @@
-"""Numbers, cells and pictures that several benchmarks make of their rows, without torch."""
+"""Numbers and cells that several benchmarks make of their rows, without torch."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any
 
 
 def spread(medians: Sequence[float]) -> float:
@@ -92,9 +88,3 @@ def describe_seeds(rows: Iterable[Mapping[str, Any]]) -> str:
     seeds = ", ".join(map(str, sorted(set(drawn))))
     origin = f"{len(drawn)} rows are drawn by seed {seeds}" if drawn else "No row is drawn"
     return f"{origin}; {len(rows) - len(drawn)} are of the networks' own shapes."
-
-
-def png_of(figure: Figure) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format="png")
-    return content.getvalue()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import results
-from common.summaries import png_of
 
 from forum_thread_parts.summary import (
     advised,
@@ -18,19 +17,20 @@ from forum_thread_parts.summary import (
     written,
 )
 
-# What is drawn: in the thread's colours, and convtime's answer beside them.
+_SIZE = {"width": 280, "height": 200}
+# What is drawn: in about the thread's colours, and convtime's answer beside them.
 _APPLICATIONS = {
-    "in_place": ("PyTorch", "tab:orange"),
-    "isolated": ("isolated", "tab:blue"),
-    "same_regime": ("isolated, after a step", "tab:green"),
+    "in_place": ("PyTorch", "#D55E00"),
+    "isolated": ("isolated", "#0072B2"),
+    "same_regime": ("isolated, after a step", "#009E73"),
 }
 _PLACES = {
-    "in_place": ("PyTorch", "tab:orange"),
-    "behind_the_step": ("isolated, after a step", "tab:green"),
-    "dirty": ("isolated, dirty L2", "tab:blue"),
-    "cold": ("isolated, after a flush that wrote", "tab:blue"),
-    "clean": ("isolated, after one that read", "tab:blue"),
-    "warm": ("isolated, warm", "tab:blue"),
+    "in_place": ("PyTorch", "#D55E00"),
+    "behind_the_step": ("isolated, after a step", "#009E73"),
+    "dirty": ("isolated, dirty L2", "#0072B2"),
+    "cold": ("isolated, after a flush that wrote", "#0072B2"),
+    "clean": ("isolated, after one that read", "#0072B2"),
+    "warm": ("isolated, warm", "#0072B2"),
 }
 
 
@@ -94,55 +94,122 @@ def advice_table(rows: list[results.Row]) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: the thread's plots, of times over iterations, and of what is written to memory."""
-    from matplotlib.figure import Figure
+    from convtime.core.figure import Figure
 
     rows = document["rows"]
     found = points(rows)
     layers = list(found[0]["layers"])
-    figure = Figure(figsize=(4 * len(layers), 8), dpi=130, layout="constrained")
-    axes = figure.subplots(3, len(layers), squeeze=False)
-    iterations = [row["iterations"] for row in found]
-    for column, name in enumerate(layers):
-        times, clocks, writes = (axes[line][column] for line in range(3))
-        for who, (label, colour) in _APPLICATIONS.items():
-            values = [row["layers"][name][who] for row in found]
-            low, mean, high = (
-                [1e6 * value[key] for value in values] for key in ("min", "mean", "max")
-            )
-            times.plot(iterations, mean, "o-", markersize=3, color=colour, label=label)
-            times.fill_between(iterations, low, high, color=colour, alpha=0.15)
-            read = [clock_of(row, who) for row in found]
-            known = [clock / 1e6 for clock in read if clock is not None]
-            if len(known) == len(read):
-                clocks.plot(iterations, known, "o-", color=colour)
-        at_rest = idle(rows)
-        if at_rest is not None and at_rest["sm_clock_hz"] is not None:
-            clocks.axhline(at_rest["sm_clock_hz"] / 1e6, color="grey", linestyle=":", label="idle")
-            clocks.legend(fontsize=7)
-        times.set_title(name, size=10)
-        for axis in (times, clocks):
-            axis.set_xscale("log")
-            axis.set_xlabel("iterations")
-            axis.grid(alpha=0.25)
-        _draw_writes(writes, [row for row in counted(rows) if row["layer"] == name])
-    axes[0][0].set_ylabel("kernel time (µs): mean, min–max")
-    axes[1][0].set_ylabel("SM clock (MHz)")
-    axes[2][0].set_ylabel("dram_write (MB per launch)")
-    axes[0][0].legend(fontsize=7)
+    columns = [
+        {
+            "vconcat": [
+                _times_panel(found, name),
+                _clocks_panel(found, idle(rows)),
+                _writes_panel([row for row in counted(rows) if row["layer"] == name]),
+            ]
+        }
+        for name in layers
+    ]
     facts = document["provenance"]
-    figure.suptitle(f"{facts['gpu'] or 'CPU'}, torch {facts['torch']}", size=10)
-    return png_of(figure)
+    return Figure(
+        title=f"{facts['gpu'] or 'CPU'}, torch {facts['torch']}",
+        description="Times, clocks and bytes written of convolutions in a loop and alone.",
+        view={"hconcat": columns},
+        key="dot: mean; band: minimum to maximum; dotted: clock when idle",
+    ).content(".png")
 
 
-def _draw_writes(axis: Any, rows: list[results.Row]) -> None:
-    if not rows:
-        axis.text(0.5, 0.5, "counters were not read", ha="center", transform=axis.transAxes)
-        axis.set_axis_off()
-        return
-    for place, (label, colour) in _PLACES.items():
-        value = written((rows[0]["counted"][place] or {"values": {}})["values"])
-        if value is not None:
-            axis.barh(label, value / 1e6, color=colour)
-    axis.invert_yaxis()
-    axis.tick_params(labelsize=7)
-    axis.grid(axis="x", alpha=0.25)
+def _applications() -> dict[str, Any]:
+    from convtime.core.figure import series_color
+
+    names, colours = zip(*_APPLICATIONS.values(), strict=True)
+    return series_color(names, colours)
+
+
+def _times_panel(found: list[results.Row], name: str) -> dict[str, Any]:
+    from convtime.core.figure import columns, intervals, numbers, quantity
+
+    given = [(row, who) for who in _APPLICATIONS for row in found]
+    times = [row["layers"][name][who] for row, who in given]
+    time = quantity("mean", "kernel time (µs)")
+    return {
+        **columns(
+            series=[_APPLICATIONS[who][0] for _, who in given],
+            iterations=[row["iterations"] for row, _ in given],
+            mean=numbers([each["mean"] for each in times], 1e6),
+            **intervals([each["min"] for each in times], [each["max"] for each in times], 1e6),
+        ),
+        "title": name,
+        **_SIZE,
+        "encoding": {
+            "x": quantity("iterations", "iterations", type="log"),
+            "color": _applications(),
+        },
+        "layer": [
+            {
+                "mark": {"type": "area", "opacity": 0.15},
+                "encoding": {"y": time | {"field": "low"}, "y2": {"field": "high"}},
+            },
+            {"mark": {"type": "line", "point": True}, "encoding": {"y": time}},
+        ],
+    }
+
+
+def _clocks_panel(found: list[results.Row], at_rest: results.Row | None) -> dict[str, Any]:
+    from convtime.core.figure import columns, numbers, quantity
+
+    clock = quantity("clock", "SM clock (MHz)")
+    known = [
+        (_APPLICATIONS[who][0], row["iterations"], hz)
+        for who in _APPLICATIONS
+        for row in found
+        if (hz := clock_of(row, who)) is not None
+    ]
+    layers = [
+        {
+            **columns(
+                series=[who for who, _, _ in known],
+                iterations=[iterations for _, iterations, _ in known],
+                clock=numbers([hz for _, _, hz in known], 1e-6),
+            ),
+            "mark": {"type": "line", "point": True},
+            "encoding": {
+                "x": quantity("iterations", "iterations", type="log"),
+                "y": clock,
+                "color": _applications(),
+            },
+        }
+    ]
+    if at_rest is not None and at_rest["sm_clock_hz"] is not None:
+        layers.append(
+            {
+                "data": {"values": [{"clock": at_rest["sm_clock_hz"] / 1e6}]},
+                "mark": {"type": "rule", "style": "ink", "strokeDash": [2, 2]},
+                "encoding": {"y": clock},
+            }
+        )
+    return {**_SIZE, "layer": layers}
+
+
+def _writes_panel(rows: list[results.Row]) -> dict[str, Any]:
+    from convtime.core.figure import columns, numbers, quantity
+
+    found = [
+        (label, colour, value)
+        for place, (label, colour) in _PLACES.items()
+        for row in rows[:1]
+        if (value := written((row["counted"][place] or {"values": {}})["values"])) is not None
+    ]
+    return {
+        **columns(
+            place=[label for label, _, _ in found],
+            colour=[colour for _, colour, _ in found],
+            written=numbers([value for _, _, value in found], 1e-6),
+        ),
+        **_SIZE,
+        "mark": "bar",
+        "encoding": {
+            "x": quantity("written", "dram_write (MB per launch)", zero=True),
+            "y": {"field": "place", "type": "nominal", "sort": None, "title": None},
+            "color": {"field": "colour", "type": "nominal", "scale": None},
+        },
+    }

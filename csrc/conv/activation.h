@@ -15,7 +15,7 @@ using convtime::Activation;
 CONVTIME_API const char* to_string(Activation activation);
 
 /// Inverse of to_string(); std::nullopt for an unknown name.
-std::optional<Activation> parse_activation(std::string_view name);
+CONVTIME_API std::optional<Activation> parse_activation(std::string_view name);
 
 /// Return all names, for messages: "'identity', 'relu', ...".
 std::string activation_names();

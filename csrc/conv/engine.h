@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "conv/pass.h"
+#include "core/export.h"
 
 namespace convtime::conv {
 
@@ -42,6 +43,6 @@ const char* operation_name(Pass pass);
 std::string to_tag(const Engine& engine);
 
 /// Inverse of to_tag(), with or without a leading operation name. Throws std::invalid_argument.
-EngineTag parse_tag(std::string_view tag);
+CONVTIME_API EngineTag parse_tag(std::string_view tag);
 
 }  // namespace convtime::conv

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 #include <utility>
 
 #include "conv/backend.h"
 #include "conv/engine_config.h"
+#include "conv/errata.h"
 #include "conv/graph.h"
 
 namespace convtime::conv {
@@ -44,6 +46,23 @@ std::string why_excluded(cudnnBackendDescriptor_t config, const Problem& problem
     return "it computes in TF32, which is switched off";
   }
   return "";
+}
+
+std::string why_unusable(cudnnHandle_t handle, const Problem& problem, const Engine& engine) {
+  try {
+    const cudnn_frontend::OperationGraph graph = make_graph(handle, problem);
+    const Config config = make_engine_config(graph, engine);
+    const cudnnBackendDescriptor_t raw = config->get_backend_descriptor();
+    const std::string why = why_excluded(raw, problem);
+    return why.empty() ? erratum(handle, graph.getTag() + to_tag(engine_of(raw)), problem.rank)
+                       : why;
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  } catch (const CudnnError& error) {
+    return error.what();
+  } catch (const cudnn_frontend::cudnnException& error) {
+    return error.what();
+  }
 }
 
 std::vector<ListedEngine> list_engines(cudnnHandle_t handle, const Problem& problem) {

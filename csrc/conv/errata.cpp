@@ -41,6 +41,8 @@ bool listed(const Errata& errata, const std::string& tag) {
   return false;
 }
 
+constexpr const char* kForbidden = "PyTorch's errata forbid it";
+
 /// Return whether cuBLASLt has the broken kernel. PyTorch asks the version that it is built with,
 /// whose header is not always here; the library that is loaded is that version, or a later one.
 bool is_cublas_broken() { return cublasLtGetVersion() < 130601; }
@@ -53,18 +55,23 @@ bool is_for_sm120(const CudnnPlan& plan) {
 }  // namespace
 
 std::string erratum(cudnnHandle_t handle, const CudnnPlan& plan, int rank) {
+  if (listed(kForSm120, plan.tag()) && is_cublas_broken() && is_for_sm120(plan)) {
+    return kForbidden;
+  }
+  return erratum(handle, plan.tag(), rank);
+}
+
+std::string erratum(cudnnHandle_t handle, const std::string& tag, int rank) {
   static nlohmann::json users;
   static const bool has_users = cudnn_frontend::load_from_config(users, "");
-  const std::string& tag = plan.tag();
-  if (listed(kForAll, tag) ||
-      (listed(kForSm120, tag) && is_cublas_broken() && is_for_sm120(plan))) {
-    return "PyTorch's errata forbid it";
+  if (listed(kForAll, tag)) {
+    return kForbidden;
   }
   if (has_users) {
     const bool forbidden = cudnn_frontend::check_errata(users, tag, handle, [] { return true; });
     return forbidden ? "CUDNN_ERRATA_JSON_FILE forbids it" : "";
   }
-  return rank > 4 && listed(kFor3d, tag) ? "PyTorch's errata forbid it" : "";
+  return rank > 4 && listed(kFor3d, tag) ? kForbidden : "";
 }
 
 std::string erratum(Activation activation, cudnnDataType_t type, bool allow_tf32) {

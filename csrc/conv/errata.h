@@ -14,6 +14,9 @@ namespace convtime::conv {
 /// from ATen's own list or the user's file (CUDNN_ERRATA_JSON_FILE, read once). Empty if none does.
 std::string erratum(cudnnHandle_t handle, const CudnnPlan& plan, int rank);
 
+/// The same by the plan's tag, before it is built: without the errata that depend on its kernels.
+std::string erratum(cudnnHandle_t handle, const std::string& tag, int rank);
+
 /// Return why no engine may compute an activation that cuDNN supports: the error that was measured
 /// in that type. Empty if no error is known.
 CONVTIME_API std::string erratum(Activation activation, cudnnDataType_t type, bool allow_tf32);

@@ -51,4 +51,8 @@ struct ListedEngine {
 /// others by their index. No plan is built.
 std::vector<ListedEngine> list_engines(cudnnHandle_t handle, const Problem& problem);
 
+/// Return why an engine must not compute a problem: cuDNN does not support it or a knob, PyTorch
+/// excludes it, or an erratum forbids it. Empty if none is known. No plan is built.
+std::string why_unusable(cudnnHandle_t handle, const Problem& problem, const Engine& engine);
+
 }  // namespace convtime::conv

@@ -11,9 +11,16 @@ if _interrupts.is_command():
 else:
     from convtime import ops as ops
 
+import os as _os
+
 import lazy_loader
 
 from convtime._build_info import version as __version__
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ = ["__version__", *__all__]
+
+if _os.environ.get("CONVTIME_PLANS"):
+    from convtime.tuning import loading as _loading
+
+    _loading.load_named()

@@ -6,6 +6,7 @@ from .conv.explain.explain import explain
 from .conv.explain.explanation import Explanation
 from .conv.plan_cache import clear_plan_cache, plan_cache
 from .conv.plan_choice import PlanChoice
+from .conv.tuned.tune import tune
 from .core.config import cmake_prefix_path, show_config
 from .core.errors import InputError, InputWarning
 from .counting.costs import energy, peak_memory
@@ -26,9 +27,9 @@ from .histories.history import history
 from .histories.result import ChangePoint, History
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
-from .recording.module_times import ModuleTimes, PassTimes
+from .recording.module_times import ModuleTimes
 from .recording.record import record
-from .recording.recording import Recording, RegionTimes
+from .recording.recording import Recording
 from .recording.region import region
 from .recording.time_modules import time_modules
 from .regression.attribution import Attribution
@@ -50,6 +51,7 @@ from .timing.measurement import Ceilings, Measurement
 from .timing.options import Options
 from .timing.time_op import time_op
 from .timing.verdict import Judgement, Ratio
+from .tuning.loading import load_plans
 from .tuning.race import race
 from .tuning.race_result import Dropped, Race
 from .upgrading.result import Upgrade
@@ -90,13 +92,11 @@ __all__ = [
     "Measurement",
     "ModuleTimes",
     "Options",
-    "PassTimes",
     "PeakMemory",
     "PlanChoice",
     "Race",
     "Ratio",
     "Recording",
-    "RegionTimes",
     "Sweep",
     "SweepPoint",
     "Upgrade",
@@ -115,6 +115,7 @@ __all__ = [
     "explain",
     "history",
     "load",
+    "load_plans",
     "locked_clocks",
     "nn",
     "ops",
@@ -131,5 +132,6 @@ __all__ = [
     "time_modules",
     "time_op",
     "trace_clocks",
+    "tune",
     "write_measurements",
 ]

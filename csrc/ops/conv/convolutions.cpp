@@ -224,6 +224,12 @@ bool has_plans(ConvBackend backend) {
   return (backend == ConvBackend::Cudnn || backend == ConvBackend::CudnnTranspose) &&
          at::native::cudnnv8_enabled_check_debug();
 }
+
+/// Return whether a stored plan of cuDNN may take the place of PyTorch's own kernels.
+bool may_be_stored(ConvBackend backend, const PolicyRequest& policy) {
+  return (backend == ConvBackend::CudaDepthwise2d || backend == ConvBackend::CudaDepthwise3d) &&
+         policy.is_empty() && at::globalContext().userEnabledCuDNN() && cudnn_has_stored_plans();
+}
 #endif
 
 /// Refuse an engine if there is no choice of engines.
@@ -240,13 +246,24 @@ at::Tensor convolution(const ConvCall& call) {
   return conv.as_caller_has_it(compute(conv, call.bias, policy));
 }
 
+Gradients pytorchs_gradients(const at::Tensor& grad_output, const at::Tensor& x,
+                             const at::Tensor& weight, const ConvParams& params,
+                             std::array<bool, 3> output_mask) {
+  const std::int64_t channels = output_channels(weight, params);
+  return at::convolution_backward(grad_output, x, weight, /*bias_sizes_opt=*/{channels},
+                                  params.stride, params.padding, params.dilation, params.transposed,
+                                  params.output_padding, params.groups, output_mask);
+}
+
 /// The gradients of `compute`.
 Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, const at::Tensor& x,
                             const at::Tensor& weight, const ConvParams& params,
                             std::array<bool, 3> output_mask, const PolicyRequest& policy,
                             [[maybe_unused]] bool has_output) {
 #ifdef CONVTIME_WITH_CUDA
-  if (has_output && has_plans(select_backend(x, weight, std::nullopt, params))) {
+  const ConvBackend backend =
+      has_output ? select_backend(x, weight, std::nullopt, params) : ConvBackend::Empty;
+  if (has_plans(backend)) {
     auto [grad_input, grad_weight] = cudnn_backward(op.name, grad_output, x, weight, params,
                                                     {output_mask[0], output_mask[1]}, policy);
     at::Tensor grad_bias;
@@ -256,12 +273,20 @@ Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, con
     }
     return {grad_input, grad_weight, grad_bias};
   }
+  if (may_be_stored(backend, policy)) {
+    const auto [grad_input, grad_weight] = cudnn_stored_backward(
+        op.name, grad_output, x, weight, params, {output_mask[0], output_mask[1]});
+    output_mask[0] = output_mask[0] && !grad_input.defined();
+    output_mask[1] = output_mask[1] && !grad_weight.defined();
+    const Gradients others = output_mask == std::array<bool, 3>{}
+                                 ? Gradients()
+                                 : pytorchs_gradients(grad_output, x, weight, params, output_mask);
+    return {grad_input.defined() ? grad_input : std::get<0>(others),
+            grad_weight.defined() ? grad_weight : std::get<1>(others), std::get<2>(others)};
+  }
 #endif
   check_no_engine(op, policy, x);
-  const std::int64_t channels = output_channels(weight, params);
-  return at::convolution_backward(grad_output, x, weight, /*bias_sizes_opt=*/{channels},
-                                  params.stride, params.padding, params.dilation, params.transposed,
-                                  params.output_padding, params.groups, output_mask);
+  return pytorchs_gradients(grad_output, x, weight, params, output_mask);
 }
 
 Gradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
@@ -413,6 +438,15 @@ at::Tensor compute(const PreparedConv& conv, const std::optional<at::Tensor>& bi
         cuda_add_bias(y, *bias);
       }
       return y;
+    }
+    if (may_be_stored(backend, policy)) {
+      at::Tensor y = cudnn_stored_forward(op.name, x, weight, params);
+      if (y.defined()) {
+        if (is_defined(bias)) {
+          cuda_add_bias(y, *bias);
+        }
+        return y;
+      }
     }
 #endif
     if (backend == ConvBackend::Mkldnn) {

@@ -184,6 +184,20 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tens
                                                   std::array<bool, 2> wanted,
                                                   const PolicyRequest& policy);
 
+/// Return whether the process has stored plans.
+bool cudnn_has_stored_plans();
+
+// With stored plans, cuDNN computes what PyTorch's own kernels would: depthwise convolutions.
+
+/// Return what cudnn_forward() does; undefined without a stored plan that can be used.
+at::Tensor cudnn_stored_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                                const ConvParams& params);
+
+/// Return those of the requested gradients of cudnn_backward() that have a stored plan.
+std::tuple<at::Tensor, at::Tensor> cudnn_stored_backward(
+    const char* op, const at::Tensor& grad_output, const at::Tensor& input,
+    const at::Tensor& weight, const ConvParams& params, std::array<bool, 2> wanted);
+
 /// Return a function that only executes cuDNN's ready plan for y = conv(x, w), and adds the bias if
 /// given. It uses the stream that is current now and is only for this thread; no convolution has a
 /// lower host cost. Throws c10::Error if input and weight would have to be copied first.

@@ -1,11 +1,13 @@
 #include <ATen/Context.h>
 #include <ATen/core/DimVector.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/cudnn/Handle.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/add_cuda_dispatch.h>
 #include <ATen/ops/as_strided_cuda_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -22,9 +24,11 @@
 
 #include "conv/convolution.h"
 #include "conv/errata.h"
+#include "conv/listed_engine.h"
 #include "conv/plan_cache.h"
 #include "conv/policy.h"
 #include "conv/problem.h"
+#include "conv/stored_plans.h"
 #include "conv/stream.h"
 #include "core/cuda_check.h"
 #include "core/cuda_event.h"
@@ -229,6 +233,48 @@ auto with_torch_errors(const char* op, const Function& function) {
 
 // The following code mirrors ATen step by step: cudnn/ConvShared.cpp, then Convolution.cpp.
 
+/// Return the problem with operands of another layout.
+conv::Problem with_operands(conv::Problem problem, const at::Tensor& x, const at::Tensor& w,
+                            const at::Tensor& y) {
+  const bool channels_last = is_channels_last(x, w);
+  problem.x = describe(x, channels_last);
+  problem.w = describe(w, channels_last);
+  problem.y = describe(y, channels_last);
+  return problem;
+}
+
+conv::GpuKind gpu_kind(std::int32_t device) {
+  const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(device);
+  return {10 * properties.major + properties.minor, properties.multiProcessorCount};
+}
+
+/// Call function(x, w, y) with operands of another layout, and copy what it computes to the result.
+template <typename Function>
+void in_layout(bool channels_last, conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+               const at::Tensor& y, const Function& function) {
+  const auto last =
+      x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+  const at::MemoryFormat format = channels_last ? last : at::MemoryFormat::Contiguous;
+  const auto converted = [&](const at::Tensor& tensor, bool is_result) {
+    return is_result ? at::empty_like(tensor, tensor.options(), format) : tensor.contiguous(format);
+  };
+  const at::Tensor other_x = converted(x, pass == conv::Pass::kDgrad);
+  const at::Tensor other_w = converted(w, pass == conv::Pass::kWgrad);
+  const at::Tensor other_y = converted(y, pass == conv::Pass::kFprop);
+  function(other_x, other_w, other_y);
+  switch (pass) {
+    case conv::Pass::kFprop:
+      y.copy_(other_y);
+      break;
+    case conv::Pass::kDgrad:
+      x.copy_(other_x);
+      break;
+    case conv::Pass::kWgrad:
+      w.copy_(other_w);
+      break;
+  }
+}
+
 /// A call of an op that computes one or more of y, x and w in y = conv(x, w).
 class CudnnCall {
  public:
@@ -328,6 +374,9 @@ class CudnnCall {
   /// Compute one of x, w and y, which have their final layouts.
   virtual void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
                    const at::Tensor& y) const {
+    if (run_stored(pass, x, w, y)) {
+      return;
+    }
     try {
       run(key_of(pass, x, w, y, params_, flags_, policy_), operands_of(pass, x, w, y));
     } catch (const conv::NoEngine& error) {
@@ -335,7 +384,82 @@ class CudnnCall {
     }
   }
 
+  /// Compute with the stored plan of the problem, and return whether there is one. One that cannot
+  /// be used is forgotten, with a warning, so that PyTorch's choice takes its place.
+  bool run_stored(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+                  const at::Tensor& y) const {
+    conv::StoredPlans& plans = conv::stored_plans();
+    if (plans.empty() || !policy_.is_empty()) {
+      return false;
+    }
+    const conv::PlanKey key = key_of(pass, x, w, y, params_, flags_, policy_);
+    const conv::GpuKind gpu = gpu_kind(key.problem.device);
+    const std::shared_ptr<conv::StoredPlan> stored = plans.find(key.problem, gpu);
+    if (stored == nullptr) {
+      return false;
+    }
+    const std::string why = stored->channels_last.has_value()
+                                ? why_not_in_layout(*stored, key.problem, x, w, y)
+                                : why_not_run(*stored, key.problem, operands_of(pass, x, w, y));
+    if (why.empty()) {
+      return true;
+    }
+    if (plans.erase(key.problem, gpu)) {  // otherwise another thread has already said so
+      TORCH_WARN(op_, ": the stored plan for ", stored->name,
+                 " cannot be used, so PyTorch's choice ", "takes its place: ", why);
+    }
+    return false;
+  }
+
  private:
+  std::string why_not_in_layout(conv::StoredPlan& stored, const conv::Problem& problem,
+                                const at::Tensor& x, const at::Tensor& w,
+                                const at::Tensor& y) const {
+    const conv::Pass pass = problem.pass;
+    std::string why;
+    try {
+      in_layout(
+          *stored.channels_last, pass, x, w, y,
+          [&](const at::Tensor& other_x, const at::Tensor& other_w, const at::Tensor& other_y) {
+            why = why_not_run(stored, with_operands(problem, other_x, other_w, other_y),
+                              operands_of(pass, other_x, other_w, other_y));
+          });
+    } catch (const c10::OutOfMemoryError& error) {
+      (void)cudaGetLastError();
+      why = error.what_without_backtrace();
+    }
+    return why;
+  }
+
+  /// Run a stored plan, and return why that failed; empty if it did not.
+  std::string why_not_run(conv::StoredPlan& stored, const conv::Problem& problem,
+                          const conv::Operands& operands) const {
+    return with_torch_errors(op_, [&]() -> std::string {
+      cudnnHandle_t handle = at::native::getCudnnHandle();
+      if (!stored.checked) {
+        std::string why = conv::why_unusable(handle, problem, stored.engine);
+        if (!why.empty()) {
+          return why;
+        }
+        stored.checked = true;
+      }
+      conv::PlanKey key{problem, {}};
+      key.policy.kind = conv::PolicyKind::kEngine;
+      key.policy.engine = stored.engine;
+      CachingWorkspace workspace;
+      try {
+        conv::convolve(handle, key, operands, workspace);
+      } catch (const CudaError&) {
+        throw;
+      } catch (const c10::Error&) {
+        throw;
+      } catch (const std::exception& error) {
+        return error.what();
+      }
+      return "";
+    });
+  }
+
   at::Tensor empty_output(const at::Tensor& x, const at::Tensor& w) const {
     return at::detail::empty_cuda(
         at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding, params_.stride,
@@ -376,10 +500,19 @@ class CudnnCall {
     return y;
   }
 
-  /// Whether apply_converted() computes it: in float64, cuDNN has no channels-last engines.
-  static bool is_convertible(const at::Tensor& x, const at::Tensor& w) {
+  /// Whether apply_converted() computes it: in float64, cuDNN has no channels-last engines, and its
+  /// kernels count the pixels of an image in 32 bits.
+  static bool is_convertible(const conv::Problem& problem, const at::Tensor& x,
+                             const at::Tensor& w) {
+    const auto is_countable = [&](const conv::TensorShape& shape) {
+      std::int64_t pixels = 1;
+      for (std::int32_t dim = 2; dim < problem.rank; ++dim) {
+        pixels *= shape.sizes[static_cast<std::size_t>(dim)];
+      }
+      return pixels <= std::numeric_limits<std::int32_t>::max();
+    };
     return !is_channels_last(x, w) && x.scalar_type() != at::kDouble && x.size(1) == w.size(1) &&
-           !has_one_pixel(x);
+           !has_one_pixel(x) && is_countable(problem.x) && is_countable(problem.y);
   }
 
   /// Run the graph, unless no engine supports it or another way is known to be faster, and return
@@ -439,7 +572,7 @@ class CudnnCall {
       try_way(Way::kFused, [&] { run(key, operands); });
     }
     try_way(Way::kSteps, [&] { apply_steps(x, w, epilogue); });
-    if (is_convertible(x, w)) {
+    if (is_convertible(key.problem, x, w)) {
       try_way(Way::kConverted, [&] { apply_converted(x, w, epilogue); });
     }
     return fastest;
@@ -534,6 +667,23 @@ std::tuple<at::Tensor, at::Tensor> backward(const CudnnCall& call, const at::Ten
   return {grad_input, grad_weight};
 }
 
+/// Computes with stored plans only.
+class StoredCall final : public CudnnCall {
+ public:
+  using CudnnCall::CudnnCall;
+
+  bool was_stored() const { return was_stored_; }
+
+ protected:
+  void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+           const at::Tensor& y) const override {
+    was_stored_ = run_stored(pass, x, w, y);
+  }
+
+ private:
+  mutable bool was_stored_ = false;
+};
+
 /// Takes the place of a call, and keeps what its pass would compute from what.
 class PassRecorder final : public CudnnCall {
  public:
@@ -593,6 +743,35 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tens
   return backward(CudnnCall(op, params, policy), grad_output, input, weight, params, wanted);
 }
 
+bool cudnn_has_stored_plans() { return !conv::stored_plans().empty(); }
+
+at::Tensor cudnn_stored_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                                const ConvParams& params) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const StoredCall call(op, params, kNoPolicy);
+  const at::Tensor y = forward(call, input, weight, params);
+  return call.was_stored() ? y : at::Tensor();
+}
+
+std::tuple<at::Tensor, at::Tensor> cudnn_stored_backward(
+    const char* op, const at::Tensor& grad_output, const at::Tensor& input,
+    const at::Tensor& weight, const ConvParams& params, std::array<bool, 2> wanted) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const StoredCall of_input(op, params, kNoPolicy);
+  const StoredCall of_weight(op, params, kNoPolicy);
+  at::Tensor grad_input;
+  at::Tensor grad_weight;
+  if (wanted[0]) {
+    grad_input = std::get<0>(backward(of_input, grad_output, input, weight, params, {true, false}));
+  }
+  if (wanted[1]) {
+    grad_weight =
+        std::get<1>(backward(of_weight, grad_output, input, weight, params, {false, true}));
+  }
+  return {of_input.was_stored() ? grad_input : at::Tensor(),
+          of_weight.was_stored() ? grad_weight : at::Tensor()};
+}
+
 EnginePass::EnginePass(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& grad_output, bool of_weight,
                        const ConvParams& params) {
@@ -604,6 +783,7 @@ EnginePass::EnginePass(const at::Tensor& input, const at::Tensor& weight,
     forward(recorder, input, weight, params);
   }
   operation_ = recorder.operation();
+  planned_ = operation_.problem;
 }
 
 const at::Tensor& EnginePass::result() const {
@@ -612,11 +792,25 @@ const at::Tensor& EnginePass::result() const {
   return pass == conv::Pass::kFprop ? operation_.y : gradient;
 }
 
+const conv::Problem& EnginePass::problem() const { return operation_.problem; }
+
+conv::GpuKind EnginePass::gpu() const { return gpu_kind(operation_.problem.device); }
+
+EnginePass EnginePass::in_layout(bool channels_last) const {
+  const c10::cuda::CUDAGuard guard(operation_.x.device());
+  EnginePass converted = *this;
+  converted.channels_last_ = channels_last;
+  ops::in_layout(channels_last, operation_.problem.pass, operation_.x, operation_.w, operation_.y,
+                 [&](const at::Tensor& x, const at::Tensor& w, const at::Tensor& y) {
+                   converted.planned_ = with_operands(operation_.problem, x, w, y);
+                 });
+  return converted;
+}
+
 std::vector<conv::ListedEngine> EnginePass::list() const {
   const c10::cuda::CUDAGuard guard(operation_.x.device());
-  return with_torch_errors(kEnginesName, [&] {
-    return conv::list_engines(at::native::getCudnnHandle(), operation_.problem);
-  });
+  return with_torch_errors(
+      kEnginesName, [&] { return conv::list_engines(at::native::getCudnnHandle(), planned_); });
 }
 
 EnginePass::Ready EnginePass::build(std::string_view tag) const {
@@ -624,17 +818,26 @@ EnginePass::Ready EnginePass::build(std::string_view tag) const {
   return with_torch_errors(kEnginesName, [&] {
     const conv::EngineTag named = conv::parse_tag(tag);
     std::shared_ptr<conv::Plan> plan =
-        conv::build_engine(at::native::getCudnnHandle(), operation_.problem, named.engine);
+        conv::build_engine(at::native::getCudnnHandle(), planned_, named.engine);
     const std::int64_t bytes = plan->workspace_bytes();
-    const conv::Operands operands =
-        operands_of(operation_.problem.pass, operation_.x, operation_.w, operation_.y);
-    return Ready{bytes, [plan = std::move(plan), operands, operation = operation_] {
-                   const c10::cuda::CUDAGuard guard(operation.x.device());
-                   CachingWorkspace workspace;
-                   with_torch_errors(kEnginesName, [&] {
-                     conv::run_plan(*plan, at::native::getCudnnHandle(), operands, workspace);
-                   });
-                 }};
+    return Ready{
+        bytes, [plan = std::move(plan), channels_last = channels_last_, operation = operation_] {
+          const auto& [problem, x, w, y] = operation;
+          const c10::cuda::CUDAGuard guard(x.device());
+          const auto run = [&](const at::Tensor& planned_x, const at::Tensor& planned_w,
+                               const at::Tensor& planned_y) {
+            CachingWorkspace workspace;
+            with_torch_errors(kEnginesName, [&] {
+              conv::run_plan(*plan, at::native::getCudnnHandle(),
+                             operands_of(problem.pass, planned_x, planned_w, planned_y), workspace);
+            });
+          };
+          if (channels_last.has_value()) {
+            ops::in_layout(*channels_last, problem.pass, x, w, y, run);
+          } else {
+            run(x, w, y);
+          }
+        }};
   });
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops/conv/engine_pass.h"
+#include "ops/conv/problem_dict.h"
 
 namespace convtime::ops {
 namespace {
@@ -62,6 +63,15 @@ void bind_engine_pass(py::module_& module) {
            py::arg("grad_output"), py::arg("of_weight"), py::arg("stride"), py::arg("padding"),
            py::arg("dilation"), py::arg("output_padding"), py::arg("groups"), py::arg("transposed"))
       .def_property_readonly("result", &EnginePass::result)
+      .def_property_readonly("problem",
+                             [](const EnginePass& pass) { return to_dict(pass.problem()); })
+      .def_property_readonly("gpu",
+                             [](const EnginePass& pass) {
+                               const conv::GpuKind gpu = pass.gpu();
+                               return py::make_tuple(gpu.architecture, gpu.multiprocessors);
+                             })
+      .def("in_layout", torch::wrap_pybind_function(&EnginePass::in_layout),
+           py::arg("channels_last"))
       .def("engines", torch::wrap_pybind_function([](const EnginePass& pass) {
              py::list engines;
              for (const conv::ListedEngine& engine : pass.list()) {

@@ -10,6 +10,7 @@
 
 #include "conv/listed_engine.h"
 #include "conv/problem.h"
+#include "conv/stored_plans.h"
 #include "core/export.h"
 #include "ops/conv/convolutions.h"
 
@@ -35,6 +36,14 @@ class CONVTIME_API EnginePass {
              const std::optional<at::Tensor>& grad_output, bool of_weight,
              const ConvParams& params);
 
+  /// Return the pass whose runs convert the operands to another layout first, and the result back.
+  EnginePass in_layout(bool channels_last) const;
+
+  /// Return the problem that an op asks a plan for, whichever layout the runs convert to.
+  const conv::Problem& problem() const;
+
+  conv::GpuKind gpu() const;
+
   /// Return what the engines compute; each run overwrites it.
   const at::Tensor& result() const;
 
@@ -46,6 +55,8 @@ class CONVTIME_API EnginePass {
 
  private:
   Operation operation_;
+  std::optional<bool> channels_last_;  ///< the layout that a run converts to
+  conv::Problem planned_;              ///< what plans are built for
 };
 
 }  // namespace convtime::ops

@@ -16,6 +16,8 @@ struct PolicyRequest {
   std::optional<bool> benchmark;          ///< "benchmark" or "heuristic"
   std::optional<conv::EngineTag> engine;  ///< a tag
 
+  bool is_empty() const { return !benchmark.has_value() && !engine.has_value(); }
+
   /// Return the policy for the gradients of an op: an engine applies to only one pass.
   std::optional<std::string> for_gradients() const;
 };

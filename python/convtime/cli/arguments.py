@@ -36,6 +36,13 @@ def count(text: str) -> int:
     return _parsed(text, kind, f"a whole number from 0 to {LARGEST_SIZE}")
 
 
+def workers(text: str) -> str | int:
+    """Parse where points are measured: ``gpus``, or a number of processes."""
+    if text == "gpus":
+        return text
+    return _parsed(text, whole_number, "gpus, or a whole number of 1 or more")
+
+
 def number(text: str) -> float:
     """Parse a finite number."""
     return _parsed(text, _finite, "a number")

@@ -7,14 +7,14 @@ import ast
 import contextlib
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from typing import Any
-
-import torch
 
 from convtime.cli import arguments, snippet
 from convtime.cli.output import print_error
 from convtime.core import codec
-from convtime.core.errors import InputError, first_line
+from convtime.core.errors import InputError, first_line, one_line
+from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes
 from convtime.sweeps.plan import ITERATIONS
@@ -23,7 +23,7 @@ from convtime.timing.snippet import names_in
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every run over axes: its file and its seed."""
+    """Add the options of every run over axes: its file, its seed and its workers."""
     parser.add_argument(
         "--file",
         type=arguments.file_name,
@@ -32,6 +32,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed", type=arguments.count, metavar="N", help="seed for the order of the points"
+    )
+    parser.add_argument(
+        "--workers",
+        type=arguments.workers,
+        metavar="N|gpus",
+        help="measure points at the same time in processes: one on each GPU (gpus), or N, each "
+        "with its own GPU, or with --device cpu with its share of the CPUs",
     )
 
 
@@ -93,8 +100,7 @@ def applications_of(
     statements: Mapping[str, str],
     options: argparse.Namespace,
     axes: Axes,
-    device: torch.device | None,
-    namespace: Mapping[str, Any],
+    namespace: Mapping[str, Any] | None,
 ) -> dict[str, Application]:
     """Return the statements by name, each with the setup that runs for each point.
 
@@ -102,8 +108,8 @@ def applications_of(
         statements: code by name.
         options: a parsed command line, with the options of a setup.
         axes: axes that statements and setup can use as variables.
-        device: the device for the setup's new tensors; None: PyTorch's default device.
-        namespace: further variables.
+        namespace: further variables, which leave new tensors on PyTorch's default device; None for
+            those of a command, whose setup makes new tensors on its device.
 
     Raises:
         InputError: code is not valid Python, or does not use an axis.
@@ -118,7 +124,7 @@ def applications_of(
         parts = {"setup": setup, "before": before, "backward": options.backward}
         told = ", ".join(f"{what} {part!r}" for what, part in parts.items() if part)
         found[name] = Application(
-            functools.partial(_prepared, statement, options, device, namespace),
+            functools.partial(_prepared, statement, options, namespace),
             f"{statement!r}{told and f' with {told}'}",
         )
     check_used(axes, used, "a variable of statement or setup")
@@ -128,11 +134,14 @@ def applications_of(
 def _prepared(
     statement: str,
     options: argparse.Namespace,
-    device: torch.device | None,
-    namespace: Mapping[str, Any],
+    namespace: Mapping[str, Any] | None,
     /,
     **values: Any,
 ) -> Candidate:
+    device = None
+    if namespace is None:  # made here, since it has modules, which cannot be sent to a worker
+        device = resolve_device(options.device)
+        namespace = snippet.fresh_namespace(device)
     variables = {**namespace, **values}
     snippet.set_up(options, variables, device)
     return snippet.candidate_of(statement, options, variables)
@@ -143,6 +152,8 @@ def told_of_file(options: argparse.Namespace) -> Iterator[None]:
     """Say after an interrupt how to resume, if a file was given."""
     try:
         yield
+    except BrokenExecutor as error:
+        raise InputError(one_line(error)) from error
     except KeyboardInterrupt:
         if options.file is not None:
             print_error(

@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
-from convtime.cli import arguments, snippet
+from convtime.cli import snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
@@ -26,7 +24,6 @@ from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
-from convtime.sweeps import plot
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
 from convtime.sweeps.compare_over import How, run
 from convtime.sweeps.table import ComparisonTable
@@ -66,10 +63,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
         "result is different, or busy time and span contradict each other",
     )
-    parser.add_argument(
-        "--markdown", type=arguments.file_name, metavar="FILE", help="with --over: write the table"
-    )
-    add_outputs(parser, verbose=True, table=True)
+    add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -123,14 +117,14 @@ def _run(options: argparse.Namespace) -> int:
     if options.confirm and compared.others:
         compared = dataclasses.replace(compared, confirmation=_confirmation(options))
     code, why = judge(compared.findings, options)
-    drawn = {"plot": lambda: plot.draw(compared, options.plot.suffix)}
+    drawn = {"plot": lambda: compared.plot().content(options.plot.suffix)}
     snippet.deliver(options, compared, device, why, **drawn)
     return code
 
 
 def check_only_over(options: argparse.Namespace) -> None:
     """Raise an InputError for an option that requires --over."""
-    for name in ("file", "seed", "csv", "markdown"):
+    for name in ("file", "seed", "workers", "csv"):
         if getattr(options, name, None) is not None:
             raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
 
@@ -166,26 +160,34 @@ def _check(options: argparse.Namespace) -> Check | None:
 def table_of(
     statements: Mapping[str, str],
     options: argparse.Namespace,
-    device: torch.device | None,
-    namespace: Mapping[str, Any],
+    namespace: Mapping[str, Any] | None,
 ) -> ComparisonTable:
     """Compare statements over the axes of a command line, each point with its own setup.
 
     Args:
         statements: code by name.
         options: a parsed command line, with :func:`add_options`.
-        device: the device for the setup's new tensors; None: PyTorch's default device.
-        namespace: variables of statements, of the setup and of the axes' values.
+        namespace: variables of statements, of the setup and of the axes' values; None for those of
+            a command.
 
     Raises:
         InputError: an axis or an option does not fit.
     """
     if len(statements) < 2:
         raise InputError("--over needs at least two statements; convtime sweep times one")
+    if namespace is None:
+        variables = snippet.fresh_namespace(resolve_device(options.device))
+    elif options.workers is not None:
+        raise InputError(
+            "--workers cannot be used here, because processes do not have the variables of this "
+            "session; use convtime.compare(..., executor=) with functions of a module"
+        )
+    else:
+        variables = dict(namespace)
     timing = {"margin": _MARGIN} | timing_options(options)
     axes = read_axes(
         {
-            axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, namespace)
+            axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, variables)
             for axis, text in texts_of(options.over, "--over").items()
         },
         timing,
@@ -195,11 +197,12 @@ def table_of(
     given = {"control": options.control, "interference": options.interference}
     baseline = options.baseline or next(iter(statements))
     return run(
-        applications_of(statements, options, axes, device, namespace),
+        applications_of(statements, options, axes, namespace),
         axes,
         How(baseline, _check(options), timing["margin"], given),
         file=options.file,
         seed=options.seed,
+        executor=options.workers,
     )
 
 
@@ -211,14 +214,11 @@ def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int
         )
     device = resolve_device(options.device)
     with told_of_file(options):
-        table = table_of(statements, options, device, snippet.fresh_namespace(device))
+        table = table_of(statements, options, None)
     code, why = judge(table.findings, options)
-    files: dict[str, Callable[[], str | bytes]] = {
-        "csv": table.to_csv,
-        "markdown": table.to_markdown,
-    }
+    files: dict[str, Callable[[], str | bytes]] = {"csv": table.to_csv}
     if table.measurements:
-        files["plot"] = lambda: plot.draw(table, options.plot.suffix)
+        files["plot"] = lambda: table.plot().content(options.plot.suffix)
     snippet.deliver(options, table, device, why, **files)
     if not table.measurements:
         point = table.failed[0]

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from collections.abc import Mapping
-from pathlib import Path
 from typing import get_args
 
 from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.core.errors import InputError, shown
+from convtime.core.errors import InputError
 from convtime.core.text import printable
-from convtime.exchange.files import read_measurements
+from convtime.exchange.files import read_measurements, with_names_in_common
 from convtime.regression.changes import FINDS
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.differences import SameGpu
-from convtime.timing.measurement import Measurement
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -67,18 +63,15 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "missing from the later file or new in it, busy time and span contradict each other, "
         "or a call on the CPU executes over 1 % more instructions",
     )
-    parser.add_argument(
-        "--markdown",
-        type=arguments.file_name,
-        metavar="FILE",
-        help="write the result for a pull request",
-    )
-    add_outputs(parser)
+    add_outputs(parser, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> int:
     check_outputs(options, {"BEFORE": options.before, "AFTER": options.after})
-    before, after = _with_names_in_common(options.before, options.after)
+    first, second = options.before, options.after
+    before, after = with_names_in_common(
+        read_measurements(first), read_measurements(second), str(first), str(second)
+    )
     try:
         changes = compare_runs(
             before,
@@ -102,27 +95,3 @@ def _run(options: argparse.Namespace) -> int:
         markdown=changes.to_markdown,
     )
     return code or (options.uncertain if unjudged else DONE)
-
-
-def _with_names_in_common(
-    first: Path, second: Path
-) -> tuple[Mapping[str, Measurement], Mapping[str, Measurement]]:
-    before, after = read_measurements(first), read_measurements(second)
-    if len(before) == len(after) == 1 and before.keys() != after.keys():
-        (old,), (new,) = before.values(), after.values()
-        name = f"{old.name} → {new.name}"
-        return (
-            {name: dataclasses.replace(old, name=name)},
-            {name: dataclasses.replace(new, name=name)},
-        )
-    if not before.keys() & after.keys():
-        raise InputError(
-            f"{first} and {second} have no name in common: the first has {_some(before)}, the "
-            f"second {_some(after)}"
-        )
-    return before, after
-
-
-def _some(names: Mapping[str, object]) -> str:
-    some = ", ".join(map(shown, list(names)[:3])) or "none"
-    return f"{some} and {len(names) - 3} more" if len(names) > 3 else some

@@ -44,7 +44,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="read hardware counters if permitted",
     )
-    add_outputs(parser, verbose=True)
+    add_outputs(parser, verbose=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -14,7 +14,6 @@ from convtime.core.proof import store
 from convtime.device.resolve import resolve_device
 from convtime.health.doctor import doctor
 from convtime.health.proof import prove
-from convtime.health.show import proof_text
 from convtime.health.survey import survey
 
 
@@ -71,5 +70,5 @@ def _prove(options: argparse.Namespace, device: torch.device) -> int:
         )
     proved = prove(device, lambda part: tell(f"checking {part}"))
     store(proved)
-    deliver_result(options, lambda: proof_text(proved), proved.to_json)
+    deliver_result(options, lambda: str(proved), proved.to_json)
     return DONE if proved.holds else FOUND

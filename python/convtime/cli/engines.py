@@ -12,7 +12,6 @@ from convtime.conv.engines.engines import engines
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
-from convtime.core.plot import file_content
 from convtime.device.resolve import resolve_device
 
 
@@ -47,7 +46,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=arguments.file_name,
         metavar="FILE",
-        help="plot time against workspace: PNG, SVG or PDF",
+        help="plot time against workspace: PNG, SVG, PDF or JSON",
     )
 
 
@@ -69,6 +68,6 @@ def _run(options: argparse.Namespace) -> int:
         options,
         lambda: table.details() if options.verbose else str(table),
         table.to_json,
-        plot=lambda: file_content(table.plot(), options.plot.suffix),
+        plot=lambda: table.plot().content(options.plot.suffix),
     )
     return DONE

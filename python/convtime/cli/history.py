@@ -12,7 +12,6 @@ from convtime.cli.output import add_outputs, check_outputs, deliver_result, text
 from convtime.core.errors import InputError, shown
 from convtime.core.files import check_distinct, check_writable
 from convtime.histories.history import history
-from convtime.histories.plot import draw_history
 from convtime.histories.result import History
 
 
@@ -47,7 +46,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="expected number of false change points per series without a change (default: 0.0005)",
     )
     parser.add_argument(
-        "--plot", type=arguments.file_name, metavar="FILE", help="plot the times: PNG, SVG or PDF"
+        "--plot",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="plot the times: PNG, SVG, PDF or JSON",
     )
     parser.add_argument(
         "--bencher",
@@ -73,7 +75,7 @@ def _run(options: argparse.Namespace) -> None:
         options,
         lambda: text_of(found, options),
         found.to_json,
-        plot=lambda: draw_history(found, options.plot.suffix),
+        plot=lambda: found.plot().content(options.plot.suffix),
         bencher=lambda: json.dumps(found.to_bencher(), ensure_ascii=False, indent=1) + "\n",
     )
 

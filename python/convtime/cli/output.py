@@ -14,15 +14,21 @@ from typing import TextIO
 
 from convtime.cli import arguments
 from convtime.core.errors import InputError
+from convtime.core.figure import check_plot
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.core.shown import Shown
 
 STANDARD_OUTPUT = Path("-")
 _OUTPUTS = ("json", "csv", "plot", "markdown")
+_PRINTABLE = ("json", "markdown")  # instead of the text, with -
 
 
 def add_outputs(
-    parser: argparse.ArgumentParser, *, verbose: bool = False, table: bool = False
+    parser: argparse.ArgumentParser,
+    *,
+    verbose: bool = False,
+    table: bool = False,
+    markdown: bool = False,
 ) -> None:
     """Add --json, which every command with a result has.
 
@@ -30,6 +36,7 @@ def add_outputs(
         parser: the parser to add it to.
         verbose: whether to add --verbose: the result has more details than the command prints.
         table: whether to add --csv and --plot.
+        markdown: whether to add --markdown.
     """
     if verbose:
         parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
@@ -39,11 +46,15 @@ def add_outputs(
         metavar="FILE",
         help="also write the result as JSON; - prints it instead of the text",
     )
-
+    output = functools.partial(parser.add_argument, type=arguments.file_name, metavar="FILE")
+    if markdown:
+        output(
+            "--markdown",
+            help="write the result for a pull request; - prints it instead of the text",
+        )
     if table:
-        output = functools.partial(parser.add_argument, type=arguments.file_name)
-        output("--csv", metavar="FILE", help="write the table")
-        output("--plot", metavar="FILE", help="plot the result: PNG, SVG or PDF")
+        output("--csv", help="write the table")
+        output("--plot", help="plot the result: PNG, SVG, PDF or JSON")
 
 
 def check_outputs(
@@ -57,11 +68,14 @@ def check_outputs(
 
     Raises:
         InputError: a file cannot be written, is also an input or another output, or would be JSON
-            that convtime reads as CSV.
+            that convtime reads as CSV; or two outputs are to be printed.
     """
     files = {f"--{name}": getattr(options, name, None) for name in _OUTPUTS}
-    if options.json == STANDARD_OUTPUT:
-        del files["--json"]
+    printed = _printed(options)
+    if len(printed) > 1:
+        raise InputError("--json and --markdown must not both be -, since one of them is printed")
+    for name in printed:
+        del files[f"--{name}"]
     check_distinct(files)
     for what, path in inputs.items():
         check_distinct({what: path, **files})
@@ -74,9 +88,12 @@ def check_outputs(
     for path in filter(None, files.values()):
         check_writable(path)
     if files["--plot"]:
-        from convtime.core import plot
+        check_plot(files["--plot"])
 
-        plot.check_plot(files["--plot"])
+
+def _printed(options: argparse.Namespace) -> list[str]:
+    """Return the names of the outputs that are printed instead of the text."""
+    return [name for name in _PRINTABLE if getattr(options, name, None) == STANDARD_OUTPUT]
 
 
 def tell(text: str) -> None:
@@ -124,12 +141,13 @@ def deliver_result(
         except InputError as error:
             failures.append(str(error))
 
-    printed = json if options.json == STANDARD_OUTPUT else told
+    contents = {"json": json, **files}
+    printed = _printed(options)
     with contextlib.ExitStack() as stack:  # continues after any other exception too
-        stack.callback(write, printed, None)
-        for name, content in reversed({"json": json, **files}.items()):
-            path = getattr(options, name)
-            if path and content is not printed:
+        stack.callback(write, contents[printed[0]] if printed else told, None)
+        for name, content in reversed(contents.items()):
+            path = getattr(options, name, None)
+            if path and name not in printed:
                 stack.callback(write, content, path)
     if failures:
         raise InputError("; ".join(failures))

@@ -39,7 +39,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
             "timeout": f"{PATIENCE_SECONDS:g} for the first timing of each statement",
         },
     )
-    add_outputs(parser, verbose=True)
+    add_outputs(parser, verbose=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -6,8 +6,9 @@ import argparse
 
 from convtime.cli import arguments
 from convtime.cli.output import add_outputs, check_outputs, deliver_result, text_of
-from convtime.core import codec
+from convtime.core import codec, markdown
 from convtime.exchange.files import document_of
+from convtime.reporting.section import every_block
 from convtime.storage.load import load
 
 
@@ -19,7 +20,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")
-    add_outputs(parser, verbose=True)
+    add_outputs(parser, verbose=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -31,4 +32,5 @@ def _run(options: argparse.Namespace) -> None:
         options,
         lambda: separator.join(text_of(result, options) for result in results),
         lambda: codec.to_json(document_of(found)),
+        markdown=lambda: markdown.render(every_block(found)),
     )

@@ -15,8 +15,10 @@ from convtime import ops as ops  # statements can use torch.ops.convtime
 from convtime.cli import arguments
 from convtime.cli.output import deliver_result, text_of
 from convtime.cli.timing_options import add_timing_options, timing_options
+from convtime.core import markdown
 from convtime.core.codec import Stored
 from convtime.core.errors import InputError, one_line
+from convtime.core.shown import blocks_of
 from convtime.core.user_code import import_from_working_directory
 from convtime.device.resolve import resolve_device
 from convtime.timing.candidate import Candidate
@@ -255,6 +257,7 @@ def deliver(
         result.to_json,
         "" if needless else where,
         *remarks,
+        markdown=lambda: markdown.render(blocks_of(result)),
         **files,
     )
 

@@ -29,7 +29,6 @@ from convtime.conv.problem_line import ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
-from convtime.sweeps import plot
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS
@@ -88,7 +87,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     snippet.add_setup_options(parser)
     add_timing_options(parser, but=("margin",))
-    add_outputs(parser, verbose=True, table=True)
+    add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -111,7 +110,7 @@ def _run(options: argparse.Namespace) -> None:
         applications = _layers(options, axes, device)
     else:
         statements = snippet.named_statements(options)
-        applications = applications_of(statements, options, axes, device, namespace)
+        applications = applications_of(statements, options, axes, None)
     with told_of_file(options):
         swept = run(
             applications,
@@ -120,10 +119,11 @@ def _run(options: argparse.Namespace) -> None:
             counters=options.counters,
             rest=options.rest,
             seed=options.seed,
+            executor=options.workers,
         )
     files: dict[str, Callable[[], str | bytes]] = {"csv": swept.to_csv}
     if swept.measurements:
-        files["plot"] = lambda: plot.draw(swept, options.plot.suffix)
+        files["plot"] = lambda: swept.plot().content(options.plot.suffix)
     snippet.deliver(options, swept, device, **files)
     if not swept.measurements:
         first = swept.failed[0]

@@ -18,7 +18,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
     snippet.add_statement(parser, "time")
     snippet.add_options(parser)
-    add_outputs(parser, verbose=True)
+    add_outputs(parser, verbose=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -84,13 +84,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "a pass is slower or faster by more than the margin, this is uncertain, only one "
         "interpreter can run it, or its results differ in their bits",
     )
-    parser.add_argument(
-        "--markdown",
-        type=arguments.file_name,
-        metavar="FILE",
-        help="write the result for a pull request",
-    )
-    add_outputs(parser, verbose=True)
+    add_outputs(parser, verbose=True, markdown=True)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -78,6 +78,29 @@ def parse_cpus(text: str) -> set[int]:
     return found
 
 
+def written_cpus(cpus: Iterable[int]) -> str:
+    """Write a CPU list in the kernel's format: reverse :func:`parse_cpus`."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][-1] + 1:
+            parts[-1].append(cpu)
+        else:
+            parts.append([cpu])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
+
+
+def by_core(cpus: Iterable[int], root: Path = _CPUS) -> list[int]:
+    """Sort CPUs so that the hardware threads of a core are next to each other."""
+    found = {}
+    for cpu in cpus:
+        try:
+            siblings = (root / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
+        except OSError:
+            siblings = str(cpu)
+        found[cpu] = min(parse_cpus(siblings))
+    return sorted(found, key=lambda cpu: (found[cpu], cpu))
+
+
 def check_pin(cpu: int | None) -> None:
     """Raise ValueError for a CPU that this thread may not run on."""
     allowed = os.sched_getaffinity(0)

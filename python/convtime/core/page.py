@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from convtime.core.figure import Figure
 
 #: Content of a table cell: one or several lines of text.
 Cell = str | Sequence[str]
+
+#: ``answer``: the result in words. ``caution``: requests that were not met, and limits of the
+#: answer. Pages show both without a click, and the answer first.
+Role = Literal["", "answer", "caution"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,11 +26,13 @@ class _Block:
         indent: in text, number of spaces before each line of the content. Default: 2 below a
             title, else 0.
         tight: whether no empty line separates the block from the one before, in text.
+        role: what the block is for the reader of a page.
     """
 
     title: str = ""
     indent: int | None = None
     tight: bool = False
+    role: Role = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +57,16 @@ class Table(_Block):
         headers: headers of the columns; empty for a table without headers.
         rows: content of the cells.
         right: headers of right-aligned columns.
+        footers: number of last rows that summarize the others; a page sorts and filters only those.
+        figures: for each row, figures that a report opens below it; empty for none. Only a report
+            iterates over them.
     """
 
     headers: Sequence[str]
     rows: Iterable[Sequence[Cell]]
     right: Collection[str] = ()
+    footers: int = 0
+    figures: Iterable[Sequence[Figure]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,17 +77,25 @@ class Sentences(_Block):
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture(_Block):
-    """A picture of :mod:`convtime.core.svg`, which text leaves out together with its title."""
-
-    svg: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Details(_Block):
-    """Blocks that HTML collapses under the title."""
+    """Blocks that HTML collapses.
+
+    Args:
+        blocks: the content.
+        summary: what HTML shows of it. Default: the title, or else "details".
+    """
 
     blocks: Iterable[Block]
+    summary: str = ""
 
 
-Block = Line | Facts | Table | Sentences | Picture | Details
+Block = Line | Facts | Table | Sentences | Details
+
+
+def answer_first(blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks with the answer first and details last, otherwise in the same order."""
+
+    def place(block: Block) -> int:
+        return 0 if block.role == "answer" else 2 if isinstance(block, Details) else 1
+
+    return sorted(blocks, key=place)

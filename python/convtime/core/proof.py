@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convtime.core import codec
+from convtime.core import codec, show_proof
 from convtime.core.files import exclusive_state, replace_file, state_folder
+from convtime.core.shown import Shown
 
 #: A proof counts only for the same GPU and the same versions of these components.
 VERSIONS = ("driver", "cuda", "torch", "convtime")
@@ -33,8 +34,8 @@ class Promise:
     sentence: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Proof(codec.Stored):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Proof(codec.Stored, Shown, show=show_proof):
     """Promises that were checked on one GPU.
 
     Attributes:
@@ -80,17 +81,7 @@ def told(gpu_uuid: str, versions: Mapping[str, str | None]) -> str:
     ]
     if others:
         return f"proved with {', '.join(others)} only; run: convtime doctor --prove"
-    return f"proved here on {proof.date[:10]}: {summary(proof)}"
-
-
-def summary(proof: Proof) -> str:
-    """Return how many promises hold, and name the others."""
-    broken = [promise.name for promise in proof.promises if promise.holds is False]
-    unchecked = [promise.name for promise in proof.promises if promise.holds is None]
-    held = len(proof.promises) - len(broken) - len(unchecked)
-    said = f"{held} of {len(proof.promises)} promises hold"
-    said += f"; broken: {', '.join(broken)}" if broken else ""
-    return said + (f"; not checked: {', '.join(unchecked)}" if unchecked else "")
+    return f"proved here on {proof.date[:10]}: {show_proof.line(proof)}"
 
 
 @functools.lru_cache(maxsize=16)

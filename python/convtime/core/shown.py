@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from convtime.core import html, text
+from convtime.core import html, markdown, text
+from convtime.core.page import Block, Line
+
+if TYPE_CHECKING:
+    from convtime.core.figure import Figure
 
 
 class Shown:
@@ -37,5 +43,24 @@ class Shown:
         """Return all known facts as text."""
         return text.render(self._show.details(self))
 
+    def to_markdown(self) -> str:
+        """Return :meth:`details` as Markdown for a pull request, with everything escaped."""
+        return markdown.render(blocks_of(self))
+
+    def figures(self) -> Iterable[Figure]:
+        """Return the figures of this result, the most informative first."""
+        return ()
+
     def _repr_html_(self) -> str:
-        return html.render(self._show.details(self))
+        page = html.render(self._show.details(self))
+        return page + "".join(figure.inline() for figure in itertools.islice(self.figures(), 1))
+
+
+def blocks_of(result: object) -> list[Block]:
+    """Return the blocks of any result, with an answer; a plain dataclass is a sentence."""
+    if not isinstance(result, Shown):
+        return [Line(str(result), role="answer")]
+    blocks: list[Block] = [*result._show.details(result)]
+    if any(block.role == "answer" for block in blocks):
+        return blocks
+    return [Line(result._show.line(result), role="answer"), *blocks]

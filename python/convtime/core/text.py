@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Sentences, Table
+from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
 
 _UNBOUNDED = 100_000  # columns
+_LONGEST = 2000  # characters that a page shows of a text, since a name can have megabytes
 # Minimum widths to which long words may be broken, tried in this order until the table fits.
 _LONG_WORDS = (40, 20, 12)
 _GAP = 2  # between columns
@@ -30,6 +31,12 @@ def printable(text: str) -> str:
     )
 
 
+def shortened(text: str) -> str:
+    """Return :func:`printable` text; of a long one the beginning, and its length."""
+    shown = printable(text[:_LONGEST])
+    return shown if len(text) <= _LONGEST else f"{shown}… ({len(text):,} characters)"
+
+
 def counted(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun, e.g. "1 pass" or "2,000 passes"; by default with an "s"."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
@@ -39,8 +46,6 @@ def render(blocks: Iterable[Block], indent: int = 0) -> str:
     """Return a page as text, with an empty line between blocks."""
     page = ""
     for block in blocks:
-        if isinstance(block, Picture):
-            continue
         below = block.indent
         if below is None:
             below = 2 if block.title else 0

@@ -36,7 +36,7 @@ def printed(counters: Counters) -> Iterator[Block]:
 
 def details(counters: Counters) -> Iterator[Block]:
     """Yield the totals, each kernel's values, and the counting conditions."""
-    yield Line(line(counters))
+    yield Line(line(counters), role="answer")
     yield Table(_HEADERS, _totals(counters), right=_HEADERS[1:2])
     for kernel in counters.kernels:
         rows = [
@@ -45,8 +45,8 @@ def details(counters: Counters) -> Iterator[Block]:
         ]
         values = Table(("metric", "of a launch"), rows, right=("of a launch",))
         yield Details([values], title=_title(kernel))
-    yield Facts(_conditions(counters))
-    yield Sentences(_remarks(counters))
+    yield Details([Facts(_conditions(counters))], title="conditions")
+    yield Sentences(_remarks(counters), role="caution")
     yield from map(Line, _costs(counters))
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.device import show
 from convtime.device.clock_reading import ClockReading
 from convtime.device.plot import clock_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Timed(Protocol):
@@ -53,16 +51,20 @@ class ClockTrace(codec.Stored, Shown, show=show):
                 over their sum if that is longer because a steady warm-up contributed samples.
 
         Returns:
-            A figure to save or show, e.g. ``trace.plot().savefig("trace.png")``.
+            A figure to save or show, e.g. ``trace.plot().save("trace.png")``.
 
         Raises:
-            ValueError: the trace has no readings (the message says why), or matplotlib is missing.
+            ValueError: the trace has no readings (the message says why).
         """
         if not self.readings:
             raise ValueError(
                 f"a trace without readings cannot be drawn: {self.reason or 'it is still running'}"
             )
         return clock_figure(self, () if times is None else self._placed(times))
+
+    def figures(self) -> Iterator[Figure]:
+        if self.readings:
+            yield self.plot()
 
     def _placed(self, times: Timed | Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         """Return start (relative to the trace's start) and duration of each iteration."""

@@ -1,17 +1,34 @@
-"""Plot of a GPU's clocks over time."""
+"""Figure of a GPU's clocks over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from convtime.core.plot import COLORS, microseconds, new_figure, scaled
-from convtime.core.text import printable
+from convtime.core.figure import (
+    BLUE,
+    ORANGE,
+    Figure,
+    Spec,
+    columns,
+    kept,
+    labels,
+    microseconds,
+    numbers,
+    quantity,
+    thinned,
+)
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from convtime.device.clock_trace import ClockTrace
+
+_WIDTH = 560
+_MOST_POINTS = 600
+_QUANTITIES = (
+    ("SM clock (MHz)", "sm_clock_hz", 1e-6),
+    ("power (W)", "power", 1.0),
+    ("temperature (°C)", "temperature", 1.0),
+)
 
 
 def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Figure:
@@ -21,56 +38,93 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
         trace: trace with at least one reading.
         times: start of each iteration relative to the trace's start, and its duration, in seconds;
             may be empty.
-
-    Raises:
-        InputError: matplotlib is missing.
     """
+    begins = [trace.readings[0].seconds, *(start for start, _ in times)]
+    ends = [trace.readings[-1].seconds, *(start for start, _ in times)]
+    across = quantity("seconds", "seconds", domain=[min(begins), max(ends)])
+    panels = [_iterations(times, across)] if times else []
+    panels += [
+        _course(trace, *each, across)
+        for each in _QUANTITIES
+        if any(getattr(reading, each[1]) is not None for reading in trace.readings)
+    ]
     reasons = sorted({why for reading in trace.readings for why in reading.throttle_reasons or ()})
-    panels = {
-        "time (µs)": bool(times),
-        "SM clock (MHz)": True,
-        "power (W)": True,
-        "temperature (°C)": True,
-        "throttled by": bool(reasons),
-    }
-    shown = [label for label, wanted in panels.items() if wanted]
-    figure: Figure = new_figure(8, 1 + 1.5 * len(shown))
-    axes = dict(zip(shown, figure.subplots(len(shown), 1, sharex=True), strict=True))
-    if times:
-        axes["time (µs)"].plot(
-            [start for start, _ in times],
-            microseconds(duration for _, duration in times),
-            ".",
-            markersize=3,
-            color=COLORS["PyTorch"],
-        )
-    seconds = [reading.seconds for reading in trace.readings]
-    for label, name, scale in (
-        ("SM clock (MHz)", "sm_clock_hz", 1e-6),
-        ("power (W)", "power", 1.0),
-        ("temperature (°C)", "temperature", 1.0),
-    ):
-        values = scaled((getattr(reading, name) for reading in trace.readings), scale)
-        axes[label].plot(seconds, values, color=COLORS["convtime"])
     if reasons:
-        _draw_reasons(axes["throttled by"], trace, reasons)
-    for label, axis in axes.items():
-        axis.set_ylabel(label, fontsize=8)
-        axis.grid(alpha=0.25)
-    axes[shown[-1]].set_xlabel(f"seconds ({printable(trace.device)})", parse_math=False)
-    return figure
+        panels.append(_reasons(trace, reasons, across))
+    count = len(trace.readings)
+    return Figure(
+        title=f"Clocks of {trace.device}",
+        description=(
+            f"SM clock, power and temperature of {trace.device} in {count:,} readings over "
+            f"{trace.readings[-1].seconds:.3g} s; throttled by {', '.join(reasons) or 'nothing'}."
+            + thinned(min(count, _MOST_POINTS), count, "readings")
+        ),
+        view={"vconcat": panels, "spacing": 8},
+    )
 
 
-def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
-    """Draw one line per reason, from each reading with that reason to the next reading."""
+def _iterations(times: Sequence[tuple[float, float]], across: Spec) -> Spec:
+    shown = kept([duration for _, duration in times], _MOST_POINTS)
+    return {
+        **columns(
+            seconds=numbers([times[place][0] for place in shown]),
+            time=microseconds([times[place][1] for place in shown]),
+        ),
+        "width": _WIDTH,
+        "height": 90,
+        "mark": {"type": "point", "filled": True, "size": 12, "opacity": 1, "color": ORANGE},
+        "encoding": {"x": across, "y": quantity("time", "time (µs)")},
+    }
+
+
+def _course(trace: ClockTrace, title: str, name: str, factor: float, across: Spec) -> Spec:
+    values = numbers([getattr(reading, name) for reading in trace.readings], factor)
+    shown = kept(values, _MOST_POINTS)
+    return {
+        **columns(
+            seconds=numbers([trace.readings[place].seconds for place in shown]),
+            value=[values[place] for place in shown],
+        ),
+        "width": _WIDTH,
+        "height": 90,
+        "mark": {"type": "line", "color": BLUE, "point": {"color": BLUE, "size": 8}},
+        "encoding": {"x": across, "y": quantity("value", title)},
+    }
+
+
+def _reasons(trace: ClockTrace, reasons: Sequence[str], across: Spec) -> Spec:
+    """Draw one row per reason, with a bar from each first reading with it to the next without."""
+    told = dict(zip(reasons, labels(reasons), strict=True))
     starts = [reading.seconds for reading in trace.readings]
-    ends = [*starts[1:], starts[-1]]
-    for place, reason in enumerate(reasons):
-        stretches = [
-            (start, end - start)
-            for start, end, reading in zip(starts, ends, trace.readings, strict=True)
-            if reason in (reading.throttle_reasons or ())
-        ]
-        axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLORS["PyTorch"])
-    labels = [printable(reason) for reason in reasons]
-    axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)
+    stretches: list[tuple[str, float, float]] = []
+    for reason in reasons:
+        begin = None
+        for start, reading in zip(starts, trace.readings, strict=True):
+            is_throttled = reason in (reading.throttle_reasons or ())
+            if is_throttled and begin is None:
+                begin = start
+            elif not is_throttled and begin is not None:
+                stretches.append((told[reason], begin, start))
+                begin = None
+        if begin is not None:
+            stretches.append((told[reason], begin, starts[-1]))
+    return {
+        **columns(
+            reason=[reason for reason, _, _ in stretches],
+            seconds=numbers([begin for _, begin, _ in stretches]),
+            end=numbers([end for _, _, end in stretches]),
+        ),
+        "width": _WIDTH,
+        "height": 20 * len(reasons),
+        "mark": {"type": "bar", "color": ORANGE},
+        "encoding": {
+            "x": across,
+            "x2": {"field": "end"},
+            "y": {
+                "field": "reason",
+                "type": "nominal",
+                "title": "throttled by",
+                "scale": {"domain": [*told.values()]},
+            },
+        },
+    }

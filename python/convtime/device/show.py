@@ -1,4 +1,4 @@
-"""Show a ClockTrace: one line, and a table with a picture of each quantity."""
+"""Show a ClockTrace: one line, and a table of the quantities."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
-from convtime.core.page import Block, Line, Picture, Sentences, Table
+from convtime.core.page import Block, Line, Sentences, Table
 from convtime.core.text import printable
 
 if TYPE_CHECKING:
@@ -41,15 +40,11 @@ def line(trace: ClockTrace) -> str:
 def details(trace: ClockTrace) -> Iterator[Block]:
     """Yield the readings, and how often each reason throttled the GPU."""
     if not trace.readings:
-        yield Line(line(trace))
+        yield Line(line(trace), role="answer")
         return
-    yield Line(_title(trace))
+    yield Line(_title(trace), role="answer")
     yield Table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:])
-    times = [reading.seconds for reading in trace.readings]
-    for course in _courses(trace):
-        picture = svg.course(times, course.values, (course.low, course.high))
-        yield Picture(picture, title=course.name)
-    yield Sentences(_remarks(trace))
+    yield Sentences(_remarks(trace), role="caution")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,11 +26,11 @@ def line(diagnosis: Diagnosis) -> str:
 
 def printed(diagnosis: Diagnosis) -> Iterator[Block]:
     """Yield causes, a call's account, convolution alternatives, and another tool's number."""
-    yield Line(line(diagnosis))
-    yield Sentences(_findings(diagnosis), indent=2)
+    yield Line(line(diagnosis), role="answer")
+    yield Sentences(_findings(diagnosis), indent=2, role="answer")
     for number, cause in enumerate(diagnosis.causes, start=1):
         body = [*cause.evidence, *(f"→ {each}" for each in cause.advice)]
-        yield Sentences(body, title=f"{number}. {cause}", indent=3)
+        yield Sentences(body, title=f"{number}. {cause}", indent=3, role="answer")
     yield Facts(_account(diagnosis), title="where a call's time goes")
     if diagnosis.advice:
         yield Sentences(map(str, diagnosis.advice), title="other ways to convolve")
@@ -38,7 +38,7 @@ def printed(diagnosis: Diagnosis) -> Iterator[Block]:
         yield Table((), _parts(diagnosis.difference), title=diagnosis.difference.title)
     if diagnosis.skipped:
         skipped = ", ".join(each.contrast for each in diagnosis.skipped)
-        yield Sentences([f"not looked at: {skipped}"])
+        yield Sentences([f"not looked at: {skipped}"], role="caution")
 
 
 def details(diagnosis: Diagnosis) -> Iterator[Block]:

@@ -82,7 +82,7 @@ def read_measurements(
                 f"{os.fspath(source)}: must be {_READABLE}, got a {type(found).__name__}; "
                 "convtime show shows it"
             )
-        return _by_name(found)
+        return measurements_of(found)
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
         return frame.read_frame(source)
@@ -96,7 +96,7 @@ def read_baseline(path: str | os.PathLike[str]) -> Baseline:
         InputError: the file cannot be read; the message says in one sentence why.
     """
     found = read_file(path)
-    return found if isinstance(found, Baseline) else Baseline(_by_name(found))
+    return found if isinstance(found, Baseline) else Baseline(measurements_of(found))
 
 
 Found = codec.Stored | dict[str, Measurement]
@@ -143,7 +143,8 @@ def _text(content: bytes, path: Path) -> str:
         raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
 
 
-def _by_name(found: Found) -> dict[str, Measurement]:
+def measurements_of(found: Found) -> dict[str, Measurement]:
+    """Return the measurements in a result by name; none if it has others."""
     if isinstance(found, dict):
         return found
     if isinstance(found, Measurement):
@@ -153,8 +154,39 @@ def _by_name(found: Found) -> dict[str, Measurement]:
     return {}
 
 
+def with_names_in_common(
+    before: Mapping[str, Measurement], after: Mapping[str, Measurement], first: str, second: str
+) -> tuple[Mapping[str, Measurement], Mapping[str, Measurement]]:
+    """Return two runs to compare; two runs of one measurement each have one name for both.
+
+    Args:
+        before: the earlier run.
+        after: the later run.
+        first: name of the earlier run, for the message.
+        second: name of the later run.
+
+    Raises:
+        InputError: the runs have no name in common.
+    """
+    if len(before) == len(after) == 1 and before.keys() != after.keys():
+        (old,), (new,) = before.values(), after.values()
+        name = f"{old.name} → {new.name}"
+        return _renamed({name: old}), _renamed({name: new})
+    if not before.keys() & after.keys():
+        raise InputError(
+            f"{first} and {second} have no name in common: the first has {_some(before)}, the "
+            f"second {_some(after)}"
+        )
+    return before, after
+
+
+def _some(names: Mapping[str, object]) -> str:
+    some = ", ".join(map(shown, list(names)[:3])) or "none"
+    return f"{some} and {len(names) - 3} more" if len(names) > 3 else some
+
+
 def _all_of(found: Found) -> Iterator[Measurement]:
-    yield from _by_name(found).values()
+    yield from measurements_of(found).values()
     if isinstance(found, Sweep):
         yield from (visit.measurement for visit in found.controls if visit.measurement is not None)
     if isinstance(found, ComparisonTable):
@@ -257,7 +289,7 @@ def write_measurements(
     if not as_csv and isinstance(measurements, codec.Stored):
         measurements.save(path)
         return
-    by_name = measurements if isinstance(measurements, Mapping) else _by_name(measurements)
+    by_name = measurements if isinstance(measurements, Mapping) else measurements_of(measurements)
     renamed = _renamed(by_name)
     if not renamed:
         raise InputError(f"{path}: there must be at least one measurement to write, got none")

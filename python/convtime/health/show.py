@@ -1,4 +1,4 @@
-"""Show an Examination, and a Proof."""
+"""Show an Examination."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Line, Table
-from convtime.core.proof import Proof, summary
-from convtime.core.text import table
 from convtime.core.units import format_seconds
 from convtime.health.findings import AS_IS, Finding
 
@@ -36,21 +34,12 @@ def printed(seen: Examination) -> Iterator[Block]:
     yield Line(f"ceilings: {seen.ceilings}")
     yield Table((), map(_row, found))
     yield Line(
-        f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice"
+        f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
+        role="answer",
     )
 
 
 details = printed
-
-
-def proof_text(proof: Proof) -> str:
-    """Return a line per promise, and the number of promises that hold."""
-    said = {True: "holds", False: "BROKEN", None: "not checked"}
-    rows = [
-        (said[promise.holds], f"{promise.name}: {promise.sentence}") for promise in proof.promises
-    ]
-    versions = ", ".join(f"{what} {version}" for what, version in proof.versions.items())
-    return "\n\n".join([f"{proof.gpu}; {versions}", table((), rows), summary(proof)])
 
 
 def _durations_table(durations: Sequence[KnownDuration]) -> Table:

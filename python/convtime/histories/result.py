@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.histories import show
 from convtime.histories.plot import history_figure
 from convtime.histories.run import HistoryRun
 from convtime.timing.verdict import Ratio
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,12 +129,16 @@ class History(codec.Stored, Shown, show=show):
             names: tests to plot. Default: those with a change point, or else all; twelve at most.
 
         Returns:
-            A figure to save or show, e.g. ``history.plot().savefig("history.png")``.
+            A figure to save or show, e.g. ``history.plot().save("history.png")``.
 
         Raises:
-            ValueError: a name is unknown, or matplotlib is missing.
+            ValueError: a name is unknown.
         """
         return history_figure(self, names)
+
+    def figures(self) -> Iterator[Figure]:
+        if self.series:
+            yield self.plot()
 
     def to_bencher(self) -> dict[str, Any]:
         """Return the newest run in the Bencher Metric Format, as a JSON-serializable dict.

@@ -31,13 +31,13 @@ def line(history: History) -> str:
 
 def printed(history: History) -> Iterator[Block]:
     """Yield the changes, the newest first, and the remarks."""
-    yield Line(line(history))
+    yield Line(line(history), role="answer")
     yield Table(
         _CHANGES,
         [_row(history, series, change) for series, change in history.changes],
         right=_CHANGES[1:5],
     )
-    yield Sentences(history.remarks)
+    yield Sentences(history.remarks, role="caution")
 
 
 def details(history: History) -> Iterator[Block]:

@@ -143,7 +143,7 @@ class _Timing(Magics):
             compare.check_baseline(options, statements)
             compared: Comparison | ComparisonTable
             if options.over:
-                compared = compare.table_of(statements, options, None, namespace)
+                compared = compare.table_of(statements, options, namespace)
             else:
                 compare.check_only_over(options)
                 snippet.set_up(options, namespace)

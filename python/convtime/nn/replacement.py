@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from convtime.nn import layers
 from convtime.nn.layer_report import LayerReport
 from convtime.ops.arguments import DTYPES
 from convtime.ops.flops import register_formulas
+from convtime.tuning.loading import load_plans
+from convtime.tuning.plan_set import Plans
 
 _OURS: dict[type, type] = {
     getattr(torch.nn, kind.layer): getattr(layers, kind.layer) for kind in KINDS
@@ -60,6 +63,7 @@ def replace(
     *,
     only: Callable[[str, torch.nn.Module], bool] | Collection[str] | None = None,
     policy: str | None = None,
+    plans: str | os.PathLike[str] | Plans | None = None,
 ) -> Replacement:
     """Make convtime compute a model's convolution layers, in place.
 
@@ -78,6 +82,8 @@ def replace(
             layers.
         policy: policy of each replaced layer; see :class:`Conv2d`. Layers that already are
             convtime's keep theirs.
+        plans: a file of :func:`convtime.tune`, or its plans, which :func:`convtime.load_plans`
+            loads first. They hold for the whole process, also after :func:`restore`.
 
     Returns:
         The replaced layers, and the selected layers that were left, with the reason: subclasses
@@ -88,12 +94,20 @@ def replace(
     Raises:
         TypeError: if ``model`` is not a module, ``only`` is neither a function nor a collection of
             names, or ``policy`` is not a string.
-        ValueError: if the model has no module with a name in ``only``.
+        ValueError: if the model has no module with a name in ``only``, both ``policy`` and
+            ``plans`` are given, or the plans cannot be used here.
     """
     check_module("replace", model)
     if policy is not None and not isinstance(policy, str):
         raise TypeError(f"replace: policy must be a str or None, got {policy!r}")
+    if policy is not None and plans is not None:
+        raise ValueError(
+            f"replace: plans are used by layers without a policy, got plans and policy {policy!r}; "
+            "leave one of them out"
+        )
     is_meant = _selection(model, only)
+    if plans is not None:
+        load_plans(plans)
     register_formulas()
     # Select first: the caller's function may raise, and then no layer must be replaced.
     meant = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.load import _C
 from convtime.core.shown import Shown
 from convtime.counting.kernel_counters import Counters
@@ -18,10 +19,6 @@ from convtime.recording.plot import modules_figure
 from convtime.timing.activity import DeviceActivity, same_launches
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 Direction = Literal["forward", "backward"]
 
@@ -155,9 +152,9 @@ class ModuleTimes(codec.Stored, Shown, show=show_modules):
         """Plot each module's time within the step and in isolation.
 
         Returns:
-            A figure to save or show, e.g. ``times.plot().savefig("modules.png")``.
-
-        Raises:
-            ValueError: matplotlib is missing.
+            A figure to save or show, e.g. ``times.plot().save("modules.png")``.
         """
         return modules_figure(self)
+
+    def figures(self) -> Iterator[Figure]:
+        yield self.plot()

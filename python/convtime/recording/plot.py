@@ -1,49 +1,72 @@
-"""Plot of modules within a step and in isolation."""
+"""Figures of modules within a step and in isolation, and of regions."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from convtime.core.plot import COLORS, microseconds
-from convtime.core.text import printable
-from convtime.timing.plot import draw_ratios, times_and_ratios
+import numpy as np
+
+from convtime.core.figure import Figure, labels
+from convtime.core.text import counted
+from convtime.timing.plot import Spread, times_and_ratios, times_panel
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from convtime.recording.module_times import ModuleTimes
+    from convtime.recording.recording import Recording
+
+
+_MOST_REGIONS = 60
+
+
+def regions_figure(recorded: Recording) -> Figure:
+    """Draw the times of each region's entries, on the host and on the GPU."""
+    regions = recorded.regions
+    shown = regions[:_MOST_REGIONS]
+    times = {"host": [_spread(region.host_seconds) for region in shown]}
+    if recorded.method == "kernel":
+        times["GPU work"] = [_spread(region.kernel_seconds) for region in shown]
+    left_out = f" {len(regions) - len(shown):,} other regions are not shown."
+    return Figure(
+        title="Times of regions",
+        description=(
+            f"Times of the entries of {counted(len(shown), 'region')}: {' and '.join(times)}."
+            + left_out * (len(shown) < len(regions))
+        ),
+        view=times_panel(labels("/".join(region.path) for region in shown), times),
+        key="dot: median of the entries; bars: quartiles, minimum to maximum",
+    )
+
+
+def _spread(seconds: Sequence[float]) -> Spread | None:
+    if not seconds:
+        return None
+    least, low, median, high, most = np.quantile(seconds, (0, 0.25, 0.5, 0.75, 1)).tolist()
+    return Spread(median, low, high, least, most)
 
 
 def modules_figure(timed: ModuleTimes) -> Figure:
-    """Draw each module pass's time within a step and in isolation, and the ratio.
-
-    Raises:
-        InputError: matplotlib is missing.
-    """
+    """Draw each module pass's time within a step and in isolation, and the ratio."""
     passes = timed.passes
-    labels = [printable(f"{each.module or 'the model'} {each.direction}") for each in passes]
-    figure, times, ratios = times_and_ratios(labels, 0.25, widths=(2, 1))
-    for place, each in enumerate(passes):
-        _draw_estimate(times, each.median, each.median_interval, place - 0.15, "PyTorch")
-        if each.isolated is not None:
-            alone = each.isolated
-            _draw_estimate(times, alone.median, alone.median_interval, place + 0.15, "convtime")
-    for who, label in (("PyTorch", "in place"), ("convtime", "isolated")):
-        times.plot([], [], "o", color=COLORS[who], markersize=4, label=label)
-    times.set_xscale("log")
-    times.set_xlabel(f"{timed.method} time of a step (µs)", fontsize=8)
-    known = {place: each.ratio for place, each in enumerate(passes) if each.ratio is not None}
-    draw_ratios(ratios, known, timed.margin)
-    ratios.set_xlabel("in place / isolated", fontsize=8)
-    times.legend(loc="best", fontsize=7)
-    return figure
-
-
-def _draw_estimate(
-    axis: Any, value: float, interval: tuple[float, float], height: float, who: str
-) -> None:
-    if value > 0:  # the axis is logarithmic
-        axis.plot(1e6 * value, height, "o", color=COLORS[who], markersize=4)
-    if interval[0] > 0 and math.isfinite(interval[1]):
-        axis.plot(microseconds(interval), (height, height), color=COLORS[who])
+    in_place = [Spread(each.median, *each.median_interval) for each in passes]
+    isolated = [
+        None
+        if each.isolated is None
+        else Spread(each.isolated.median, *each.isolated.median_interval)
+        for each in passes
+    ]
+    return Figure(
+        title=f"{timed.model}: {timed.method} times of modules in a step",
+        description=(
+            f"Times of {counted(len(passes), 'pass', 'passes')} of the modules of {timed.model} "
+            "within a step and in isolation, with 95 % intervals, and the ratios of the two."
+        ),
+        view=times_and_ratios(
+            labels(f"{each.module or 'the model'} {each.direction}" for each in passes),
+            {"in place": in_place, "isolated": isolated},
+            [each.ratio for each in passes],
+            timed.margin,
+            "in place / isolated",
+        ),
+        key=f"dot: median; bar: its 95 % interval; band: ± {timed.margin:.2%}",
+    )

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.files import extension_of, write_file
 from convtime.core.shown import Shown
 from convtime.recording import show
 from convtime.recording.chrome_trace import Slice, chrome_trace
+from convtime.recording.plot import regions_figure
 from convtime.timing.activity import DeviceActivity
 
 
@@ -144,6 +146,10 @@ class Recording(codec.Stored, Shown, show=show):
     ambiguous: int = 0
     fault: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def figures(self) -> Iterator[Figure]:
+        if self.entries:
+            yield regions_figure(self)
 
     @property
     def regions(self) -> tuple[RegionTimes, ...]:

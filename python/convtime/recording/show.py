@@ -33,11 +33,16 @@ def line(recording: Recording) -> str:
 def printed(recording: Recording) -> Iterator[Block]:
     """Yield a table of the regions, and remarks below it."""
     if math.isnan(recording.seconds):
-        yield Line(f"a recording that is {line(recording)}")
+        yield Line(f"a recording that is {line(recording)}", role="answer")
         return
     headers = _headers(recording)
     yield Table(headers, _rows(recording), right=headers[1:])
-    yield Sentences(_remarks(recording))
+    if recording.fault:
+        incomplete = f"INCOMPLETE, GPU times are too short: {recording.fault}"
+        yield Sentences([incomplete], role="caution")
+    yield Sentences([_amount(recording)], tight=bool(recording.fault), role="answer")
+    if recording.ambiguous:
+        yield Sentences([_ambiguous(recording)], tight=True, role="caution")
 
 
 def details(recording: Recording) -> Iterator[Block]:
@@ -82,9 +87,7 @@ def _time_cells(seconds: Sequence[float]) -> tuple[str, str]:
     return format_seconds(statistics.fmean(seconds)), f"{least} .. {most}"
 
 
-def _remarks(recording: Recording) -> Iterator[str]:
-    if recording.fault:
-        yield f"INCOMPLETE, GPU times are too short: {recording.fault}"
+def _amount(recording: Recording) -> str:
     told = f"recorded for {format_seconds(recording.seconds)}"
     if recording.method == "kernel":
         outside = recording.outside
@@ -97,9 +100,11 @@ def _remarks(recording: Recording) -> Iterator[str]:
     else:
         told += ": host times only"
         told += f", since {recording.method_reason}" if recording.method_reason else ""
-    yield told
-    if recording.ambiguous:
-        yield (
-            f"{counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
-            "since several threads or tasks were in regions, and the issuing one is unknown"
-        )
+    return told
+
+
+def _ambiguous(recording: Recording) -> str:
+    return (
+        f"{counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
+        "since several threads or tasks were in regions, and the issuing one is unknown"
+    )

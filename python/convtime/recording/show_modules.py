@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
-from convtime.core.page import Block, Details, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_estimate, format_seconds
 from convtime.counting.kernel_counters import Counters, KernelCounters
@@ -33,15 +32,10 @@ def line(times: ModuleTimes) -> str:
 
 
 def printed(times: ModuleTimes) -> Iterator[Block]:
-    """Yield a table with a row per pass, the ratios, and remarks below it."""
+    """Yield a table with a row per pass, and remarks below it."""
     yield Table(_headers(times), _rows(times), right=_RIGHT)
-    ratios = [
-        svg.Estimate(_title(timed), timed.ratio.value, timed.ratio.low, timed.ratio.high)
-        for timed in times.passes
-        if timed.ratio is not None
-    ]
-    yield Picture(svg.ratios(ratios, times.margin))
-    yield Sentences(_remarks(times))
+    yield Sentences(_remarks(times), role="answer")
+    yield Sentences(_cautions(times), tight=True, role="caution")
 
 
 def details(times: ModuleTimes) -> Iterator[Block]:
@@ -114,8 +108,6 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
     what = "kernels, copies and memsets" if times.method == "kernel" else "host time"
     told = f"{what} of a step: {format_seconds(statistics.median(times.step_seconds))}, including "
     yield told + f"{format_seconds(statistics.median(times.rest_seconds))} outside modules"
-    if times.method_reason:
-        yield f"these are CPU times: {times.method_reason}"
     if math.isfinite(times.disturbance):
         yield f"with watched modules, a step takes {times.disturbance:.3f} times as long"
     if _is_isolated(times):
@@ -126,6 +118,12 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
     if clocks:
         low, high = (end(clocks) / 1e6 for end in (min, max))
         yield f"SM clock while steps were recorded: {low:.0f} .. {high:.0f} MHz"
+
+
+def _cautions(times: ModuleTimes) -> Iterator[str]:
+    """Yield what was requested but not done, and limits of the times."""
+    if times.method_reason:
+        yield f"these are CPU times: {times.method_reason}"
     if times.method == "kernel" and times.exclusive_reason:
         yield f"maybe disturbed: {times.exclusive_reason}"
     for timed in times.passes:

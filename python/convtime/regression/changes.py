@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
-from convtime.core import codec
+from convtime.core import codec, markdown
 from convtime.core.shown import Shown
 from convtime.regression import show
 from convtime.regression.attribution import Attribution
@@ -192,7 +192,7 @@ class Changes(codec.Stored, Shown, show=show):
             ValueError: ``fail_on`` contains an unknown finding.
         """
         failures = check_failures(fail_on, (*FINDS, "different"))
-        return show.markdown(self, failures)
+        return markdown.render(show.judged(self, failures))
 
 
 def first_of(names: Sequence[str]) -> str:

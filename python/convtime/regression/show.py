@@ -1,11 +1,10 @@
-"""Show the changes between two runs, also as Markdown for a pull request."""
+"""Show the changes between two runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from convtime.core.markdown import escaped
 from convtime.core.page import Block, Line, Sentences, Table
 from convtime.core.units import format_seconds
 from convtime.timing.verdict import ChangeVerdict
@@ -30,40 +29,26 @@ def line(changes: Changes) -> str:
 
 def details(changes: Changes) -> Iterator[Block]:
     """Yield a table with a row per change other than ``same``, and its remarks below the name."""
-    yield Line(f"{line(changes)} (margin {_margins(changes)})")
+    yield Line(f"{line(changes)} (margin {_margins(changes)})", role="answer")
     if changes.common is not None:
-        yield Sentences([_common(changes)])
+        yield Sentences([_common(changes)], role="answer")
     rows = [
         (change.verdict, *_cells(change), (change.name, *_remarks(change)))
         for change in _worst_first(changes)
     ]
     yield Table(_HEADERS, rows, right=_HEADERS[1:3])
     if changes.differences:
-        yield Sentences(_differences(changes), title="recorded differences:")
-    yield Sentences(_other_results(changes))
+        yield Sentences(_differences(changes), title="recorded differences:", role="caution")
+    yield Sentences(_other_results(changes), role="caution")
 
 
-def markdown(changes: Changes, failures: Collection[str]) -> str:
-    """Return :func:`details` as Markdown, headline and environment first; names are escaped."""
-    lines = [f"**{escaped(headline(changes, failures))}**", ""] if failures else []
+def judged(changes: Changes, failures: Collection[str]) -> Iterator[Block]:
+    """Yield the headline of a gate, if it has failures, and the environment; then details."""
+    if failures:
+        yield Line(headline(changes, failures), role="answer")
     if changes.environment:
-        lines += [" · ".join(escaped(f"{k} {v}") for k, v in changes.environment.items()), ""]
-    lines += [f"{escaped(line(changes))} (margin {_margins(changes)})"]
-    if changes.common is not None:
-        lines += ["", escaped(_common(changes))]
-    rows = _worst_first(changes)
-    if rows:
-        lines += ["", "| verdict | ratio | median | name | |", "|---|--:|--:|---|---|"]
-    for change in rows:
-        cells = (change.verdict, *_cells(change), change.name, "; ".join(_remarks(change)))
-        lines.append(f"| {' | '.join(map(escaped, cells))} |")
-    if changes.differences:
-        lines += ["", "Recorded differences:", ""]
-    lines += [f"- {escaped(difference)}" for difference in _differences(changes)]
-    if changes.different:
-        lines.append("")
-    lines += [f"- {escaped(result)}" for result in _other_results(changes)]
-    return "\n".join(lines) + "\n"
+        yield Line(" · ".join(f"{name} {value}" for name, value in changes.environment.items()))
+    yield from details(changes)
 
 
 def headline(changes: Changes, failures: Collection[str]) -> str:

@@ -23,7 +23,7 @@ def line(baseline: Baseline) -> str:
 
 def printed(baseline: Baseline) -> Iterator[Block]:
     """Yield a row per measurement, relative ones after their time, and what is wrong with them."""
-    yield Line(line(baseline))
+    yield Line(line(baseline), role="answer")
     rows = []
     for name, measured in baseline.measurements.items():
         rows.append((format_seconds(measured.median), *_noise(baseline.repeats.get(name)), name))
@@ -31,7 +31,7 @@ def printed(baseline: Baseline) -> Iterator[Block]:
             relative = baseline.relative[name]
             rows.append((f"{relative.medians[0]:.3f}×", *_noise(relative), f"{name}, relative"))
     yield Table(_HEADERS, rows, right=_HEADERS[:-1])
-    yield Sentences(remarks(baseline))
+    yield Sentences(remarks(baseline), role="caution")
 
 
 def details(baseline: Baseline) -> Iterator[Block]:

@@ -24,15 +24,17 @@ from convtime.sweeps.result import Sweep
 from convtime.sweeps.table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
+from convtime.tuning.plan_set import Plans
 from convtime.tuning.race_result import Race
 from convtime.upgrading.result import Upgrade
 
-_TYPES: dict[str, type[Stored]] = {
+#: The types of results that files hold, by name.
+TYPES: dict[str, type[Stored]] = {
     kind.__name__: kind
     for kind in (
         *(Baseline, Changes, ClockTrace, Comparison, ComparisonTable, Counters, Diagnosis, Energy),
         *(EngineTable, Examination, Explanation, History, Measurement, ModuleTimes, PeakMemory),
-        *(Proof, Race, Recording, Survey, Sweep, Upgrade),
+        *(Plans, Proof, Race, Recording, Survey, Sweep, Upgrade),
     )
 }
 
@@ -53,4 +55,4 @@ def load(path: str | os.PathLike[str]) -> Found:
     Raises:
         InputError: the file cannot be read; the message says in one sentence why.
     """
-    return read_file(path, _TYPES)
+    return read_file(path, TYPES)

@@ -12,20 +12,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from convtime.core.errors import InputError, shown
-from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application, read_applications
 from convtime.sweeps.axes import Axes, read_axes
 from convtime.sweeps.comparison_plan import ComparisonPlan, ComparisonPoint
+from convtime.sweeps.executing import Workers, crew_of
 from convtime.sweeps.table import ComparisonTable
 from convtime.sweeps.table_rows import COLUMNS
-from convtime.sweeps.visiting import (
-    check_arguments,
-    drawn,
-    machine_of,
-    told,
-    visit_all,
-    written,
-)
+from convtime.sweeps.visiting import check_arguments, drawn, visit_all, written
+from convtime.sweeps.worker import Maker, told
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, distinct, name_of
 from convtime.timing.compare import compare
@@ -63,6 +57,7 @@ def compare_over(
     file: str | os.PathLike[str] | None,
     seed: int | None,
     progress: bool | None,
+    executor: Workers,
 ) -> ComparisonTable:
     """Run ``compare`` with ``over``; see :func:`convtime.compare`.
 
@@ -76,6 +71,7 @@ def compare_over(
         file: as for ``sweep``.
         seed: as for ``sweep``.
         progress: as for ``sweep``.
+        executor: as for ``sweep``.
 
     Raises:
         InputError: an argument does not fit; raised before any measurement.
@@ -91,7 +87,7 @@ def compare_over(
     if baseline not in names:
         raise InputError(f"baseline must be one of {names}, got {baseline!r}")
     how = How(baseline, check, float(options["margin"]), given)
-    return run(applications, axes, how, file=file, seed=seed, progress=progress)
+    return run(applications, axes, how, file=file, seed=seed, progress=progress, executor=executor)
 
 
 def _named(candidates: object) -> dict[Any, Any]:
@@ -118,33 +114,30 @@ def run(
     file: str | os.PathLike[str] | None = None,
     seed: int | None = None,
     progress: bool | None = None,
+    executor: Workers = None,
 ) -> ComparisonTable:
     """Run :func:`compare_over` on candidates and axes that were already checked."""
     check_arguments(file, seed)
-    device = resolve_device(axes.options.get("device"))
-    plan = ComparisonPlan(
-        applications={name: each.identity for name, each in applications.items()},
-        axes=axes.labels,
-        options=written({**axes.options, **how.given, "check": how.check}),
-        seed=drawn(seed),
-        machine=machine_of(device),
-        baseline=how.baseline,
-        margin=how.margin,
-    )
-    visits = _Visits(applications, axes, how, device)
-    journal = visit_all(plan, visits.make, file=file, seed=seed, progress=progress)
+    with crew_of(executor, _Visits(applications, axes, how)) as crew:
+        plan = ComparisonPlan(
+            applications={name: each.identity for name, each in applications.items()},
+            axes=axes.labels,
+            options=written({**axes.options, **how.given, "check": how.check}),
+            seed=drawn(seed),
+            machine=crew.machine,
+            baseline=how.baseline,
+            margin=how.margin,
+        )
+        journal = visit_all(plan, crew, file=file, seed=seed, progress=progress)
     assert isinstance(journal.plan, ComparisonPlan)
     return ComparisonTable.of_visits(journal.plan, journal.visits)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Visits:
-    """Compare candidates, one point at a time."""
+class _Visits(Maker[ComparisonPoint]):
+    """Compares candidates at points."""
 
-    applications: Mapping[str, Application]
-    axes: Axes
     how: How
-    device: torch.device
 
     def make(self, point: ComparisonPoint) -> ComparisonPoint:
         """Return the point with the comparison of all candidates that do not fail."""

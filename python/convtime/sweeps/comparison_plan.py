@@ -21,6 +21,7 @@ class ComparisonPoint:
             has not been visited. Its baseline is the candidate that was fastest in isolation.
         errors: why the others failed, by name.
         same_results: whether each candidate's result agrees with that of the table's baseline.
+        worker: GPU, or host and CPUs, that measured it; empty if no worker answered.
     """
 
     values: Mapping[str, Label]
@@ -29,6 +30,7 @@ class ComparisonPoint:
     comparison: Comparison | None = None
     errors: Mapping[str, str] = dataclasses.field(default_factory=dict)
     same_results: Mapping[str, Agreement] = dataclasses.field(default_factory=dict)
+    worker: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -73,3 +75,7 @@ class ComparisonPlan(Plan[ComparisonPoint]):
     def points(self) -> list[ComparisonPoint]:
         """Return every point, without measurements, in the order of the axes."""
         return [ComparisonPoint(values) for values in self.combinations()]
+
+    def failed(self, point: ComparisonPoint, error: str) -> ComparisonPoint:
+        """Return a point at which no candidate could be timed, with the reason."""
+        return dataclasses.replace(point, errors=dict.fromkeys(self.applications, error))

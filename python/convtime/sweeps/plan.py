@@ -38,6 +38,10 @@ class Visit(Protocol):
         """Number of earlier visits."""
 
     @property
+    def worker(self) -> str:
+        """The worker that measured it."""
+
+    @property
     def key(self) -> tuple[str, ...]:
         """A key that identifies the point."""
 
@@ -102,6 +106,10 @@ class Plan(Generic[Point]):
         """Return every point, without measurements, in the order of applications and axes."""
         raise NotImplementedError
 
+    def failed(self, point: Point, error: str) -> Point:
+        """Return a point that could not be measured, with the reason."""
+        raise NotImplementedError
+
     def latest(self, visits: Iterable[Point]) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
         """Return the points, in the order of the plan, and the visits of the control.
 
@@ -136,6 +144,7 @@ class SweepPoint:
         error: why it failed; empty if it did not.
         counters: its counters, if they were requested and could be read.
         counters_reason: why requested counters could not be read; empty otherwise.
+        worker: GPU, or host and CPUs, that measured it; empty if no worker answered.
     """
 
     application: str
@@ -146,6 +155,7 @@ class SweepPoint:
     error: str = ""
     counters: Counters | None = None
     counters_reason: str = ""
+    worker: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -203,3 +213,7 @@ class SweepPlan(Plan[SweepPoint]):
             for application in self.applications
             for values in combinations
         ]
+
+    def failed(self, point: SweepPoint, error: str) -> SweepPoint:
+        """Return a point that could not be measured, with the reason."""
+        return dataclasses.replace(point, error=error)

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from convtime.core.errors import InputError
-from convtime.core.plot import file_content, new_figure
-from convtime.core.text import printable
+from convtime.core.figure import (
+    Figure,
+    Spec,
+    axis_title,
+    columns,
+    intervals,
+    labels,
+    numbers,
+    quantity,
+    scale_for,
+    series_color,
+    series_offset,
+    written,
+)
+from convtime.core.text import counted
 from convtime.sweeps.crossovers import is_geometric
 from convtime.sweeps.plan import ITERATIONS, Label, SweepPoint
 from convtime.sweeps.rows import TIME, summary, unit
+from convtime.timing.plot import ratio_panel
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from convtime.sweeps.result import Sweep
     from convtime.sweeps.table import ComparisonTable
-    from convtime.timing.comparison import Comparison
     from convtime.timing.measurement import Measurement
 
-#: Colors of applications, in order; from the same palette, and readable on white and on black.
-SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080")
-_LOGARITHMIC_FROM = 20  # ratio of the largest to the smallest value
+_WIDTH, _HEIGHT = 320, 220  # pixels of a panel
+_MOST_ABREAST = 3
 _MEDIAN = "median, 95 % interval"
 
 
@@ -61,19 +72,19 @@ def sweep_figure(
         kernel: short name of a kernel; empty for whole calls.
 
     Raises:
-        InputError: an axis, quantity or kernel is unknown, the sweep has no measurements, or
-            matplotlib is missing.
+        InputError: an axis, quantity or kernel is unknown, or the sweep has no measurements.
     """
     known = (TIME, *swept.metrics)
     wanted = known if quantities is None else tuple(quantities)
-    for quantity in wanted:
-        if quantity not in known:
-            raise InputError(f"quantities must be from {', '.join(known)}, got {quantity!r}")
+    for each in wanted:
+        if each not in known:
+            raise InputError(f"quantities must be from {', '.join(known)}, got {each!r}")
     if kernel and kernel not in swept.kernels:
         names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
         raise InputError(f"kernel must be one of {names}, got {kernel!r}")
-    marks = [_mark(swept, point, quantity, kernel) for quantity in wanted for point in swept.points]
-    return marks_figure(swept.plan.axes, x, marks if swept.measurements else ())
+    marks = [_mark(swept, point, each, kernel) for each in wanted for point in swept.points]
+    title = ", ".join(swept.plan.applications) + (f": {kernel}" if kernel else "")
+    return _marks_figure(title, swept.plan.axes, x, marks if swept.measurements else ())
 
 
 def table_figure(table: ComparisonTable, x: str | None = None) -> Figure:
@@ -84,9 +95,22 @@ def table_figure(table: ComparisonTable, x: str | None = None) -> Figure:
         x: name of the axis. Default: :func:`main_axis`.
 
     Raises:
-        InputError: the axis is unknown, there are no measurements, or matplotlib is missing.
+        InputError: the axis is unknown, or there are no measurements.
     """
-    return marks_figure(table.plan.axes, x, [*_times(table), *_ratios(table)])
+    title = ", ".join(table.candidates)
+    return _marks_figure(title, table.plan.axes, x, [*_times(table), *_ratios(table)])
+
+
+def geomeans_figure(table: ComparisonTable) -> Figure:
+    """Draw the geometric mean over the points of each candidate's ratio to the baseline."""
+    means = table.geomeans
+    title = f"geometric means of the ratios to {table.plan.baseline}"
+    return Figure(
+        title=title,
+        description=f"{title}: {', '.join(f'{name} {mean}' for name, mean in means.items())}.",
+        view=ratio_panel(labels(means), [*means.values()], table.plan.margin, "ratio"),
+        key=f"dot: mean; bar: its 95 % interval; band: ± {table.plan.margin:.2%}",
+    )
 
 
 def _times(table: ComparisonTable) -> Iterator[Mark]:
@@ -107,11 +131,6 @@ def _ratios(table: ComparisonTable) -> Iterator[Mark]:
             low, high = (ratio.low, ratio.high) if known else (math.nan, math.nan)
             label = f"ratio to {baseline}, 95 % interval"
             yield Mark(label, point.values, name, low, ratio.value, high)
-
-
-def draw(result: Comparison | ComparisonTable | Sweep, suffix: str) -> bytes:
-    """Return the content of a file with a result's plot; the suffix determines its type."""
-    return file_content(result.plot(), suffix)
 
 
 def main_axis(axes: Mapping[str, Sequence[Label]]) -> str:
@@ -136,83 +155,125 @@ def others_than(x: str, values: Mapping[str, Label], axes: Mapping[str, Sequence
     return ", ".join(f"{axis}={values[axis]}" for axis in others)
 
 
-def marks_figure(
-    axes: Mapping[str, Sequence[Label]], x: str | None, marks: Sequence[Mark]
+@dataclasses.dataclass(frozen=True)
+class _Across:
+    """The horizontal axis.
+
+    Attributes:
+        name: name of the axis.
+        places: the position of each value, by its text.
+        encoding: the axis in Vega-Lite.
+        is_numeric: whether positions are numbers, not labels.
+    """
+
+    name: str
+    places: Mapping[str, float]
+    encoding: Spec
+    is_numeric: bool
+
+    def at(self, mark: Mark) -> float | str:
+        place = self.places[str(mark.values[self.name])]
+        if self.is_numeric:
+            return place
+        label: str = self.encoding["scale"]["domain"][int(place)]
+        return label
+
+
+def _across(name: str, values: Sequence[Label]) -> _Across:
+    numeric = numbers_of(values)
+    if not all(map(math.isfinite, numeric)):
+        numeric = []
+    places = dict(zip(map(str, values), numeric or range(len(values)), strict=True))
+    # Panels without some of the values have the same axis.
+    ends = [min(numeric, default=0), max(numeric, default=0)]
+    if not numeric:
+        encoding: Spec = {"field": "x", "type": "nominal", "title": axis_title(name)}
+        encoding |= {"scale": {"domain": labels(map(str, values))}, "axis": {"labelAngle": 0}}
+    elif is_geometric(numeric):
+        ticks = {"values": numeric, "format": "~g"}
+        encoding = quantity("x", name, type="log", domain=ends, axis=ticks)
+    else:
+        encoding = quantity("x", name, domain=ends)
+    return _Across(name, places, encoding, bool(numeric))
+
+
+def _marks_figure(
+    title: str, axes: Mapping[str, Sequence[Label]], x: str | None, marks: Sequence[Mark]
 ) -> Figure:
     """Draw marks over an axis, with a row of panels for each of their rows.
 
     There is a column for each combination of the other axes.
 
     Raises:
-        InputError: the axis is unknown, there are no marks, or matplotlib is missing.
+        InputError: the axis is unknown, or there are no marks.
     """
     x = main_axis(axes) if x is None else x
     if x not in axes:
         raise InputError(f"x must be one of the axes {', '.join(axes)}, got {x!r}")
     if not marks:
         raise InputError("there must be at least one measurement to draw, got none")
-    titles = list(dict.fromkeys(others_than(x, mark.values, axes) for mark in marks))
-    rows = list(dict.fromkeys(mark.row for mark in marks))
-    series = list(dict.fromkeys(mark.series for mark in marks))
-    figure: Figure = new_figure(1 + 4 * len(titles), 0.8 + 3 * len(rows))
-    from matplotlib import ticker
-
-    panels = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey="row")
-    for row, panels_of_row in zip(rows, panels, strict=True):
-        of_row = [mark for mark in marks if mark.row == row]
-        for title, panel in zip(titles, panels_of_row, strict=True):
-            drawn = [mark for mark in of_row if others_than(x, mark.values, axes) == title]
-            _draw(panel, x, axes[x], series, drawn)
-        panels_of_row[0].set_ylabel(printable(row), fontsize=8, parse_math=False)
-        ends = [end for mark in of_row for end in (mark.low, mark.middle, mark.high)]
-        if _is_wide([end for end in ends if not math.isnan(end)]):
-            panels_of_row[0].set_yscale("log")
-            for which in ("set_major_formatter", "set_minor_formatter"):
-                getattr(panels_of_row[0].yaxis, which)(ticker.LogFormatter())  # 20, not 2×10¹
-    for panel, title in zip(panels[0], titles, strict=True):
-        panel.set_title(printable(title), fontsize=9, parse_math=False)
-    for panel in panels[-1]:
-        panel.set_xlabel(printable(x), fontsize=8, parse_math=False)
-    panels[0][0].legend(loc="best", fontsize=7)
-    return figure
-
-
-def _is_wide(values: Sequence[float]) -> bool:
-    """Return whether values need a logarithmic scale."""
-    return bool(values) and 0 < _LOGARITHMIC_FROM * min(values) <= max(values)
-
-
-def _draw(
-    panel: Any, x: str, values: Sequence[Label], series: Sequence[str], marks: Sequence[Mark]
-) -> None:
-    """Draw a line and a band per series, or separate marks on an axis that is not numeric."""
-    numbers = numbers_of(values)
-    places = dict(zip(map(str, values), numbers or range(len(values)), strict=True))
-    for number, name in enumerate(series):
-        color = SERIES[number % len(SERIES)]
-        found = sorted(
-            (places[str(mark.values[x])], mark.low, mark.middle, mark.high)
-            for mark in marks
-            if mark.series == name
+    names = list(dict.fromkeys(mark.series for mark in marks))
+    series = dict(zip(names, labels(names), strict=True))
+    across = _across(x, axes[x])
+    panels: dict[str, dict[str, list[Mark]]] = {}
+    for mark in marks:
+        row = panels.setdefault(mark.row, {})
+        row.setdefault(others_than(x, mark.values, axes), []).append(mark)
+    rows: list[Spec] = []
+    for by_title in panels.values():
+        values = itertools.chain.from_iterable(by_title.values())
+        ends = [end for mark in values for end in (mark.low, mark.middle, mark.high)]
+        scale = scale_for(end for end in ends if math.isfinite(end))
+        found = [
+            _panel(across, series, of_panel, title, scale) for title, of_panel in by_title.items()
+        ]
+        rows.append(
+            {"concat": found, "columns": _MOST_ABREAST, "resolve": {"scale": {"y": "shared"}}}
         )
-        at, low, middle, high = zip(*found, strict=True) if found else ((), (), (), ())
-        # Text between two "$" would become a formula, and a leading "_" would hide the label.
-        label = printable(name).replace("$", r"\$").lstrip("_")
-        if numbers:
-            panel.plot(at, middle, "o-", markersize=3, color=color, label=label)
-            panel.fill_between(at, low, high, color=color, alpha=0.3, linewidth=0)
-        else:
-            at = tuple(place + 0.1 * number for place in at)
-            panel.vlines(at, low, high, color=color, alpha=0.5, linewidth=4)
-            panel.plot(at, middle, "o", markersize=4, color=color, label=label)
-    if not numbers:
-        names = [printable(str(value)) for value in values]
-        panel.set_xticks(range(len(values)), names, fontsize=8, parse_math=False)
-    elif is_geometric(numbers):
-        panel.set_xscale("log")
-        panel.set_xticks(numbers, [f"{number:g}" for number in numbers], fontsize=8)
-        panel.minorticks_off()
-    panel.grid(alpha=0.25)
+    return Figure(
+        title=title,
+        description=(
+            f"{'; '.join(panels)}; over {x}, for {counted(len(names), 'series', 'series')}: "
+            f"{', '.join(names)}."
+        ),
+        view={"vconcat": rows},
+        key="dot: median; band or bar: its interval, or from the minimum to the maximum",
+    )
+
+
+def _panel(
+    across: _Across,
+    series: Mapping[str, str],
+    marks: Sequence[Mark],
+    title: str,
+    scale: Spec,
+) -> Spec:
+    """Return a panel with a line and a band per series, or marks if the axis is not numeric."""
+    marks = sorted(marks, key=lambda mark: across.places[str(mark.values[across.name])])
+    ends = intervals([mark.low for mark in marks], [mark.high for mark in marks])
+    middle = numbers([mark.middle for mark in marks])
+    value = {field: quantity(field, marks[0].row, **scale) for field in ("middle", "low", "high")}
+    interval = {"y": value["low"], "y2": {"field": "high"}}
+    dots: Spec = {"mark": {"type": "line", "point": True}, "encoding": {"y": value["middle"]}}
+    band: Spec = {"mark": {"type": "area", "opacity": 0.3}, "encoding": interval}
+    shift = {}
+    if not across.is_numeric:
+        dots["mark"] = {"type": "point", "filled": True, "opacity": 1}
+        band["mark"] = {"type": "rule", "opacity": 0.5, "strokeWidth": 4}
+        shift = {"xOffset": series_offset([*series.values()])}
+    return {
+        **columns(
+            x=[across.at(mark) for mark in marks],
+            series=[series[mark.series] for mark in marks],
+            middle=middle,
+            **ends,
+        ),
+        "title": written(title),
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "encoding": {"x": across.encoding, "color": series_color([*series.values()]), **shift},
+        "layer": [band, dots],
+    }
 
 
 def _mark(swept: Sweep, point: SweepPoint, quantity: str, kernel: str) -> Mark:

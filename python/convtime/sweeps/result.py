@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.regression.changes import Change
 from convtime.sweeps import show
-from convtime.sweeps.drift import DRIFT_MARGIN, drift_of
+from convtime.sweeps.drift import DRIFT_MARGIN, Controls
 from convtime.sweeps.plan import SweepPlan, SweepPoint
 from convtime.sweeps.plot import sweep_figure
 from convtime.sweeps.rows import COLUMNS, kernel_names, metrics, rows
 from convtime.timing import forms
 from convtime.timing.measurement import Measurement
+from convtime.timing.roofline import rooflines
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -95,31 +96,53 @@ class Sweep(codec.Stored, Shown, show=show):
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """Return how the control's time changed from its first visit to its last.
 
-        ``ratio`` is the last median over the first one, and ``verdict`` is the verdict of
-        :func:`convtime.compare_runs`.
+        Of several workers, it is the one on which the time changed most. ``ratio`` is the last
+        median over the first one, and ``verdict`` is the verdict of :func:`convtime.compare_runs`.
 
         Args:
             margin: relative difference that counts as equal.
 
         Returns:
-            The change; None if the control was measured less than twice.
+            The change; None if no worker measured the control twice.
         """
-        return drift_of(
-            self.plan.control.name, (point.measurement for point in self.controls), margin
+        return self.controlled.drift(margin)
+
+    def workers(self, margin: float = DRIFT_MARGIN) -> dict[str, Change]:
+        """Return how the control's time on each of several workers differs from a typical one's.
+
+        The typical worker is the one with the median time. ``ratio`` is a worker's time over that
+        of the typical one, and ``verdict`` is as for :meth:`drift`.
+
+        Args:
+            margin: relative difference that counts as equal.
+
+        Returns:
+            The changes by worker; empty if one worker measured all points.
+        """
+        return self.controlled.workers(margin)
+
+    @cached_property
+    def controlled(self) -> Controls:
+        """The visits of the control, by worker."""
+        return Controls.of(
+            self.plan.control.name,
+            ((point.worker, point.measurement, point.error) for point in self.controls),
         )
 
     def to_rows(self, *, kernels: bool = False) -> list[dict[str, Any]]:
         """Return the table, with a row for each point and quantity (the time and each metric).
 
         The columns are application, the axes, quantity, kernel, unit, count (of the samples), mean,
-        min, max, median and its 95 % interval, the actual conditions, gpu and error. A point that
-        failed has one row, whose error says why.
+        min, max, median and its 95 % interval, the actual conditions, gpu, worker, control_ratio
+        (with several workers: the control's time on this one over that on a typical one) and error.
+        A point that failed has one row, whose error says why.
 
         Args:
             kernels: whether to add rows for each kernel of a call, by its short name: the times of
                 all of its launches, and its metrics per launch.
         """
-        return [row for point in self.points for row in rows(point, kernels=kernels)]
+        ratios = self.controlled.ratios()
+        return [row for point in self.points for row in rows(point, ratios, kernels=kernels)]
 
     def to_frame(self, *, kernels: bool = False) -> pandas.DataFrame:
         """Return :meth:`to_rows` as a data frame.
@@ -155,10 +178,21 @@ class Sweep(codec.Stored, Shown, show=show):
                 whole calls.
 
         Returns:
-            A figure to save or show, e.g. ``swept.plot().savefig("sweep.png")``.
+            A figure to save or show, e.g. ``swept.plot().save("sweep.png")``.
 
         Raises:
-            ValueError: the axis, a quantity or the kernel is unknown, nothing was measured, or
-                matplotlib is missing.
+            ValueError: the axis, a quantity or the kernel is unknown, nothing was measured.
         """
         return sweep_figure(self, x, quantities, kernel)
+
+    def figures(self) -> Iterator[Figure]:
+        if self.measurements:
+            yield self.plot()
+        yield from rooflines(
+            ", ".join(self.plan.applications),
+            (
+                (point.application, point.name, point.measurement)
+                for point in self.points
+                if point.measurement is not None
+            ),
+        )

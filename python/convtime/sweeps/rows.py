@@ -28,22 +28,34 @@ COLUMNS = (
     *_STATISTICS,
     *(f"{condition}_used" for condition in _CONDITIONS),
     "gpu",
+    "worker",
+    "control_ratio",
     "error",
 )
 
 
-def rows(point: SweepPoint, *, kernels: bool) -> Iterator[dict[str, Any]]:
+def rows(
+    point: SweepPoint, ratios: Mapping[str, float | None], *, kernels: bool
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a point: per quantity, one for the call and optionally one per kernel.
 
     A point that failed has one row, with its error.
+
+    Args:
+        point: the point.
+        ratios: of several workers, the control's time on each over that on a typical one.
+        kernels: whether to yield rows for kernels.
     """
     measured = point.measurement
     same: dict[str, Any] = {"application": point.application, **point.values}
+    if point.worker:
+        same["worker"] = point.worker
     if measured is None:
         yield {**same, "error": point.error}
         return
     used = {f"{condition}_used": getattr(measured, condition) for condition in _CONDITIONS}
     used["gpu"] = measured.provenance.get("gpu")
+    used["control_ratio"] = ratios.get(point.worker)
     for quantity in (TIME, *metrics(point)):
         for kernel in ("", *(kernel_names(point) if kernels else ())):
             found = summary(point, quantity, kernel)

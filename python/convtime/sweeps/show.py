@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core import svg
-from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Facts, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
-from convtime.sweeps.drift import drift_sentence
 from convtime.sweeps.rows import summary, unit
 from convtime.timing.show import estimate, facts_of, grouped, reservations
 from convtime.timing.show import line as measurement_line
@@ -50,8 +49,7 @@ def point_line(point: SweepPoint) -> str:
 def printed(swept: Sweep) -> Iterator[Block]:
     """Yield a table of the times, and notes below it."""
     yield _with_axes(swept, _TIMES, _times)
-    yield from _pictures(swept)
-    yield Sentences(_sentences(swept))
+    yield Sentences(_sentences(swept), role="caution")
 
 
 def details(swept: Sweep) -> Iterator[Block]:
@@ -60,24 +58,6 @@ def details(swept: Sweep) -> Iterator[Block]:
     if swept.metrics:
         yield _counted(swept)
     yield Details([_controls(swept), Facts(_facts(swept))])
-
-
-def _pictures(swept: Sweep) -> Iterator[Picture]:
-    """Yield a picture of each measured application's medians, in the order of the table."""
-    for application in swept.plan.applications:
-        yield from course_of(
-            application,
-            [point.measurement for point in swept.points if point.application == application],
-        )
-
-
-def course_of(title: str, measurements: Sequence[Measurement | None]) -> Iterator[Picture]:
-    """Yield a picture of medians, with gaps at points without measurements, if there is one."""
-    medians = [None if measured is None else measured.median for measured in measurements]
-    known = [median for median in medians if median is not None]
-    if known:
-        ends = (format_seconds(min(known)), format_seconds(max(known)))
-        yield Picture(svg.course(range(len(medians)), medians, ends), title=title)
 
 
 def _times(point: SweepPoint) -> list[str]:
@@ -120,9 +100,9 @@ def _with_axes(
 
 def _controls(swept: Sweep) -> Table:
     first, *others = _TIMES
-    headers = ["visit", f"control: {first}", *others]
-    rows = [[f"{point.visit + 1}", *_times(point)] for point in swept.controls]
-    return Table(headers, rows, right=headers)
+    headers = ["visit", f"control: {first}", *others, "worker"]
+    rows = [[f"{point.visit + 1}", *_times(point), point.worker] for point in swept.controls]
+    return Table(headers, rows, right=headers[:-1])
 
 
 def _sentences(swept: Sweep) -> Iterator[str]:
@@ -131,8 +111,7 @@ def _sentences(swept: Sweep) -> Iterator[str]:
         yield not_measured(swept.missing)
     for error, points in grouped((point.error, point) for point in swept.failed).items():
         yield f"{named(points)} failed: {error}"
-    failure = next((point.error for point in swept.controls if point.error), "")
-    yield drift_sentence(swept.plan.control.name, swept.drift(), failure)
+    yield from swept.controlled.sentences(points_by_worker(swept.points))
     reserved = (
         (reservation, point)
         for point in swept.points
@@ -146,6 +125,11 @@ def _sentences(swept: Sweep) -> Iterator[str]:
         yield f"counters were not read at {named(points)}: {reason}"
     if swept.metrics:
         yield f"{len(swept.metrics)} metrics were counted; see details()"
+
+
+def points_by_worker(points: Iterable[Visit]) -> Mapping[str, int]:
+    """Return the number of points that each worker measured."""
+    return collections.Counter(point.worker for point in points)
 
 
 def not_measured(points: Sequence[Visit]) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
-from convtime.core.markdown import escaped
-from convtime.core.page import Block, Details, Facts, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Facts, Sentences, Table
 from convtime.core.text import counted, printable
-from convtime.sweeps.drift import drift_sentence
-from convtime.sweeps.show import common_conditions, course_of, named, not_measured, plan_facts
+from convtime.sweeps.show import (
+    common_conditions,
+    named,
+    not_measured,
+    plan_facts,
+    points_by_worker,
+)
 from convtime.sweeps.table_rows import rows_at
 from convtime.timing.show import estimate, grouped, reservations
 
@@ -35,51 +38,17 @@ def line(table: ComparisonTable) -> str:
 
 def printed(table: ComparisonTable) -> Iterator[Block]:
     """Yield the table of times, the verdict in words, and notes below them."""
-    yield _times(table)
-    means = [
-        svg.Estimate(name, mean.value, mean.low, mean.high) for name, mean in table.geomeans.items()
-    ]
-    if means:
-        title = f"geometric means of the ratios to {table.plan.baseline}"
-        yield Picture(svg.ratios(means, table.plan.margin), title=title)
-    yield Sentences(table.verdict)
-    yield Sentences(map(str, table.crossovers))
-    yield Sentences(_notes(table))
+    headers, rows = _cells(table)
+    yield Table(headers, rows, right=headers[:-1], footers=len(rows) - len(table.points))
+    yield Sentences(table.verdict, role="answer")
+    yield Sentences(map(str, table.crossovers), role="answer")
+    yield Sentences(_notes(table), role="caution")
 
 
 def details(table: ComparisonTable) -> Iterator[Block]:
     """Yield :func:`printed`, the ratios, the rates, the control's visits, and the plan."""
     yield from printed(table)
-    for name in table.candidates:
-        yield from course_of(
-            name,
-            [
-                None if point.comparison is None else point.comparison.measurements.get(name)
-                for point in table.points
-            ],
-        )
     yield Details([_ratios(table), *_rates(table), _controls(table), Facts(_facts(table))])
-
-
-def markdown(table: ComparisonTable) -> str:
-    """Return :func:`printed` as Markdown; names are escaped."""
-    headers, rows = _cells(table)
-    right = ["--:" if header in table.plan.axes else "---" for header in headers]
-    lines = [
-        f"| {' | '.join(map(escaped, headers))} |",
-        f"|{'|'.join(right)}|",
-        *(f"| {' | '.join(map(escaped, row))} |" for row in rows),
-        "",
-        *(f"**{escaped(sentence)}**\n" for sentence in table.verdict),
-        *(f"- {escaped(str(crossover))}" for crossover in table.crossovers),
-        *(f"- {escaped(note)}" for note in _notes(table)),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _times(table: ComparisonTable) -> Table:
-    headers, rows = _cells(table)
-    return Table(headers, rows, right=headers[:-1])
 
 
 def _cells(table: ComparisonTable) -> tuple[list[str], list[list[str]]]:
@@ -141,13 +110,13 @@ def _rates(table: ComparisonTable) -> Iterator[Table]:
 
 
 def _controls(table: ComparisonTable) -> Table:
-    headers = ["visit", *table.candidates]
+    headers = ["visit", *table.candidates, "worker"]
     rows = [
-        [f"{point.visit + 1}", *(_time(point, name) for name in table.candidates)]
+        [f"{point.visit + 1}", *(_time(point, name) for name in table.candidates), point.worker]
         for point in table.controls
     ]
     title = f"control: {table.plan.control.name}"
-    return Table(headers, rows, right=headers, title=title)
+    return Table(headers, rows, right=headers[:-1], title=title)
 
 
 def _notes(table: ComparisonTable) -> Iterator[str]:
@@ -166,8 +135,7 @@ def _notes(table: ComparisonTable) -> Iterator[str]:
         yield f"the geometric means cover the {complete} of {len(table.points)} complete points"
     yield from _undecided(table)
     yield from _results(table)
-    failure = next((error for point in table.controls for error in point.errors.values()), "")
-    yield drift_sentence(table.control, table.drift(), failure)
+    yield from table.controlled.sentences(points_by_worker(table.points))
     reserved = (
         (reservation, f"{name} {point.name}")
         for point in table.points

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -17,20 +18,14 @@ from convtime.counting.counters import CounterCache
 from convtime.counting.counters import counters as read_counters
 from convtime.counting.kernel_counters import Counters
 from convtime.counting.names import resolve, split_names
-from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application, read_applications
 from convtime.sweeps.axes import Axes, read_axes
+from convtime.sweeps.executing import Workers, crew_of
 from convtime.sweeps.plan import ITERATIONS, SweepPlan, SweepPoint
 from convtime.sweeps.result import Sweep
 from convtime.sweeps.rows import COLUMNS
-from convtime.sweeps.visiting import (
-    check_arguments,
-    drawn,
-    machine_of,
-    told,
-    visit_all,
-    written,
-)
+from convtime.sweeps.visiting import check_arguments, drawn, visit_all, written
+from convtime.sweeps.worker import Maker, told
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import is_finite
@@ -59,6 +54,7 @@ def sweep(
     rest: float | None = None,
     seed: int | None = None,
     progress: bool | None = None,
+    executor: Workers = None,
     **options: Unpack[SweepOptions],
 ) -> Sweep:
     """Measure one or several applications at each combination of the axes' values.
@@ -74,8 +70,8 @@ def sweep(
     the queue, and leaves the GPU's clock unchanged.
 
     Points are visited in random order. One point, the control, is visited first, last and after
-    every eighth point. Its times show whether the machine drifted. A point that fails is marked
-    with its error, and the sweep continues.
+    every eighth point, or after three minutes if that is sooner. Its times show whether the machine
+    drifted. A point that fails is marked with its error, and the sweep continues.
 
     Args:
         fn: application to measure, or a mapping of names to several.
@@ -90,13 +86,24 @@ def sweep(
         rest: idle seconds before each visit. Default: 0.3 if iterations are an axis, else 0.
         seed: seed of the order of the points. Default: random, and recorded in the result.
         progress: whether to show a progress bar on standard error. Default: on a terminal only.
+        executor: processes that measure points at the same time: ``"gpus"`` for one on each GPU; a
+            number of processes, each with its own GPU, or with its share of the CPUs if the device
+            is the CPU; or any ``concurrent.futures.Executor`` whose processes make one call at a
+            time, such as those of Dask (``client.get_executor()``), mpi4py and loky. Each process
+            visits the control before its first point, in between and last, and the result tells
+            whether their times differ (``workers()``). What is timed must be defined in modules,
+            because processes import it, or in a script that runs only under
+            ``if __name__ == "__main__"``. An executor that is passed is not shut down. Default: all
+            points are measured in this process.
         {options}
 
     Returns:
         All measurements, available as a table, a plot, or a Measurement per point.
 
     Raises:
-        ValueError: axes, options or the file do not fit; raised before any measurement.
+        ValueError: axes, options, the file or the executor do not fit; raised before any
+            measurement, except for a worker that differs from the first.
+        BrokenExecutor: the executor cannot continue; earlier measurements are in the file.
         TypeError: an option is unknown.
         KeyboardInterrupt: the run was interrupted; earlier measurements are in the file.
     """
@@ -109,6 +116,7 @@ def sweep(
         rest=rest,
         seed=seed,
         progress=progress,
+        executor=executor,
     )
 
 
@@ -121,6 +129,7 @@ def run(
     rest: float | None = None,
     seed: int | None = None,
     progress: bool | None = None,
+    executor: Workers = None,
 ) -> Sweep:
     """Run :func:`sweep` on applications and axes that were already checked."""
     if rest is None:
@@ -130,21 +139,20 @@ def run(
             f"rest must be a number of seconds from 0 to {_LONGEST_REST} (a day), got {rest!r}"
         )
     check_arguments(file, seed)
-    device = resolve_device(axes.options.get("device"))
-    names = split_names(counters) if counters else ()
-    if names:
-        _check_metrics(names, device)
-    plan = SweepPlan(
-        applications={name: each.identity for name, each in applications.items()},
-        axes=axes.labels,
-        options=written(axes.options),
-        seed=drawn(seed),
-        machine=machine_of(device),
-        counters=names,
-        rest=float(rest),
-    )
-    visits = _Visits(applications, axes, plan)
-    journal = visit_all(plan, visits.make, file=file, seed=seed, progress=progress)
+    visits = _Visits(applications, axes, split_names(counters) if counters else (), float(rest))
+    if visits.counters and not isinstance(executor, Executor):  # which may be on other machines
+        _check_metrics(visits.counters, visits.device)
+    with crew_of(executor, visits) as crew:
+        plan = SweepPlan(
+            applications={name: each.identity for name, each in applications.items()},
+            axes=axes.labels,
+            options=written(axes.options),
+            seed=drawn(seed),
+            machine=crew.machine,
+            counters=visits.counters,
+            rest=visits.rest,
+        )
+        journal = visit_all(plan, crew, file=file, seed=seed, progress=progress)
     assert isinstance(journal.plan, SweepPlan)
     return Sweep.of_visits(journal.plan, journal.visits)
 
@@ -161,16 +169,20 @@ def _check_metrics(names: Iterable[str], device: torch.device) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Visits:
-    """Measure points, one visit at a time."""
+class _Visits(Maker[SweepPoint]):
+    """Measures points.
 
-    applications: Mapping[str, Application]
-    axes: Axes
-    plan: SweepPlan
+    Attributes:
+        counters: the metrics to read.
+        rest: idle seconds before each point.
+    """
+
+    counters: tuple[str, ...]
+    rest: float
 
     def make(self, point: SweepPoint) -> SweepPoint:
         """Return the point with its measurement, or with the error that prevented it."""
-        time.sleep(self.plan.rest)
+        time.sleep(self.rest)
         try:
             return self._measured(point)
         except (Exception, SystemExit) as error:  # anything that the user's code raises
@@ -181,7 +193,7 @@ class _Visits:
         candidate = application.candidate(self.axes.parameters_at(point.values), point.name)
         measured = time_op(candidate, **self.axes.options_at(point.values))
         counted, why_not = None, ""
-        if self.plan.counters and not point.control:
+        if self.counters and not point.control:
             counted, why_not = self._counted(candidate, point, measured)
         return dataclasses.replace(
             point, measurement=measured, counters=counted, counters_reason=why_not
@@ -197,7 +209,7 @@ class _Visits:
         try:
             found = read_counters(
                 candidate,
-                metrics=self.plan.counters,
+                metrics=self.counters,
                 repeats=min(calls, _COUNTED_CALLS),
                 device=measured.device,
                 cache=cache,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.regression.significance import geomean
 from convtime.sweeps import show_table
@@ -20,14 +21,21 @@ from convtime.sweeps.crossovers import (
     crossings,
     is_geometric,
 )
-from convtime.sweeps.drift import DRIFT_MARGIN, drift_of
+from convtime.sweeps.drift import DRIFT_MARGIN, Controls
 from convtime.sweeps.outcomes import Outcome, Row, logarithm, rows_of
-from convtime.sweeps.plot import main_axis, numbers_of, others_than, table_figure
+from convtime.sweeps.plot import (
+    geomeans_figure,
+    main_axis,
+    numbers_of,
+    others_than,
+    table_figure,
+)
 from convtime.sweeps.table_rows import columns_of, rows_at
 from convtime.sweeps.words import listed, verdict_along
 from convtime.timing import forms
 from convtime.timing.comparison import FINDS, findings_of
 from convtime.timing.measurement import Measurement
+from convtime.timing.roofline import rooflines
 from convtime.timing.verdict import (
     Failure,
     Finding,
@@ -39,7 +47,6 @@ from convtime.timing.verdict import (
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
     from convtime.regression.changes import Change
 
@@ -275,18 +282,33 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """Return how the baseline's time at the control changed from its first visit to its last.
 
+        Of several workers, it is the one on which the time changed most.
+
         Args:
             margin: relative difference that counts as equal.
 
         Returns:
-            The change; None if it was measured less than twice.
+            The change; None if no worker measured it twice.
         """
-        baseline = self.plan.baseline
-        measured = (
-            None if point.comparison is None else point.comparison.measurements.get(baseline)
-            for point in self.controls
-        )
-        return drift_of(self.control, measured, margin)
+        return self.controlled.drift(margin)
+
+    def workers(self, margin: float = DRIFT_MARGIN) -> dict[str, Change]:
+        """Return how the baseline's time at the control differs between workers; see Sweep.workers.
+
+        Args:
+            margin: relative difference that counts as equal.
+        """
+        return self.controlled.workers(margin)
+
+    @cached_property
+    def controlled(self) -> Controls:
+        """The baseline's times at the control, by worker."""
+        visits = []
+        for point in self.controls:
+            timed = {} if point.comparison is None else point.comparison.measurements
+            error = next(iter(point.errors.values()), "")
+            visits.append((point.worker, timed.get(self.plan.baseline), error))
+        return Controls.of(self.control, visits)
 
     @property
     def control(self) -> str:
@@ -338,7 +360,8 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         The columns are the axes, candidate, the number of samples, the median with its 95 %
         interval, the ratio to the baseline with its interval and verdict, whether the candidate is
         among the fastest, the FLOP and byte rates with their shares of the device's ceilings, the
-        GPU, and the error of a candidate that failed.
+        GPU, the worker, with several workers the control's time on this one over that on a typical
+        one, and the error of a candidate that failed.
         """
         return [row for point in self.points for row in rows_at(self, point)]
 
@@ -354,10 +377,6 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         """Return :meth:`to_rows` as CSV, without rounding numbers."""
         return forms.csv_of(self.to_rows(), columns_of(self))
 
-    def to_markdown(self) -> str:
-        """Return the table and its verdict in Markdown, with everything escaped."""
-        return show_table.markdown(self)
-
     def plot(self, x: str | None = None) -> Figure:
         """Plot the medians of all candidates with their intervals, and the ratios to the baseline.
 
@@ -367,9 +386,24 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
             x: the axis. Default: the first numeric axis, or the first axis.
 
         Returns:
-            A figure to save or show, e.g. ``table.plot().savefig("table.png")``.
+            A figure to save or show, e.g. ``table.plot().save("table.png")``.
 
         Raises:
-            ValueError: the axis is unknown, nothing was measured, or matplotlib is missing.
+            ValueError: the axis is unknown, nothing was measured.
         """
         return table_figure(self, x)
+
+    def figures(self) -> Iterator[Figure]:
+        if self.measurements:
+            yield self.plot()
+        if self.geomeans:
+            yield geomeans_figure(self)
+        yield from rooflines(
+            ", ".join(self.candidates),
+            (
+                (name, f"{name} {point.name}", point.comparison.measurements[name])
+                for point in self.points
+                if point.comparison is not None
+                for name in self.timed_at(point)
+            ),
+        )

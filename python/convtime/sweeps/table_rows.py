@@ -17,7 +17,7 @@ COLUMNS = (
     *("count", "median", "median_low", "median_high"),
     *("ratio", "ratio_low", "ratio_high", "verdict", "outcome"),
     *("flops_per_second", "flops_share", "bytes_per_second", "bytes_share"),
-    *("gpu", "error"),
+    *("gpu", "worker", "control_ratio", "error"),
 )
 
 
@@ -28,8 +28,9 @@ def columns_of(table: ComparisonTable) -> list[str]:
 
 def rows_at(table: ComparisonTable, point: ComparisonPoint) -> Iterator[dict[str, Any]]:
     """Yield a row for each candidate at a point."""
+    ratio = table.controlled.ratios().get(point.worker)
     for name in table.candidates:
-        row = {**point.values, "candidate": name}
+        row = {**point.values, "candidate": name, "worker": point.worker, "control_ratio": ratio}
         if point.comparison is None or name not in point.comparison.measurements:
             yield {**row, "error": point.errors.get(name, "")}
             continue

@@ -1,4 +1,4 @@
-"""Visit the points of a plan in random order, interleaved with a control, each saved when done."""
+"""Visit the points of a plan in random order: hand them to workers, and save each when done."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import dataclasses
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Future,
+    wait,
+)
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NoReturn
 
-import torch
 from tqdm import tqdm
 
-from convtime.core.errors import InputError, first_line, one_line, shown
-from convtime.core.provenance import provenance
+from convtime.core.errors import InputError, first_line, shown
+from convtime.sweeps.executing import Crew
 from convtime.sweeps.journal import Journal, opened
 from convtime.sweeps.plan import Plan, Point
-from convtime.timing.snippet import raised_by
+from convtime.sweeps.worker import Report
 
-# Number of points between two visits of the control.
-_POINTS_BETWEEN_CONTROLS = 8
-# Facts that distinguish machines with incomparable times.
-_MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
+# Points that a process has at a time: one that it measures, and one that waits for it.
+_POINTS_PER_PROCESS = 2
 
 
 def check_arguments(file: object, seed: object) -> None:
@@ -52,15 +56,9 @@ def written(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def machine_of(device: torch.device) -> dict[str, Any]:
-    """Return the facts that must be the same when a run is resumed."""
-    facts = provenance(device)
-    return {what: facts[what] for what in _MACHINE if facts[what] is not None}
-
-
 def visit_all(
     plan: Plan[Point],
-    make: Callable[[Point], Point],
+    crew: Crew[Point],
     *,
     file: str | os.PathLike[str] | None,
     seed: int | None,
@@ -70,32 +68,113 @@ def visit_all(
 
     Args:
         plan: plan of the run.
-        make: returns a point with its measurement, or with its error.
+        crew: the workers that measure the points.
         file: file to resume from and to write to.
         seed: seed that the caller gave; None if the file's may replace the plan's.
         progress: whether to show a progress bar. Default: on a terminal only.
 
     Raises:
         InputError: points have equal names, or as :func:`opened`.
+        BrokenExecutor: the workers cannot go on.
     """
     _check_names(plan)
     path = None if file is None else Path(file)
     with opened(path, plan, seed_given=seed is not None) as journal:
-        remaining = list(_remaining(journal))
         with tqdm(
-            total=len(remaining),
-            unit="visit",
+            total=len(_remaining(journal)),
+            unit="point",
             disable=(None if sys.stderr else True) if progress is None else not progress,
             leave=False,
         ) as bar:
-            for point in remaining:
-                bar.set_description_str(" ".join(point.name.split()))
-                numbered: Point = dataclasses.replace(point, visit=len(journal.visits))  # type: ignore[type-var]
-                journal.add(make(numbered))
-                # Cached blocks of this point's sizes rarely fit the next point.
-                torch.cuda.empty_cache()
-                bar.update()
+            try:
+                _HandOut(crew, journal, bar).run()
+            except (BrokenExecutor, CancelledError) as error:
+                left = len(_remaining(journal))
+                kept = f"{path} has the others, and the same call continues there"
+                if path is None:
+                    kept = "give file= to keep the others"
+                raise BrokenExecutor(
+                    f"executor broke before {left} of {len(plan.points())} points were measured "
+                    f"({first_line(error)}); {kept}"
+                ) from error
         return journal
+
+
+class _HandOut(Generic[Point]):
+    """Gives points to workers one by one, and writes each when it is done.
+
+    An executor does not tell how many processes it has, so as many points are handed out as keep
+    those processes busy that have answered so far, and as many again.
+
+    If a worker is lost, its point is tried again without the control, which tells whether the point
+    or the control ends processes.
+    """
+
+    def __init__(self, crew: Crew[Point], journal: Journal[Point], bar: tqdm[NoReturn]) -> None:
+        self._crew = crew
+        self._journal = journal
+        self._bar = bar
+        self._left = collections.deque(_remaining(journal))
+        self._control: Point | None = journal.plan.control
+        self._lost: dict[tuple[str, ...], str] = {}  # why points are tried again, by their keys
+        self._pending: dict[Future[Report[Point]], Point] = {}
+        self._processes: set[str] = set()
+
+    def run(self) -> None:
+        """Visit all points.
+
+        Raises:
+            BrokenExecutor: the executor cannot go on.
+            CancelledError: somebody else shut it down.
+            InputError: a worker does not fit the run.
+        """
+        try:
+            while self._left or self._pending:
+                known = max(1, len(self._processes))
+                is_free = bool(self._left) and len(self._pending) < _POINTS_PER_PROCESS * known
+                if is_free:
+                    self._submit(self._left.popleft(), is_last=len(self._left) < known)
+                # In this process, a point is done now, and is written before the next begins.
+                done, _ = wait(self._pending, 0 if is_free else None, FIRST_COMPLETED)
+                for future in sorted(done, key=_ends_run):  # the others are written first
+                    self._take(self._pending.pop(future), future)
+        finally:
+            for future in self._pending:
+                future.cancel()
+
+    def _submit(self, point: Point, *, is_last: bool) -> None:
+        self._bar.set_description_str(" ".join(point.name.split()))
+        control = None if point.key in self._lost else self._control
+        self._pending[self._crew.submit(point, control, is_last=is_last)] = point
+
+    def _take(self, point: Point, future: Future[Report[Point]]) -> None:
+        """Write the visits that a worker reports, or why it was lost."""
+        plan = self._journal.plan
+        lost = None if _ends_run(future) else future.exception()
+        if lost is None:
+            report = future.result()
+            self._processes.add(report.process)
+            self._write(*report.visits)
+            if self._control is not None and point.key in self._lost:
+                self._write(plan.failed(self._control, self._lost[point.key]))
+                self._control = None
+        else:
+            error = first_line(lost)  # an executor has its own exceptions for killed workers
+            if self._control is not None and point.key not in self._lost:
+                self._lost[point.key] = error
+                self._left.appendleft(point)
+                return
+            self._write(plan.failed(point, error))
+        self._bar.update()
+
+    def _write(self, *visits: Point) -> None:
+        for visit in visits:
+            number = len(self._journal.visits)
+            self._journal.add(dataclasses.replace(visit, visit=number))  # type: ignore[type-var]
+
+
+def _ends_run(future: Future[Any]) -> bool:
+    return future.cancelled() or isinstance(future.exception(), BrokenExecutor | InputError)
 
 
 def _check_names(plan: Plan[Any]) -> None:
@@ -108,24 +187,9 @@ def _check_names(plan: Plan[Any]) -> None:
         )
 
 
-def _remaining(journal: Journal[Point]) -> Iterator[Point]:
-    """Yield the remaining visits in order; nothing if all points are measured."""
+def _remaining(journal: Journal[Point]) -> list[Point]:
+    """Return the points that are not measured yet, in the order of the seed."""
     points = journal.plan.points()
     random.Random(journal.plan.seed).shuffle(points)  # noqa: S311 (no secret)
     done = {visit.key for visit in journal.visits if not (visit.control or visit.has_failed)}
-    left = [point for point in points if point.key not in done]
-    if not left:
-        return
-    control = journal.plan.control
-    for place, point in enumerate(left):
-        if place % _POINTS_BETWEEN_CONTROLS == 0:
-            yield control
-        yield point
-    yield control
-
-
-def told(error: BaseException) -> str:
-    """Return why a point failed, in one line."""
-    if isinstance(error, InputError):
-        return one_line(error)
-    return raised_by(error) or first_line(error)
+    return [point for point in points if point.key not in done]

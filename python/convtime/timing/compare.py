@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args, overload
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from convtime.timing import confirming
 from convtime.timing.agreement import Check, check_results
@@ -57,6 +58,7 @@ def compare(
     file: str | os.PathLike[str] | None = None,
     seed: int | None = None,
     progress: bool | None = None,
+    executor: Executor | int | Literal["gpus"] | None = None,
     baseline: str | None = None,
     check: Check | bool | None = "close",
     control: bool = False,
@@ -77,6 +79,7 @@ def compare(
     file: str | os.PathLike[str] | None = None,
     seed: int | None = None,
     progress: bool | None = None,
+    executor: Executor | int | Literal["gpus"] | None = None,
     baseline: str | None = None,
     check: Check | bool | None = "close",
     control: bool = False,
@@ -112,6 +115,7 @@ def compare(
         seed: only with ``over``: seed of the order of the points. Default: random, and recorded.
         progress: only with ``over``: whether to show a progress bar on standard error. Default: on
             a terminal only.
+        executor: only with ``over``: where the points are compared, as for ``sweep``.
         baseline: name of the candidate that the others are compared with. Default: the first one.
         check: whether further calls after the timing compare the candidates' results with the
             baseline's: ``close`` (within a tolerance for each dtype, see
@@ -166,8 +170,10 @@ def compare(
             file=file,
             seed=seed,
             progress=progress,
+            executor=executor,
         )
-    for what, argument in (("file", file), ("seed", seed), ("progress", progress)):
+    only_over = (("file", file), ("seed", seed), ("progress", progress), ("executor", executor))
+    for what, argument in only_over:
         if argument is not None:
             raise ValueError(f"{what} must be left out without over, got {argument!r}")
     compared = candidates_of(candidates)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.load import _C
 from convtime.core.shown import Shown
 from convtime.core.units import format_seconds
 from convtime.timing import forms, show_comparison
 from convtime.timing.measurement import Measurement
-from convtime.timing.plot import comparison_figure
+from convtime.timing.plot import comparison_figure, distributions_figure
+from convtime.timing.roofline import rooflines
 from convtime.timing.verdict import (
     Doubt,
     Failure,
@@ -34,7 +36,6 @@ from convtime.timing.verdict import (
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
-    from matplotlib.figure import Figure
 
 
 #: What :meth:`Comparison.exit_code` can report.
@@ -368,12 +369,17 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
         """Plot each candidate's times, and its ratio to the baseline with the interval.
 
         Returns:
-            A figure to save or show, e.g. ``compared.plot().savefig("comparison.png")``.
-
-        Raises:
-            ValueError: matplotlib is missing.
+            A figure to save or show, e.g. ``compared.plot().save("comparison.png")``.
         """
         return comparison_figure(self)
+
+    def figures(self) -> Iterator[Figure]:
+        yield self.plot()
+        yield distributions_figure(self)
+        yield from rooflines(
+            ", ".join(self.measurements),
+            ((name, name, measured) for name, measured in self.measurements.items()),
+        )
 
 
 def findings_of(judged: Judgement | None, agreement: Agreement | None) -> Iterator[str]:

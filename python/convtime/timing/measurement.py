@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.load import _C
 from convtime.core.shown import Shown
 from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
@@ -19,14 +20,14 @@ from convtime.timing import forms, show
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.condition import Condition
 from convtime.timing.host_reading import HostReading, two_groups
-from convtime.timing.plot import sample_figure
+from convtime.timing.plot import distribution_figure, sample_figure
 from convtime.timing.ranks import Ranks
+from convtime.timing.roofline import rooflines
 from convtime.timing.scaling import ScaledTime, scale
 
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
-    from matplotlib.figure import Figure
 
 
 # The core uses unsigned numbers of the same size, but msgspec has no larger bound.
@@ -488,15 +489,19 @@ class Measurement(codec.Stored, Shown, show=show):
         return forms.to_torch(self, label, sub_label, description)
 
     def plot_samples(self) -> Figure:
-        """Plot every sample in the order taken, with its clock, and the discarded ones to the side.
+        """Plot the samples in the order taken, with their clocks, and discarded ones to the side.
 
-        Vertical lines separate batches. For discarded samples, neither the clock nor the position
-        among the others is stored. Power is plotted if it was read (``conditions``).
+        Of more than 160 samples, a part is shown, with the extremes of each stretch. Vertical
+        lines separate batches. For discarded samples, neither the clock nor the position among the
+        others is stored. Power is plotted if it was read (``conditions``).
 
         Returns:
-            A figure to save or show, e.g. ``measured.plot_samples().savefig("samples.png")``.
-
-        Raises:
-            ValueError: matplotlib is missing.
+            A figure to save or show, e.g. ``measured.plot_samples().save("samples.png")``.
         """
         return sample_figure(self)
+
+    def figures(self) -> Iterator[Figure]:
+        if any(map(math.isfinite, self.seconds)):
+            yield distribution_figure(self)
+            yield sample_figure(self)
+        yield from rooflines(self.name, [(self.name, self.name, self)])

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from convtime.core import svg
 from convtime.core.load import _C
-from convtime.core.page import Block, Details, Facts, Picture, Table
+from convtime.core.page import Block, Details, Facts, Table
 from convtime.core.text import printable
 from convtime.core.units import format_estimate, format_seconds
 from convtime.device.clock_reading import THROTTLED_BELOW
@@ -42,12 +41,10 @@ def line(measured: Measurement) -> str:
 
 
 def details(measured: Measurement) -> Iterator[Block]:
-    """Yield a histogram of the samples, one line per fact, and the device's activities."""
-    samples = [sample for sample in measured.seconds if math.isfinite(sample)]
-    picture = svg.histogram(samples, measured.median, format_seconds) if samples else ""
-    yield Picture(picture, title=line(measured))
+    """Yield one line per fact, and the device's activities."""
     activities = Table(_ACTIVITY, map(_activity_row, measured.activities), right=("time",))
-    yield Details([Facts(facts_of(measured)), activities], title=measured.name)
+    facts = Facts(facts_of(measured))
+    yield Details([facts, activities], title=measured.name, summary=line(measured))
 
 
 def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
-from convtime.core.page import Block, Cell, Details, Facts, Picture, Sentences, Table
+from convtime.core.page import Block, Cell, Details, Facts, Sentences, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.show import estimate, facts_of, grouped, median
+from convtime.timing.show import estimate, facts_of, grouped, median, reservations
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison
@@ -35,19 +34,14 @@ def line(compared: Comparison) -> str:
 def printed(compared: Comparison) -> Iterator[Block]:
     """Yield a table with the meaning of each verdict and further notes below it."""
     yield _table(compared)
-    ratios = [
-        svg.Estimate(name, ratio.value, ratio.low, ratio.high)
-        for name in _in_order(compared)
-        if name != compared.baseline and _verdict(compared, name)
-        for ratio in [compared.ratio(name)]
-    ]
-    yield Picture(svg.ratios(ratios, compared.margin))
-    yield Sentences(_sentences(compared))
+    yield Sentences(_sentences(compared), role="answer")
+    yield Sentences(_notes_on_inputs(compared), tight=True, role="caution")
 
 
 def details(compared: Comparison) -> Iterator[Block]:
     """Yield :func:`printed` and all other facts, the candidates' common facts first."""
     yield from printed(compared)
+    yield Sentences(_cautions(compared), role="caution")
     remarks = [f"judged on {compared.judged_on}", *_remarks(compared)]
     yield Details([Sentences(remarks), *_conditions(compared)])
 
@@ -104,7 +98,6 @@ def _sentences(compared: Comparison) -> Iterator[str]:
             yield f"{name}: {agreement}"
     for name, found in compared.interference.items():
         yield f"{name}: {found}"
-    yield from _notes_on_inputs(compared)
 
 
 def _in_words(judged: Judgement, compared: Comparison) -> str:
@@ -142,6 +135,19 @@ def _notes_on_inputs(compared: Comparison) -> Iterator[str]:
         yield f"note on {', '.join(those)}: {remark}"
 
 
+def _cautions(compared: Comparison) -> Iterator[str]:
+    """Yield requests that were not met, and limits of the measurements."""
+    reserved = (
+        (reservation, name)
+        for name, measured in compared.measurements.items()
+        for reservation in reservations(measured)
+    )
+    for reservation, those in grouped(reserved).items():
+        yield f"{', '.join(those)}: {reservation}"
+    if compared.interference_reason:
+        yield f"interference not checked: {compared.interference_reason}"
+
+
 def _remarks(compared: Comparison) -> Iterator[str]:
     """Yield further remarks on verdicts and results."""
     for name in _in_order(compared):
@@ -153,8 +159,6 @@ def _remarks(compared: Comparison) -> Iterator[str]:
     for name, agreement in compared.same_results.items():
         if agreement.same is not False:
             yield f"{name}: {agreement}"
-    if compared.interference_reason:
-        yield f"interference not checked: {compared.interference_reason}"
 
 
 def _conditions(compared: Comparison) -> Iterator[Block]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core import svg
-from convtime.core.page import Block, Details, Line, Picture, Sentences, Table
+from convtime.core.page import Block, Details, Line, Sentences, Table
 from convtime.core.text import printable
 from convtime.timing import show_comparison
 from convtime.timing.show import estimate, median
@@ -27,17 +26,8 @@ def line(race: Race) -> str:
 
 def printed(race: Race) -> Iterator[Block]:
     """Yield the winner, a table with every candidate, and remarks."""
-    yield Line(line(race))
+    yield Line(line(race), role="answer")
     yield Table(("", _TIME, _RATIO, "verdict"), _rows(race), right=(_RATIO,))
-    if race.rounds:
-        last = race.rounds[-1]
-        ratios = [(name, last.ratio(name, race.winner)) for name in _ranked(race)]
-        yield Picture(
-            svg.ratios(
-                [svg.Estimate(name, each.value, each.low, each.high) for name, each in ratios],
-                race.margin,
-            )
-        )
     yield Sentences(_sentences(race))
 
 

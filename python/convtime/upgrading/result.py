@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import get_args
 
-from convtime.core import codec
+from convtime.core import codec, markdown
 from convtime.core.shown import Shown
 from convtime.regression.changes import Change
 from convtime.timing.verdict import ChangeVerdict, Finding, Ratio, check_failures
@@ -102,4 +102,4 @@ class Upgrade(codec.Stored, Shown, show=show):
         Raises:
             ValueError: ``fail_on`` contains an unknown finding.
         """
-        return show.markdown(self, check_failures(fail_on, FINDS))
+        return markdown.render(show.judged(self, check_failures(fail_on, FINDS)))

@@ -1,4 +1,4 @@
-"""Show the changes between two interpreters, also as Markdown."""
+"""Show the changes between two interpreters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.markdown import escaped
-from convtime.core.page import Block, Line, Sentences, Table
+from convtime.core.page import Block, Details, Line, Sentences, Table
 from convtime.core.units import format_bytes, format_seconds, format_signed
 
 if TYPE_CHECKING:
@@ -32,36 +31,26 @@ def line(upgrade: Upgrade) -> str:
 
 def printed(upgrade: Upgrade) -> Iterator[Block]:
     """Yield a table of the changes, and what else differs, could not be compared or is unknown."""
-    yield Line(f"{line(upgrade)} (margin {upgrade.margin:.2%})")
+    yield Line(f"{line(upgrade)} (margin {upgrade.margin:.2%})", role="answer")
     yield Table(_HEADERS, _rows(upgrade), right=_RIGHT)
     for title, sentences in _lists(upgrade).items():
-        yield Sentences(sentences, title=f"{title}:")
+        yield Sentences(sentences, title=f"{title}:", role="caution")
 
 
 def details(upgrade: Upgrade) -> Iterator[Block]:
     """Yield the same, with the facts of all passes."""
     yield from printed(upgrade)
     every = (*upgrade.step, *upgrade.layers)
-    yield Table(_FACTS, [_facts(each) for each in every], title="facts, old → new:")
+    facts = Table(_FACTS, [_facts(each) for each in every])
+    yield Details([facts], title="facts, old → new:")
 
 
-def markdown(upgrade: Upgrade, failures: Collection[str]) -> str:
-    """Return :func:`printed` as Markdown, with a headline for a gate; names are escaped."""
-    found = [f"{title} ({kind})" for title, kind in upgrade.findings if kind in failures]
-    lines = []
+def judged(upgrade: Upgrade, failures: Collection[str]) -> Iterator[Block]:
+    """Yield the headline of a gate, if it has failures, and details."""
     if failures:
-        told = f"failed: {', '.join(found)}" if found else "passed"
-        lines += [f"**{escaped(told)}**", ""]
-    lines += [escaped(f"{line(upgrade)} (margin {upgrade.margin:.2%})")]
-    rows = _rows(upgrade)
-    if rows:
-        lines += ["", f"| {' | '.join(_HEADERS)} | |", "|---|--:|--:|--:|---|---|"]
-    for *cells, (title, *remarks) in rows:
-        every = (*cells, title, "; ".join(remarks))
-        lines.append(f"| {' | '.join(escaped(str(cell)) for cell in every)} |")
-    for title, sentences in _lists(upgrade).items():
-        lines += ["", f"{title}:", "", *(f"- {escaped(each)}" for each in sentences)]
-    return "\n".join(lines) + "\n"
+        found = [f"{title} ({kind})" for title, kind in upgrade.findings if kind in failures]
+        yield Line(f"failed: {', '.join(found)}" if found else "passed", role="answer")
+    yield from details(upgrade)
 
 
 def _lists(upgrade: Upgrade) -> dict[str, list[str]]:

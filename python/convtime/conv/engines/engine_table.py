@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from convtime.conv.call import ConvCall
 from convtime.conv.engines import show
+from convtime.conv.engines.plot import engines_figure
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.timing.measurement import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,12 +121,9 @@ class EngineTable(codec.Stored, Shown, show=show):
     provenance: Mapping[str, Any]
 
     def plot(self) -> Figure:
-        """Draw the time of each engine against its workspace, and mark PyTorch's choice.
+        """Draw the time of each engine against its workspace, and mark PyTorch's choice."""
+        return engines_figure(self)
 
-        Needs matplotlib.
-        """
-        # Imported here: matplotlib, which few need.
-        from convtime.conv.engines import plot
-
-        figure: Figure = plot.draw(self)
-        return figure
+    def figures(self) -> Iterator[Figure]:
+        if any(found.timed for found in self.passes):
+            yield self.plot()

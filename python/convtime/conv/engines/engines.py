@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tqdm import tqdm
 
-from convtime.conv.call import CUDNN_BACKENDS, FPROP, WGRAD, ConvCall, ConvTensors, same_bits
+from convtime.conv.call import CUDNN_BACKENDS, FPROP, ConvCall, ConvTensors, same_bits
 from convtime.conv.engines.engine_table import (
     EngineResult,
     EngineTable,
     KnobRange,
     PassEngines,
 )
+from convtime.conv.engines.prepared import error_of, exact_result, prepare_pass
 from convtime.conv.explain.binding import bound_call, prepare
 from convtime.conv.explain.explain import backward_passes, with_grad_output
 from convtime.conv.plan_oracle import PlanOracle
@@ -112,7 +113,7 @@ def _list_pass(
 ) -> PassEngines:
     theirs = call.pytorch_call(name, tensors)
     backend = call.backend(name, tensors)
-    exact, result = _exact(call, name, tensors), theirs()
+    exact, result = exact_result(call, name, tensors), theirs()
     log = oracle.ask(call, [name])[name] if backend in CUDNN_BACKENDS else None
     return PassEngines(
         name=name,
@@ -120,26 +121,9 @@ def _list_pass(
         pytorch=timer.time(theirs, "PyTorch"),
         pytorch_tag=log.plan.tag if log and log.plan else None,
         unknown=log.unknown if log else "PyTorch does not give this pass to cuDNN",
-        pytorch_error=_error(result, exact),
+        pytorch_error=error_of(result, exact),
         engines=tuple(_run_engines(call, name, tensors, exact, timer)) if log else (),
     )
-
-
-def _exact(call: ConvCall, name: str, tensors: ConvTensors) -> torch.Tensor | None:
-    """Return PyTorch's result in float64; None if there is not enough memory."""
-    try:
-        grad_output = None if tensors.grad_output is None else tensors.grad_output.double()
-        wide = ConvTensors(tensors.x.double(), tensors.w.double(), None, grad_output)
-        return call.pytorch_call(name, wide)()
-    except torch.OutOfMemoryError:
-        return None
-
-
-def _error(result: torch.Tensor, exact: torch.Tensor | None) -> float | None:
-    if exact is None or exact.numel() == 0:
-        return None
-    wide = result.double().reshape(exact.shape)
-    return float((wide - exact).norm() / exact.norm().clamp_min(torch.finfo(torch.double).tiny))
 
 
 def _run_engines(
@@ -149,7 +133,7 @@ def _run_engines(
     exact: torch.Tensor | None,
     timer: _Timer,
 ) -> Iterator[EngineResult]:
-    prepared = _prepare(call, name, tensors)
+    prepared = prepare_pass(call, name, tensors)
     for listed in timer.following(prepared.engines(), name):
         refused = [listed.pop(why) for why in ("unsupported", "excluded")]
         ranges = tuple(KnobRange(**each) for each in listed.pop("knob_ranges"))
@@ -181,35 +165,9 @@ def _run_engine(
         return dataclasses.replace(
             engine,
             measurement=timer.time(run, engine.tag),
-            error=_error(results[0], exact),
+            error=error_of(results[0], exact),
             repeats=all(same_bits(results[0], other) for other in results[1:]),
         )
     except RuntimeError as error:  # also out of memory; the other engines may run
         torch.cuda.synchronize(prepared.result.device)  # raises if the GPU is unusable
         return dataclasses.replace(engine, refused=first_line(error))
-
-
-def _prepare(call: ConvCall, name: str, tensors: ConvTensors) -> _C.EnginePass:
-    """Return the pass for cuDNN, which has at least two spatial dimensions."""
-    problem = call.problem
-    one = problem.rank == 1
-
-    def widened(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        return tensor.unsqueeze(2) if one and tensor is not None else tensor
-
-    def extended(numbers: tuple[int, ...], first: int) -> tuple[int, ...]:
-        return (first, *numbers) if one else numbers
-
-    assert not isinstance(problem.padding, str)
-    return _C.EnginePass(
-        input=widened(tensors.x),
-        weight=widened(tensors.w),
-        grad_output=None if name == FPROP else widened(tensors.grad_output),
-        of_weight=name == WGRAD,
-        stride=extended(problem.stride, 1),
-        padding=extended(problem.padding, 0),
-        dilation=extended(problem.dilation, 1),
-        output_padding=extended(problem.output_padding, 0),
-        groups=problem.groups,
-        transposed=problem.transposed,
-    )

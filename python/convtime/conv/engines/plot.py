@@ -1,47 +1,80 @@
-"""Plot of engines: time against workspace."""
+"""Figure of engines: time against workspace."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from convtime.core.plot import COLORS, new_figure
+from convtime.core.figure import (
+    Figure,
+    Spec,
+    columns,
+    intervals,
+    labels,
+    microseconds,
+    numbers,
+    quantity,
+    series_color,
+)
 
 if TYPE_CHECKING:
-    from convtime.conv.engines.engine_table import EngineTable
+    from convtime.conv.engines.engine_table import EngineTable, PassEngines
 
-_BYTES_PER_MIB = 1 << 20
+_MIB_PER_BYTE = 2.0**-20
+_CHOICE, _OTHERS = "PyTorch's choice", "other engines"
 
 
-def draw(table: EngineTable) -> Any:
-    """Draw a panel for each pass; error bars are the intervals of the medians."""
-    figure = new_figure(5.0 * len(table.passes), 4.0)
-    panels = figure.subplots(1, len(table.passes), squeeze=False)[0]
-    for axes, found in zip(panels, table.passes, strict=True):
-        for who, chosen in (("convtime", False), ("PyTorch", True)):
-            shown = [each for each in found.timed if (each.tag == found.pytorch_tag) == chosen]
-            if not shown:
-                continue
-            times = [each.measurement for each in shown if each.measurement is not None]
-            medians = [1e6 * each.median for each in times]
-            ends = [each.median_interval for each in times]
-            axes.errorbar(
-                [(each.workspace_bytes or 0) / _BYTES_PER_MIB for each in shown],
-                medians,
-                yerr=(
-                    [m - 1e6 * low for m, (low, _) in zip(medians, ends, strict=True)],
-                    [1e6 * high - m for m, (_, high) in zip(medians, ends, strict=True)],
-                ),
-                fmt="s" if chosen else "o",
-                markersize=7 if chosen else 4,
-                capsize=2.5,
-                color=COLORS[who],
-                label="PyTorch's choice" if chosen else "other engines",
-            )
-        axes.set_xscale("symlog", linthresh=1)
-        axes.set_yscale("log")
-        axes.set_xlabel("workspace (MiB)")
-        axes.set_ylabel("time (µs): median, interval")
-        axes.set_title(found.name, fontsize=10)
-        axes.grid(alpha=0.25)
-        axes.legend(loc="best", fontsize=8)
-    return figure
+def engines_figure(table: EngineTable) -> Figure:
+    """Draw a panel for each pass, with the medians and their intervals."""
+    counts = ", ".join(f"{found.name} {len(found.timed)}" for found in table.passes)
+    return Figure(
+        title=f"Engines for {table.call.problem.label}, {table.call.dtype}",
+        description=(
+            "Time of each engine of cuDNN against its workspace, with PyTorch's choice marked. "
+            f"Engines that run: {counts}."
+        ),
+        view={"hconcat": [_panel(found) for found in table.passes if found.timed]},
+        key="dot: median; bar: its 95 % interval",
+    )
+
+
+def _panel(found: PassEngines) -> Spec:
+    # PyTorch's choice is drawn last, on top of the others.
+    ordered = sorted(found.timed, key=lambda each: each.tag == found.pytorch_tag)
+    timed = [(each, each.measurement) for each in ordered if each.measurement is not None]
+    medians = microseconds(measured.median for _, measured in timed)
+    ends = [measured.median_interval for _, measured in timed]
+    time = quantity("time", "time (µs)", type="log")
+    return {
+        **columns(
+            engine=labels(each.tag for each, _ in timed),
+            workspace=numbers([each.workspace_bytes or 0 for each, _ in timed], _MIB_PER_BYTE),
+            series=[_CHOICE if each.tag == found.pytorch_tag else _OTHERS for each, _ in timed],
+            time=medians,
+            **intervals([low for low, _ in ends], [high for _, high in ends], 1e6),
+        ),
+        "title": found.name,
+        "width": 300,
+        "height": 240,
+        "encoding": {
+            "x": quantity("workspace", "workspace (MiB)", type="symlog"),
+            "color": series_color([_CHOICE, _OTHERS]),
+        },
+        "layer": [
+            {
+                "mark": "rule",
+                "encoding": {"y": time | {"field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "opacity": 1},
+                "encoding": {
+                    "y": time,
+                    "shape": {
+                        "field": "series",
+                        "type": "nominal",
+                        "title": None,
+                        "scale": {"domain": [_CHOICE, _OTHERS], "range": ["square", "circle"]},
+                    },
+                },
+            },
+        ],
+    }

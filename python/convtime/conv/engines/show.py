@@ -29,7 +29,7 @@ def line(table: EngineTable) -> str:
 
 def printed(table: EngineTable) -> Iterator[Block]:
     """Yield for each pass PyTorch's choice, and the engines that run, the fastest first."""
-    yield Line(line(table))
+    yield Line(line(table), role="answer")
     for found in table.passes:
         yield Table(
             ("", "time [95 %]", *_NUMBERS, "repeats", "listed"),
@@ -37,7 +37,7 @@ def printed(table: EngineTable) -> Iterator[Block]:
             right=_NUMBERS,
             title=_title(found),
         )
-        yield Sentences(_sentences(found))
+        yield Sentences(_sentences(found), role="caution")
 
 
 def details(table: EngineTable) -> Iterator[Block]:

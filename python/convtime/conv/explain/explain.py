@@ -64,9 +64,9 @@ def explain(
             normed and pruned modules are allowed. Subclasses, and layers with a replaced forward
             or with pre-hooks of other kinds, are rejected because they may compute something else.
             A :class:`convtime.Candidate` has its arguments.
-        args: Its positional arguments: the input, of shape (N, C, *spatial) or (C, *spatial), and
-            for a function also the weight and so on. float16, bfloat16, float32 or float64, on a
-            CPU or a GPU.
+        args: Its positional arguments: the input, of shape ``(N, C, *spatial)`` or
+            ``(C, *spatial)``, and for a function also the weight and so on. float16, bfloat16,
+            float32 or float64, on a CPU or a GPU.
         kwargs: Its keyword arguments, including convtime's ``policy``.
         backward: Whether to explain the gradient passes too: dgrad and wgrad. None (default): those
             that input and weight request with requires_grad.

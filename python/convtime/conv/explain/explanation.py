@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convtime.conv.advice import Advice
 from convtime.conv.call import ConvCall
 from convtime.conv.explain import show
+from convtime.conv.explain.plot import parts_figures
 from convtime.conv.plan_choice import Plan
 from convtime.core import codec
+from convtime.core.figure import Figure
 from convtime.core.shown import Shown
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.verdict import Ratio
@@ -86,6 +88,9 @@ class Explanation(codec.Stored, Shown, show=show):
     policy: str | None
     passes: tuple[PassExplanation, ...]
     provenance: Mapping[str, Any]
+
+    def figures(self) -> Iterator[Figure]:
+        yield from parts_figures(self)
 
     @property
     def backend(self) -> str:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from convtime.conv.explain.kernels import MAIN, Part, parts, role_of
 from convtime.conv.show_plan import in_words
-from convtime.core import svg
-from convtime.core.page import Block, Cell, Details, Facts, Line, Picture, Table
+from convtime.core.page import Block, Cell, Details, Facts, Line, Table
 from convtime.core.text import printable
 from convtime.core.units import format_seconds, format_share
 from convtime.timing.activity import DeviceActivity, same_launches
@@ -36,12 +35,11 @@ def line(explanation: Explanation) -> str:
 
 def printed(explanation: Explanation) -> Iterator[Block]:
     """Yield for each pass: same or not, plan, time, and where the time goes."""
-    yield Line(line(explanation))
+    yield Line(line(explanation), role="answer")
     for explained in explanation.passes:
         found = "DIFFER" if explained.differences else "run the same"
         yield Facts(_gist(explained), title=f"{explained.name}: PyTorch and convtime {found}")
         yield _parts(explained)
-        yield from _pictures(explained)
 
 
 def details(explanation: Explanation) -> Iterator[Block]:
@@ -139,16 +137,6 @@ def _parts(explained: PassExplanation) -> Table:
     ]
     headers = ("goes into", "PyTorch", "kernels", "convtime", "kernels")
     return Table(headers, rows, right=_TIMES, indent=2)
-
-
-def _pictures(explained: PassExplanation) -> Iterator[Picture]:
-    """Yield bar charts of the parts of the time; one per side if the sides differ."""
-    theirs, ours = _sides(explained)
-    sides = {"": theirs} if _alike(explained) else {"PyTorch": theirs, "convtime": ours}
-    for who, side in sides.items():
-        if side.kernels:
-            shares = [(part.role, _share(part, side)) for part in parts(side.kernels)]
-            yield Picture(svg.bars(shares), title=who)
 
 
 def _share(part: Part, side: Side) -> float:

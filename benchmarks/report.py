@@ -1,0 +1,145 @@
+"""Writing and using a page of 1,000 measurements with 500 samples each, on a CPU.
+
+The samples and clocks are simulated; all other fields are those of one measurement on this machine.
+
+- "written": seconds in which a fresh process reads the file of measurements and writes the page,
+  without the imports, and the page's size. The time and the size do not depend on a GPU.
+- "opened": the page in Chromium. Interactive is the time from the navigation until a click on a
+  header has sorted the table and the browser has drawn it: the longest of several. axe-core looks
+  for violations of WCAG 2.1 AA in light and dark and at the width of a phone, after figures and
+  details were opened. Errors and warnings of the console count in all of these.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import results
+from common import chromium, running
+
+MEASUREMENTS, SAMPLES = 1000, 500
+OPENED = 5  # times
+FILE, PAGE = "measurements.json", "page.html"
+
+_WRITE = f"""
+import json, sys, time
+import vl_convert
+import convtime.storage.load, convtime.reporting.report
+begin = time.perf_counter()
+found = convtime.storage.load.load(sys.argv[1])
+convtime.reporting.report.write_page({{"measurements.json": found}}, sys.argv[2])
+print({running.RESULT!r} + json.dumps({{"seconds": time.perf_counter() - begin}}))
+"""
+
+
+def write_measurements(file: Path) -> None:
+    """Writes a file of simulated measurements."""
+    import dataclasses
+
+    import torch
+
+    import convtime
+
+    draw = random.Random(0)  # noqa: S311, no secret
+    one = convtime.time_op(torch.relu, torch.randn(64), device="cpu", max_samples=50)
+    simulated = {}
+    for number in range(MEASUREMENTS):
+        name, median = f"tests/test_times.py::test_{number}", 1e-6 * draw.lognormvariate(2, 2)
+        simulated[name] = dataclasses.replace(
+            one,
+            name=name,
+            seconds=tuple(median * draw.lognormvariate(0, 0.02) for _ in range(SAMPLES)),
+            batches=tuple(sample // 50 for sample in range(SAMPLES)),
+            sm_clocks_hz=tuple(draw.uniform(1.8e9, 1.98e9) for _ in range(SAMPLES)),
+        )
+    convtime.write_measurements(simulated, file)
+
+
+def written(folder: Path) -> results.Row:
+    """Seconds to write the page, in a fresh process, and its size."""
+    row: results.Row = running.run_fresh(["-c", _WRITE, folder / FILE, folder / PAGE])
+    return {**row, "mb": (folder / PAGE).stat().st_size / 1e6}
+
+
+def opened(folder: Path) -> results.Row:
+    """Seconds until the page can be used, and what is wrong with it."""
+    with chromium.launched() as browser:
+        seconds = [_sorted_after(browser, folder / PAGE) for _ in range(OPENED)]
+        page = chromium.opened(browser, folder / PAGE)
+        page.page.locator("tbody button").first.click()
+        page.page.locator("tbody figure svg").nth(1).wait_for()
+        page.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        violations = page.violations()
+        page.page.emulate_media(color_scheme="dark")
+        violations += page.violations()
+        page.page.set_viewport_size(chromium.PHONE)
+        violations += page.violations()
+        return {
+            "interactive_s": seconds,
+            "violations": violations,
+            "console": page.problems,
+            "requests": page.requests,
+            "chromium": browser.version,
+        }
+
+
+def _sorted_after(browser: Any, file: Path) -> float:
+    begin = time.perf_counter()
+    page = chromium.opened(browser, file).page
+    page.locator("th button").nth(1).click()
+    page.locator("th[aria-sort=ascending]").wait_for()
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    seconds = time.perf_counter() - begin
+    page.close()
+    return seconds
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """The values of the goals, once their rows are there."""
+    by_key = {row["key"]: row for row in rows}
+    summary: dict[str, float] = {}
+    if "written" in by_key:
+        summary["write_1000_s"] = by_key["written"]["seconds"]
+        summary["size_mb"] = by_key["written"]["mb"]
+    if "opened" in by_key:
+        row = by_key["opened"]
+        summary["interactive_s"] = max(row["interactive_s"])
+        summary["accessibility_violations"] = len(row["violations"])
+        summary["console_errors"] = len(row["console"])
+    return summary
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line for each time that the page was opened."""
+    (row,) = (row for row in rows if row["key"] == "opened")
+    lines = [f"| opened in Chromium {row['chromium']} | interactive after |", "|--:|--:|"]
+    lines += [
+        f"| {number} | {seconds:.2f} s |" for number, seconds in enumerate(row["interactive_s"], 1)
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = results.argument_parser(__doc__).parse_args()
+
+    import torch
+
+    from convtime.core.provenance import provenance
+
+    file = results.ResultFile("report", summarise, options, provenance(torch.device("cpu")))
+    with tempfile.TemporaryDirectory() as folder:
+        write_measurements(Path(folder, FILE))
+        cases = {
+            measure.__name__: functools.partial(measure, Path(folder))
+            for measure in (written, opened)
+        }
+        running.measure_pending(file, cases)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Sweeps over several processes: their speed, and their points while processes are killed.
+
+- "scaling": seconds that a sweep takes with one worker and with two, alternating, with processes
+  that have started already. Workers have a GPU each. Where there are fewer than two, they have a
+  CPU each, and the timed call sleeps, so that other programs on the CPUs count less: this shows
+  what handing out points and visiting the control costs. The row says which it was. "two_gpus" is
+  the median of the ratios in either case.
+- "kills": a sweep of 10,000 points over 8 workers on the CPUs while processes are killed (SIGKILL)
+  after random numbers of points. The sweep's file tells which points are lost or recorded twice.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import os
+import random
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import results
+from common import running
+
+if TYPE_CHECKING:
+    from convtime.sweeps.local_pool import LocalPool
+
+POINTS_OF_SCALING, SECONDS_OF_A_POINT, ROUNDS = 100, 0.2, 5
+SIDE = 100  # values of each of two axes
+WORKERS, POINTS_BETWEEN_KILLS = 8, 250
+SEED = 20
+
+
+def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
+    """A tiny operation; its time does not matter."""
+    import torch
+
+    x = torch.ones(row + column, device=device)
+    return lambda: torch.relu(x)
+
+
+def sleep(**_: int) -> Callable[[], object]:
+    """A call that waits, as for a GPU."""
+    return functools.partial(time.sleep, 2e-3)
+
+
+def of_scaling() -> results.Row:
+    """Seconds with one worker and with two."""
+    import torch
+
+    import convtime
+    from convtime.sweeps.local_pool import LocalPool, places
+
+    torch.set_num_threads(1)
+    device = "cuda" if torch.cuda.device_count() > 1 else "cpu"
+    both = places(2, device)
+    fn: Any = functools.partial(relu, device=device) if device == "cuda" else sleep
+    axes = {"row": range(1, 11), "column": range(1, POINTS_OF_SCALING // 10 + 1)}
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    with LocalPool(both[:1]) as one, LocalPool(both) as two:
+        for each in (one, two):
+            convtime.sweep(fn, {"row": range(8), "column": [1]}, executor=each, device=device)
+        for _ in range(ROUNDS):
+            for workers, pool in ((1, one), (2, two)):
+                begin = time.perf_counter()
+                swept = convtime.sweep(
+                    fn, axes, executor=pool, device=device, budget=SECONDS_OF_A_POINT,
+                    max_samples=1_000_000, tolerance=0.0,
+                )  # fmt: skip
+                seconds[workers].append(time.perf_counter() - begin)
+                names = {point.worker for point in swept.points}
+                if len(names) != workers or swept.failed:
+                    raise RuntimeError(f"{workers} workers must measure all points, got {names}")
+    return {
+        "workers": "GPUs" if device == "cuda" else "CPUs",
+        "call": "torch.relu" if device == "cuda" else "time.sleep",
+        "points": POINTS_OF_SCALING,
+        "one_s": seconds[1],
+        "two_s": seconds[2],
+    }
+
+
+def of_kills() -> results.Row:
+    """Points that are lost or recorded twice while workers are killed."""
+    import torch
+
+    import convtime
+    from convtime.sweeps.local_pool import LocalPool, Place
+
+    torch.set_num_threads(1)
+    cpus = sorted(os.sched_getaffinity(0))
+    where = [Place(frozenset({cpus[number % len(cpus)]})) for number in range(WORKERS)]
+    axes = {"row": range(SIDE), "column": range(1, SIDE + 1)}
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, LocalPool(where) as pool:
+        file = Path(folder, "sweep.jsonl")
+        with killing(pool, file) as killed:
+            swept = convtime.sweep(
+                relu, axes, executor=pool, file=file, seed=SEED, device="cpu", warmup=1,
+                stop="count", min_samples=3, max_samples=3,
+            )  # fmt: skip
+        seconds = time.perf_counter() - begin
+        counts = collections.Counter(points_in(file))
+    return {
+        "points": SIDE * SIDE,
+        "workers": WORKERS,
+        "kills": len(killed),
+        "lost": sum(
+            (row, column) not in counts for row in axes["row"] for column in axes["column"]
+        ),
+        "twice": sum(count > 1 for count in counts.values()),
+        "failed": len(swept.failed),
+        "seconds": seconds,
+    }
+
+
+@contextmanager
+def killing(pool: LocalPool, file: Path) -> Iterator[list[int]]:
+    """Kills random workers as a sweep's file grows; yields the process IDs of those killed."""
+    chance = random.Random(SEED)  # noqa: S311 (no secret)
+    killed: list[int] = []
+    is_done = threading.Event()
+
+    def kill() -> None:
+        file.touch()  # which the sweep begins
+        with file.open(encoding="utf-8") as lines:
+            left = 0.0  # lines until the next kill
+            while not is_done.wait(0.01):
+                left -= len(lines.readlines())
+                if left < 0:
+                    left = chance.expovariate(1 / POINTS_BETWEEN_KILLS)
+                    killed.append(chance.choice(pool.pids))
+                    os.kill(killed[-1], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        is_done.set()
+        killer.join()
+
+
+def points_in(file: Path) -> Iterator[tuple[int, int]]:
+    """The points that a file has, as often as it has them."""
+    with file.open(encoding="utf-8") as lines:
+        next(lines)  # the plan
+        for line in lines:
+            visit: dict[str, Any] = json.loads(line)
+            if not visit["control"]:
+                yield visit["values"]["row"], visit["values"]["column"]
+
+
+CASES: Mapping[str, running.Measure] = {"scaling": of_scaling, "kills": of_kills}
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """The values of the goals, once their rows are there."""
+    by_key = {row["key"]: row for row in rows}
+    summary: dict[str, float] = {}
+    if "scaling" in by_key:
+        row = by_key["scaling"]
+        pairs = zip(row["one_s"], row["two_s"], strict=True)
+        summary["two_gpus"] = statistics.median(one / two for one, two in pairs)
+    if "kills" in by_key:
+        row = by_key["kills"]
+        summary["points_lost"] = row["lost"] + row["failed"]
+        summary["points_twice"] = row["twice"]
+    return summary
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line for each row."""
+    lines = ["| sweep | workers | points | result |", "|---|--:|--:|---|"]
+    for row in rows:
+        if row["key"] == "scaling":
+            one, two = (statistics.median(row[name]) for name in ("one_s", "two_s"))
+            lines.append(
+                f"| one worker, then two ({row['workers']}, {row['call']}) | 2 | {row['points']} | "
+                f"{one:.1f} s, then {two:.1f} s |"
+            )
+        else:
+            lines.append(
+                f"| {row['kills']} processes are killed | {row['workers']} | {row['points']:,} | "
+                f"{row['lost']} lost, {row['twice']} twice, {row['failed']} failed |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = results.argument_parser(__doc__).parse_args()
+
+    from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
+
+    facts = provenance(resolve_device(options.device))
+    file = results.ResultFile("sweep_scaling", summarise, options, facts)
+    running.measure_pending(file, CASES)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""What convtime.tune gains, whether it chooses well, and whether it chooses the same again.
+
+The problems are DeepBench's shapes and those of six networks, in float16 with channels last and in
+float32, all three passes; `--seed` draws from them. The peer is PyTorch with
+torch.backends.cudnn.benchmark on from its first call of the problem, timed interleaved.
+
+- "problem": the speedup of the choice, with its interval, and the seconds of the search.
+- "oracle": all candidates whose error is within the tolerance, interleaved. The oracle has the
+  shortest median over one half of the rounds; the other half gives each candidate's time over the
+  oracle's less 1, and so the regret of what tune had chosen.
+- "process": a fresh process chooses for some of the problems. A flip is a choice of one process
+  that is not among the ties of another one.
+- "replay": choices are written to a file. This process and a fresh one run them from it: engines
+  and, where the bits of a plan repeat, bits have to be the same. Also the time of loading.
+- "end to end": ResNet-50 by convtime.nn.replace with plans, over PyTorch with benchmark on.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import results
+from common import running
+from common.running import Measure
+
+if TYPE_CHECKING:
+    import torch
+
+    from convtime.conv.tuned.search import Search
+    from convtime.conv.tuned.subjects import Subject
+
+SEED = 0
+PROBLEMS = 150
+ORACLES = 24
+FLIP_PROBLEMS = 12
+PROCESSES = 6
+REPLAYED = 24
+BUDGET = 1.2
+_ORACLE_SECONDS = 0.1  # per candidate
+_LONGEST_ORACLE_SECONDS = 3.0
+_NEAR = 1.2  # candidates that are slower than this in the race are not the oracle
+_KINDS = ("problem", "oracle", "process", "replay", "end to end")
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    kinds = {kind: [row for row in rows if row["key"].startswith(kind)] for kind in _KINDS}
+    problems = kinds["problem"]
+    summary: dict[str, float] = {"problems": len(problems)}
+    if problems:
+        summary["wholly_over_1pct_slower"] = sum(row["high"] < 1 / 1.01 for row in problems)
+        summary["geomean_speedup"] = _geomean(row["speedup"] for row in problems)
+        summary["gpu_s_per_problem"] = statistics.mean(row["seconds"] for row in problems)
+    if kinds["oracle"]:
+        regrets = [row["regret"] for row in kinds["oracle"]]
+        summary["regret_mean"] = statistics.mean(regrets)
+        summary["regret_max"] = max(regrets)
+        summary["geomean_over_oracle"] = _geomean(1 / (1 + each) for each in regrets)
+    flips = [*_flips(kinds["process"])]
+    if flips:
+        summary["flips"] = sum(flips) / len(flips)
+    for row in kinds["replay"]:
+        summary["replay_tags"] = row["same_tags"] / row["plans"]
+        summary["replay_bits_where_repeatable"] = row["same_bits"] / max(row["repeatable"], 1)
+        summary["load_choice_ms"] = 1e3 * row["load_seconds"] / row["plans"]
+    if kinds["end to end"]:
+        summary["end_to_end_worst"] = min(row["speedup"] for row in kinds["end to end"])
+        summary["end_to_end_best"] = max(row["speedup"] for row in kinds["end to end"])
+    return summary
+
+
+def _geomean(values: Any) -> float:
+    return math.exp(statistics.mean(math.log(value) for value in values))
+
+
+def _flips(rows: list[results.Row]) -> Iterator[bool]:
+    """For each pair of processes and problem, whether one's choice is not among the other's."""
+    for one, other in itertools.permutations(rows, 2):
+        for name, chosen in one["problems"].items():
+            yield chosen["choice"] not in other["problems"][name]["ties"]
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown: the distribution of speedups, by pass and dtype."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        if row["key"].startswith("problem"):
+            groups.setdefault(f"{row['pass']}, {row['dtype']}", []).append(row["speedup"])
+    lines = [
+        "| pass | problems | worst | median | best | geometric mean |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, speedups in sorted(groups.items()):
+        middle = statistics.median(speedups)
+        lines.append(
+            f"| {name} | {len(speedups)} | {min(speedups):.2f} | {middle:.2f} "
+            f"| {max(speedups):.2f} | {_geomean(speedups):.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def _subjects(seed: int) -> dict[str, Subject]:
+    """Return problems in an order that the seed draws."""
+    import dataclasses
+
+    import conv_problems
+
+    from convtime.conv.call import PASSES
+    from convtime.conv.flags import Flags
+    from convtime.conv.problem import distinct
+    from convtime.conv.sources.csv_file import from_csv
+    from convtime.conv.tuned.subjects import Subject
+
+    layers = {f"deepbench {each.name}": each for each in from_csv(conv_problems.DEEPBENCH)}
+    for network, make in conv_problems.NETWORKS.items():
+        layers |= {f"{network} {each.name}": each for each in distinct(make())}
+    flags = dataclasses.replace(Flags.current(), benchmark=True)
+    found = {}
+    for (name, layer), (dtype, layout), pass_name in itertools.product(
+        layers.items(), conv_problems.CONFIGURATIONS, PASSES
+    ):
+        call = conv_problems.of_layer(layer, dtype, layout)
+        problem = dataclasses.replace(call.problem, bias=False)
+        call = dataclasses.replace(call, problem=problem, flags=flags)
+        found[f"{name} {dtype} {pass_name}"] = Subject(name, 1, call, pass_name)
+    names = sorted(found)
+    random.Random(seed).shuffle(names)  # noqa: S311 (a sample)
+    return {name: found[name] for name in names}
+
+
+def _limits() -> Any:
+    from convtime.conv.tuned.search import Limits
+
+    return Limits(BUDGET, 0.01, 1.1, layouts=("channels_last",))
+
+
+def _measure_problem(device: torch.device, subject: Subject) -> results.Row:
+    from convtime.conv.tuned.tune import tune_pass
+
+    begin = time.perf_counter()
+    entry = tune_pass(subject, device, _limits(), {})
+    facts = entry.facts
+    if facts is None:
+        raise ValueError("PyTorch does not give this pass to cuDNN")
+    return {
+        "pass": subject.pass_name,
+        "dtype": subject.call.dtype,
+        "choice": str(entry.choice),
+        "speedup": facts.speedup.value,
+        "low": facts.speedup.low,
+        "high": facts.speedup.high,
+        "pytorch_seconds": facts.pytorch_seconds,
+        "ties": len(facts.ties),
+        "raced": facts.raced,
+        "inexact": len(facts.inexact),
+        "seconds": facts.budget_seconds,
+        "whole_seconds": time.perf_counter() - begin,
+    }
+
+
+def _measure_oracle(device: torch.device, subject: Subject) -> results.Row:
+    from convtime import compare
+    from convtime.conv.tuned.search import PYTORCH
+    from convtime.conv.tuned.tune import search_of
+
+    with search_of(subject, device, _limits(), {}) as (_source, search):
+        if search is None:
+            raise ValueError("PyTorch does not give this pass to cuDNN")
+        choice, _facts = search.run()
+        chosen = PYTORCH if choice == search.pytorchs or choice.backend == "pytorch" else choice
+        calls = _near_calls(search, str(chosen))
+        compared = compare(
+            calls,
+            check=None,
+            interference=False,
+            stop="budget",
+            budget=min(_ORACLE_SECONDS * len(calls), _LONGEST_ORACLE_SECONDS),
+        )
+    batches = next(iter(compared.measurements.values())).batches
+    halves = [
+        {
+            name: statistics.median(
+                seconds
+                for seconds, batch in zip(measured.seconds, batches, strict=True)
+                if batch % 2 == half
+            )
+            for name, measured in compared.measurements.items()
+        }
+        for half in (0, 1)
+    ]
+    oracle = min(halves[0], key=lambda name: halves[0][name])
+    return {
+        "oracle": oracle,
+        "choice": str(chosen),
+        "candidates": len(calls),
+        "regret": halves[1][str(chosen)] / halves[1][oracle] - 1,
+    }
+
+
+def _near_calls(search: Search, chosen: str) -> dict[str, Any]:
+    """Return the candidates that may be the fastest: a quick timing rules out the others."""
+    from convtime import time_op
+
+    calls = search.calls()
+    times = {name: time_op(call, quick=True).median for name, call in calls.items()}
+    least = min(times.values())
+    near = {name: call for name, call in calls.items() if times[name] <= _NEAR * least}
+    return {chosen: calls[chosen]} | near
+
+
+def _probe_process(device: torch.device, seed: str) -> results.Row:
+    from convtime.conv.tuned.tune import tune_pass
+
+    found = {}
+    for name, subject in [*_subjects(int(seed)).items()][:FLIP_PROBLEMS]:
+        entry = tune_pass(subject, device, _limits(), {})
+        if entry.facts is not None:
+            pytorch = entry.choice.backend == "pytorch"
+            found[name] = {
+                "choice": "PyTorch" if pytorch else str(entry.choice),
+                "ties": list(entry.facts.ties),
+            }
+    return {"problems": found}
+
+
+def _measure_replay(device: torch.device, subjects: list[Subject]) -> results.Row:
+    from convtime.conv.tuned.replay import replayed, replayed_elsewhere
+    from convtime.conv.tuned.tune import tune_pass
+    from convtime.core.provenance import provenance
+    from convtime.tuning.loading import load_plans
+    from convtime.tuning.plan_set import Plans
+
+    entries = [tune_pass(subject, device, _limits(), {}) for subject in subjects]
+    chosen = tuple(entry for entry in entries if entry.choice.backend == "cudnn")
+    plans = Plans(chosen, 0.01, provenance(device))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plans.json"
+        plans.save(path)
+        begin = time.perf_counter()
+        load_plans(path)
+        seconds = time.perf_counter() - begin
+    here, elsewhere = replayed(plans, device), replayed_elsewhere(plans, device)
+    repeatable = [entry.facts is not None and entry.facts.repeats for entry in chosen]
+    pairs = [*zip(here, elsewhere, repeatable, strict=True)]
+    return {
+        "plans": len(pairs),
+        "same_tags": sum(one.tag == other.tag != "" for one, other, _ in pairs),
+        "repeatable": sum(repeatable),
+        "same_bits": sum(one.bits == other.bits for one, other, repeats in pairs if repeats),
+        "load_seconds": seconds,
+    }
+
+
+def _measure_model(device: torch.device, batch: int, training: bool) -> results.Row:
+    import torch
+    from resnet50 import ResNet50
+
+    import convtime
+
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(0)
+    model = ResNet50().to(device, torch.float16)
+    model = model.to(memory_format=torch.channels_last).train(training)
+    x = torch.randn(batch, 3, 224, 224, device=device, dtype=torch.float16)
+    x = x.to(memory_format=torch.channels_last)
+
+    def step(model: Any) -> object:
+        if not training:
+            with torch.no_grad():
+                return model(x)
+        return model(x).float().sum().backward()
+
+    step(model)
+    passes = None if training else ("fprop",)
+    plans = convtime.tune(model, x, passes=passes, budget=0.6, knobs=False, confirm=False)
+    ours = copy.deepcopy(model)
+    convtime.nn.replace(ours, plans=plans)
+    compared = convtime.compare(
+        {"tuned": functools.partial(step, ours), "PyTorch": functools.partial(step, model)},
+        check=None,
+        budget=4.0,
+    )
+    ratio = compared.ratio("PyTorch", "tuned")
+    convtime.load_plans(None)
+    return {"speedup": ratio.value, "low": ratio.low, "high": ratio.high}
+
+
+def _make_cases(device: torch.device) -> dict[str, Measure]:
+    subjects = _subjects(SEED)
+    names = [*subjects]
+    cases: dict[str, Measure] = {
+        f"problem/{name}": functools.partial(_measure_problem, device, subjects[name])
+        for name in names[:PROBLEMS]
+    }
+    cases |= {
+        f"oracle/{name}": functools.partial(_measure_oracle, device, subjects[name])
+        for name in names[PROBLEMS : PROBLEMS + ORACLES]
+    }
+    for number in range(1, PROCESSES + 1):
+        cases[f"process {number}"] = functools.partial(
+            running.run_probe, "tune", "process", device, str(SEED), timeout=240
+        )
+    cases["replay"] = functools.partial(
+        _measure_replay, device, [subjects[name] for name in names[-REPLAYED:]]
+    )
+    for batch, training in ((1, False), (32, False), (32, True)):
+        how = "training" if training else "inference"
+        cases[f"end to end/ResNet-50, batch {batch}, {how}"] = functools.partial(
+            _measure_model, device, batch, training
+        )
+    return cases
+
+
+def main() -> None:
+    probes = {"process": _probe_process}
+    running.run_on_gpu("tune", __doc__, summarise, _make_cases, probes=probes)
+
+
+if __name__ == "__main__":
+    main()

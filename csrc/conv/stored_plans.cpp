@@ -1,0 +1,54 @@
+#include "conv/stored_plans.h"
+
+#include <utility>
+
+#include "conv/hasher.h"
+
+namespace convtime::conv {
+
+StoredPlans::Key StoredPlans::key_of(const Problem& problem, GpuKind gpu) {
+  Key key{problem, gpu};
+  key.problem.device = 0;
+  return key;
+}
+
+std::size_t StoredPlans::KeyHash::operator()(const Key& key) const {
+  Hasher hasher;
+  hasher.add(static_cast<std::int64_t>(ProblemHash{}(key.problem)));
+  hasher.add(key.gpu.architecture);
+  hasher.add(key.gpu.multiprocessors);
+  return hasher.hash();
+}
+
+std::shared_ptr<StoredPlan> StoredPlans::find(const Problem& problem, GpuKind gpu) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = plans_.find(key_of(problem, gpu));
+  return found == plans_.end() ? nullptr : found->second;
+}
+
+void StoredPlans::insert(const Problem& problem, GpuKind gpu, std::shared_ptr<StoredPlan> plan) {
+  const std::unique_lock lock(mutex_);
+  plans_.insert_or_assign(key_of(problem, gpu), std::move(plan));
+  size_ = plans_.size();
+}
+
+bool StoredPlans::erase(const Problem& problem, GpuKind gpu) {
+  const std::unique_lock lock(mutex_);
+  const bool erased = plans_.erase(key_of(problem, gpu)) > 0;
+  size_ = plans_.size();
+  return erased;
+}
+
+void StoredPlans::clear() {
+  const std::unique_lock lock(mutex_);
+  plans_.clear();
+  size_ = 0;
+}
+
+StoredPlans& stored_plans() {
+  // Never destroyed: threads may still run convolutions while the process ends.
+  static auto* const plans = new StoredPlans;
+  return *plans;
+}
+
+}  // namespace convtime::conv

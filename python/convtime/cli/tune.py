@@ -1,0 +1,125 @@
+"""`convtime tune`: choose cuDNN's plans for convolutions."""
+
+from __future__ import annotations
+
+import argparse
+
+from convtime.cli import arguments
+from convtime.cli.exit_codes import DONE
+from convtime.cli.layers import add_layer_options, groups_of, model_of
+from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.conv.call import FPROP, PASSES
+from convtime.conv.compare import build_layers
+from convtime.conv.tuned.tune import revalidated, tune
+from convtime.core.errors import InputError
+from convtime.core.files import check_writable
+from convtime.device.resolve import resolve_device
+from convtime.tuning.plan_set import Plans, read_plans
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Chooses the fastest plan of cuDNN for each convolution with convtime.tune, and writes the "
+        "choices to a file, which convtime.load_plans or CONVTIME_PLANS makes convtime's "
+        "convolutions use."
+    )
+    parser.set_defaults(run=_run)
+    add_layer_options(parser)
+    parser.add_argument(
+        "--backward",
+        action=argparse.BooleanOptionalAction,
+        help="choose for the gradients too (default: with --model)",
+    )
+    parser.add_argument("--device", help=arguments.DEVICE_HELP)
+    parser.add_argument(
+        "--budget",
+        type=arguments.seconds,
+        default=1.5,
+        metavar="SECONDS",
+        help="planned duration of the search for each pass (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workspace-limit", type=int, metavar="BYTES", help="largest workspace of a plan"
+    )
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="only plans that give the same bits in each run",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1.1,
+        help="largest error of a plan, relative to PyTorch's (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--save",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="add the plans to this file, which keeps those of other problems and GPUs",
+    )
+    parser.add_argument(
+        "--revalidate",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="instead of searching, check the plans of this file with the cuDNN that is installed, "
+        "and write those that are still faster",
+    )
+    add_outputs(parser, verbose=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    check_outputs(options)
+    for path in (options.save, options.revalidate):
+        if path is not None:
+            check_writable(path)
+    plans = _revalidated(options) if options.revalidate else _tuned(options)
+    if options.save:
+        plans.add_to(options.save)
+    deliver_result(
+        options,
+        lambda: plans.details() if options.verbose else str(plans),
+        plans.to_json,
+    )
+    return DONE
+
+
+def _revalidated(options: argparse.Namespace) -> Plans:
+    if options.problems or options.layers or options.model or options.save:
+        raise InputError(
+            "--revalidate checks the plans of its file; leave out problems, --layers, --model and "
+            "--save"
+        )
+    plans = revalidated(read_plans(options.revalidate))
+    plans.save(options.revalidate)
+    return plans
+
+
+def _tuned(options: argparse.Namespace) -> Plans:
+    device = resolve_device(options.device)
+    if device.type != "cuda":
+        raise InputError(f"tune needs a GPU, where cuDNN runs, got device {device}")
+    model = model_of(options, device)
+    backward = model is not None if options.backward is None else options.backward
+    chosen = {
+        "device": device,
+        "passes": PASSES if backward else (FPROP,),
+        "budget": options.budget,
+        "workspace_limit": options.workspace_limit,
+        "deterministic": options.deterministic,
+        "tolerance": options.tolerance,
+    }
+    if model is not None:
+        return tune(model.module, model.example, **chosen)
+    groups, _empty = groups_of(options, None, device)
+
+    def layers() -> None:
+        for group in groups:
+            for layer in group.layers:
+                _, module, x = build_layers(
+                    layer.problem, device, group.dtype, group.layout, seed=0
+                )
+                module(x)
+
+    return tune(layers, **chosen)

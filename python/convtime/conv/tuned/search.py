@@ -1,0 +1,363 @@
+"""Find the best way to compute one pass of a convolution: the candidates, and races among them.
+
+All choosing is done by :func:`convtime.race`. No device is used here: an engine source builds the
+candidates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any, Protocol
+
+import torch
+
+from convtime.conv.call import same_bits
+from convtime.conv.engines.prepared import error_of
+from convtime.core.errors import first_line
+from convtime.timing.compare import compare
+from convtime.timing.verdict import Ratio
+from convtime.tuning.plan_set import Choice, Facts, Layout
+from convtime.tuning.race import race
+from convtime.tuning.race_result import Race
+
+#: Name of PyTorch's own way among the candidates.
+PYTORCH = "PyTorch"
+_RUNS = 3  # whose bits are compared
+_SEARCHED = 2  # engines whose settings are varied
+_MOST_VALUES = 6  # of a setting that are tried at once
+_FIRST_SHARE = 0.5  # of the budget, for the race of what cuDNN lists
+_PAIR_SECONDS = 0.1
+_LEAST_SECONDS = 0.05
+_CONVERTED = 8  # engines of another layout that are tried
+
+
+class EngineSource(Protocol):
+    """What builds the engines of one pass; see ``_C.EnginePass``."""
+
+    @property
+    def result(self) -> torch.Tensor: ...
+    def in_layout(self, channels_last: bool) -> EngineSource: ...
+    def engines(self) -> list[dict[str, Any]]: ...
+    def build(self, tag: str) -> tuple[int, Callable[[], None]]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a search may use.
+
+    Attributes:
+        budget: Planned duration in seconds.
+        margin: Relative difference of times that counts as equal.
+        tolerance: Largest error of a candidate, relative to that of PyTorch's result.
+        workspace: Largest workspace in bytes; None for no limit.
+        repeatable: Whether candidates must give the same bits in each run.
+        knobs: Whether the settings of the fastest engines are varied.
+        layouts: Other layouts that are tried, with the cost of converting.
+    """
+
+    budget: float
+    margin: float
+    tolerance: float
+    workspace: int | None = None
+    repeatable: bool = False
+    knobs: bool = True
+    layouts: tuple[Layout, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Built:
+    run: Callable[[], None]
+    workspace_bytes: int
+    error: float | None
+    repeats: bool
+
+
+class Search:
+    """The search for one pass.
+
+    Attributes:
+        pytorchs: PyTorch's own engine; None before the search, or if it is not known.
+
+    Args:
+        source: builds the engines.
+        theirs: PyTorch's call, which returns its result.
+        exact: the result in float64; None if it is not known, and errors are not compared.
+        limits: see there.
+        follows_list: whether PyTorch takes the first engine of the list "instant" that runs.
+        options: options of the timings.
+        clock: time in seconds.
+    """
+
+    def __init__(
+        self,
+        source: EngineSource,
+        theirs: Callable[[], torch.Tensor],
+        exact: torch.Tensor | None,
+        limits: Limits,
+        *,
+        follows_list: bool,
+        options: Mapping[str, Any],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._sources: dict[Layout | None, EngineSource] = {None: source}
+        self._theirs = theirs
+        self._exact = exact
+        self._limits = limits
+        self._follows_list = follows_list
+        self._options = options
+        self._clock = clock
+        self._start = clock()
+        self._pytorch_error = error_of(theirs(), exact)
+        self.pytorchs: Choice | None = None
+        self._built: dict[Choice, _Built] = {}
+        self._ranges: dict[tuple[int, Layout | None], list[dict[str, int]]] = {}
+        self._inexact: dict[str, float] = {}
+        self._refused: dict[str, str] = {}
+
+    def run(self, only: Sequence[Choice] | None = None) -> tuple[Choice, Facts]:
+        """Search, and return the choice and what was found.
+
+        Args:
+            only: the candidates besides PyTorch's. Default: all that are listed.
+
+        Raises:
+            RuntimeError: PyTorch's call fails, or the GPU became unusable.
+        """
+        if only is None:
+            for layout in (None, *self._limits.layouts):
+                self._build_listed(layout)
+        for choice in only or ():
+            self._build(choice)
+        raced = self._race([None, *self._built], self._left() * _FIRST_SHARE)
+        if self._limits.knobs:
+            finalists = [*self._vary_settings(raced)]
+            if any(choice not in _choices(raced.ties) for choice in finalists):
+                names = [*finalists, *_choices(raced.ties)]
+                raced = self._race([None, *dict.fromkeys(names)], self._left())
+        return self._decide(raced)
+
+    def _source(self, layout: Layout | None) -> EngineSource:
+        if layout not in self._sources:
+            self._sources[layout] = self._sources[None].in_layout(layout == "channels_last")
+        return self._sources[layout]
+
+    def calls(self) -> dict[str, Callable[[], object]]:
+        """Return the candidates that were built, and PyTorch's, by name."""
+        return {PYTORCH: self._theirs} | {str(one): each.run for one, each in self._built.items()}
+
+    def _left(self) -> float:
+        return max(self._limits.budget - (self._clock() - self._start), _LEAST_SECONDS)
+
+    def _build_listed(self, layout: Layout | None) -> None:
+        source = self._source(layout)
+        tried = 0
+        for listed in source.engines():
+            choice = Choice.of_tag(listed["tag"], layout)
+            self._ranges[choice.engine or 0, layout] = listed["knob_ranges"]
+            why = listed["unsupported"] or listed["excluded"]
+            if why:
+                self._refused[str(choice)] = why.split("\n")[0].strip()
+                continue
+            if layout is not None and tried == _CONVERTED:
+                break
+            tried += 1
+            if self._build(choice, listed["workspace_bytes"]) and layout is None:
+                self._note_pytorchs(choice, listed["places"])
+
+    def _note_pytorchs(self, choice: Choice, places: Iterable[tuple[str, int]]) -> None:
+        listed = any(name == "instant" for name, _position in places)
+        if self._follows_list and self.pytorchs is None and listed:
+            self.pytorchs = choice
+
+    def _build(self, choice: Choice, listed_bytes: int | None = None) -> bool:
+        """Build and run a candidate; return whether it runs, whatever its error is."""
+        source = self._source(choice.layout)
+        try:
+            if self._is_too_large(choice, listed_bytes):
+                return False
+            workspace_bytes, run = source.build(choice.tag)
+            if self._is_too_large(choice, workspace_bytes):
+                return False
+            results = []
+            for _ in range(_RUNS):
+                source.result.fill_(float("nan"))  # an engine that writes nothing is not exact
+                run()
+                results.append(source.result.clone())
+            _synchronize(source.result)
+        except RuntimeError as error:  # also out of memory; others may run
+            _synchronize(source.result)  # raises if the GPU is unusable
+            self._refused[str(choice)] = first_line(error)
+            return False
+        inexact = error_of(results[0], self._exact)
+        repeats = all(same_bits(results[0], other) for other in results[1:])
+        if self._limits.repeatable and not repeats:
+            self._refused[str(choice)] = "its results are not repeatable"
+        elif inexact is not None and not inexact <= self._allowed_error():
+            self._inexact[str(choice)] = inexact
+        else:
+            self._built[choice] = _Built(run, workspace_bytes, inexact, repeats)
+        return True
+
+    def _is_too_large(self, choice: Choice, workspace_bytes: int | None) -> bool:
+        limit = self._limits.workspace
+        too_large = limit is not None and workspace_bytes is not None and workspace_bytes > limit
+        if too_large:
+            self._refused[str(choice)] = (
+                f"its workspace of {workspace_bytes} bytes is above the limit of {limit}"
+            )
+        return too_large
+
+    def _allowed_error(self) -> float:
+        return (self._pytorch_error or 0.0) * self._limits.tolerance
+
+    def _race(
+        self, choices: Sequence[Choice | None], seconds: float, first: Choice | None = None
+    ) -> Race:
+        """Race candidates; None is PyTorch's. Without `first`, that is preferred among ties."""
+        runs: dict[str, Callable[[], object]] = {}
+        for choice in choices:
+            if choice is None:
+                runs[PYTORCH] = self._theirs
+            elif choice != self.pytorchs or None not in choices:
+                runs[str(choice)] = self._built[choice].run
+        preferred = PYTORCH if first is None else str(first)
+        if len(runs) == 1:
+            return Race(PYTORCH, PYTORCH, (PYTORCH,), (PYTORCH,), self._limits.margin, {})
+        return race(
+            runs,
+            key=lambda name: (name != preferred, *self._preference(name)),
+            check=None,
+            margin=self._limits.margin,
+            budget=max(seconds, _LEAST_SECONDS),
+            progress=False,
+            **self._options,
+        )
+
+    def _preference(self, name: str) -> tuple[int, int, str]:
+        """Among ties: the smallest workspace, then the engine's number."""
+        choice = _choice_of(name)
+        if choice is None:
+            return 0, 0, ""
+        return self._built[choice].workspace_bytes, choice.engine or 0, name
+
+    def _vary_settings(self, raced: Race) -> Iterator[Choice]:
+        """Yield the best settings that are found for each of the fastest engines."""
+        starts: dict[tuple[int | None, Layout | None], Choice] = {}
+        for name in sorted(raced.alone, key=lambda name: raced.alone[name].median):
+            choice = self.pytorchs if name == PYTORCH else _choice_of(name)
+            if choice is not None and choice in self._built:
+                starts.setdefault((choice.engine, choice.layout), choice)
+        for start in [*starts.values()][:_SEARCHED]:
+            best = start
+            while self._left() > _LEAST_SECONDS:
+                others = [*self._built_neighbors(best)]
+                if not others:
+                    break
+                found = self._race([best, *others], self._left() / _SEARCHED, first=best)
+                winner = _choice_of(found.winner)
+                if winner is None or winner == best:
+                    break
+                best = winner
+            yield best
+
+    def _built_neighbors(self, choice: Choice) -> Iterator[Choice]:
+        for other in self._neighbors(choice):
+            if self._left() <= _LEAST_SECONDS:  # some engines compile a kernel for each
+                return
+            self._build(other)
+            if other in self._built:
+                yield other
+
+    def _neighbors(self, choice: Choice) -> Iterator[Choice]:
+        """Yield the choices that differ in one setting and were not tried before."""
+        for limits in self._ranges[choice.engine or 0, choice.layout]:
+            current = dict(choice.knobs).get(limits["knob"])
+            for value in _values_near(current, limits):
+                other = choice.with_knob(limits["knob"], value)
+                name = str(other)
+                if value != current and not (
+                    other in self._built or name in self._refused or name in self._inexact
+                ):
+                    yield other
+
+    def _decide(self, raced: Race) -> tuple[Choice, Facts]:
+        winner = _choice_of(raced.winner)
+        # PyTorch's own plan is pinned where it is known: a later release may choose another.
+        choice = winner or self.pytorchs or Choice("pytorch")
+        built = self._built.get(choice)
+        theirs, ours, speedup = self._pair(raced, winner)
+        return choice, Facts(
+            pytorch_tag=self.pytorchs.tag if self.pytorchs else "",
+            pytorch_seconds=theirs,
+            seconds=ours,
+            speedup=speedup,
+            error=built.error if built else self._pytorch_error,
+            pytorch_error=self._pytorch_error,
+            workspace_bytes=built.workspace_bytes if built else None,
+            repeats=built.repeats if built else self._repeats(),
+            raced=len(self._built),
+            ties=raced.ties,
+            inexact=tuple(self._inexact.items()),
+            refused=tuple(self._refused.items()),
+            budget_seconds=self._clock() - self._start,
+        )
+
+    def _pair(self, raced: Race, winner: Choice | None) -> tuple[float, float, Ratio]:
+        """Return PyTorch's time, the winner's, and the speedup."""
+        if winner is None:
+            alone = raced.measurement(PYTORCH) if PYTORCH in raced.alone else None
+            if alone is None:
+                pair = compare({PYTORCH: self._theirs, "": self._theirs}, **self._pair_options())
+                alone = pair.measurements[PYTORCH]
+            return alone.median, alone.median, Ratio(1.0, 1.0, 1.0)
+        name = raced.winner
+        last = raced.rounds[-1] if raced.rounds else None
+        if last is None or not {PYTORCH, name} <= {*last.measurements}:
+            # PyTorch's was dropped before: it took more than 1.5 times as long.
+            last = compare(
+                {name: self._built[winner].run, PYTORCH: self._theirs}, **self._pair_options()
+            )
+        theirs, ours = last.measurements[PYTORCH], last.measurements[name]
+        return theirs.median, ours.median, last.ratio(PYTORCH, name)
+
+    def _pair_options(self) -> dict[str, Any]:
+        return {
+            "check": None,
+            "interference": False,
+            "stop": "verdict",
+            "budget": _PAIR_SECONDS,
+            **self._options,
+        }
+
+    def _repeats(self) -> bool:
+        first = self._theirs()
+        return all(same_bits(first, self._theirs()) for _ in range(_RUNS - 1))
+
+
+def _choice_of(name: str) -> Choice | None:
+    """Return the choice whose text is a name; None for PyTorch's."""
+    if name == PYTORCH:
+        return None
+    tag, _, layout = name.partition(" in ")
+    return Choice.of_tag(tag, layout or None)  # type: ignore[arg-type]  # one of Layout
+
+
+def _choices(names: Iterable[str]) -> list[Choice]:
+    return [choice for name in names if (choice := _choice_of(name)) is not None]
+
+
+def _values_near(current: int | None, limits: Mapping[str, int]) -> list[int]:
+    """Return values of a setting, those next to the current one if there are many."""
+    step = max(limits["step"], 1)
+    values = range(limits["minimum"], limits["maximum"] + 1, step)
+    if len(values) <= _MOST_VALUES:
+        return [*values]
+    middle = limits["minimum"] if current is None else current
+    return sorted(sorted(values, key=lambda value: abs(value - middle))[: _MOST_VALUES // 2 + 1])
+
+
+def _synchronize(tensor: torch.Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

@@ -1,0 +1,1 @@
+"""Pages of results: one file of HTML, which needs no network."""

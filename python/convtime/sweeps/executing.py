@@ -1,0 +1,155 @@
+"""The workers of a run: this process, local processes, or those of the caller's executor."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import io
+import pickle
+import secrets
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future
+from typing import Any, Generic, Literal, Protocol
+
+import torch
+
+from convtime.core.errors import InputError, first_line, one_line
+from convtime.sweeps.local_pool import LocalPool, places
+from convtime.sweeps.plan import Point
+from convtime.sweeps.worker import (
+    Maker,
+    Report,
+    Worker,
+    check_alike,
+    describe,
+    machine_of,
+    visit,
+)
+
+#: What runs the points: None for this process, a number of local workers, or an executor.
+Workers = Executor | int | Literal["gpus"] | None
+
+
+class VisitPoint(Protocol[Point]):
+    """Measures a point; see :meth:`Worker.visit`."""
+
+    def __call__(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Crew(Generic[Point]):
+    """The workers of a run.
+
+    Attributes:
+        machine: the machine that all of them have.
+        executor: where they run.
+        visit: what they do.
+    """
+
+    machine: Mapping[str, Any]
+    executor: Executor
+    visit: VisitPoint[Point]
+
+    def submit(
+        self, point: Point, control: Point | None, *, is_last: bool
+    ) -> Future[Report[Point]]:
+        """Have a worker measure a point; arguments as for :meth:`Worker.visit`."""
+        return self.executor.submit(self.visit, point, control, is_last=is_last)
+
+
+class _ThisThread(Executor):
+    """Makes each call at once, in the thread that submits it."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@contextlib.contextmanager
+def crew_of(workers: Workers, maker: Maker[Point]) -> Iterator[Crew[Point]]:
+    """Yield the workers of a run. Local ones end afterwards, the caller's executor does not.
+
+    Raises:
+        InputError: the executor has another type, it cannot run convtime, or something that is
+            timed cannot be sent to it.
+    """
+    if workers is None:
+        worker = Worker(maker)
+        yield Crew(machine_of(maker.device), _ThisThread(), worker.visit)
+        return
+    requested = maker.axes.options.get("device")
+    if isinstance(workers, Executor):
+        executor: contextlib.AbstractContextManager[Executor] = contextlib.nullcontext(workers)
+        sent = _sent(maker)
+    else:
+        where = places(workers, requested)
+        sent = _sent(maker)
+        executor = LocalPool(where)
+    run = secrets.token_hex(8)
+    with executor as entered:
+        machine = _machine(entered, requested, run)
+        yield Crew(machine, entered, functools.partial(visit, sent, run, machine))
+
+
+def _machine(
+    executor: Executor, requested: torch.device | str | int | None, run: str
+) -> dict[str, Any]:
+    """Return the machine of the worker that answers first, which has the versions used here."""
+    try:
+        name, machine = executor.submit(describe, requested, run).result()
+    except InputError:
+        raise
+    except BrokenExecutor as error:
+        raise InputError(f"executor broke: {one_line(error)}") from error
+    except Exception as error:
+        raise InputError(
+            f"executor must run convtime, but its first call failed ({first_line(error)})"
+        ) from error
+    ours = machine_of(torch.device("cpu"))
+    both = {what: ours[what] for what in ("convtime", "torch")}
+    check_alike(name, machine, both, "in this process")
+    return machine
+
+
+class _Pickler(pickle.Pickler):
+    """Also rejects functions of an interactive session, which pickle sends as a mere name."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        is_interactive = not hasattr(sys.modules["__main__"], "__file__")
+        is_named = isinstance(obj, types.FunctionType | type)
+        if is_interactive and is_named and obj.__module__ == "__main__":
+            raise pickle.PicklingError(f"{obj.__qualname__} is defined interactively")
+        return NotImplemented
+
+
+def _pickled(value: object, what: str) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer).dump(value)
+    except Exception as error:  # whatever the value's own methods raise
+        raise InputError(
+            f"executor sends {what} to other processes, which is impossible ({first_line(error)}); "
+            "define its functions at the top level of a module"
+        ) from error
+    return buffer.getvalue()
+
+
+def _sent(maker: Maker[Any]) -> bytes:
+    """Pickle what the workers need; an error names the part that cannot be."""
+    if maker.axes.options.get("stream") is not None:
+        raise InputError(
+            "stream must be left out with executor, whose processes do not have it, got "
+            f"{maker.axes.options['stream']!r}"
+        )
+    for name, application in maker.applications.items():
+        _pickled(application.make, repr(name))
+    for axis, values in maker.axes.values.items():
+        for label, value in values.items():
+            _pickled(value, f"the value {label!r} of axis {axis!r}")
+    for option, value in maker.axes.options.items():
+        _pickled(value, f"option {option}")
+    return _pickled(maker, "this run")

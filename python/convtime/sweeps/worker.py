@@ -1,0 +1,212 @@
+"""What runs in a worker: points one after the other, the control in between, and its machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Generic
+
+import torch
+
+from convtime.core.cpu import written_cpus
+from convtime.core.errors import InputError, first_line, one_line
+from convtime.core.provenance import gpu_uuid, provenance
+from convtime.device.resolve import resolve_device
+from convtime.sweeps.application import Application
+from convtime.sweeps.axes import Axes
+from convtime.sweeps.plan import Point
+from convtime.timing.snippet import raised_by
+
+# A worker visits the control again after this many points, or after these seconds if that is
+# sooner. A control that takes long still gets no larger share of the time.
+_POINTS_BETWEEN_CONTROLS = 8
+_SECONDS_BETWEEN_CONTROLS = 180.0
+# Facts that distinguish machines with incomparable times.
+_MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker(Generic[Point]):
+    """Measures any point of a run; it can be sent to other processes.
+
+    Attributes:
+        applications: what is measured, by name.
+        axes: the values of the axes, and the options.
+    """
+
+    applications: Mapping[str, Application]
+    axes: Axes
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process that the run uses."""
+        return resolve_device(self.axes.options.get("device"))
+
+    def make(self, point: Point) -> Point:
+        """Return the point with its measurement, or with its error."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Report(Generic[Point]):
+    """What a worker did.
+
+    Attributes:
+        visits: the point that it was given, and visits of the control before and after it.
+        process: identifies the process, which is not part of results.
+    """
+
+    visits: tuple[Point, ...]
+    process: str
+
+
+class Worker(Generic[Point]):
+    """Measures points of a run in this process."""
+
+    def __init__(self, maker: Maker[Point]) -> None:
+        self._maker = maker
+        self.name = name_of_worker(maker.device)
+        self._process = f"{socket.gethostname()} {os.getpid()}"
+        self._points = 0  # since the last control
+        self._next_control = 0.0
+
+    def visit(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]:
+        """Measure a point, after the control if that is due.
+
+        Args:
+            point: the point.
+            control: the control; None to leave it out.
+            is_last: whether the worker gets no further point, so that the control follows.
+        """
+        visits = []
+        is_due = self._points >= _POINTS_BETWEEN_CONTROLS or time.monotonic() >= self._next_control
+        if control is not None and is_due:
+            visits.append(self._visit_control(control))
+        visits.append(self._made(point))
+        self._points += 1
+        if control is not None and is_last:
+            visits.append(self._visit_control(control))
+        return Report(tuple(visits), self._process)
+
+    def _visit_control(self, control: Point) -> Point:
+        start = time.monotonic()
+        made = self._made(control)
+        end = time.monotonic()
+        self._points = 0
+        self._next_control = end + max(
+            _SECONDS_BETWEEN_CONTROLS, _POINTS_BETWEEN_CONTROLS * (end - start)
+        )
+        return made
+
+    def _made(self, point: Point) -> Point:
+        made: Point = dataclasses.replace(self._maker.make(point), worker=self.name)  # type: ignore[type-var]
+        # Cached blocks of this point's sizes rarely fit the next point.
+        torch.cuda.empty_cache()
+        return made
+
+
+def name_of_worker(device: torch.device) -> str:
+    """Return what identifies a worker in results: its GPU, or its host and CPUs."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} {gpu_uuid(device)}"
+    return f"{socket.gethostname()} CPU {written_cpus(os.sched_getaffinity(0))}"
+
+
+def machine_of(device: torch.device) -> dict[str, Any]:
+    """Return the facts that must be the same for all points of a run."""
+    facts = provenance(device)
+    return {what: facts[what] for what in _MACHINE if facts[what] is not None}
+
+
+def describe(requested: torch.device | str | int | None, _run: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the machine of the worker that this process is.
+
+    Args:
+        requested: the run's device; None for the default.
+        _run: identifies the run, since Dask answers equal calls from its cache.
+    """
+    device = resolve_device(requested)
+    return name_of_worker(device), machine_of(device)
+
+
+def check_alike(
+    name: str, machine: Mapping[str, Any], expected: Mapping[str, Any], whose: str
+) -> None:
+    """Require that a worker's machine is as expected.
+
+    Args:
+        name: name of the worker.
+        machine: facts of its machine.
+        expected: facts that it must have.
+        whose: where the expected facts come from.
+
+    Raises:
+        InputError: a fact differs.
+    """
+    for what, value in expected.items():
+        if machine.get(what) != value:
+            raise InputError(
+                f"all workers must have the same {what}, got {machine.get(what)} on worker {name} "
+                f"and {value} {whose}"
+            )
+
+
+_busy = threading.Lock()  # held while this process measures a point for an executor
+_workers: dict[str, Worker[Any]] = {}  # of the latest run, by its identifier
+
+
+def visit(
+    sent: bytes, run: str, machine: Mapping[str, Any], point: Any, control: Any, *, is_last: bool
+) -> Report[Any]:
+    """Measure a point in a process of an executor.
+
+    Args:
+        sent: the pickled :class:`Maker`.
+        run: identifies the run.
+        machine: the machine that the run is on.
+        point: the point.
+        control: the control; None to leave it out.
+        is_last: as for :meth:`Worker.visit`.
+
+    Raises:
+        InputError: this process cannot be a worker of the run.
+    """
+    if not _busy.acquire(blocking=False):
+        raise InputError(
+            "executor must run one point at a time in each process, got several: they would "
+            "disturb each other's times; use processes instead of threads (Dask: "
+            "threads_per_worker=1)"
+        )
+    try:
+        if run not in _workers:
+            _workers.clear()
+            _workers[run] = _worker_of(sent, machine)
+        return _workers[run].visit(point, control, is_last=is_last)
+    finally:
+        _busy.release()
+
+
+def _worker_of(sent: bytes, machine: Mapping[str, Any]) -> Worker[Any]:
+    try:
+        maker = pickle.loads(sent)  # noqa: S301 (from the process that runs the sweep)
+    except Exception as error:
+        raise InputError(
+            f"workers must be able to import what they time, got {first_line(error)} on "
+            f"{socket.gethostname()}; define it in a module that is installed there"
+        ) from error
+    worker: Worker[Any] = Worker(maker)
+    everything = {what: machine.get(what) for what in _MACHINE}
+    check_alike(worker.name, machine_of(maker.device), everything, "on the first worker")
+    return worker
+
+
+def told(error: BaseException) -> str:
+    """Return why a point failed, in one line."""
+    if isinstance(error, InputError):
+        return one_line(error)
+    return raised_by(error) or first_line(error)
