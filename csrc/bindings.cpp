@@ -22,6 +22,7 @@
 #include "bindings_trace.h"
 #include "ops/timing/collective_watch.h"
 #include "ops/timing/cpu_pages.h"
+#include "timing/accord.h"
 #include "timing/callable.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
@@ -233,10 +234,15 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
   return std::make_unique<convtime::RotatingCallable>(std::move(copies), std::move(rotation));
 }
 
-constexpr char kCollectiveRefused[] =
-    "the call uses torch.distributed in a process group of several ranks, and each rank would "
-    "decide by itself how often to call it: time the computation without communication, or in a "
-    "group of one rank";
+/// A call communicates with other ranks, and each rank would decide by itself how often to call it.
+class CollectiveRefused final : public std::invalid_argument {
+ public:
+  CollectiveRefused()
+      : std::invalid_argument(
+            "the call uses torch.distributed in a process group of several ranks, and each rank "
+            "would decide by itself how often to call it: use time_op or compare, which all ranks "
+            "call together, or leave out the communication") {}
+};
 
 /// Refuses calls that communicate with other ranks, because each rank decides independently how
 /// often it calls. It throws after the first call, which every rank makes, with the same message on
@@ -253,7 +259,7 @@ class OfOneRank final : public convtime::ForwardingCallable {
     watch();  // graphs are captured without a preparation
     ForwardingCallable::call();
     if (watch_.has_value() && watch_->seen()) {
-      throw std::invalid_argument(kCollectiveRefused);
+      throw CollectiveRefused();
     }
   }
   void settle() override {
@@ -271,6 +277,38 @@ class OfOneRank final : public convtime::ForwardingCallable {
 
   std::optional<convtime::ops::CollectiveWatch> watch_;
   bool settled_ = false;
+};
+
+/// An accord whose functions are methods of a Python object.
+class PythonAccord final : public convtime::Accord {
+ public:
+  /// `accord` must outlive this object: options are copied without the GIL.
+  explicit PythonAccord(py::handle accord) : accord_(accord) {}
+
+  double begin(double tick_seconds) override {
+    return accord_.attr("begin")(tick_seconds).cast<double>();
+  }
+  std::size_t rounds(std::size_t proposed) override {
+    return accord_.attr("rounds")(proposed).cast<std::size_t>();
+  }
+  void release() override { accord_.attr("release")(); }
+  void share(convtime::SharedBatch& batch) override {
+    const py::dict all = accord_.attr("share")(py::dict(
+        py::arg("seconds") = batch.seconds, py::arg("fault") = batch.fault,
+        py::arg("held") = batch.held, py::arg("hold_given_up") = batch.hold_given_up,
+        py::arg("unordered") = batch.unordered, py::arg("elapsed_seconds") = batch.elapsed_seconds,
+        py::arg("time_is_up") = batch.time_is_up));
+    batch.seconds = all["seconds"].cast<std::vector<std::vector<double>>>();
+    batch.fault = all["fault"].cast<std::string>();
+    batch.held = all["held"].cast<bool>();
+    batch.hold_given_up = all["hold_given_up"].cast<bool>();
+    batch.unordered = all["unordered"].cast<bool>();
+    batch.elapsed_seconds = all["elapsed_seconds"].cast<double>();
+    batch.time_is_up = all["time_is_up"].cast<bool>();
+  }
+
+ private:
+  py::handle accord_;
 };
 
 convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
@@ -294,7 +332,8 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
                          bool warmup_steady, double max_steady_seconds, const std::string& stop,
                          std::size_t min_samples, std::size_t max_samples, double budget,
                          double tolerance, double margin, double first_batch_seconds,
-                         double seconds_left, const py::object& on_batch) {
+                         double seconds_left, const py::object& on_batch,
+                         const py::object& accord) {
   std::vector<std::unique_ptr<convtime::RotatingCallable>> callables;
   std::vector<std::unique_ptr<OfOneRank>> refusing;
   std::vector<convtime::Callable*> pointers;
@@ -328,6 +367,10 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
   options.stop.first_batch_seconds = first_batch_seconds;
   options.hooks = python_hooks();
   options.supervision = supervision(seconds_left, on_batch);
+  PythonAccord python_accord(accord);
+  if (!accord.is_none()) {
+    options.supervision.accord = &python_accord;
+  }
   convtime::Timing timing;
   try {
     timing = convtime::time_candidates(pointers, options);
@@ -354,7 +397,7 @@ class OfOneRankContext {
     const bool seen = watch_->seen();
     watch_.reset();
     if (seen && raised.is_none()) {
-      throw std::invalid_argument(kCollectiveRefused);
+      throw CollectiveRefused();
     }
   }
 
@@ -442,8 +485,13 @@ PYBIND11_MODULE(_C, module) {
              py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
              py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
              py::arg("tolerance"), py::arg("margin"), py::arg("first_batch_seconds"),
-             py::arg("seconds_left"), py::arg("on_batch"));
+             py::arg("seconds_left"), py::arg("on_batch"), py::arg("accord") = py::none());
   py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
+  py::register_exception<CollectiveRefused>(module, "CollectiveRefused", PyExc_ValueError);
+  py::class_<convtime::ops::CollectiveStamps>(module, "CollectiveStamps")
+      .def(py::init())
+      .def("count", &convtime::ops::CollectiveStamps::count)
+      .def("take", &convtime::ops::CollectiveStamps::take);
   module.def("cuda_available", &convtime::cuda_available);
   py::class_<OfOneRankContext>(module, "OfOneRank")
       .def(py::init())

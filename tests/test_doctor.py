@@ -21,6 +21,7 @@ from convtime.device.state import CpuState, GpuState
 from convtime.health import doctor
 from convtime.health.examination import Examination, KnownDuration, OperationTiming
 from convtime.health.findings import find
+from convtime.health.survey import Survey, survey
 from convtime.timing.condition import Condition
 from convtime.timing.measurement import Ceilings
 
@@ -383,3 +384,64 @@ def test_on_a_gpu_each_method_is_checked():
         assert event[name] == pytest.approx(median, rel=0.3, abs=0.5e-6)
     json.dumps(seen.to_dict(), allow_nan=False)
     assert convtime.ceilings("cuda") == seen.ceilings
+
+
+def surveyed(gpu, monkeypatch, **answers) -> Survey:
+    """All GPUs, which are one, with NVML's answers."""
+    usual = {
+        "Name": "NVIDIA H200",
+        "EccMode": [1, 1],
+        "TotalEccErrors": lambda *_: 0,
+        "CurrPcieLinkWidth": 16,
+        "MaxPcieLinkWidth": 16,
+        "MaxClockInfo": lambda _: 1980,
+        "CurrPcieLinkGeneration": 1,
+        "MaxPcieLinkGeneration": 5,
+        "NvLinkState": lambda link: 1 if link < 18 else gpu.NVMLError_InvalidArgument(),
+    }
+    for name, answer in {**usual, **answers}.items():
+        monkeypatch.setitem(gpu.answers, name, answer)
+    monkeypatch.setattr("convtime.health.survey.provenance", lambda _device: {})
+    return survey()
+
+
+def test_all_gpus_and_links_are_surveyed(gpu, monkeypatch) -> None:
+    seen = surveyed(gpu, monkeypatch)
+    assert seen.passed
+    assert Survey.from_dict(seen.to_dict()) == seen
+    printed = str(seen)
+    for text in ("NVIDIA H200", "16 of 16 lanes", "generation 1 of 5", "18 of 18 active", "41 °C"):
+        assert text in printed
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "word"),
+    [
+        ({"CurrPcieLinkWidth": 8}, "failed", "8 of 16 lanes"),
+        ({"TotalEccErrors": lambda *_: 3}, "failed", "3 uncorrectable"),
+        ({"CurrentClocksEventReasons": 0x40}, "failed", "hw_thermal_slowdown"),
+        ({"NvLinkState": lambda link: int(link != 5)}, "advice", "links are inactive: 5"),
+    ],
+)
+def test_a_survey_finds_what_is_wrong(gpu, monkeypatch, answers, status, word) -> None:
+    seen = surveyed(gpu, monkeypatch, **answers)
+    (wrong,) = [finding for finding in seen.findings if finding.status != "ok"]
+    assert (wrong.status, word in wrong.message) == (status, True)
+    assert seen.passed is (status == "advice")
+
+
+def test_a_gpu_unlike_its_siblings_is_named(gpu, monkeypatch) -> None:
+    (first,) = surveyed(gpu, monkeypatch).gpus
+    slower = dataclasses.replace(first, device="cuda:1", max_sm_clock_hz=1.5e9)
+    seen = Survey((first, slower, dataclasses.replace(first, device="cuda:2")), {})
+    (found,) = [finding for finding in seen.findings if finding.status != "ok"]
+    assert found.check == "cuda:1 siblings"
+    assert "1500 MHz" in found.message
+
+
+def test_a_survey_needs_a_gpu_and_nothing_else(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["doctor", "--all"]) == 2
+    assert "PyTorch finds none" in capsys.readouterr().err
+    assert cli.main(["doctor", "--all", "--device", "cpu"]) == 2
+    assert "leave out --device" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_every_type_has_an_earlier_file_or_is_new() -> None:
     earlier = {path.stem.removesuffix("File") for path in EARLIER}
     new = {
         *("Baseline", "ComparisonTable", "Energy", "EngineTable", "History", "PeakMemory", "Plans"),
-        *("Proof", "Race", "Upgrade"),
+        *("Proof", "Race", "Survey", "Upgrade"),
     }
     assert TYPES.keys() - earlier == new
 

@@ -54,7 +54,7 @@ import dataclasses, random
 import pytest
 import convtime
 from convtime.timing.host_reading import HostReading
-from convtime.timing import compare, time_op
+from convtime.timing import together
 
 FACTOR = float(os.environ.get("FACTOR", "1"))
 # Of a process of its own that runs tests again.
@@ -62,7 +62,7 @@ AGAIN = float(os.environ.get("FACTOR_AGAIN", os.environ.get("FACTOR", "1")))
 
 @pytest.fixture(autouse=True)
 def written_times(monkeypatch, request):
-    real = time_op.measure
+    real = together.measure
     factor = AGAIN if request.config.option.convtime_again else FACTOR
     spread = float(os.environ.get("SPREAD", "0.01"))
 
@@ -88,8 +88,7 @@ def written_times(monkeypatch, request):
             for f, one in zip(own, found)
         ]
 
-    for module in (time_op, compare):
-        monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(together, "measure", measure)
 
 def test_slow(time_op):
     assert len(time_op(int).seconds) == 60

@@ -1,102 +1,346 @@
-"""Calls that talk to other ranks are refused on each of them, in the same words."""
+"""Ranks of a process group measure together, agree on each decision, and fail together."""
 
 from __future__ import annotations
 
-import socket
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from convtime import time_op
+import convtime
+from convtime import InputError, time_op
+from convtime.distributed.clocks import CommonClock, Offset, bounded
+from convtime.distributed.failure import Failure, is_of_communication
+from convtime.distributed.marks import EventMarks
+from convtime.distributed.meeting import behind
+from convtime.distributed.results import _bandwidth, _communication, _slower
+from convtime.timing.activity import DeviceActivity
+from convtime.timing.ranks import Collective, RankTimes
+from tests.helpers.measurements import make
 
-TIMEOUT_SECONDS = 120
+CASES = Path(__file__).parent / "helpers" / "rank_cases.py"
+PATIENCE = 240
 
-RANK = """
-import datetime, json, sys, warnings
-import torch, torch.distributed as dist
-import torch.distributed._functional_collectives as functional
-from convtime import compare, time_op
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="torch has no Gloo"
+)
 
-warnings.simplefilter("ignore")
-x = torch.ones(100)
+Found = dict[str, list[dict[str, Any]]]
 
-def run(rank, world_size, port):
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size,
-        timeout=datetime.timedelta(seconds=30),
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    """What came of each rank, by case."""
+    done = subprocess.run(
+        [sys.executable, str(CASES)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
     )
-    layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    calls = {
-        "all_reduce": lambda: dist.all_reduce(x),
-        "backward": lambda: layer(torch.ones(2, 4)).sum().backward(),
-        "functional": lambda: functional.all_reduce(x, "sum", dist.group.WORLD).sum(),
-        "send": lambda: dist.send(x, 1) if rank == 0 else dist.recv(x, 0),
+    assert done.returncode == 0, done.stderr
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.fixture(scope="module")
+def both(found: Found) -> list[dict[str, Any]]:
+    """What two ranks measured."""
+    assert [each["text"] for each in found["measures"]] == ["", ""]
+    return [each["value"] for each in found["measures"]]
+
+
+def test_ranks_make_the_same_calls_and_have_the_same_samples(both) -> None:
+    assert both[0]["calls"] == both[1]["calls"] > 10
+    for name in ("all_reduce", "late", "ddp"):
+        assert both[0][name]["seconds"] == both[1][name]["seconds"]
+        first, second = (each[name]["ranks"] for each in both)
+        assert {**first, "rank": 1} == second
+        own = [each["seconds"] for each in first["ranks"]]
+        assert np.max(own, axis=0).tolist() == both[0][name]["seconds"]
+    assert both[0]["compared"] == both[1]["compared"]
+    assert both[0]["compared"]["ratio"] > 1.2
+    assert "agreed" in both[0]["compared"]["same_result"]
+    assert "agreed" in both[0]["compared"]["interference"]
+
+
+def test_a_late_rank_is_seen_and_named(both) -> None:
+    late = both[0]["late"]["ranks"]
+    assert np.median(late["skew_seconds"]) == pytest.approx(500e-6, abs=100e-6)
+    assert np.median(late["ranks"][0]["waiting_seconds"]) > np.median(
+        late["ranks"][1]["waiting_seconds"]
+    )
+    slow = both[0]["slow"]["ranks"]
+    (sentence,) = slow["slower"]
+    assert sentence.startswith("rank 1")
+    assert "slower" in both[0]["slow"]["printed"]
+    # The last arrival and not the first begins the transfer.
+    whole = np.array(both[0]["slow"]["seconds"])
+    assert np.median(whole - slow["transfer_seconds"]) > 4e-3
+    assert "arrived" in slow["bandwidth_reason"]
+    assert slow["bus_bandwidth"] is None
+
+
+def test_calls_and_results_are_described(both) -> None:
+    sizes = {
+        "all_reduce": 262144,
+        "all_gather": 8192,
+        "reduce_scatter": 4096,
+        "broadcast": 4096,
+        "send": 4096,
+        "all_to_all": 2048,
+        "ddp": 4 * (64 * 64 + 64),
     }
-    said = {}
-    for name, call in calls.items():
-        if world_size == 1 and name == "send":
-            continue
-        try:
-            said[name] = time_op(call, max_samples=10, stop="count").stop_reason
-        except ValueError as error:
-            said[name] = str(error)
-    try:
-        second = {"relu": lambda: torch.relu(x), "all_reduce": lambda: dist.all_reduce(x)}
-        compared = compare(second, check=None, max_samples=10)
-        said["second candidate"] = "compared"
-    except ValueError as error:
-        said["second candidate"] = str(error)
-    time_op(torch.relu, x, max_samples=10, stop="count")  # without communication: is timed
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    print(json.dumps([said, total.item()]))
-    dist.destroy_process_group()
-
-rank, alone, together = map(int, sys.argv[1:])
-run(0, 1, alone)
-run(rank, 2, together)
-"""
+    for name, nbytes in sizes.items():
+        (collective,) = both[0][name]["ranks"]["collectives"]
+        kind = "all_reduce" if name == "ddp" else name
+        assert collective == {"kind": kind, "nbytes": nbytes, "ranks": 2}
+        assert both[0][name]["again"]
+    assert "2 operations" in both[0]["twice"]["ranks"]["arrivals_reason"]
+    assert not both[0]["twice"]["ranks"]["transfer_seconds"]
+    assert "barrier" in both[0]["barrier"]["ranks"]["bandwidth_reason"]
+    details = both[0]["all_reduce"]["details"]
+    assert all(word in details for word in ("arrival skew", "transfer", "rank 1:", "one machine"))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def test_calls_without_communication_are_of_one_rank(both) -> None:
+    assert all(each["local"] and each["only one"] and each["afterwards"] for each in both)
 
 
-def outputs() -> list[list[str]]:
-    """What each of two processes prints, as the only rank and then as one of two."""
-    together = free_port()
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(free_port()), str(together)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+def test_bad_input_is_one_sentence_on_every_rank(both, found: Found) -> None:
+    first, second = (each["refused"] for each in both)
+    for name in ("quick", "warmup", "regime", "verdict", "over", "options", "names"):
+        assert first[name] == second[name]
+        assert first[name][0] in ("InputError", "ValueError")
+    assert "CollectiveRefused" in first["race"][1]
+    assert "budget, got '1' on rank 0 and '2' on rank 1" in first["options"][1]
+    assert "candidates" in first["names"][1]
+    assert "rank 1" in first["one rank"][1]
+    assert "budget must be" in first["one rank"][1]
+    assert "budget must be" in second["one rank"][1]
+    outside = found["subgroup"][1]["value"]["outside"]
+    assert outside[0] == "InputError"
+    assert "without rank 1" in outside[1]
+    with pytest.raises(InputError, match="torchrun"):
+        time_op(torch.relu, torch.ones(1), group=object())  # type: ignore[arg-type]
+
+
+def test_the_group_is_that_of_the_call(found: Found) -> None:
+    first, _, last = (each["value"] for each in found["subgroup"])
+    assert first["seconds"] == last["seconds"]
+    assert [each["global_rank"] for each in first["ranks"]["ranks"]] == [0, 2]
+
+
+def test_clocks_of_machines_are_compared_through_the_store(found: Found) -> None:
+    ranks = found["other clock"]
+    if ranks[0]["error"] == "OSError":
+        if os.environ.get("FAIL_WITHOUT_UNSHARE") == "1":
+            pytest.fail(ranks[0]["text"])
+        pytest.skip("no permission for a time namespace")
+    first, second = (each["value"] for each in ranks)  # whose clocks are 1000 s apart
+    seen = first["ranks"]
+    assert 1e-7 < seen["clock_uncertainty"] < 0.01
+    assert "exchanged" in seen["clock_reason"]
+    allowed = 100e-6 + 2 * seen["clock_uncertainty"]
+    assert np.median(seen["skew_seconds"]) == pytest.approx(500e-6, abs=allowed)
+    assert first["seconds"] == second["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("raise at 1", "rank 1 raised ValueError: planted"),
+        ("exit at 20", "rank 1 exited with code 7"),
+        ("kill at 20", "ended without a word"),
+        ("hang at 20", "rank 1 did not come as far"),
+    ],
+)
+def test_a_failure_ends_the_measurement_everywhere_and_names_the_rank(
+    found: Found, case: str, reason: str
+) -> None:
+    first, second = found[case]
+    kind, text, seconds, usual = first["value"]
+    assert kind == "RankError"
+    assert text.startswith("rank 1 ")
+    assert reason in text
+    assert "destroy_process_group" in text
+    assert float(seconds) < (2.5 if "hang" in case else 15)
+    assert usual == "0:00:30"  # Gloo's timeout is again as it was
+    if case == "raise at 1":
+        assert second["value"][:2] == ["ValueError", "planted"]
+    if case == "exit at 20":
+        assert second["error"] == "SystemExit"
+    if case == "hang at 20":  # it was sleeping, and is woken
+        assert second["value"][:2] == [kind, text]
+
+
+def test_a_rank_that_does_not_take_part_is_named(found: Found) -> None:
+    kind, text = found["absent"][0]["value"]
+    assert kind == "RankError"
+    assert "rank 1 did not take part within timeout=0.8 s" in text
+
+
+def test_round_trips_bound_an_offset_from_both_sides() -> None:
+    # The other clock is 1000 ahead; its stamp is early in one trip, late in the other.
+    offset = bounded([(0, 400, 1010), (1000, 1400, 2390)])
+    assert offset.nanoseconds == 1000
+    assert offset.uncertainty == pytest.approx(10e-9, abs=2e-7)
+    clock = CommonClock(Offset(0, 100.0, 1e-6), Offset(1000, 200.0, 3e-6))
+    assert clock.common(500) == 650
+    assert clock.uncertainty == 3e-6
+
+
+def test_errors_of_communication_may_be_of_another_rank() -> None:
+    assert is_of_communication(RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed"))
+    assert is_of_communication(dist.DistBackendError("NCCL error"))
+    assert not is_of_communication(ValueError("gloo"))
+    assert not is_of_communication(RuntimeError("shape mismatch"))
+    failure = Failure("late", None, "did not answer", True)
+    assert Failure.from_json(failure.to_json()) == failure
+    assert "could not be determined" in str(failure.error("aborted"))
+
+
+def test_the_rank_that_is_behind_is_found_in_steps_calls_and_collectives() -> None:
+    assert "before a step" in behind((3, 9, 9), (4, 9, 9))
+    assert "in call 9, which others have ended" in behind((4, 8, 9), (4, 9, 9))
+    assert "before an operation" in behind((4, 9, 9), (4, 9, 10))
+    assert not behind((4, 9, 9), (4, 9, 9))
+
+
+def test_bandwidths_are_those_of_nccl_tests() -> None:
+    # doc/PERFORMANCE.md of nccl-tests, for 4 ranks.
+    factors = {
+        "all_reduce": 1.5,
+        "reduce_scatter": 0.75,
+        "all_gather": 0.75,
+        "all_to_all": 0.75,
+        "broadcast": 1,
+        "reduce": 1,
+        "send": 1,
+        "recv": 1,
+        "barrier": None,
+    }
+    for kind, factor in factors.items():
+        assert Collective(kind, 1, 4).bus_factor == factor
+    skew, transfer = np.full(10, 1e-6), np.full(10, 1e-3)
+    reduced = [Collective("all_reduce", 1_000_000, 4)]
+    assert _bandwidth(reduced, skew, transfer, 0.0) == (pytest.approx(1e9), "")
+    late, reason = _bandwidth(reduced, np.full(10, 2e-4), transfer, 0.0)
+    assert late is None
+    assert "200.0 µs apart" in reason
+
+
+def activity(name: str, seconds: float, stream: int) -> DeviceActivity:
+    return DeviceActivity(
+        kind="kernel",
+        name=name,
+        grid=(1, 1, 1),
+        block=(1, 1, 1),
+        registers_per_thread=1,
+        shared_memory_bytes=0,
+        bytes=0,
+        seconds=(seconds,) * 10,
+        streams=(stream,),
+    )
+
+
+def test_hidden_communication_is_what_kernels_overlap() -> None:
+    kernels = (
+        activity("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 5e-3, 20),
+        activity("gemm", 3e-3, 7),
+        activity("gemm", 4e-3, 7),
+    )
+    # 12 ms of work took 9 ms: 3 ms of it ran at the same time.
+    nine = (9e-3,) * 10
+    measured = make(name="step", seconds=nine, busy_seconds=nine, activities=kernels)
+    known, communicating, computing, reason = _communication(measured, True)
+    assert known is not None
+    assert communicating == pytest.approx([5e-3] * 10)
+    assert (known.seconds, known.exposed, known.hidden) == pytest.approx((5e-3, 2e-3, 3e-3))
+    assert computing == pytest.approx([7e-3] * 10)
+    assert not reason
+    several = (*kernels, activity("copy", 1e-3, 8))
+    measured = make(name="step", seconds=nine, busy_seconds=nine, activities=several)
+    known, _, _, reason = _communication(measured, True)
+    assert known is None
+    assert "several streams" in reason
+    assert "CPU" in _communication(measured, False)[3]
+
+
+def test_a_slower_gpu_is_named_with_what_differs() -> None:
+    def rank(number: int, computing: float, clock_hz: float) -> RankTimes:
+        random = np.random.default_rng(number)
+        return RankTimes(
+            rank=number,
+            global_rank=number,
+            process="process 1 on a",
+            device=f"cuda:{number}",
+            device_name="H200",
+            gpu_uuid=None,
+            seconds=(1e-3,) * 50,
+            computing_seconds=tuple(computing + 1e-6 * random.random(50)),
+            state=convtime.ClockReading(0.0, clock_hz, None, None, None, ("sw_power_cap",)),
         )
-        for rank in range(2)
-    ]
-    try:
-        found = [rank.communicate(timeout=TIMEOUT_SECONDS) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), found
-    return [out.splitlines()[-2:] for out, _ in found]
+
+    measured = make(name="step", seconds=(1e-3,) * 50)
+    same = [rank(0, 5e-4, 1.98e9), rank(1, 5e-4, 1.98e9)]
+    assert not _slower(same, measured)
+    (sentence,) = _slower([*same, rank(2, 6e-4, 1.5e9)], measured)
+    assert sentence.startswith("rank 2 (cuda:2")
+    assert "1500 MHz" in sentence
+    assert "sw_power_cap" in sentence
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no distributed")
-def test_every_rank_refuses_communication_in_the_same_words_and_goes_on() -> None:
-    (alone, first), (_, second) = outputs()
-    assert first == second  # word for word
-    assert first.count("torch.distributed") == 5
-    assert first.endswith("2.0]")
-    # A single rank waits for nobody.
-    assert "torch.distributed" not in alone
-    assert alone.count("max_samples") == 3
+class FakeEvent:
+    """An event of a device whose clock is the test's."""
+
+    clock = 0.0
+
+    def record(self) -> None:
+        self.milliseconds = 1e3 * FakeEvent.clock
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return other.milliseconds - self.milliseconds
 
 
-def test_without_ranks_nothing_is_refused() -> None:
-    assert time_op(torch.relu, torch.ones(4), max_samples=10, stop="count").median > 0
+def test_events_are_related_to_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(100_000, 10_000_000, 4_000))
+    monkeypatch.setattr("convtime.distributed.marks.now", lambda: next(times))
+    marks = EventMarks(FakeEvent)
+    marks.begin()
+    FakeEvent.clock += 1e-3
+    (found,) = marks.times([marks.mark()])
+    # Each reading took 4 µs: the first event is 2 µs after the host's first time.
+    assert found == pytest.approx(102_000 + 1e6)
+    assert marks.uncertainty == pytest.approx(2e-6 + 0.5e-6)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA devices")
+def test_two_gpus_measure_an_all_reduce_as_nccl_takes() -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node=2", str(CASES.parent / "gpu_ranks.py")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for nbytes, (transfer, events, bus) in told["all_reduce"].items():
+        assert transfer == pytest.approx(events, rel=0.1, abs=5e-6), nbytes
+        assert bus == pytest.approx(int(nbytes) / transfer, rel=0.05)
+    assert told["communication"]["seconds"] > 0
+    assert told["skew"] == pytest.approx(1e-3, rel=0.05, abs=2 * told["uncertainty"])
+    assert len(set(told["uuids"])) == 2

@@ -128,9 +128,9 @@ RoundLoad BatchRunner::round_load() const {
   return {candidates_.size(), sees_all_launches_ ? round_.launches : 0, round_.host_seconds};
 }
 
-Batch BatchRunner::run(std::size_t rounds) {
+Batch BatchRunner::run(std::size_t rounds, const std::function<void()>& before_release) {
   const Schedule schedule = shuffle_rounds(rounds);
-  const Issue issued = issue(schedule, rounds);
+  const Issue issued = issue(schedule, rounds, before_release);
   Batch batch = collect(schedule, issued);
   if (batch.held) {
     learn_cost(batch, rounds);
@@ -172,7 +172,8 @@ double BatchRunner::seconds_to_hold(std::size_t rounds) const {
                                        kHoldExtraSeconds);
 }
 
-BatchRunner::Issue BatchRunner::issue(const Schedule& schedule, std::size_t rounds) {
+BatchRunner::Issue BatchRunner::issue(const Schedule& schedule, std::size_t rounds,
+                                      const std::function<void()>& before_release) {
   Issue issue;
   issue.hold_seconds = seconds_to_hold(rounds);
   Release release(hold_);
@@ -190,6 +191,9 @@ BatchRunner::Issue BatchRunner::issue(const Schedule& schedule, std::size_t roun
     probe_->finish();
   }
   issue.seconds = now_seconds() - issue.start;
+  if (hold_ != nullptr && before_release) {
+    before_release();
+  }
   issue.held = release();
   return issue;
 }

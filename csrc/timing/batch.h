@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <random>
 #include <span>
@@ -62,8 +63,9 @@ class BatchRunner {
     return static_cast<double>(rounds) * round_.wall_seconds;
   }
 
-  /// Run a batch. Each round calls every candidate once, in a random order.
-  Batch run(std::size_t rounds);
+  /// Run a batch. Each round calls every candidate once, in a random order. If the queue is held,
+  /// `before_release` is called before it is released.
+  Batch run(std::size_t rounds, const std::function<void()>& before_release = {});
 
   /// Call after the candidates' first calls; returns how many more calls it made.
   std::size_t settle() { return timer_.settle(candidates_); }
@@ -84,7 +86,8 @@ class BatchRunner {
 
   Schedule shuffle_rounds(std::size_t rounds);
   double seconds_to_hold(std::size_t rounds) const;
-  Issue issue(const Schedule& schedule, std::size_t rounds);
+  Issue issue(const Schedule& schedule, std::size_t rounds,
+              const std::function<void()>& before_release);
   Batch collect(const Schedule& schedule, const Issue& issue);
   RoundLoad round_load() const;
   void learn_cost(const Batch& batch, std::size_t rounds);

@@ -136,6 +136,7 @@ class Sampler::Run {
         hooks_(sampler.hooks_),
         calibrate_(sampler.calibrate_),
         supervision_(sampler.supervision_),
+        accord_(supervision_.accord),
         batches_(candidates, sampler.timer_, sampler.hold_, sampler.probe_, sampler.hooks_) {
     result_.candidates.resize(candidates.size());
     result_.warmup_calls = earlier.count;
@@ -171,15 +172,26 @@ class Sampler::Run {
   std::vector<std::size_t> undisturbed_rounds();
   void part_disturbed();
 
+  void expect_overhead(bool held);
   void run_batch(std::size_t rounds, SampledRounds& series);
+  Batch run_shared(std::size_t rounds);
   void throw_away(std::string fault);
   void tell(BatchRecord record, const Batch& batch, std::string fate) const;
   double idle();
   void load(double seconds);
   BatchFate judge(const Batch& batch, double idle_clock_hz) const;
 
-  /// Return the seconds of a clock that stops while the device idles for the regime.
-  double working_clock() const { return now_seconds() - regime_.idle_seconds(); }
+  /// Return the seconds of a clock that stops while the device idles for the regime. With an
+  /// accord, it shows the same time in all processes: that of the last batch.
+  double working_clock() const {
+    return accord_ == nullptr ? now_seconds() - regime_.idle_seconds() : shared_clock_;
+  }
+  bool time_is_up() const {
+    return accord_ == nullptr ? supervision_.deadline.passed() : shared_time_is_up_;
+  }
+  std::size_t agreed(std::size_t rounds) const {
+    return accord_ == nullptr ? rounds : accord_->rounds(rounds);
+  }
 
   std::span<Callable* const> candidates_;
   Timer& timer_;
@@ -192,6 +204,7 @@ class Sampler::Run {
   const HostHooks& hooks_;
   const std::function<Overhead(bool)>& calibrate_;
   const Supervision& supervision_;
+  Accord* accord_;
   BatchRunner batches_;
   double start_ = now_seconds();
   std::size_t calls_made_ = 0;
@@ -200,6 +213,8 @@ class Sampler::Run {
   std::size_t batches_run_ = 0;
   std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
+  double shared_clock_ = 0;  ///< SharedBatch::elapsed_seconds of the last batch
+  bool shared_time_is_up_ = false;
   bool warming_up_ = true;
   bool has_readings_ = timer_.host_record() != nullptr;  ///< of the host's state
   std::vector<bool> disturbed_;                          ///< for each of the timer's readings
@@ -210,13 +225,20 @@ class Sampler::Run {
 void Sampler::Run::warm_up() {
   const double start = now_seconds();
   call_untimed();
-  judge_.know_tick(timer_.tick_seconds());
+  const double tick = timer_.tick_seconds();
+  judge_.know_tick(accord_ == nullptr ? tick : accord_->begin(tick));
   judge_.know_doubt(has_readings_ ? kDoubtOfCpuRatios : 0);
-  if (calibrate_) {
-    judge_.expect(calibrate_(batches_.holds_queue()));
-  }
+  expect_overhead(batches_.holds_queue());
   settle();
   result_.warmup_seconds += now_seconds() - start;
+}
+
+/// Tell the rule about the method's overhead, unless it has to decide as in other processes, whose
+/// overhead differs.
+void Sampler::Run::expect_overhead(bool held) {
+  if (calibrate_ && accord_ == nullptr) {
+    judge_.expect(calibrate_(held));
+  }
 }
 
 /// Warm up, until steady if requested; repeat if the regime changes.
@@ -265,8 +287,9 @@ void Sampler::Run::call_untimed() {
     result_.warmup_calls += calls;
   }
   batches_.expect(round);
-  if (rule_.criterion != StopCriterion::kCount) {  // with kCount, the number of calls is the number
-                                                   // of requested samples
+  // With kCount, the number of calls is the number of requested samples; with an accord, it must
+  // not depend on the times of this process.
+  if (rule_.criterion != StopCriterion::kCount && accord_ == nullptr) {
     const std::size_t further_calls = batches_.settle();
     result_.warmup_calls += further_calls;
     calls_made_ += further_calls;
@@ -285,9 +308,9 @@ bool Sampler::Run::become_steady() {
   std::size_t rounds_tested = 0;
   bool steady = false;
   while (!steady && !begins_anew_ && elapsed < warmup_.max_steady_seconds && !regime_.exhausted() &&
-         !supervision_.deadline.passed()) {
-    const std::size_t rounds = batches_.batch_rounds_in(
-        std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed));
+         !time_is_up()) {
+    const std::size_t rounds = agreed(batches_.batch_rounds_in(
+        std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed)));
     run_batch(rounds, series);
     result_.warmup_calls += rounds * candidates_.size();
     hooks_.poll();
@@ -313,7 +336,7 @@ bool Sampler::Run::become_steady() {
       append(std::move(series.candidates[i].discarded), result_.candidates[i].discarded);
     }
   }
-  if (steady || supervision_.deadline.passed()) {
+  if (steady || time_is_up()) {
     take_over(series);
   }
   return steady;
@@ -333,12 +356,12 @@ void Sampler::Run::sample() {
   double start = working_clock();
   result_.stop_reason = decide(0);
   while (result_.stop_reason == StopReason::kNotYet) {
-    if (supervision_.deadline.passed()) {
+    if (time_is_up()) {
       time_out();
       return;
     }
     try {
-      run_batch(next_rounds(working_clock() - start), result_);
+      run_batch(agreed(next_rounds(working_clock() - start)), result_);
     } catch (const DeadlineError&) {
       time_out();
       return;
@@ -425,9 +448,10 @@ StopReason Sampler::Run::decide(double elapsed_seconds) {
 }
 
 /// Return whether disturbed rounds are known and not counted. All count if the method has no
-/// readings, or if the requested number of samples must be taken.
+/// readings, if the requested number of samples must be taken, or if other processes, which have
+/// other readings, count the same rounds.
 bool Sampler::Run::tells_disturbed_rounds() const {
-  return rule_.criterion != StopCriterion::kCount && has_readings_;
+  return rule_.criterion != StopCriterion::kCount && has_readings_ && accord_ == nullptr;
 }
 
 std::vector<std::size_t> Sampler::Run::undisturbed_rounds() {
@@ -492,16 +516,14 @@ void Sampler::Run::run_batch(std::size_t rounds, SampledRounds& series) {
                      .idle_clock_hz = idle_clock_hz};
   load(regime_.load_seconds() - batches_.seconds_of(rounds));
   const bool to_be_held = batches_.holds_queue();
-  Batch batch = batches_.run(rounds);
+  Batch batch = accord_ == nullptr ? batches_.run(rounds) : run_shared(rounds);
   ++batches_run_;
   calls_made_ += rounds * candidates_.size();
   record.held = to_be_held ? std::optional(batch.held) : std::nullopt;
   result_.of_other_threads += batch.notes.of_other_threads;
   if (batch.hold_given_up) {
     set_aside(series);
-    if (calibrate_) {
-      judge_.expect(calibrate_(false));
-    }
+    expect_overhead(false);
   }
   if (!batch.notes.fault.empty()) {
     tell(std::move(record), batch, "thrown away: " + batch.notes.fault);
@@ -529,6 +551,33 @@ void Sampler::Run::run_batch(std::size_t rounds, SampledRounds& series) {
   } else {
     append_discarded(std::move(batch.candidates), series);
   }
+}
+
+/// Run a batch together with other processes. Of its times, the candidates' seconds are the longest
+/// of all processes; activities and clocks are those of this process.
+Batch Sampler::Run::run_shared(std::size_t rounds) {
+  Batch batch = batches_.run(rounds, [this] { accord_->release(); });
+  SharedBatch shared{.seconds = {},
+                     .fault = batch.notes.fault,
+                     .held = batch.held,
+                     .hold_given_up = batch.hold_given_up,
+                     .unordered = batch.unordered,
+                     .elapsed_seconds = now_seconds() - start_,
+                     .time_is_up = supervision_.deadline.passed()};
+  for (const CandidateSamples& samples : batch.candidates) {
+    shared.seconds.push_back(samples.seconds);
+  }
+  accord_->share(shared);
+  for (std::size_t i = 0; i < batch.candidates.size(); ++i) {
+    batch.candidates[i].seconds = shared.seconds[i];
+  }
+  batch.notes.fault = shared.fault;
+  batch.held = shared.held;
+  batch.hold_given_up = shared.hold_given_up;
+  batch.unordered = shared.unordered;
+  shared_clock_ = shared.elapsed_seconds;
+  shared_time_is_up_ = shared.time_is_up;
+  return batch;
 }
 
 /// Faulty samples are dropped completely, not even kept as discarded; another batch follows.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/export.h"
+#include "timing/accord.h"
 #include "timing/batch_record.h"
 #include "timing/clock.h"
 
@@ -43,6 +44,9 @@ struct Supervision {
   Deadline deadline{};
   /// Called after each batch; may throw to end the run. May be empty.
   std::function<void(const BatchRecord&)> on_batch{};
+  /// Agreement with other processes that run the same candidates; null if this process decides
+  /// alone. Each sample is then the longest of all processes.
+  Accord* accord = nullptr;
 };
 
 }  // namespace convtime

@@ -4,7 +4,13 @@ from typing import Any, Literal, Protocol, TypedDict
 import torch
 
 class DeadlineError(TimeoutError): ...
+class CollectiveRefused(ValueError): ...  # noqa: N818
 class CuptiError(RuntimeError): ...
+
+class CollectiveStamps:
+    def __init__(self) -> None: ...
+    def count(self) -> int: ...
+    def take(self) -> list[int]: ...
 
 CONFIDENCE: float
 
@@ -159,6 +165,7 @@ def time_candidates(
     first_batch_seconds: float,
     seconds_left: float,
     on_batch: Callable[[dict[str, Any]], object] | None,
+    accord: object = None,
 ) -> list[dict[str, Any]]: ...
 
 class OfOneRank:

@@ -1177,6 +1177,74 @@ TEST_F(SamplerTest, ADeadlineEndsIdling) {
   EXPECT_LT(result.idle_seconds, 5);
 }
 
+/// Agrees with the other processes' decisions, which are given: they propose fewer rounds, and
+/// their calls take longer.
+class FakeAccord final : public Accord {
+ public:
+  double begin(double tick_seconds) override {
+    ++begun;
+    return tick_seconds;
+  }
+  std::size_t rounds(std::size_t proposed) override {
+    proposals.push_back(proposed);
+    return std::min(proposed, most_rounds);
+  }
+  void release() override { ++releases; }
+  void share(SharedBatch& batch) override {
+    for (std::vector<double>& samples : batch.seconds) {
+      std::fill(samples.begin(), samples.end(), slowest);
+    }
+    if (proposals.size() == faulty_at) {
+      batch.fault = "a fault elsewhere";
+    }
+    batch.elapsed_seconds = static_cast<double>(proposals.size());
+    batch.time_is_up = proposals.size() >= time_is_up_at;
+  }
+
+  std::size_t begun = 0;
+  std::vector<std::size_t> proposals;
+  std::size_t releases = 0;
+  std::size_t most_rounds = 3;
+  double slowest = 5.0;
+  std::size_t faulty_at = 0;  ///< the number of a batch; none is the 0th
+  std::size_t time_is_up_at = 1000;
+};
+
+TEST_F(SamplerTest, DecidesByWhatAllProcessesAgreeOn) {
+  FakeAccord accord;
+  accord.faulty_at = 2;
+  FakeHold hold;
+  Sampler sampler(timer_, &hold, nullptr, kOneCall,
+                  {.criterion = StopCriterion::kBudget,
+                   .min_samples = 1,
+                   .max_samples = 1000,
+                   .budget_seconds = 10},
+                  {}, nullptr, [](bool) -> Overhead { throw std::logic_error("asked"); });
+  sampler.supervise({.accord = &accord});
+  const SamplerResult result = sampler.run(both_);
+  EXPECT_EQ(accord.begun, 1U);
+  // Its seconds, and not those of this process, use the budget up.
+  EXPECT_EQ(accord.proposals.size(), 10U);
+  EXPECT_EQ(accord.releases, 10U);
+  EXPECT_EQ(result.candidates[0].seconds, std::vector<double>(25, 5.0));
+  EXPECT_EQ(result.candidates[1].seconds, std::vector<double>(25, 5.0));
+  EXPECT_EQ(result.faulty_batches, 1U);
+  EXPECT_EQ(result.fault, "a fault elsewhere");
+  // A first call, the least samples, and nine batches, one of them thrown away.
+  EXPECT_EQ(order_.size(), 2 * (1 + 1 + 27U));
+}
+
+TEST_F(SamplerTest, EndsWhereTheTimeOfAnyProcessIsUp) {
+  FakeAccord accord;
+  accord.time_is_up_at = 4;
+  Sampler sampler(timer_, nullptr, nullptr, kOneCall,
+                  {.criterion = StopCriterion::kCount, .min_samples = 1, .max_samples = 1000});
+  sampler.supervise({.accord = &accord});
+  const SamplerResult result = sampler.run(both_);
+  EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
+  EXPECT_EQ(result.candidates[0].seconds.size(), 1 + 9U);
+}
+
 TEST_F(SamplerTest, TellsOfEachBatch) {
   FallingProbe probe(100);
   ClockedCallable clocked(a_, probe);

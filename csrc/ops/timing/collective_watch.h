@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/export.h"
 
@@ -21,6 +23,25 @@ class CONVTIME_API CollectiveWatch {
  private:
   std::uint64_t handle_;
   std::uint64_t before_;
+};
+
+/// The times at which operations of torch.distributed begin, on any thread of the process, by
+/// now_nanoseconds(). Only one object can exist at a time.
+class CONVTIME_API CollectiveStamps {
+ public:
+  CollectiveStamps();
+  ~CollectiveStamps();
+  CollectiveStamps(const CollectiveStamps&) = delete;
+  CollectiveStamps& operator=(const CollectiveStamps&) = delete;
+
+  /// Return the number of operations so far; may be called from any thread.
+  std::size_t count() const;
+
+  /// Return the times since the last take(), in order.
+  std::vector<std::int64_t> take();
+
+ private:
+  std::uint64_t handle_;
 };
 
 }  // namespace convtime::ops

@@ -14,6 +14,7 @@ from convtime.core.proof import store
 from convtime.device.resolve import resolve_device
 from convtime.health.doctor import doctor
 from convtime.health.proof import prove
+from convtime.health.survey import survey
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
     parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument(
+        "--all",
+        action="store_true",
+        help="examine all GPUs and their links instead (clocks, power, temperature, ECC, PCIe, "
+        "NVLink), without timing; exits with 1 if a check failed",
+    )
+    parser.add_argument(
         "--prove",
         action="store_true",
         help="check convtime's promises on this GPU (about 60 s) and store the result, which every "
@@ -36,6 +43,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     check_outputs(options)
+    if options.all:
+        return _survey(options)
     device = resolve_device(options.device)
     if options.prove:
         return _prove(options, device)
@@ -43,6 +52,14 @@ def _run(options: argparse.Namespace) -> int:
     seen = doctor(device)
     deliver_result(options, lambda: str(seen), seen.to_json)
     return DONE if seen.passed else FOUND
+
+
+def _survey(options: argparse.Namespace) -> int:
+    if options.device is not None or options.prove:
+        raise InputError("--all examines every GPU; leave out --device and --prove")
+    surveyed = survey()
+    deliver_result(options, lambda: str(surveyed), surveyed.to_json)
+    return DONE if surveyed.passed else FOUND
 
 
 def _prove(options: argparse.Namespace, device: torch.device) -> int:

@@ -95,13 +95,14 @@ class ClockMonitor:
             while not ended:
                 # Read once more after the end, so that short blocks also have two readings.
                 ended = self._done.is_set()
-                self._readings.append(_reading(gpu, time.perf_counter() - self.started))
+                self._readings.append(read_clocks(gpu, time.perf_counter() - self.started))
                 self._done.wait(0 if ended else self._interval)
         except Exception as error:  # reported in `reason`; a thread has no caller to raise to
             self.reason = f"NVML failed after {len(self._readings)} readings: {error}"
 
 
-def _reading(gpu: nvml.Gpu, seconds: float) -> ClockReading:
+def read_clocks(gpu: nvml.Gpu, seconds: float) -> ClockReading:
+    """Return the GPU's present values, as read at that time."""
     return ClockReading(
         seconds=seconds,
         sm_clock_hz=gpu.clock_hz(gpu.nvml.NVML_CLOCK_SM),

@@ -33,7 +33,7 @@ UTILIZATION_LIMIT = 0.05
 
 # The clocks fall normally under load (sw_power_cap) and at rest. The hardware reasons indicate a
 # cooling or power problem. hw_slowdown accompanies them, but also occurs when clocks merely change.
-_HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
+HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 _NORMAL_REASONS = ("gpu_idle", "applications_clocks_setting")
 _NO_NVML = "ask the administrator to make libnvidia-ml visible here, to read clocks and processes"
 
@@ -212,7 +212,7 @@ def _judge_throttling(reasons: Sequence[str]) -> Finding:
     if not lowering:
         return Finding("throttling", "ok", "nothing lowered the clocks")
     message = f"the clocks were lowered by {', '.join(lowering)}"
-    if any(reason in _HARDWARE_REASONS for reason in lowering):
+    if any(reason in HARDWARE_REASONS for reason in lowering):
         return Finding(
             "throttling", "failed", message, "have the GPU's cooling and power supply checked"
         )

@@ -14,6 +14,7 @@ from convtime.device.clock_trace import ClockTrace
 from convtime.diagnosis.diagnosis import Diagnosis
 from convtime.exchange.files import Found, read_file
 from convtime.health.examination import Examination
+from convtime.health.survey import Survey
 from convtime.histories.result import History
 from convtime.recording.module_times import ModuleTimes
 from convtime.recording.recording import Recording
@@ -33,7 +34,7 @@ TYPES: dict[str, type[Stored]] = {
     for kind in (
         *(Baseline, Changes, ClockTrace, Comparison, ComparisonTable, Counters, Diagnosis, Energy),
         *(EngineTable, Examination, Explanation, History, Measurement, ModuleTimes, PeakMemory),
-        *(Plans, Proof, Race, Recording, Sweep, Upgrade),
+        *(Plans, Proof, Race, Recording, Survey, Sweep, Upgrade),
     )
 }
 

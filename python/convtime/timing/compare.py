@@ -11,14 +11,15 @@ from convtime.timing import confirming
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct
 from convtime.timing.ceilings import with_rates
-from convtime.timing.comparison import Comparison, Interference
+from convtime.timing.comparison import Agreement, Comparison, Interference
 from convtime.timing.interference import find_interference
 from convtime.timing.options import Options, Stop
-from convtime.timing.sampling.measure import measure
 from convtime.timing.sampling.supervision import TimeLimit, watched
 from convtime.timing.signature import options_of, takes_options
+from convtime.timing.together import measure_together
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
     from typing_extensions import Unpack
 
     from convtime.sweeps.table import ComparisonTable
@@ -28,6 +29,8 @@ _Candidates = (
     Mapping[str, Callable[..., object] | Candidate] | Sequence[Callable[..., object] | Candidate]
 )
 _Axes = Mapping[str, Iterable[Any] | Mapping[str, Any]]
+
+_IN_GROUP = "further calls would have to be agreed between the ranks"
 
 
 @overload
@@ -40,6 +43,7 @@ def compare(
     control: bool = False,
     interference: bool = True,
     confirm: bool = False,
+    group: dist.ProcessGroup | None = None,
     stop: Stop | None = None,
     margin: float = 0.01,
     **options: Unpack[SharedOptions],
@@ -60,6 +64,7 @@ def compare(
     control: bool = False,
     interference: bool = True,
     confirm: bool = False,
+    group: dist.ProcessGroup | None = None,
     stop: Stop | None = None,
     margin: float = 0.01,
     **options: Unpack[SharedOptions],
@@ -80,6 +85,7 @@ def compare(
     control: bool = False,
     interference: bool = True,
     confirm: bool = False,
+    group: dist.ProcessGroup | None = None,
     stop: Stop | None = None,
     margin: float = 0.01,
     **options: Unpack[SharedOptions],
@@ -124,6 +130,9 @@ def compare(
             that it does not confirm is ``uncertain``. This accounts for differences between
             processes, such as the state of memory. Functions must be defined in modules, which the
             process imports.
+        group: process group whose ranks compare together, as for ``time_op``: each of them makes
+            the same call. Neither results nor interference are then checked, and neither ``over``
+            nor ``confirm`` can be used.
         {options}
 
     Returns:
@@ -135,6 +144,9 @@ def compare(
         TypeError: for a candidate that is not callable, or an unknown option.
         TimeoutError: if ``timeout`` passes before the first sample.
     """
+    if group is not None and (over is not None or confirm):
+        what = "over" if over is not None else "confirm=True"
+        raise ValueError(f"{what} cannot be used in a group of ranks; leave out {what}")
     known = check is None or isinstance(check, bool)
     if not known and not (isinstance(check, str) and check in get_args(Check)):
         raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
@@ -190,14 +202,21 @@ def compare(
         sent = confirming.send(compared, _options_sent(given, chosen))
     limit = TimeLimit.of(chosen.timeout)
     with watched(chosen) as shown:
-        found = measure(timed, shown, limit=limit)
+        found = measure_together(timed, shown, group, limit)
     measured = dict(zip((each.name for each in timed), found, strict=True))
     interfering: dict[str, Interference] = {}
     why_not = ""
-    if interference and len(timed) > 1:
+    in_group = found[0].ranks is not None
+    if in_group:
+        why_not = _IN_GROUP
+    elif interference and len(timed) > 1:
         interfering, why_not = find_interference(compared, measured, chosen, limit.seconds_left)
     same_results = {}
-    if how is not None and len(compared) > 1:
+    if in_group:
+        same_results = {
+            other.name: Agreement(None, f"not checked, since {_IN_GROUP}") for other in compared[1:]
+        }
+    elif how is not None and len(compared) > 1:
         same_results = check_results(compared, how, chosen, limit)
     confirmation = confirming.confirm(sent, chosen.budget) if sent else {}
     measured = {each.name: with_rates(each, measured[each.name], chosen) for each in timed}

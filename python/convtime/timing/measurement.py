@@ -21,6 +21,7 @@ from convtime.timing.activity import DeviceActivity
 from convtime.timing.condition import Condition
 from convtime.timing.host_reading import HostReading, two_groups
 from convtime.timing.plot import distribution_figure, sample_figure
+from convtime.timing.ranks import Ranks
 from convtime.timing.roofline import rooflines
 from convtime.timing.scaling import ScaledTime, scale
 
@@ -181,6 +182,8 @@ class Measurement(codec.Stored, Shown, show=show):
         inputs: remarkable values in arguments, modules and variables, a sentence each: tensors that
             are constant, all zeros, or largely NaN or denormal, judged by a sample of their
             elements before the first call. Tensors that the calls overwrite are left out.
+        ranks: for a measurement by several ranks together, the times of each, their arrivals, and
+            the bandwidth; each of ``seconds`` is then the longest of all ranks. Otherwise None.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -243,6 +246,7 @@ class Measurement(codec.Stored, Shown, show=show):
     ceilings: Ceilings | None = None
     ceilings_reason: str = ""
     inputs: tuple[str, ...] = ()
+    ranks: Ranks | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

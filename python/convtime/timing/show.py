@@ -17,6 +17,7 @@ from convtime.timing.forms import UNKNOWN
 
 if TYPE_CHECKING:
     from convtime.timing.measurement import Measurement
+    from convtime.timing.ranks import RankTimes
 
 _Facts = Iterator[tuple[str, str]]
 _T = TypeVar("_T")
@@ -111,6 +112,8 @@ def reservations(measured: Measurement) -> Iterator[str]:
         yield "not fully seen"
     if measured.inputs:
         yield "inputs to be noted"
+    if measured.ranks is not None and measured.ranks.slower:
+        yield "a rank is slower than all others"
 
 
 def _crowding(measured: Measurement) -> str:
@@ -148,6 +151,7 @@ def facts_of(measured: Measurement) -> dict[str, str]:
         *_device_facts(measured),
         *_overhead_facts(measured),
         *_rate_facts(measured),
+        *_rank_facts(measured),
         ("method", _used(measured.method)),
         ("queue", _used(measured.queue)),
         ("cache", _used(measured.cache)),
@@ -253,6 +257,48 @@ def _rate_facts(measured: Measurement) -> _Facts:
         yield "memory", f"{moved / 1e9:.4g} GB/s ({share} copy)"
     if measured.ceilings_reason:
         yield "ceilings", f"unknown: {measured.ceilings_reason}"
+
+
+def _rank_facts(measured: Measurement) -> _Facts:
+    found = measured.ranks
+    if found is None:
+        return
+    yield "ranks", f"{len(found.ranks)} ({found.backend}); each sample is the longest of all ranks"
+    if found.collectives:
+        kinds = (f"{each.kind} of {each.nbytes:,} bytes" for each in found.collectives)
+        yield "communication", ", ".join(kinds)
+    bound = f"clocks known within {format_seconds(found.clock_uncertainty)}: {found.clock_reason}"
+    if found.skew is not None:
+        yield "arrival skew", f"{format_seconds(found.skew)} ({bound})"
+    if found.transfer is None:
+        yield "transfer", f"unknown: {found.arrivals_reason}"
+    else:
+        told = format_estimate(found.transfer, *(found.transfer_interval or (-math.inf, math.inf)))
+        yield "transfer", f"{told} from the last arrival to the last end"
+    if found.algorithm_bandwidth is not None and found.bus_bandwidth is not None:
+        rates = (found.algorithm_bandwidth, found.bus_bandwidth)
+        algorithm, bus = (f"{rate / 1e9:.4g} GB/s" for rate in rates)
+        yield "bandwidth", f"algorithm {algorithm}, bus {bus}"
+    else:
+        yield "bandwidth", f"unknown: {found.bandwidth_reason}"
+    for each in found.ranks:
+        yield f"rank {each.rank}", _rank_fact(each)
+    for number, sentence in enumerate(found.slower):
+        yield f"slower{number or ''}", sentence
+
+
+def _rank_fact(rank: RankTimes) -> str:
+    told = [format_seconds(rank.median)]
+    if rank.waiting is not None:
+        told.append(f"of it waiting {format_seconds(rank.waiting)}")
+    if rank.communication is not None:
+        exposed, hidden = rank.communication.exposed, rank.communication.hidden
+        told.append(f"communication {format_seconds(exposed)} exposed")
+        told.append(f"{format_seconds(hidden)} hidden")
+    told.append(f"{rank.device} ({rank.device_name}) of {rank.process}")
+    if rank.state is not None:
+        told.append(str(rank.state).partition(": ")[2])
+    return ", ".join(told)
 
 
 def _regime_facts(measured: Measurement) -> _Facts:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from convtime.timing.candidate import Candidate
 from convtime.timing.ceilings import with_rates
 from convtime.timing.measurement import Measurement
-from convtime.timing.sampling.measure import measure
 from convtime.timing.sampling.supervision import watched
 from convtime.timing.signature import candidate_and_options, takes_options
+from convtime.timing.together import measure_together, telling
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
     from typing_extensions import Unpack
 
     from convtime.timing.options import TimeOptions
@@ -20,14 +21,22 @@ if TYPE_CHECKING:
 
 @takes_options("margin", call=True)
 def time_op(
-    fn: Callable[..., object] | Candidate, *args: Any, **options: Unpack[TimeOptions]
+    fn: Callable[..., object] | Candidate,
+    *args: Any,
+    group: dist.ProcessGroup | None = None,
+    **options: Unpack[TimeOptions],
 ) -> Measurement:
     """Time ``fn(*args, **kwargs)`` with calls from C++ until its median is precise enough.
 
     ``fn`` is a callable, or a :class:`convtime.Candidate`, which has its arguments.
 
+    A call that communicates with other ranks of torch.distributed is timed by all ranks together:
+    each of them makes the same call of this function. See docs/guides/many-gpus.md.
+
     Args:
         {call}
+        group: process group whose ranks time the call together. Default: the group of the
+            operations in the call, if it communicates.
         {options}
 
     Returns:
@@ -42,11 +51,13 @@ def time_op(
         PermissionError: if ``clocks="lock"`` is used and this user may not lock clocks; the message
             says which command to run.
         RuntimeError: if CUDA fails, ``method="kernel"`` is unavailable, or ``method="graph"``
-            cannot capture the call. Exceptions of ``fn`` pass through.
+            cannot capture the call. Exceptions of ``fn`` pass through. In a group, another rank
+            raised an exception, ended, hung or fell behind.
     """
-    candidate, chosen = candidate_and_options("time_op", fn, args, options)
-    if chosen.stop == "verdict":
-        raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
+    with telling(group):
+        candidate, chosen = candidate_and_options("time_op", fn, args, options)
+        if chosen.stop == "verdict":
+            raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
     with watched(chosen) as shown:
-        (measured,) = measure([candidate], shown)
+        (measured,) = measure_together([candidate], shown, group)
     return with_rates(candidate, measured, chosen)

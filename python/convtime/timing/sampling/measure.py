@@ -61,11 +61,17 @@ class Place:
 
 
 def measure(
-    candidates: Sequence[Candidate], options: Options, *, limit: TimeLimit | None = None
+    candidates: Sequence[Candidate],
+    options: Options,
+    *,
+    limit: TimeLimit | None = None,
+    accord: object = None,
 ) -> list[Measurement]:
     """Time candidates interleaved, in rounds; sample i of each comes from the same round.
 
     ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
+    ``accord`` is an object with the functions of csrc/timing/accord.h, through which the ranks of a
+    process group agree on each decision of the sampler. Default: this process decides alone.
     """
     start = perf_counter()
     limit = limit or TimeLimit.of(options.timeout)
@@ -93,7 +99,7 @@ def measure(
             if options.quick:
                 gone = perf_counter() - start - turn["waited_seconds"]
                 sampling = quick.hastened(options, gone, len(candidates), on_gpu=place.on_gpu)
-            records = _sample(prepared, sampling, place, stream or 0, limit)
+            records = _sample(prepared, sampling, place, stream or 0, limit, accord)
             outcomes = [
                 calls.outcome(record.pop("results_reason"))
                 for calls, record in zip(prepared, records, strict=True)
@@ -248,6 +254,7 @@ def _sample(
     place: Place,
     stream: int,
     limit: TimeLimit,
+    accord: object,
 ) -> list[dict[str, Any]]:
     """Return a record for each candidate: the Measurement fields that the core provides."""
     if place.gpus:
@@ -272,12 +279,13 @@ def _sample(
             for buffer in flush
         ],
         other_devices=[gpu.index for gpu in place.others],
-        several_ranks=several_ranks(),
+        several_ranks=accord is None and several_ranks(),
         **_warmup(options),
         **options.stop_rule(),
         first_batch_seconds=len(prepared) * quick.FIRST_BATCH_SECONDS if options.quick else 0.0,
         seconds_left=limit.seconds_left,
         on_batch=None if options.log is None else log_of(options.log),
+        accord=accord,
     )
 
 

@@ -1,0 +1,225 @@
+"""Processes that are the ranks of a process group, forked from one that has loaded everything.
+
+The parent must not have run parallel work of torch's: its threads do not exist in a child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+#: Between an appointment and its instant.
+NOTICE_NS = 1_000_000
+
+_CLONE_NEWTIME = 0x80
+
+#: For which the process that holds the store outlives its own work, where others do not end.
+STORE_SECONDS = 0.5
+
+Body = Callable[[int], Any]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of a rank: the value that its body returned, or the error that it raised.
+
+    `status` is as os.waitpid gives it, or None where the process had to be killed; `seconds` is
+    from the launch to its end.
+    """
+
+    value: Any = None
+    error: str = ""
+    text: str = ""
+    status: int | None = None
+    seconds: float = 0.0
+
+
+class Appointments:
+    """Instants that two ranks meet at, in memory that processes share which are forked later."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 16)
+
+    def late(self, rank: int, nanoseconds: int, ahead: int = 0) -> Callable[[Any], None]:
+        """An all-reduce at which rank 1 arrives later than rank 0 by so much.
+
+        Both compute until their instant, and so come to the all-reduce in the same state. Rank 0
+        makes the appointments.
+
+        Args:
+            rank: This process's rank.
+            nanoseconds: How much later rank 1 arrives.
+            ahead: How far this process's monotonic clock is ahead of rank 0's.
+        """
+        import torch.distributed as dist
+
+        calls = [0]
+        group: Any = dist.group.WORLD
+
+        def late(x: Any) -> None:
+            calls[0] += 1
+            if rank == 0:
+                appointment = time.monotonic_ns() + NOTICE_NS
+                self._memory[8:] = appointment.to_bytes(8, "little")
+                self._memory[:8] = calls[0].to_bytes(8, "little")
+            while int.from_bytes(self._memory[:8], "little") < calls[0]:
+                pass
+            end = int.from_bytes(self._memory[8:], "little") + rank * nanoseconds
+            while time.monotonic_ns() - ahead < end:
+                pass
+            group.allreduce([x]).wait()
+
+        return late
+
+
+@contextlib.contextmanager
+def clock_ahead(seconds: int) -> Iterator[Callable[[int], None]]:
+    """Gives rank 1 a monotonic clock of its own, in a time namespace, as on another machine.
+
+    Yields what launch() calls before it forks a rank.
+
+    Raises:
+        OSError: This process may not make namespaces.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def before_fork(rank: int) -> None:
+        if rank == 1:
+            if libc.unshare(_CLONE_NEWTIME):
+                raise OSError(ctypes.get_errno(), "no permission for a time namespace")
+            Path("/proc/self/timens_offsets").write_text(f"monotonic {seconds} 0")
+
+    usual = os.open("/proc/self/ns/time", os.O_RDONLY)
+    try:
+        yield before_fork
+    finally:
+        if libc.setns(usual, _CLONE_NEWTIME):
+            raise OSError(ctypes.get_errno(), "could not return to the usual clock")
+        os.close(usual)
+
+
+def launch(
+    size: int,
+    body: Body,
+    *,
+    seconds: float = 60.0,
+    watch: Callable[[list[int]], None] | None = None,
+    before_fork: Callable[[int], None] | None = None,
+    urgent: bool = False,
+) -> list[Outcome]:
+    """Runs body(rank) in each of several processes with a process group of Gloo's.
+
+    Args:
+        size: Number of ranks.
+        body: What each rank does; returns what JSON can hold.
+        seconds: After which ranks that have not ended are killed.
+        watch: Called in the parent with the process ids, once all are started.
+        before_fork: Called in the parent before it forks a rank.
+        urgent: Whether each rank has a core, and the highest priority of ordinary processes, so
+            that other load of the machine disturbs them less. That takes the permission to raise
+            it.
+    """
+    port = _free_port()
+    sys.stdout.flush()
+    ranks = []
+    for rank in range(size):
+        if before_fork is not None:
+            before_fork(rank)
+        ranks.append(_fork(rank, size, port, body, urgent=urgent))
+    begin = time.monotonic()
+    if watch is not None:
+        watch([pid for pid, _ in ranks])
+    outcomes = [Outcome() for _ in ranks]
+    told = [b""] * size
+    running = set(range(size))
+    while running and time.monotonic() < begin + seconds:
+        readable, _, _ = select.select([ranks[rank][1] for rank in running], [], [], 0.02)
+        for rank in sorted(running):
+            pid, pipe = ranks[rank]
+            if pipe in readable:
+                told[rank] += os.read(pipe, 1 << 20)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                while piece := os.read(pipe, 1 << 20):
+                    told[rank] += piece
+                outcomes[rank] = Outcome(status=status, seconds=time.monotonic() - begin)
+                running.discard(rank)
+    for rank in running:
+        os.kill(ranks[rank][0], signal.SIGKILL)
+        os.waitpid(ranks[rank][0], 0)
+    for rank, (_, pipe) in enumerate(ranks):
+        os.close(pipe)
+        if told[rank]:
+            with contextlib.suppress(ValueError):  # of a rank that was killed while it wrote
+                outcomes[rank] = dataclasses.replace(outcomes[rank], **json.loads(told[rank]))
+    return outcomes
+
+
+def _fork(rank: int, size: int, port: int, body: Body, *, urgent: bool) -> tuple[int, int]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    os.close(reading)
+    if urgent:
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    code, told = 0, {}
+    try:
+        with _process_group(rank, size, port):
+            told = {"value": body(rank)}
+    except BaseException as error:  # whatever it is, the parent is told
+        code, told = 1, {"error": type(error).__name__, "text": str(error)}
+        if os.environ.get("RANK_TRACEBACKS"):
+            traceback.print_exc()
+    with contextlib.suppress(OSError):
+        os.write(writing, json.dumps(told).encode())
+    os._exit(code)
+
+
+@contextlib.contextmanager
+def _process_group(rank: int, size: int, port: int) -> Iterator[None]:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=30),
+    )
+    store = dist.distributed_c10d._get_default_store()
+    try:
+        yield
+    finally:
+        # Rank 0 holds the store that others may still read; not all of them come here.
+        with contextlib.suppress(RuntimeError):
+            store.set(f"done/{rank}", "")
+            end = time.monotonic() + STORE_SECONDS
+            others = [f"done/{other}" for other in range(1, size)]
+            while rank == 0 and time.monotonic() < end and not store.check(others):
+                time.sleep(0.005)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

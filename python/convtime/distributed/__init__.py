@@ -1,0 +1,1 @@
+"""Measurements that all ranks of a process group take together."""

@@ -1,0 +1,158 @@
+"""The calls of this rank: when they begin, and when they began, arrived and ended."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from convtime.core.load import _C
+from convtime.distributed.clocks import now
+from convtime.distributed.marks import Marks
+from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+
+_SPIN_SECONDS = 200e-6  # before an instant; until then, the processor is free for others
+_PITCH = 1.1  # calls begin at this multiple of the expected time, plus the next
+_PITCH_SECONDS = 30e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Stamps:
+    """The calls of one candidate in a batch, in nanoseconds of this process's clock.
+
+    Attributes:
+        begin: begin of each call.
+        arrival: when its first collective began; NaN if there was none.
+        end: end of each call.
+    """
+
+    begin: list[float]
+    arrival: list[float]
+    end: list[float]
+
+
+class Calls:
+    """Wraps candidates: their calls are stamped, and can begin at instants that all ranks know.
+
+    Attributes:
+        candidates: the wrapped candidates.
+
+    Args:
+        candidates: the candidates to time.
+        marks: marks of the device on which they work.
+        collectives: stamps of this process's collectives, on its host.
+        on_gpu: whether a call's collective begins on a GPU: then its arrival is the begin of the
+            call, since the host only issues it.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        marks: Marks,
+        collectives: _C.CollectiveStamps,
+        *,
+        on_gpu: bool,
+    ) -> None:
+        self._marks = marks
+        self._collectives = collectives
+        self._on_gpu = on_gpu
+        self._marked: list[list[tuple[Any, Any]]] = [[] for _ in candidates]
+        self._costs: list[list[float]] = [[] for _ in candidates]
+        self._ended = 0
+        self._next: float | None = None  # by this process's clock
+        self._pitches = [0.0] * len(candidates)
+        self.candidates = [self._wrapped(*each) for each in enumerate(candidates)]
+
+    def progress(self) -> tuple[int, int]:
+        """Return the number of calls that ended, and of collectives that began."""
+        return self._ended, self._collectives.count()
+
+    def costs(self) -> list[float]:
+        """Return the usual duration of each candidate's last calls in seconds, waits excluded."""
+        found = [sorted(each)[9 * len(each) // 10] if each else 0.0 for each in self._costs]
+        self._costs = [[] for _ in self._costs]
+        return found
+
+    def begin(self, instant: float | None, costs: Sequence[float]) -> None:
+        """Begin a batch.
+
+        Args:
+            instant: when the first call begins, in nanoseconds of this process's clock; None to
+                begin as soon as possible.
+            costs: the expected duration of each candidate's calls, in seconds: later calls begin at
+                the sum of those before.
+        """
+        self._marked = [[] for _ in self._marked]
+        self._collectives.take()
+        self._marks.begin()
+        self._next = instant
+        self._pitches = [1e9 * (_PITCH * cost + _PITCH_SECONDS) for cost in costs]
+
+    def take(self) -> list[Stamps]:
+        """Return the stamps of each candidate's calls since begin(); the device is idle."""
+        collectives = sorted(self._collectives.take())
+        found = []
+        for marked in self._marked:
+            begins = self._marks.times([begin for begin, _ in marked])
+            ends = self._marks.times([end for _, end in marked])
+            arrivals = (
+                begins
+                if self._on_gpu
+                else [_first_within(collectives, *each) for each in zip(begins, ends, strict=True)]
+            )
+            found.append(Stamps(begins, arrivals, ends))
+        return found
+
+    def _wrapped(self, index: int, candidate: Candidate) -> Candidate:
+        candidate = clearing_gradients(candidate)
+        if candidate.backward:
+            candidate = backward_of(candidate)
+        fn, prepare, mark = candidate.fn, candidate.before, self._marks.mark
+        entered = [0, 0]
+
+        def before() -> None:
+            entered[0] = now()
+            if prepare is not None:
+                prepare()
+            entered[1] = now()
+            self._await_instant(index)
+
+        def call(*args: Any, **kwargs: Any) -> object:
+            began = now()
+            begin = mark()
+            result = fn(*args, **kwargs)
+            self._marked[index].append((begin, mark()))
+            self._ended += 1
+            self._costs[index].append(1e-9 * (now() - began + entered[1] - entered[0]))
+            return result
+
+        return candidate.but(fn=call, before=before)
+
+    def _await_instant(self, index: int) -> None:
+        if self._next is None:
+            return
+        wait_until(self._next)
+        self._next += self._pitches[index]
+
+
+def wait_until(instant: float) -> None:
+    """Wait for a time of this process's clock, in nanoseconds."""
+    left = 1e-9 * (instant - now()) - _SPIN_SECONDS
+    if left > 0:
+        time.sleep(left)
+    while now() < instant:
+        os.sched_yield()  # another rank may need this core
+
+
+def _first_within(times: Sequence[int], begin: float, end: float) -> float:
+    place = bisect.bisect_left(times, begin)
+    return float(times[place]) if place < len(times) and times[place] <= end else math.nan
+
+
+def kernels_communicate(name: str) -> bool:
+    """Whether a kernel is of communication, by its name."""
+    return any(part in name.lower() for part in ("nccl", "symm_mem", "multimem"))

@@ -1,0 +1,136 @@
+"""Check that the ranks of a group make the same call, each on a device of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from convtime.core.errors import InputError
+from convtime.core.load import _build_info
+from convtime.core.provenance import gpu_uuid
+from convtime.distributed.meeting import Meeting
+from convtime.timing.candidate import Candidate
+from convtime.timing.options import Options
+
+#: Options with which a rank would decide by itself how often it calls, or copy its tensors.
+_NOT_IN_A_GROUP: Mapping[str, tuple[object, ...]] = {
+    "method": ("graph",),
+    "cache": ("rotate",),
+    "placement": ("random", "aligned"),
+    "regime": ("burst", "sustained"),
+    "quick": (True,),
+}
+#: Options that may differ between ranks.
+_OF_EACH_RANK = ("device", "stream", "pin", "log", "clocks", "exclusive")
+
+
+def refuse_options(options: Options) -> None:
+    """Refuse options that cannot be agreed on.
+
+    Raises:
+        InputError: for such an option.
+    """
+    for name, refused in _NOT_IN_A_GROUP.items():
+        value = getattr(options, name)
+        if value in refused:
+            raise InputError(
+                f"{name}={value!r} cannot be used for calls that communicate with other ranks, "
+                f"because each rank would decide by itself how often it calls; leave out {name}"
+            )
+    if options.warmup != "steady" and not isinstance(options.warmup, int):
+        raise InputError(
+            "warmup must be 'steady' or a number of calls for calls that communicate with other "
+            f"ranks, got {options.warmup!r} seconds, in which each rank makes other calls"
+        )
+
+
+def check_ranks(
+    meeting: Meeting, candidates: Sequence[Candidate], options: Options, device: torch.device
+) -> list[dict[str, Any]]:
+    """Check that all ranks time the same, and return facts of each.
+
+    Raises:
+        InputError: they do not; all ranks raise it with the same sentence.
+    """
+    everyone = meeting.gather("the ranks are checked", _facts(meeting, candidates, options, device))
+    for what in ("group", "torch", "convtime", "names", *_shared_options()):
+        found = [each["compared"][what] for each in everyone]
+        if odd := _differing(found):
+            meeting.refuse(
+                f"all ranks must have the same {_words(what)}, got {found[0]!r} on rank 0 and "
+                f"{found[odd]!r} on rank {odd}"
+            )
+    for rank, each in enumerate(everyone):
+        if each["problem"]:
+            meeting.refuse(f"rank {rank}: {each['problem']}")
+    seen: dict[str, int] = {}
+    for rank, each in enumerate(everyone):
+        uuid = each["gpu_uuid"]
+        if uuid is not None and uuid in seen:
+            meeting.refuse(
+                f"each rank must have a GPU of its own, got ranks {seen[uuid]} and {rank} on "
+                f"{each['device']} ({uuid}); call torch.cuda.set_device(local_rank), with as many "
+                "ranks as GPUs"
+            )
+        if uuid is not None:
+            seen[uuid] = rank
+    return everyone
+
+
+def _facts(
+    meeting: Meeting, candidates: Sequence[Candidate], options: Options, device: torch.device
+) -> dict[str, Any]:
+    group = meeting.group
+    problem = ""
+    try:
+        group._get_backend(device)
+    except RuntimeError:
+        problem = (
+            f"the process group has no backend for {device.type}, got {dist.get_backend(group)!r}; "
+            f"initialize it with one, or move the tensors"
+        )
+    launched = os.environ.get("WORLD_SIZE", "")
+    if launched.isdigit() and int(launched) != dist.get_world_size():
+        problem = (
+            f"the number of processes must be that of the launcher, WORLD_SIZE={launched}, got "
+            f"world_size={dist.get_world_size()}; leave it out in init_process_group"
+        )
+    shared = {name: repr(getattr(options, name)) for name in _shared_options()}
+    return {
+        "compared": {
+            "group": dist.get_process_group_ranks(group),
+            "torch": str(torch.__version__),
+            "convtime": _build_info.version,
+            "names": [candidate.name for candidate in candidates],
+            **shared,
+        },
+        "problem": problem,
+        "global_rank": dist.get_rank(),
+        "device": str(device),
+        "gpu_uuid": gpu_uuid(device) if device.type == "cuda" else None,
+    }
+
+
+def _shared_options() -> list[str]:
+    return [field.name for field in dataclasses.fields(Options) if field.name not in _OF_EACH_RANK]
+
+
+def _differing(values: Iterable[object]) -> int | None:
+    """Return the first rank whose value is not rank 0's."""
+    first, *others = values
+    return next((rank for rank, each in enumerate(others, 1) if each != first), None)
+
+
+def _words(what: str) -> str:
+    words = {
+        "group": "ranks in the process group",
+        "torch": "version of torch",
+        "convtime": "version of convtime",
+        "names": "candidates",
+    }
+    return words.get(what, f"option {what}")

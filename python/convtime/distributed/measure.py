@@ -1,0 +1,102 @@
+"""Measure calls that communicate, together on all ranks of a process group."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from convtime.core.load import _C
+from convtime.distributed.accord import Accord
+from convtime.distributed.calls import Calls
+from convtime.distributed.checks import check_ranks, refuse_options
+from convtime.distributed.clocks import CommonClock, is_shared, offset_of
+from convtime.distributed.collectives import Watched, watch
+from convtime.distributed.marks import EventMarks, HostMarks
+from convtime.distributed.meeting import Meeting, group_of, limited
+from convtime.distributed.results import Own, joined
+from convtime.timing.candidate import Candidate
+from convtime.timing.measurement import Measurement
+from convtime.timing.options import Options
+from convtime.timing.sampling.measure import Place, find_place, measure, on
+from convtime.timing.sampling.supervision import TimeLimit
+
+_TIMEOUT = 60.0  # seconds beyond the budget, if there is no timeout
+_SAMPLED = 0.8  # share of the timeout after which the sampling ends with the samples so far
+
+
+def measure_in_group(
+    candidates: Sequence[Candidate], options: Options, group: dist.ProcessGroup | None
+) -> list[Measurement]:
+    """Time candidates interleaved; every rank of the group has to call this at the same time.
+
+    Args:
+        candidates: the candidates.
+        options: the timing options.
+        group: the process group. Default: that of the calls' operations, or of all ranks if they
+            use several; each candidate is called once to find it.
+
+    Returns:
+        A measurement for each candidate, the same on all ranks except for the activities and
+        readings of this rank's device. A sample is the longest of all ranks.
+
+    Raises:
+        InputError: an option cannot be used, or the ranks do not fit.
+        RankError: a rank raised an exception, ended, hung or fell behind. On the rank that raised
+            an exception, it passes through.
+    """
+    place = find_place(candidates, options.device)
+    watched = None
+    if group is None:
+        watched = _watch(candidates, options, place)
+        groups = {id(found): found for each in watched for found in each.groups}
+        group = next(iter(groups.values())) if len(groups) == 1 else None
+    group = group_of(group)
+    timeout = float(options.budget) + _TIMEOUT if options.timeout is None else options.timeout
+    with Meeting(group, float(timeout)) as meeting, limited(group) as limit:
+        refuse_options(options)
+        facts = check_ranks(meeting, candidates, options, place.device)
+        first = offset_of(meeting)
+        stamps = _C.CollectiveStamps()
+        meeting.progress = lambda: (0, stamps.count())
+        meeting.calling = True
+        if watched is None:
+            limit(meeting.seconds_left)
+            watched = _watch(candidates, options, place)
+        marks = EventMarks() if place.on_gpu else HostMarks()
+        calls = Calls(candidates, marks, stamps, on_gpu=place.on_gpu)
+        meeting.progress = calls.progress
+        accord = Accord(
+            meeting,
+            CommonClock(first),
+            calls,
+            limit,
+            aligned=not place.on_gpu,
+            timeout=float(timeout),
+        )
+        measured = measure(
+            calls.candidates,
+            dataclasses.replace(options, placement="as-is", regime="as-is", device=place.device),
+            limit=TimeLimit(_SAMPLED * meeting.seconds_left),
+            accord=accord,
+        )
+        measured = [dataclasses.replace(each, device_reason=place.reason) for each in measured]
+        clock = CommonClock(first, offset_of(meeting))
+        own = Own(
+            clock=clock,
+            shared_clock=is_shared(meeting),
+            marks=marks,
+            batches=tuple(accord.batches),
+            on_gpu=place.on_gpu,
+        )
+        return joined(meeting, facts, own, measured, watched)
+
+
+def _watch(candidates: Sequence[Candidate], options: Options, place: Place) -> list[Watched]:
+    with on(place.device, options.stream):
+        watched = [watch(candidate) for candidate in candidates]
+        if place.on_gpu:
+            torch.cuda.synchronize(place.device)
+    return watched

@@ -1,0 +1,518 @@
+"""Agreement between the ranks of a process group through its store.
+
+Nothing here uses the group itself, whose communication is measured. A thread serves the store for
+the thread that measures, which therefore can stop waiting when a rank fails or when the time is up.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from convtime.core.errors import InputError
+from convtime.distributed.failure import Failure, Kind, is_of_communication, of_exception
+from convtime.distributed.process import Process, this_process
+
+#: How far a rank has come: exchanges, calls that ended, collectives that began.
+Progress = tuple[int, int, int]
+
+_PERIOD = 0.25  # seconds between looks at the other ranks, at most
+_POLL_SECONDS = 0.0005
+_SILENCE = 20.0  # seconds without a sign of life, after which a process elsewhere counts as ended
+_JUDGED_AT = 0.9  # share of the timeout after which the rank that is behind is named
+_GRACE = 0.5  # seconds for the measuring thread to end by itself after a failure
+_LEAVE_SECONDS = 2.0  # for which the rank that may hold the store waits for the others to leave
+_CUT_OFF = "its communication was cut off"
+_numbers: dict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
+
+#: Functions of the store's thread: they get the store, and a function that waits for keys.
+_Wait = Callable[[Sequence[str]], None]
+
+
+@dataclasses.dataclass
+class _Job:
+    run: Callable[[Store, _Wait], Any]
+    done: threading.Event = dataclasses.field(default_factory=threading.Event)
+    result: Any = None
+
+
+class _StopError(Exception):
+    """Ends a job after a failure."""
+
+
+class Meeting:
+    """The ranks of a group, for the time of one measurement. Every rank has to enter it.
+
+    Leaving it with an exception ends the measurement on all ranks. They raise the exception of
+    :class:`Failure`; a rank whose code raised raises its own exception.
+
+    Attributes:
+        group: the process group.
+        rank: rank of this process in the group.
+        size: number of ranks.
+        processes: the ranks' processes, once known.
+        progress: returns how far this rank's calls have come (ended calls, collectives).
+        calling: whether calls of the measurement have begun.
+
+    Args:
+        group: the process group, which contains this rank.
+        timeout: seconds after which the measurement ends on every rank.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, timeout: float) -> None:
+        self.group = group
+        self.rank = group.rank()
+        self.size = group.size()
+        self.processes: list[Process] = []
+        self.progress: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.calling = False
+        self._timeout = timeout
+        self._period = min(_PERIOD, timeout / 20)
+        self._began = time.monotonic()
+        self._step = 0
+        self._store = _own_store(group)
+        self._jobs: queue.Queue[_Job | None] = queue.Queue()
+        self._job: _Job | None = None
+        self._failure: Failure | None = None
+        self._failed_at = math.inf
+        self._looked_at = -math.inf
+        self._heard: dict[int, tuple[bytes, float]] = {}  # last beats, and when they changed
+        self._lock = threading.Lock()
+        self._aborted = ""
+        # Signals only reach Python's main thread.
+        self._interruptible = threading.current_thread() is threading.main_thread()
+        self._measuring = True
+        self._interrupted = False
+        self._thread = threading.Thread(target=self._serve, name="convtime ranks", daemon=True)
+        self._timer = threading.Timer(timeout, self._time_is_up)
+        self._timer.daemon = True
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the timeout; negative after it."""
+        return self._began + self._timeout - time.monotonic()
+
+    def __enter__(self) -> Meeting:
+        self._thread.start()
+        self._timer.start()
+        try:
+            self.processes = [
+                Process(**each) for each in self.gather("enter", dataclasses.asdict(this_process()))
+            ]
+        except BaseException as error:
+            self._close(error)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        try:
+            self._refuse_interrupts()
+        except KeyboardInterrupt:
+            if not self._interrupted:  # it is the user's
+                raise
+        self._close(error)
+
+    def gather(self, label: str, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank; every rank calls this with the same label.
+
+        Args:
+            label: name of this step, in words.
+            value: JSON-serializable value of this rank.
+        """
+        step, self._step = self._step, self._step + 1
+        text = json.dumps([label, value])
+        keys = [f"{step}/{rank}" for rank in range(self.size)]
+
+        def exchange(store: Store, wait: _Wait) -> list[Any]:
+            store.set(keys[self.rank], text)
+            wait(keys)
+            found = [json.loads(text) for text in store.multi_get(keys)]
+            if step > 0:  # all ranks have read it: they are at this step
+                store.delete_key(f"{step - 1}/{self.rank}")
+            return found
+
+        found = self.run(exchange)
+        for rank, (theirs, _) in enumerate(found):
+            if theirs != label:
+                self.fail("late", rank, f"is at the step {theirs!r} where others are at {label!r}")
+        return [each for _, each in found]
+
+    def run(self, function: Callable[[Store, _Wait], Any]) -> Any:
+        """Run a function of the store in the store's thread, and return its result.
+
+        Raises:
+            InputError: the ranks do not fit.
+            RankError: a rank failed, or the time is up.
+        """
+        job = _Job(function)
+        self._jobs.put(job)
+        while not job.done.wait(_PERIOD):
+            if self._failure is not None:
+                break
+        if self._failure is not None:
+            raise self._failure.error(self._fate())
+        return job.result
+
+    def fail(self, kind: Kind, rank: int | None, reason: str) -> None:
+        """End the measurement on every rank, for a reason that every rank finds or one tells."""
+        self._publish(Failure(kind, rank, reason, self.calling))
+        assert self._failure is not None
+        raise self._failure.error(self._fate())
+
+    def refuse(self, reason: str) -> None:
+        """End the measurement on every rank, for a reason in the arguments that all ranks find."""
+        self.fail("input", None, reason)
+
+    # --- the thread that measures ---
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                self._leave()
+            elif self._failure is None:
+                self._tell_of(error)
+        finally:
+            self._timer.cancel()
+            with self._lock:
+                self._measuring = False
+            self._jobs.put(None)
+        failure = self._failure
+        if error is None or failure is None or not self._is_consequence(error, failure):
+            return
+        raise failure.error(self._fate()) from error
+
+    def _is_consequence(self, error: BaseException, failure: Failure) -> bool:
+        """Whether an exception of this rank is because of the failure, and not its cause."""
+        own = failure.kind == "raised" and failure.rank == self.rank
+        interrupted = isinstance(error, KeyboardInterrupt) and self._interrupted
+        return interrupted or (not own and type(error) is not type(failure.error("")))
+
+    def _leave(self) -> None:
+        """Leave without a failure; the rank that may hold the store leaves last."""
+        keys = [f"left/{rank}" for rank in range(self.size)]
+
+        def leave(store: Store, _: _Wait) -> None:
+            store.set(keys[self.rank], "")
+            end = time.monotonic() + _LEAVE_SECONDS
+            while self.rank == 0 and time.monotonic() < end and not store.check(keys):
+                time.sleep(_POLL_SECONDS)
+
+        self.run(leave)
+
+    def _tell_of(self, error: BaseException) -> None:
+        """Find the cause of an exception: this rank, or another whose failure it follows."""
+        if is_of_communication(error):
+            # Whoever caused it has ended, tells it, or is found to be behind.
+            end = min(time.monotonic() + 8 * self._period, self._began + self._timeout)
+            while self._failure is None and time.monotonic() < end:
+                time.sleep(self._period / 10)
+            if self._failure is not None:
+                return
+            if isinstance(error, TimeoutError) or self.seconds_left < 2 * self._period:
+                self._publish(self._laggard())
+                return
+        kind: Kind = "input" if isinstance(error, InputError) and not self.calling else "raised"
+        reason = of_exception(error)
+        if kind == "input":
+            reason = f"rank {self.rank}: {error}"
+        self._publish(Failure(kind, self.rank, reason, self.calling))
+
+    def _publish(self, failure: Failure) -> None:
+        """Tell all ranks; the first failure counts."""
+
+        def publish(store: Store, _: _Wait) -> None:
+            self._set(Failure.from_json(store.compare_set("failed", "", failure.to_json())))
+
+        job = _Job(publish)
+        if threading.current_thread() is self._thread:
+            publish(self._store, self._await)
+        else:
+            self._jobs.put(job)
+            job.done.wait(min(1.0, max(0.1, self.seconds_left)))  # the store may not answer
+        self._set(failure)
+        if self.rank == 0:  # whose process may hold the store, and may end now
+            self._let_others_know()
+
+    def _let_others_know(self) -> None:
+        keys = [f"knows/{rank}" for rank in range(self.size) if rank != self.rank]
+        end = time.monotonic() + 4 * self._period
+        with contextlib.suppress(RuntimeError):
+            while time.monotonic() < end and not self._store.check(keys):
+                time.sleep(_POLL_SECONDS)
+
+    def _set(self, failure: Failure) -> None:
+        with self._lock:
+            if self._failure is None:
+                self._failed_at = time.monotonic()
+                self._failure = failure
+        if self._job is not None:
+            self._job.done.set()
+
+    def _refuse_interrupts(self) -> None:
+        """Send no more signals, and let one arrive here instead of in the caller's code."""
+        with self._lock:
+            self._interruptible = False
+        if self._interrupted:
+            time.sleep(0.01)
+
+    def _fate(self) -> str:
+        return self._aborted or _CUT_OFF
+
+    # --- the thread of the store ---
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._period)
+            except queue.Empty:
+                job = None
+                if not self._measuring:
+                    return
+            else:
+                if job is None:
+                    return
+            self._job = job
+            try:
+                if job is not None:
+                    job.result = job.run(self._store, self._await)
+                else:
+                    self._look()
+            except _StopError:
+                pass
+            except Exception as error:  # of the store: there is nobody to raise it to
+                self._lost(error)
+            if job is not None:
+                job.done.set()
+            self._break_out()
+
+    def _await(self, keys: Sequence[str]) -> None:
+        """Wait for keys of the store, and look at the other ranks in the meantime."""
+        spins = 0
+        while not self._store.check(list(keys)):
+            self._look_now_and_then()
+            if self._failure is not None or not self._measuring:
+                raise _StopError
+            spins += 1
+            if spins > 20:
+                time.sleep(_POLL_SECONDS)
+
+    def _look_now_and_then(self) -> None:
+        if time.monotonic() - self._looked_at >= self._period:
+            self._look()
+
+    def _look(self) -> None:
+        """Show a sign of life, and look for failures of others."""
+        now = self._looked_at = time.monotonic()
+        if self._failure is not None:
+            return
+        self._store.set(f"beat/{self.rank}", json.dumps([now, self._progress()]))
+        if self._store.check(["failed"]):
+            self._set(Failure.from_json(self._store.get("failed")))
+            self._store.set(f"knows/{self.rank}", "")
+            return
+        for rank, process in enumerate(self.processes):
+            if rank != self.rank and self._has_ended(rank, process, now):
+                if not self._store.check([f"left/{rank}"]):
+                    self._publish(self._ended(rank))
+                return
+        if now - self._began >= _JUDGED_AT * self._timeout:
+            self._publish(self._laggard())
+
+    def _has_ended(self, rank: int, process: Process, now: float) -> bool:
+        state = process.state()
+        if state != "unknown":
+            return state == "ended"
+        key = f"beat/{rank}"
+        beat = self._store.get(key) if self._store.check([key]) else b""
+        last, changed = self._heard.get(rank, (None, now))
+        self._heard[rank] = (beat, changed if beat == last else now)
+        return now - self._heard[rank][1] > min(_SILENCE, self._timeout / 2)
+
+    def _ended(self, rank: int) -> Failure:
+        reason = f"({self.processes[rank]}) ended without a word: it exited or was killed"
+        return Failure("ended", rank, reason, self.calling)
+
+    def _progress(self) -> Progress:
+        return (self._step, *self.progress())
+
+    def _laggard(self) -> Failure:
+        """Return the failure of the rank that has come least far."""
+        late = f"within timeout={self._timeout:g} s"
+        found: dict[int, Progress] = {self.rank: self._progress()}
+        for rank in range(self.size):
+            if rank == self.rank:
+                continue
+            process = self.processes[rank] if self.processes else None
+            if process is not None and process.state() == "stopped":
+                return Failure("late", rank, f"({process}) is stopped by a signal", self.calling)
+            if not self._store.check([f"beat/{rank}"]):
+                reason = (
+                    f"did not take part {late}: every rank of the group has to make the same "
+                    "call at the same time"
+                )
+                return Failure("late", rank, reason, self.calling)
+            found[rank] = tuple(json.loads(self._store.get(f"beat/{rank}"))[1])
+        rank = min(found, key=lambda each: found[each])
+        where = behind(found[rank], max(found.values()))
+        if not where:
+            reason = f"and all others did not finish {late}; allow more time"
+        else:
+            reason = f"did not come as far as the others {late}: it hangs or is slow {where}"
+        return Failure("late", rank, reason, self.calling)
+
+    def _lost(self, error: Exception) -> None:
+        """Find out who ended: the store does not answer."""
+        end = time.monotonic() + 4 * self._period  # a connection can end before its process
+        while time.monotonic() < end and self._failure is None:
+            for rank, process in enumerate(self.processes):
+                if rank != self.rank and process.state() == "ended":
+                    self._set(self._ended(rank))
+                    return
+            time.sleep(self._period / 10)
+        self._set(
+            Failure(
+                "ended",
+                None,
+                f"ended together with the store that the ranks agree through ({error})",
+                self.calling,
+            )
+        )
+
+    def _break_out(self) -> None:
+        """End a call that does not return by itself after a failure."""
+        if self._failure is None or time.monotonic() - self._failed_at < _GRACE:
+            return
+        with self._lock:
+            if not self._measuring:
+                return
+            if self.calling and not self._aborted:
+                self._aborted = abort(self.group)
+            default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            if self._interruptible and default and not self._interrupted:
+                self._interrupted = True
+                main = threading.main_thread().ident
+                assert main is not None
+                signal.pthread_kill(main, signal.SIGINT)
+
+    # --- the thread of the timer ---
+
+    def _time_is_up(self) -> None:
+        """End the measurement even if the store does not answer."""
+        if self._failure is None:
+            reason = f"did not answer within timeout={self._timeout:g} s"
+            stopped = (
+                rank for rank, process in enumerate(self.processes) if process.state() == "stopped"
+            )
+            rank = next(stopped, None)
+            if rank is not None:
+                reason = f"({self.processes[rank]}) is stopped by a signal"
+            self._set(Failure("late", rank, reason, self.calling))
+        self._failed_at = min(self._failed_at, time.monotonic() - _GRACE)
+        self._break_out()
+
+
+def behind(least: Progress, most: Progress) -> str:
+    """Return where a rank is that has not come as far as another; empty if it has."""
+    (step, calls, collectives), (last_step, last_calls, last_collectives) = least, most
+    if step < last_step:
+        return f"after {calls} calls, before a step that others have done"
+    if calls < last_calls:
+        return f"in call {calls + 1}, which others have ended"
+    if collectives < last_collectives:
+        return f"in call {calls + 1}, before an operation of torch.distributed that others began"
+    return ""
+
+
+def abort(group: dist.ProcessGroup) -> str:
+    """Abort a group's pending communication if its backend can; return what happened to it."""
+    aborting = [each for each in _backends(group) if each.name() == "nccl"]
+    try:
+        for backend in aborting:
+            backend.abort()
+    except Exception as error:  # whatever it is, the group is unusable
+        return f"its communication could not be aborted ({error})"
+    return "its communication was aborted" if aborting else _CUT_OFF
+
+
+def _backends(group: dist.ProcessGroup) -> list[Any]:
+    """Return the backends of a group's devices, each once."""
+    found = [group._get_backend(device) for device in group._device_types]
+    return list({id(backend): backend for backend in found}.values())
+
+
+@contextlib.contextmanager
+def limited(group: dist.ProcessGroup) -> Iterator[Callable[[float], None]]:
+    """Yield a function that limits the time of Gloo's next operations, which nothing can abort."""
+    backends = [
+        (backend, backend.options._timeout)
+        for backend in _backends(group)
+        if backend.name() == "gloo"
+    ]
+
+    def limit(seconds: float) -> None:
+        for backend, usual in backends:
+            backend._set_default_timeout(min(usual, timedelta(seconds=max(0.1, seconds))))
+
+    try:
+        yield limit
+    finally:
+        for backend, usual in backends:
+            backend._set_default_timeout(usual)
+
+
+def group_of(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """Return a group, or that of all ranks.
+
+    Raises:
+        InputError: torch.distributed is not initialized, or this rank is not in the group.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise InputError(
+            "group needs torch.distributed, which is not initialized; start the program with "
+            "torchrun, and call torch.distributed.init_process_group first"
+        )
+    group = group or dist.group.WORLD
+    if not isinstance(group, dist.ProcessGroup):
+        if group == dist.GroupMember.NON_GROUP_MEMBER:
+            raise InputError(
+                f"group must contain the rank that calls, got a group without rank "
+                f"{dist.get_rank()}; call this on the ranks of the group only"
+            )
+        raise InputError(f"group must be a torch.distributed.ProcessGroup, got {group!r}")
+    return group
+
+
+def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
+    """Tell the other ranks of a group that this rank does not take part because of an error."""
+    with contextlib.suppress(Exception):  # the caller raises the error that counts
+        group = group_of(group)
+        failure = Failure("input", group.rank(), f"rank {group.rank()}: {error}")
+        _own_store(group).compare_set("failed", "", failure.to_json())
+
+
+def _own_store(group: dist.ProcessGroup) -> Store:
+    """Return the store for the next measurement of these ranks, with a connection of its own."""
+    ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
+    number = next(_numbers[ranks])
+    store = dist.distributed_c10d._get_default_store().clone()
+    return PrefixStore(f"convtime/{ranks}/{number}", store)

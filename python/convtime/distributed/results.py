@@ -1,0 +1,398 @@
+"""Join the times of all ranks in measurements."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from convtime.core import codec
+from convtime.core.cpu import cpu_name
+from convtime.core.load import _C
+from convtime.core.units import format_seconds
+from convtime.device import nvml
+from convtime.device.clock_reading import ClockReading
+from convtime.device.clocks import read_clocks
+from convtime.distributed.accord import OwnBatch
+from convtime.distributed.calls import kernels_communicate
+from convtime.distributed.clocks import CommonClock
+from convtime.distributed.collectives import Watched
+from convtime.distributed.marks import Marks
+from convtime.distributed.meeting import Meeting
+from convtime.timing.measurement import Measurement
+from convtime.timing.ranks import Collective, Communication, Ranks, RankTimes
+
+#: Ranks that arrive further apart than this share of the transfer may transfer before the last
+#: arrival, and the transfer time would be too short for a bandwidth.
+_MOST_SKEW = 0.1
+_FEWEST = 6  # samples for an interval
+_MATTERS = 0.01  # share of the call's time by which a slower device is reported
+_MATTERS_SECONDS = 2e-6
+
+#: Fields of a Measurement that each rank estimates for itself.
+_SHARED = ("overhead", "overhead_uncertainty", "clock_tick", "between_runs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """This rank's part of a measurement, beyond the samples that all ranks share.
+
+    Attributes:
+        clock: its clock against the common one.
+        shared_clock: whether all ranks read the same clock.
+        marks: how its calls were stamped.
+        batches: its batches.
+        on_gpu: whether the work is on a GPU.
+    """
+
+    clock: CommonClock
+    shared_clock: bool
+    marks: Marks
+    batches: tuple[OwnBatch, ...]
+    on_gpu: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Times:
+    """Times of one candidate's samples on one rank; instants in seconds of the common clock."""
+
+    seconds: list[float]
+    begin: list[float]
+    arrival: list[float]
+    end: list[float]
+
+
+def joined(
+    meeting: Meeting,
+    facts: Sequence[dict[str, Any]],
+    own: Own,
+    measured: Sequence[Measurement],
+    watched: Sequence[Watched],
+) -> list[Measurement]:
+    """Return the measurements with the times of all ranks; every rank has to call this.
+
+    Args:
+        meeting: the ranks.
+        facts: facts of each rank (:func:`convtime.distributed.checks.check_ranks`).
+        own: this rank's part.
+        measured: the measurements by the sampler.
+        watched: communication of each candidate's call on this rank.
+    """
+    device = torch.device(facts[meeting.rank]["device"])
+    part = {
+        "method": measured[0].method.used,
+        "state": _device_state(device),
+        "device_name": torch.cuda.get_device_name(device) if own.on_gpu else cpu_name(),
+        "uncertainty": own.clock.uncertainty + own.marks.uncertainty,
+        "shared": [{name: getattr(each, name) for name in _SHARED} for each in measured],
+        "candidates": [
+            _own_candidate(index, each, own, watched[index]) for index, each in enumerate(measured)
+        ],
+    }
+    parts = meeting.gather("the results are joined", part)
+    methods = [each["method"] for each in parts]
+    if len(set(methods)) > 1:
+        meeting.fail("raised", None, f"used another method than the others ({methods} by rank)")
+    # Of the time between two ranks' stamps.
+    uncertainty = sum(sorted((each["uncertainty"] for each in parts), reverse=True)[:2])
+    clock_reason = (
+        "all ranks read the clock of one machine"
+        if own.shared_clock
+        else "time stamps were exchanged with rank 0 before and after the calls"
+    )
+    found = []
+    for index, each in enumerate(measured):
+        common = _with_shared(each, parts[0]["shared"][index])
+        ranks = _ranks(meeting, facts, parts, index, common, uncertainty, clock_reason)
+        found.append(dataclasses.replace(common, ranks=ranks))
+    return found
+
+
+def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measurement:
+    """Return the measurement with rank 0's overhead and precision, on which verdicts depend."""
+    change = measured.overhead - shared["overhead"]
+    return dataclasses.replace(
+        measured, seconds=tuple(each + change for each in measured.seconds), **shared
+    )
+
+
+def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched) -> dict[str, Any]:
+    times = _kept(index, measured, own)
+    communication, communicating, computing, reason = _communication(measured, own.on_gpu)
+    if not own.on_gpu:
+        computing = [
+            arrival - begin for begin, arrival in zip(times.begin, times.arrival, strict=True)
+        ]
+    return {
+        "times": codec.finite(dataclasses.asdict(times)),
+        "collectives": [dataclasses.asdict(each) for each in watched.collectives],
+        "communication": None if communication is None else dataclasses.asdict(communication),
+        "communication_reason": reason,
+        "communicating": communicating,
+        "computing": codec.finite(computing),
+        "stamped": not own.on_gpu or not any(computing),
+    }
+
+
+def _kept(index: int, measured: Measurement, own: Own) -> _Times:
+    """Return the times of the samples that the sampler kept: the last rounds of each batch."""
+    times = _Times([], [], [], [])
+    common = own.clock.common
+    for number, rounds in sorted(Counter(measured.batches).items()):
+        batch = own.batches[number]
+        stamps = batch.stamps[index]
+        times.seconds.extend(batch.seconds[index][-rounds:])
+        for to, series in (
+            (times.begin, stamps.begin),
+            (times.arrival, stamps.arrival),
+            (times.end, stamps.end),
+        ):
+            to.extend(1e-9 * common(each) for each in series[-rounds:])
+    return times
+
+
+def _communication(
+    measured: Measurement, on_gpu: bool
+) -> tuple[Communication | None, list[float], list[float], str]:
+    """Return a rank's communication, by the records of its kernels.
+
+    Returns:
+        Exposed and hidden communication, or None; the time of communication and of other kernels in
+        each sample, empty if unknown; and why something is unknown.
+    """
+    if not on_gpu:
+        why = "the work is on the CPU, which has no records of what ran at the same time"
+        return None, [], [], why
+    if not measured.busy_seconds:
+        return None, [], [], f"method {measured.method.used!r} has no records of kernels"
+    groups = [
+        [each for each in measured.activities if kernels_communicate(each.name) is communicates]
+        for communicates in (True, False)
+    ]
+    samples = range(len(measured.seconds))
+    own, others = (
+        [sum(each.seconds[sample] or 0.0 for each in group) for sample in samples]
+        for group in groups
+    )
+    if not groups[0]:
+        return None, [], others, "no kernel of NCCL was recorded"
+    for group in groups:
+        if len({stream for each in group for stream in each.streams}) > 1:
+            return None, own, others, "the kernels of one kind ran on several streams"
+    hidden = [
+        max(0.0, communicating + computing - busy)
+        for communicating, computing, busy in zip(own, others, measured.busy_seconds, strict=True)
+    ]
+    exposed = [max(0.0, each - part) for each, part in zip(own, hidden, strict=True)]
+    found = Communication(*map(statistics.median, (own, exposed, hidden)))
+    return found, own, others, ""
+
+
+def _device_state(device: torch.device) -> dict[str, Any]:
+    """Return the state of the device directly after the calls."""
+    if device.type != "cuda":
+        return {}
+    try:
+        with nvml.session(device) as gpu:
+            ecc = gpu.ask("EccMode")
+            return {
+                "state": dataclasses.asdict(read_clocks(gpu, 0.0)),
+                "ecc": None if ecc is None else bool(ecc[0]),
+                "link_width": gpu.ask("CurrPcieLinkWidth"),
+                "max_link_width": gpu.ask("MaxPcieLinkWidth"),
+            }
+    except nvml.NvmlUnavailableError:  # the fields of RankTimes are None
+        return {}
+
+
+def _ranks(
+    meeting: Meeting,
+    facts: Sequence[dict[str, Any]],
+    parts: Sequence[dict[str, Any]],
+    index: int,
+    measured: Measurement,
+    uncertainty: float,
+    clock_reason: str,
+) -> Ranks:
+    own = [part["candidates"][index] for part in parts]
+    arrival, end = (
+        np.array([each["times"][what] for each in own], dtype=float) for what in ("arrival", "end")
+    )
+    collectives = _agreed([[Collective(**one) for one in each["collectives"]] for each in own])
+    stamped = all(each["stamped"] for each in own) and bool(np.isfinite(arrival).all())
+    if stamped:
+        waiting = arrival.max(axis=0) - arrival
+        transfer = end.max(axis=0) - arrival.max(axis=0)
+    elif _all_wait(own, collectives):
+        # All kernels end together, and begin as their rank arrives.
+        communicating = np.array([each["communicating"] for each in own])
+        transfer = communicating.min(axis=0)
+        waiting = communicating - transfer
+        uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
+    else:
+        waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
+    skew = waiting.max(axis=0) if waiting.size else np.empty(0)
+    reason = _arrivals_reason(bool(waiting.size), own, collectives)
+    if reason:
+        transfer = np.empty(0)
+    times = tuple(
+        _rank_times(meeting, rank, facts[rank], parts[rank], own[rank], waiting[rank])
+        for rank in range(meeting.size)
+    )
+    bandwidth, why_not = _bandwidth(collectives, skew, transfer, uncertainty)
+    factor = collectives[0].bus_factor if bandwidth is not None else None
+    return Ranks(
+        rank=meeting.rank,
+        backend=meeting.group._get_backend(torch.device(facts[meeting.rank]["device"])).name(),
+        ranks=times,
+        collectives=tuple(collectives),
+        skew_seconds=tuple(skew.tolist()),
+        transfer_seconds=tuple(transfer.tolist()),
+        transfer_interval=_interval(transfer.tolist(), measured, uncertainty),
+        arrivals_reason=reason,
+        clock_uncertainty=uncertainty,
+        clock_reason=clock_reason,
+        algorithm_bandwidth=bandwidth,
+        bus_bandwidth=None if bandwidth is None or factor is None else factor * bandwidth,
+        bandwidth_reason=why_not,
+        slower=tuple(_slower(times, measured)),
+    )
+
+
+def _agreed(by_rank: Sequence[Sequence[Collective]]) -> list[Collective]:
+    """Return the operations of a call: the sizes are the largest of all ranks."""
+    return [
+        dataclasses.replace(each[0], nbytes=max(one.nbytes for one in each))
+        for each in zip(*by_rank, strict=False)
+    ]
+
+
+def _arrivals_reason(
+    known: bool, own: Sequence[dict[str, Any]], collectives: Sequence[Collective]
+) -> str:
+    if not known:
+        return (
+            "some calls do not communicate on every rank, or they compute on the GPU and the begin "
+            "of their communication was not recorded"
+        )
+    if len(collectives) != 1 or any(len(each["collectives"]) != 1 for each in own):
+        return (
+            f"a call has {len(collectives)} operations of torch.distributed, and only one can be "
+            "divided into waiting and transfer"
+        )
+    return ""
+
+
+def _all_wait(own: Sequence[dict[str, Any]], collectives: Sequence[Collective]) -> bool:
+    """Whether each rank's communication lasts until the last rank has arrived, on record."""
+    symmetric = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    recorded = all(each["communicating"] for each in own)
+    return recorded and all(each.kind in symmetric for each in collectives)
+
+
+def _rank_times(
+    meeting: Meeting,
+    rank: int,
+    facts: dict[str, Any],
+    part: dict[str, Any],
+    own: dict[str, Any],
+    waiting: Any,
+) -> RankTimes:
+    state = dict(part["state"])
+    reading = state.pop("state", None)
+    communication = own["communication"]
+    computing = own["computing"]
+    return RankTimes(
+        rank=rank,
+        global_rank=facts["global_rank"],
+        process=str(meeting.processes[rank]),
+        device=facts["device"],
+        device_name=part["device_name"],
+        gpu_uuid=facts["gpu_uuid"],
+        seconds=tuple(own["times"]["seconds"]),
+        waiting_seconds=tuple(waiting.tolist()),
+        computing_seconds=() if None in computing else tuple(computing),
+        clock_uncertainty=part["uncertainty"],
+        state=None if reading is None else codec.decode(ClockReading, reading),
+        communication=None if communication is None else Communication(**communication),
+        communication_reason=own["communication_reason"],
+        **state,
+    )
+
+
+def _bandwidth(
+    collectives: Sequence[Collective], skew: Any, transfer: Any, uncertainty: float
+) -> tuple[float | None, str]:
+    if not transfer.size:
+        return None, "the transfer time is unknown"
+    (collective,) = collectives
+    if collective.bus_factor is None:
+        return None, f"{collective.kind} has no defined bandwidth"
+    together = transfer[skew <= _MOST_SKEW * transfer + uncertainty]
+    if together.size < _FEWEST:
+        apart = np.median(skew)
+        return None, (
+            f"the ranks arrived {format_seconds(apart)} apart, more than {_MOST_SKEW:.0%} of the "
+            "transfer time: data may have been transferred before the last arrival"
+        )
+    return float(collective.nbytes / np.median(together)), ""
+
+
+def _interval(
+    seconds: Sequence[float], measured: Measurement, uncertainty: float
+) -> tuple[float, float] | None:
+    if len(seconds) < _FEWEST:
+        return None
+    low, high, _, _ = _C.median_interval(
+        seconds, (), measured.batches, measured.clock_tick, uncertainty
+    )
+    return low, high
+
+
+def _slower(times: Sequence[RankTimes], measured: Measurement) -> list[str]:
+    """Return a sentence for each rank that computes longer than all others, beyond intervals."""
+    if len(times) < 2 or not all(each.computing_seconds for each in times):
+        return []
+    intervals = [_interval(each.computing_seconds, measured, 0.0) for each in times]
+    least = max(_MATTERS * measured.median, _MATTERS_SECONDS)
+    found = []
+    for each, interval in zip(times, intervals, strict=True):
+        others = [other for other in times if other is not each]
+        highest = max(statistics.median(other.computing_seconds) for other in others)
+        highs = [other[1] for other in intervals if other is not None and other is not interval]
+        own = statistics.median(each.computing_seconds)
+        if interval is None or interval[0] <= max(highs, default=highest) + least:
+            continue
+        differing = "".join(_differences(each, others))
+        found.append(
+            f"rank {each.rank} ({each.device} of {each.process}) computes for "
+            f"{format_seconds(own)} per call, all others for at most {format_seconds(highest)}"
+            f"{differing}"
+        )
+    return found
+
+
+def _differences(slow: RankTimes, others: Sequence[RankTimes]) -> list[str]:
+    """Return how the device of a slower rank differs from all others, as parts of a sentence."""
+    found = []
+    if all(other.device_name != slow.device_name for other in others):
+        found.append(f"; it is {slow.device_name}")
+    if slow.state is not None and slow.state.sm_clock_hz is not None:
+        clocks = [other.state.sm_clock_hz for other in others if other.state is not None]
+        known = [clock for clock in clocks if clock is not None]
+        if known and slow.state.sm_clock_hz < 0.98 * min(known):
+            found.append(
+                f"; its SM clock is {slow.state.sm_clock_hz / 1e6:.0f} MHz, the others' at least "
+                f"{min(known) / 1e6:.0f} MHz"
+            )
+    if slow.state is not None and slow.state.throttle_reasons:
+        found.append(f"; it is throttled by {', '.join(slow.state.throttle_reasons)}")
+    widths = [other.link_width for other in others if other.link_width is not None]
+    if slow.link_width is not None and widths and slow.link_width < min(widths):
+        found.append(f"; its PCIe link has {slow.link_width} lanes, the others' {min(widths)}")
+    return found

@@ -1,0 +1,46 @@
+"""Show a Survey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from convtime.core.page import Block, Line, Table
+
+if TYPE_CHECKING:
+    from convtime.health.survey import Survey, SurveyedGpu
+
+_COLUMNS = ("", "GPU", "state", "PCIe", "NVLink")
+
+
+def line(seen: Survey) -> str:
+    """Return the number of GPUs, and how many checks failed."""
+    failed = sum(finding.status == "failed" for finding in seen.findings)
+    return f"{len(seen.gpus)} GPUs: {len(seen.findings)} checks, {failed} failed"
+
+
+def printed(seen: Survey) -> Iterator[Block]:
+    """Yield the GPUs, the findings, and the number of failed checks."""
+    yield Table(_COLUMNS, map(_row, seen.gpus))
+    rows = [
+        (found.status, f"{found.check}: {found.message}{found.advice and ': ' + found.advice}")
+        for found in seen.findings
+    ]
+    yield Table((), rows)
+    yield Line(line(seen))
+
+
+details = printed
+
+
+def _row(gpu: SurveyedGpu) -> tuple[str, ...]:
+    def number(value: int | None) -> str:
+        return "?" if value is None else str(value)
+
+    state = str(gpu.state).partition(": ")[2]
+    pcie = (
+        f"generation {number(gpu.pcie_generation)} of {number(gpu.max_pcie_generation)}, "
+        f"{number(gpu.pcie_width)} of {number(gpu.max_pcie_width)} lanes"
+    )
+    links = f"{sum(gpu.nvlinks)} of {len(gpu.nvlinks)} active" if gpu.nvlinks else "none"
+    return gpu.device, gpu.name, state, pcie, links

@@ -1,0 +1,198 @@
+"""What the ranks of tests/test_ranks.py do: a program that forks them, and prints what they found.
+
+One process loads torch; each case forks its ranks. Prints a line of JSON for each case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import torch
+import torch.distributed as dist
+from common.rank_processes import Appointments, clock_ahead, launch
+
+import convtime
+import convtime.distributed.measure
+from convtime import compare, time_op
+
+FEW: dict[str, Any] = {"stop": "count", "max_samples": 40, "warmup": 2, "timeout": 20}
+LATE_NS = 500_000
+SLOW_SECONDS = 5e-3
+OTHER_CLOCK_SECONDS = 1000
+APPOINTMENTS = Appointments()  # in memory that forked processes share
+
+
+def said_by(call: Callable[[], Any]) -> list[str]:
+    try:
+        call()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return ["", ""]
+
+
+def facts(measured: convtime.Measurement) -> dict[str, Any]:
+    found = measured.ranks
+    assert found is not None
+    return {
+        "seconds": measured.seconds,
+        "stop_reason": measured.stop_reason,
+        "ranks": dataclasses.asdict(found),
+        "printed": str(measured),
+        "details": measured.details(),
+        "again": convtime.Measurement.from_dict(json.loads(measured.to_json())) == measured,
+    }
+
+
+def measures(rank: int) -> dict[str, Any]:
+    """Many measurements by the same two ranks."""
+    x = torch.zeros(64 * 1024)
+    found: dict[str, Any] = {}
+    calls = [0, 0]
+
+    def counted() -> None:
+        calls[0] += 1
+        dist.all_reduce(x)
+
+    found["all_reduce"] = facts(time_op(counted, name="all_reduce", budget=0.3, timeout=20))
+    found["calls"] = calls[0]
+
+    found["late"] = facts(
+        time_op(APPOINTMENTS.late(rank, LATE_NS), x, group=dist.group.WORLD, **FEW)
+    )
+
+    def slow() -> None:
+        time.sleep(rank * SLOW_SECONDS)
+        dist.all_reduce(x)
+
+    found["slow"] = facts(time_op(slow, group=dist.group.WORLD, **FEW))
+
+    gathered, scattered, small = torch.empty(2048), torch.empty(512), torch.ones(1024)
+    layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    batch = torch.ones(8, 64)
+    operations: dict[str, Callable[[], object]] = {
+        "all_gather": lambda: dist.all_gather_into_tensor(gathered, small),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(scattered, small),
+        "broadcast": lambda: dist.broadcast(small, 0),
+        "send": lambda: dist.send(small, 1) if rank == 0 else dist.recv(small, 0),
+        "all_to_all": lambda: dist.all_to_all_single(scattered, small[:512]),
+        "ddp": lambda: layer(batch).sum().backward(),
+        "twice": lambda: (dist.all_reduce(x), dist.all_reduce(x)),
+        "barrier": dist.barrier,
+    }
+    for name, call in operations.items():
+        found[name] = facts(time_op(call, group=dist.group.WORLD, **FEW))
+
+    compared = compare(
+        {"once": lambda: dist.all_reduce(x), "twice": operations["twice"]}, budget=0.4, timeout=20
+    )
+    found["compared"] = {
+        "ratio": compared.ratio("twice").value,
+        "seconds": [each.seconds for each in compared.measurements.values()],
+        "same_result": str(compared.same_results["twice"]),
+        "interference": compared.interference_reason,
+    }
+    found["local"] = time_op(torch.relu, x, max_samples=10, stop="count").ranks is None
+    found["only one"] = rank == 1 or time_op(torch.relu, x, **FEW).ranks is None
+
+    def refused(**options: Any) -> list[str]:
+        return said_by(lambda: time_op(counted, **{"group": dist.group.WORLD, **options}))
+
+    found["refused"] = {
+        "race": said_by(lambda: convtime.race([counted, operations["twice"]])),
+        "quick": refused(quick=True),
+        "warmup": refused(warmup=0.1),
+        "regime": refused(regime="burst"),
+        "verdict": refused(stop="verdict"),
+        "over": said_by(lambda: compare([counted], {"budget": [1, 2]}, group=dist.group.WORLD)),
+        "options": refused(budget=1 + rank, timeout=20),
+        "names": refused(name=f"of {rank}", timeout=20),
+        "one rank": refused(budget=[1, "long"][rank], timeout=20),
+    }
+    found["afterwards"] = time_op(counted, group=dist.group.WORLD, **FEW).ranks is not None
+    return found
+
+
+def subgroup(rank: int) -> dict[str, Any]:
+    """Three ranks, of which two measure."""
+    group: Any = dist.new_group([0, 2])
+    if rank == 1:
+        return {"outside": said_by(lambda: time_op(torch.relu, torch.ones(1), group=group))}
+    x = torch.ones(1000)
+    return facts(time_op(lambda: dist.all_reduce(x, group=group), **FEW))
+
+
+def other_clock(rank: int) -> dict[str, Any]:
+    """The last rank's monotonic clock differs from the other's by much."""
+    call = APPOINTMENTS.late(rank, LATE_NS, ahead=rank * OTHER_CLOCK_SECONDS * 10**9)
+    return facts(time_op(call, torch.zeros(1000), group=dist.group.WORLD, **FEW))
+
+
+def with_other_clock() -> list[Any]:
+    with clock_ahead(OTHER_CLOCK_SECONDS) as before_fork:
+        return launch(2, other_clock, before_fork=before_fork)
+
+
+def faulty(rank: int, *, kind: str, at: int) -> list[str]:
+    """Rank 1 fails in one of its calls."""
+    x = torch.zeros(1000)
+    calls = [0]
+
+    def call() -> None:
+        calls[0] += 1
+        if rank == 1 and calls[0] == at:
+            if kind == "raise":
+                raise ValueError("planted")
+            if kind == "exit":
+                sys.exit(7)
+            if kind == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1000)
+        dist.all_reduce(x)
+
+    begin = time.monotonic()
+    timeout = 1.5 if kind == "hang" else 20
+    said = said_by(lambda: time_op(call, group=dist.group.WORLD, **FEW | {"timeout": timeout}))
+    backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
+    usual = str(backend.options._timeout)
+    return [*said, str(time.monotonic() - begin), usual]
+
+
+def absent(rank: int) -> list[str]:
+    """Rank 1 does not make the call."""
+    if rank == 1:
+        time.sleep(1.2)
+        return ["", ""]
+    return said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=0.8))
+
+
+CASES: dict[str, Callable[[], list[Any]]] = {
+    "measures": partial(launch, 2, measures),
+    "subgroup": partial(launch, 3, subgroup),
+    "other clock": with_other_clock,
+    "absent": partial(launch, 2, absent),
+    **{
+        f"{kind} at {at}": partial(launch, 2, partial(faulty, kind=kind, at=at), seconds=20)
+        for kind, at in (("raise", 1), ("exit", 20), ("kill", 20), ("hang", 20))
+    },
+}
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    for name, run in CASES.items():
+        try:
+            outcomes = [dataclasses.asdict(each) for each in run()]
+        except OSError as error:  # a time namespace is not permitted
+            outcomes = [{"error": "OSError", "text": str(error)}]
+        print(json.dumps([name, outcomes]), flush=True)
