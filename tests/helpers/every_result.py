@@ -18,6 +18,7 @@ from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.exchange.files import Found
 from convtime.exchange.upgrade import upgraded
+from convtime.health.survey import Survey, SurveyedGpu
 from convtime.histories.result import ChangePoint, History, Series
 from convtime.histories.run import HistoryRun
 from convtime.regression.baseline import Baseline
@@ -101,6 +102,7 @@ def every_result(name: str = "relu") -> dict[str, Found]:
             (both,),
             {other.name: Dropped("slower", "1", 0.1), "late": Dropped("it failed", "alone", 0.0)},
         ),
+        "Survey": Survey((_surveyed(name),), {}),
         "Upgrade": _upgrade(name),
     }
     for kind in _EARLIER:
@@ -109,6 +111,23 @@ def every_result(name: str = "relu") -> dict[str, Found]:
         found[kind] = kind_of.from_dict(_renamed(codec.document(kind, upgraded(document)), name))
     assert found.keys() - {"Measurements"} == TYPES.keys()
     return found
+
+
+def _surveyed(name: str) -> SurveyedGpu:
+    return SurveyedGpu(
+        device="cuda:0",
+        name=name,
+        uuid="GPU-1",
+        state=ClockReading(0.0, 1.9e9, 2.6e9, 500.0, 50.0, ()),
+        max_sm_clock_hz=1.98e9,
+        ecc=True,
+        uncorrected_errors=0,
+        pcie_width=8,
+        max_pcie_width=16,
+        pcie_generation=5,
+        max_pcie_generation=5,
+        nvlinks=(True, False),
+    )
 
 
 def _renamed(part: Any, name: str) -> Any:
