@@ -1,10 +1,8 @@
 """Sweeps over several processes: their speed, and their points while processes are killed.
 
 - "scaling": seconds that a sweep takes with one worker and with two, alternating, with processes
-  that have started already. Workers have a GPU each. Where there are fewer than two, they have a
-  CPU each, and the timed call sleeps, so that other programs on the CPUs count less: this shows
-  what handing out points and visiting the control costs. The row says which it was. "two_gpus" is
-  the median of the ratios in either case.
+  that have started already. Workers have a GPU each, or where there are fewer than two, a CPU
+  each; the row says which. "two_gpus" is the median of the ratios in either case.
 - "kills": a sweep of 10,000 points over 8 workers on the CPUs while processes are killed (SIGKILL)
   after random numbers of points. The sweep's file tells which points are lost or recorded twice.
 """
@@ -46,11 +44,6 @@ def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
     return lambda: torch.relu(x)
 
 
-def sleep(**_: int) -> Callable[[], object]:
-    """A call that waits, as for a GPU."""
-    return functools.partial(time.sleep, 2e-3)
-
-
 def of_scaling() -> results.Row:
     """Seconds with one worker and with two."""
     import torch
@@ -61,7 +54,7 @@ def of_scaling() -> results.Row:
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.device_count() > 1 else "cpu"
     both = places(2, device)
-    fn: Any = functools.partial(relu, device=device) if device == "cuda" else sleep
+    fn = functools.partial(relu, device=device)
     axes = {"row": range(1, 11), "column": range(1, POINTS_OF_SCALING // 10 + 1)}
     seconds: dict[int, list[float]] = {1: [], 2: []}
     with LocalPool(both[:1]) as one, LocalPool(both) as two:
@@ -80,7 +73,6 @@ def of_scaling() -> results.Row:
                     raise RuntimeError(f"{workers} workers must measure all points, got {names}")
     return {
         "workers": "GPUs" if device == "cuda" else "CPUs",
-        "call": "torch.relu" if device == "cuda" else "time.sleep",
         "points": POINTS_OF_SCALING,
         "one_s": seconds[1],
         "two_s": seconds[2],
@@ -183,7 +175,7 @@ def table(rows: list[results.Row]) -> str:
         if row["key"] == "scaling":
             one, two = (statistics.median(row[name]) for name in ("one_s", "two_s"))
             lines.append(
-                f"| one worker, then two ({row['workers']}, {row['call']}) | 2 | {row['points']} | "
+                f"| one worker, then two ({row['workers']}) | 2 | {row['points']} | "
                 f"{one:.1f} s, then {two:.1f} s |"
             )
         else:
