@@ -18,6 +18,7 @@ from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.exchange.files import Found
 from convtime.exchange.upgrade import upgraded
+from convtime.health.survey import Survey, SurveyedGpu
 from convtime.histories.result import ChangePoint, History, Series
 from convtime.histories.run import HistoryRun
 from convtime.regression.baseline import Baseline
@@ -101,6 +102,7 @@ def every_result(name: str = "relu") -> dict[str, Found]:
             (both,),
             {other.name: Dropped("slower", "1", 0.1), "late": Dropped("it failed", "alone", 0.0)},
         ),
+        "Survey": _survey(name),
         "Upgrade": _upgrade(name),
     }
     for kind in _EARLIER:
@@ -238,6 +240,12 @@ def _plans(name: str) -> Plans:
         StoredPlan(f"{name}, other", problem, 100, 148, Choice("pytorch")),
     )
     return Plans(entries, 0.01, {"gpu": "NVIDIA H200", "cudnn": "9.26.0"})
+
+
+def _survey(name: str) -> Survey:
+    reading = ClockReading(0.0, 1.9e9, 2.6e9, 600.0, 55.0, ("hw_thermal_slowdown",))
+    gpu = SurveyedGpu("cuda:0", name, "GPU-1", reading, 1.98e9, True, 1, 8, 16, 4, 5, (True, False))
+    return Survey((gpu, dataclasses.replace(gpu, device="cuda:1")), {"gpu": "NVIDIA H200"})
 
 
 def _upgrade(name: str) -> Upgrade:
