@@ -102,7 +102,7 @@ def every_result(name: str = "relu") -> dict[str, Found]:
             (both,),
             {other.name: Dropped("slower", "1", 0.1), "late": Dropped("it failed", "alone", 0.0)},
         ),
-        "Survey": _survey(name),
+        "Survey": Survey((_surveyed(name),), {}),
         "Upgrade": _upgrade(name),
     }
     for kind in _EARLIER:
@@ -111,6 +111,23 @@ def every_result(name: str = "relu") -> dict[str, Found]:
         found[kind] = kind_of.from_dict(_renamed(codec.document(kind, upgraded(document)), name))
     assert found.keys() - {"Measurements"} == TYPES.keys()
     return found
+
+
+def _surveyed(name: str) -> SurveyedGpu:
+    return SurveyedGpu(
+        device="cuda:0",
+        name=name,
+        uuid="GPU-1",
+        state=ClockReading(0.0, 1.9e9, 2.6e9, 500.0, 50.0, ()),
+        max_sm_clock_hz=1.98e9,
+        ecc=True,
+        uncorrected_errors=0,
+        pcie_width=8,
+        max_pcie_width=16,
+        pcie_generation=5,
+        max_pcie_generation=5,
+        nvlinks=(True, False),
+    )
 
 
 def _renamed(part: Any, name: str) -> Any:
@@ -240,12 +257,6 @@ def _plans(name: str) -> Plans:
         StoredPlan(f"{name}, other", problem, 100, 148, Choice("pytorch")),
     )
     return Plans(entries, 0.01, {"gpu": "NVIDIA H200", "cudnn": "9.26.0"})
-
-
-def _survey(name: str) -> Survey:
-    reading = ClockReading(0.0, 1.9e9, 2.6e9, 600.0, 55.0, ("hw_thermal_slowdown",))
-    gpu = SurveyedGpu("cuda:0", name, "GPU-1", reading, 1.98e9, True, 1, 8, 16, 4, 5, (True, False))
-    return Survey((gpu, dataclasses.replace(gpu, device="cuda:1")), {"gpu": "NVIDIA H200"})
 
 
 def _upgrade(name: str) -> Upgrade:

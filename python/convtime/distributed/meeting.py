@@ -97,6 +97,7 @@ class Meeting:
         # Signals only reach Python's main thread.
         self._interruptible = threading.current_thread() is threading.main_thread()
         self._measuring = True
+        self._left = False
         self._interrupted = False
         self._thread = threading.Thread(target=self._serve, name="convtime ranks", daemon=True)
         self._timer = threading.Timer(timeout, self._time_is_up)
@@ -115,7 +116,7 @@ class Meeting:
                 Process(**each) for each in self.gather("enter", dataclasses.asdict(this_process()))
             ]
         except BaseException as error:
-            self._close(error)
+            self._finish(error)
             raise
         return self
 
@@ -125,12 +126,7 @@ class Meeting:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        try:
-            self._refuse_interrupts()
-        except KeyboardInterrupt:
-            if not self._interrupted:  # it is the user's
-                raise
-        self._close(error)
+        self._finish(error)
 
     def gather(self, label: str, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank; every rank calls this with the same label.
@@ -185,12 +181,22 @@ class Meeting:
 
     # --- the thread that measures ---
 
+    def _finish(self, error: BaseException | None) -> None:
+        try:
+            self._refuse_interrupts()
+        except KeyboardInterrupt:
+            if not self._interrupted:  # it is the user's
+                raise
+        self._close(error)
+
     def _close(self, error: BaseException | None) -> None:
         try:
             if error is None:
                 self._leave()
             elif self._failure is None:
                 self._tell_of(error)
+            if self._failure is not None and self.rank == 0:
+                self._let_others_know()
         finally:
             self._timer.cancel()
             with self._lock:
@@ -212,6 +218,7 @@ class Meeting:
         keys = [f"left/{rank}" for rank in range(self.size)]
 
         def leave(store: Store, _: _Wait) -> None:
+            self._left = True  # the store may end from here on
             store.set(keys[self.rank], "")
             end = time.monotonic() + _LEAVE_SECONDS
             while self.rank == 0 and time.monotonic() < end and not store.check(keys):
@@ -242,6 +249,7 @@ class Meeting:
 
         def publish(store: Store, _: _Wait) -> None:
             self._set(Failure.from_json(store.compare_set("failed", "", failure.to_json())))
+            store.set(f"knows/{self.rank}", "")
 
         job = _Job(publish)
         if threading.current_thread() is self._thread:
@@ -250,15 +258,19 @@ class Meeting:
             self._jobs.put(job)
             job.done.wait(min(1.0, max(0.1, self.seconds_left)))  # the store may not answer
         self._set(failure)
-        if self.rank == 0:  # whose process may hold the store, and may end now
-            self._let_others_know()
 
     def _let_others_know(self) -> None:
-        keys = [f"knows/{rank}" for rank in range(self.size) if rank != self.rank]
+        """Wait until the others know of a failure: this process may hold the store, and may end."""
+        waiting = {rank for rank in range(self.size) if rank != self.rank}
         end = time.monotonic() + 4 * self._period
         with contextlib.suppress(RuntimeError):
-            while time.monotonic() < end and not self._store.check(keys):
+            while waiting and time.monotonic() < end:
+                waiting = {rank for rank in waiting if not self._is_done(rank)}
                 time.sleep(_POLL_SECONDS)
+
+    def _is_done(self, rank: int) -> bool:
+        ended = bool(self.processes) and self.processes[rank].state() == "ended"
+        return ended or self._store.check([f"knows/{rank}"])
 
     def _set(self, failure: Failure) -> None:
         with self._lock:
@@ -282,43 +294,40 @@ class Meeting:
 
     def _serve(self) -> None:
         while True:
-            try:
-                job = self._jobs.get(timeout=self._period)
-            except queue.Empty:
-                job = None
-                if not self._measuring:
+            with contextlib.suppress(queue.Empty):
+                self._job = self._jobs.get(timeout=self._period)
+                if self._job is None:
                     return
-            else:
-                if job is None:
-                    return
-            self._job = job
-            try:
-                if job is not None:
-                    job.result = job.run(self._store, self._await)
-                else:
-                    self._look()
-            except _StopError:
-                pass
-            except Exception as error:  # of the store: there is nobody to raise it to
-                self._lost(error)
-            if job is not None:
-                job.done.set()
+                self._serve_job(self._job)
+            self._look_if_due()
             self._break_out()
+
+    def _serve_job(self, job: _Job) -> None:
+        try:
+            job.result = job.run(self._store, self._await)
+        except _StopError:
+            pass
+        except Exception as error:  # of the store: there is nobody to raise it to
+            self._lost(error)
+        job.done.set()
 
     def _await(self, keys: Sequence[str]) -> None:
         """Wait for keys of the store, and look at the other ranks in the meantime."""
         spins = 0
         while not self._store.check(list(keys)):
-            self._look_now_and_then()
+            self._look_if_due()
             if self._failure is not None or not self._measuring:
                 raise _StopError
             spins += 1
             if spins > 20:
                 time.sleep(_POLL_SECONDS)
 
-    def _look_now_and_then(self) -> None:
-        if time.monotonic() - self._looked_at >= self._period:
-            self._look()
+    def _look_if_due(self) -> None:
+        if not self._left and time.monotonic() - self._looked_at >= self._period:
+            try:
+                self._look()
+            except Exception as error:  # of the store: there is nobody to raise it to
+                self._lost(error)
 
     def _look(self) -> None:
         """Show a sign of life, and look for failures of others."""
@@ -507,7 +516,9 @@ def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
     with contextlib.suppress(Exception):  # the caller raises the error that counts
         group = group_of(group)
         failure = Failure("input", group.rank(), f"rank {group.rank()}: {error}")
-        _own_store(group).compare_set("failed", "", failure.to_json())
+        store = _own_store(group)
+        store.compare_set("failed", "", failure.to_json())
+        store.set(f"knows/{group.rank()}", "")
 
 
 def _own_store(group: dist.ProcessGroup) -> Store:
