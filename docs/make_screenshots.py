@@ -32,7 +32,7 @@ from common import chromium  # noqa: E402
 from tests.helpers.every_result import every_result  # noqa: E402
 
 FOLDER = ROOT / "docs" / "images" / "report"
-SIZE = {"width": 720, "height": 500}
+SIZE = {"width": 720, "height": 420}
 DARK = ("Comparison",)  # the others are light
 QUICK: dict[str, Any] = {"budget": 0.3, "min_samples": 60}
 

@@ -61,7 +61,7 @@ class Writer:
 
     def cell(self, kind: str, content: Cell, *, right: bool = False) -> str:
         lines = [content] if isinstance(content, str) else content
-        return f"<{kind}{self.side(right=right)}>{'<br>'.join(map(safe, lines))}</{kind}>"
+        return f"<{kind}{self.side(lines, right=right)}>{'<br>'.join(map(safe, lines))}</{kind}>"
 
     def titled(self, title: str) -> str:
         return paragraph(title)
@@ -72,7 +72,7 @@ class Writer:
         caption = f"<caption>{safe(title)}</caption>" if title else ""
         return f"<table>{caption}{head}{''.join((*rows, *foot))}</table>"
 
-    def side(self, *, right: bool) -> str:
+    def side(self, lines: Sequence[str], *, right: bool) -> str:  # noqa: ARG002
         """Return the attribute that aligns a cell."""
         return f" style='text-align:{'right' if right else 'left'}'"
 

@@ -27,7 +27,7 @@ def printed(seen: Survey) -> Iterator[Block]:
         for found in seen.findings
     ]
     yield Table((), rows)
-    yield Line(line(seen))
+    yield Line(line(seen), role="answer")
 
 
 details = printed

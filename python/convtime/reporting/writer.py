@@ -12,6 +12,8 @@ from convtime.core.figure import Figure, config
 from convtime.core.page import Block, Table
 from convtime.core.text import shortened
 
+_SHORT = 32  # characters of a line that is not broken, such as a time with its interval
+
 
 class PageWriter(html.Writer):
     """Writes blocks, and collects the figures that the page draws when they come into view."""
@@ -39,8 +41,10 @@ class PageWriter(html.Writer):
             f"<table>{caption}{content}</table></div>"
         )
 
-    def side(self, *, right: bool) -> str:
-        return ' class="right"' if right else ""
+    def side(self, lines: Sequence[str], *, right: bool) -> str:
+        if right:
+            return ' class="right"'
+        return ' class="short"' if all(len(line) <= _SHORT for line in lines) else ""
 
     def row_attributes(self, table: Table) -> Iterator[str]:
         for figures in table.figures:
