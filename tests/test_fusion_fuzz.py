@@ -16,7 +16,7 @@ from torch import nn
 
 from convtime.nn import fuse
 
-SEQUENCES = 20
+SEQUENCES = 12
 
 
 @pytest.fixture(autouse=True)
