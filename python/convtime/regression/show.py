@@ -47,7 +47,8 @@ def judged(changes: Changes, failures: Collection[str]) -> Iterator[Block]:
     if failures:
         yield Line(headline(changes, failures), role="answer")
     if changes.environment:
-        yield Line(" · ".join(f"{name} {value}" for name, value in changes.environment.items()))
+        told = " · ".join(f"{name} {value}" for name, value in changes.environment.items())
+        yield Line(told, role="answer" if failures else "")  # directly below the headline
     yield from details(changes)
 
 
