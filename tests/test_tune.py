@@ -235,6 +235,14 @@ class TestSearch:
         assert name == "eng2_k2=0"
         assert reason in why
 
+    def test_what_pytorch_runs_above_the_limit_is_not_mistaken_for_the_next(
+        self, simulated: Searching
+    ) -> None:
+        engines = [Engine(1, {0: 100e-6}, workspace_bytes=9), Engine(2, {0: 120e-6})]
+        choice, facts = simulated(engines, workspace=8)
+        assert choice == Choice("pytorch")
+        assert facts.pytorch_tag == ""
+
     def test_results_that_change_are_refused_if_that_is_asked(
         self, simulated: Searching, monkeypatch: pytest.MonkeyPatch
     ) -> None:

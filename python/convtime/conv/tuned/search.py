@@ -115,6 +115,7 @@ class Search:
         self._ranges: dict[tuple[int, Layout | None], list[dict[str, int]]] = {}
         self._inexact: dict[str, float] = {}
         self._refused: dict[str, str] = {}
+        self._above_limit: set[Choice] = set()  # of the workspace
 
     def run(self, only: Sequence[Choice] | None = None) -> tuple[Choice, Facts]:
         """Search, and return the choice and what was found.
@@ -163,13 +164,20 @@ class Search:
             if layout is not None and tried == _CONVERTED:
                 break
             tried += 1
-            if self._build(choice, listed["workspace_bytes"]) and layout is None:
-                self._note_pytorchs(choice, listed["places"])
+            runs = self._build(choice, listed["workspace_bytes"])
+            if layout is None:
+                self._note_pytorchs(choice, listed["places"], runs=runs)
 
-    def _note_pytorchs(self, choice: Choice, places: Iterable[tuple[str, int]]) -> None:
+    def _note_pytorchs(
+        self, choice: Choice, places: Iterable[tuple[str, int]], *, runs: bool
+    ) -> None:
         listed = any(name == "instant" for name, _position in places)
-        if self._follows_list and self.pytorchs is None and listed:
+        if not (self._follows_list and self.pytorchs is None and listed):
+            return
+        if runs:
             self.pytorchs = choice
+        elif choice in self._above_limit:
+            self._follows_list = False  # PyTorch has no such limit: it would run this one
 
     def _build(self, choice: Choice, listed_bytes: int | None = None) -> bool:
         """Build and run a candidate; return whether it runs, whatever its error is."""
@@ -204,6 +212,7 @@ class Search:
         limit = self._limits.workspace
         too_large = limit is not None and workspace_bytes is not None and workspace_bytes > limit
         if too_large:
+            self._above_limit.add(choice)
             self._refused[str(choice)] = (
                 f"its workspace of {workspace_bytes} bytes is above the limit of {limit}"
             )
