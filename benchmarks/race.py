@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import results
 from common import running
+from common.halves import medians_of_halves
 from common.running import Measure
 
 if TYPE_CHECKING:
@@ -139,25 +140,13 @@ def _measure_oracle(device: torch.device, name: str) -> results.Row:
         regime="as-is",
         budget=min(_ORACLE_SECONDS * len(made), _LONGEST_ORACLE_SECONDS),
     )
-    # Halves of the batches, which take turns: the clock may drift.
-    batches = next(iter(compared.measurements.values())).batches
-    halves = [
-        {
-            each: statistics.median(
-                seconds
-                for seconds, batch in zip(measured.seconds, batches, strict=True)
-                if batch % 2 == half
-            )
-            for each, measured in compared.measurements.items()
-        }
-        for half in (0, 1)
-    ]
+    halves = medians_of_halves(compared)
     oracle = min(halves[0], key=lambda each: halves[0][each])
     scores = halves[1]
     return {
         "oracle": oracle,
         "seconds": scores[oracle],
-        "rounds": len(batches),
+        "rounds": len(next(iter(compared.measurements.values())).seconds),
         "regrets": {each: seconds / scores[oracle] - 1 for each, seconds in scores.items()},
     }
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import results
 from common import running
+from common.halves import medians_of_halves
 from common.running import Measure
 
 if TYPE_CHECKING:
@@ -185,18 +186,7 @@ def _measure_oracle(device: torch.device, subject: Subject) -> results.Row:
             stop="budget",
             budget=min(_ORACLE_SECONDS * len(calls), _LONGEST_ORACLE_SECONDS),
         )
-    batches = next(iter(compared.measurements.values())).batches
-    halves = [
-        {
-            name: statistics.median(
-                seconds
-                for seconds, batch in zip(measured.seconds, batches, strict=True)
-                if batch % 2 == half
-            )
-            for name, measured in compared.measurements.items()
-        }
-        for half in (0, 1)
-    ]
+    halves = medians_of_halves(compared)
     oracle = min(halves[0], key=lambda name: halves[0][name])
     return {
         "oracle": oracle,
