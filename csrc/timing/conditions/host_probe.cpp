@@ -27,8 +27,6 @@
 namespace convtime {
 namespace {
 
-/// Ticks of /proc/stat are 10 ms: shorter readings look at who runs at their end instead.
-constexpr double kCountedSeconds = 0.1;
 /// What a running thread has computed is accounted for at the scheduler's ticks only, which are 10
 /// ms apart at most: until the next ones, its state tells that it computes.
 constexpr double kTicksSeconds = 0.03;

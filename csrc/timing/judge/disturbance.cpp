@@ -20,8 +20,6 @@ constexpr double kOthersCores = 0.15;
 /// The share of cores in use. Most cores are two hardware threads of one physical core, so with
 /// more in use, some share a physical core.
 constexpr double kCrowdedShare = 0.5;
-/// The CPU time of other processes is counted in steps of 10 ms.
-constexpr double kCountedSeconds = 0.1;
 /// The difference between medians of 95 % of runs of the same calls, interleaved with other runs on
 /// an idle virtual machine with two cores: within 1 % with one thread, and within 3 % with several
 /// threads, which the system places anew each time. Assumed for other machines.

@@ -8,6 +8,9 @@
 
 namespace convtime {
 
+/// Ticks of /proc/stat are 10 ms: shorter readings look at who runs at their end instead.
+inline constexpr double kCountedSeconds = 0.1;
+
 /// What the operating system did to this process between two moments, and for it. NaN for what it
 /// does not tell.
 struct HostReading {
