@@ -1,4 +1,4 @@
-"""Trace a few calls with torch.profiler: the host's CUDA calls and the GPU's work."""
+"""Trace a few calls with PyTorch's profiler: the host's CUDA calls and the GPU's work."""
 
 from __future__ import annotations
 
@@ -42,18 +42,14 @@ def trace(subject: Subject, calls: int) -> Trace:
     Raises:
         RuntimeError: a profiler is already running.
     """
-    from torch.profiler import ProfilerActivity, profile, record_function
-
     if torch.autograd.profiler._is_profiler_enabled:
         raise RuntimeError("a profiler is already running")
     subject.wait()
-    with profile(
-        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
-        acc_events=True,  # otherwise torch 2.11 warns, even for a single cycle
-    ) as profiler:
+    # torch.profiler.profile wraps this one, and imports torch._inductor first, for seconds.
+    with torch.autograd.profiler.profile(use_kineto=True, use_device="cuda") as profiler:
         for _ in range(calls):
             subject.prepare()
-            with record_function(RANGE):
+            with torch.autograd.profiler.record_function(RANGE):
                 subject.call()
         subject.wait()
     return read_trace(_events(profiler))
@@ -68,7 +64,7 @@ def _events(profiler: Any) -> list[Event]:
             on_device=event.device_type() == DeviceType.CUDA,
             correlation=event.correlation_id(),
         )
-        for event in profiler.profiler.kineto_results.events()
+        for event in profiler.kineto_results.events()
     ]
 
 

@@ -434,12 +434,13 @@ class Probe:
     def _kernels(self, call: Call) -> list[str]:
         """Return the names of the GPU's kernels, or of the operations that work on a CPU."""
         on_gpu = self.device.type == "cuda"
-        activity = torch.profiler.ProfilerActivity
-        kinds = [activity.CUDA] if on_gpu else [activity.CPU]
-        with torch.profiler.profile(activities=kinds) as profiled:
+        # torch.profiler.profile wraps this one, and imports torch._inductor first, for seconds.
+        with torch.autograd.profiler.profile(
+            use_kineto=True, use_cpu=not on_gpu, use_device="cuda" if on_gpu else None
+        ) as profiled:
             call()
             self._synchronize()
-        events = profiled.events() or []
+        events = profiled.function_events or []
         if on_gpu:
             # Annotations of the host's functions are on the same device as the kernels.
             names = [
