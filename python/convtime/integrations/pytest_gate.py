@@ -295,15 +295,16 @@ class Gate:
             reporter.write_line(f"\nconvtime: {sentence}")
 
     def _run_again(
-        self, tests: Collection[str], python: str = sys.executable, *, found: bool = False
+        self, tests: Collection[str], python: str | None = None, *, found: bool = False
     ) -> tuple[dict[str, Measurement], str]:
         """Run tests in a fresh process; return its measurements and its last line.
 
         Args:
             tests: the node ids.
-            python: the Python of the environment to run them in.
+            python: the Python of the environment to run them in; None for this one.
             found: whether the measurements need the commands that reproduce them.
         """
+        python = python or sys.executable
         again: dict[str, Measurement] = {}
         with tempfile.TemporaryDirectory() as folder:
             asked, output = Path(folder, "asked.json"), Path(folder, "output.json")
