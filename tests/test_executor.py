@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -344,13 +345,24 @@ def test_workers_must_be_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=said):
         convtime.sweep(**given, executor=Pickling())
     monkeypatch.setattr(executing, "machine_of", lambda _: machine)
-    monkeypatch.setattr(
-        worker, "_worker_of", lambda *_: worker.check_alike("x", other, machine, "on the first")
-    )
-    with pytest.raises(
-        InputError, match=f"got 9.9 on worker x and {machine['torch']} on the first"
-    ):
+    found = iter([machine, other])  # of the first worker, and of the one that gets a point
+    monkeypatch.setattr(worker, "machine_of", lambda _: next(found))
+    said = f"got 9.9 on worker .* and {machine['torch']} on the first worker"
+    with pytest.raises(InputError, match=said):
         convtime.sweep(**given, executor=Pickling())
+
+
+def test_a_function_is_called_with_each_item_in_workers() -> None:
+    made = executing.call_in_workers(2, "cpu", math.sqrt, [1.0, -1.0, 9.0])
+    ended = {place: future.exception() or future.result() for place, future in made}
+    assert (ended[0], ended[2]) == (1.0, 3.0)
+    assert isinstance(ended[1], ValueError)
+    given = Pickling()
+    made = executing.call_in_workers(given, None, math.sqrt, [4.0])
+    assert [future.result() for _place, future in made] == [2.0]
+    assert not given.is_shut_down
+    with pytest.raises(InputError, match="define its functions at the top level"):
+        next(executing.call_in_workers(given, None, lambda item: item, [1]))
 
 
 def test_a_process_measures_one_point_at_a_time() -> None:
@@ -362,7 +374,7 @@ def test_a_process_measures_one_point_at_a_time() -> None:
 
 def test_workers_that_lack_what_is_timed_are_refused() -> None:
     with pytest.raises(InputError, match="must be able to import what they time, got EOF"):
-        worker._worker_of(b"", {})
+        worker._loaded(b"")
     nothing = Failing(0, end=lambda future: future.set_exception(ImportError("No convtime")))
     with pytest.raises(InputError, match="its first call failed \\(ImportError: No convtime"):
         convtime.sweep(swept.relu, SIZES, executor=nothing, **QUICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -25,8 +26,9 @@ from convtime import Comparison, Race, Ratio
 from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.tuned import search as searching
+from convtime.conv.tuned import tune as tuning
 from convtime.conv.tuned.search import PYTORCH, Limits, Search
-from convtime.conv.tuned.subjects import subject_of
+from convtime.conv.tuned.subjects import Subject, subject_of
 from convtime.core.errors import InputError
 from convtime.core.load import _C
 from convtime.core.provenance import cudnn_version
@@ -235,13 +237,21 @@ class TestSearch:
         assert name == "eng2_k2=0"
         assert reason in why
 
-    def test_what_pytorch_runs_above_the_limit_is_not_mistaken_for_the_next(
+    def test_where_pytorchs_own_is_above_the_limit_the_best_below_it_is_chosen(
         self, simulated: Searching
     ) -> None:
         engines = [Engine(1, {0: 100e-6}, workspace_bytes=9), Engine(2, {0: 120e-6})]
         choice, facts = simulated(engines, workspace=8)
-        assert choice == Choice("pytorch")
+        assert choice.engine == 2
         assert facts.pytorch_tag == ""
+        assert facts.speedup.value == pytest.approx(100 / 120, rel=0.02)
+        assert "above the limit of 8" in dict(facts.refused)[PYTORCH]
+
+    def test_pytorchs_own_stays_where_nothing_meets_the_limit(self, simulated: Searching) -> None:
+        engines = [Engine(1, {0: 100e-6}, workspace_bytes=9)]
+        choice, facts = simulated(engines, workspace=8)
+        assert choice == Choice("pytorch")
+        assert "above the limit of 8" in dict(facts.refused)[PYTORCH]
 
     def test_results_that_change_are_refused_if_that_is_asked(
         self, simulated: Searching, monkeypatch: pytest.MonkeyPatch
@@ -260,6 +270,9 @@ class TestSearch:
         choice, facts = simulated(engines, repeatable=True)
         assert choice.engine == 1
         assert facts.refused == (("eng2_k2=0", "its results are not repeatable"),)
+        choice, facts = simulated(engines[:1], Run(80e-6, 1e-3), repeatable=True)
+        assert choice.engine == 1
+        assert facts.refused == ((PYTORCH, "its results are not repeatable"),)
 
     def test_settings_are_followed_to_the_fastest(self, simulated: Searching) -> None:
         times = {value: 80e-6 + 4e-6 * abs(value - 9) for value in range(12)}
@@ -521,6 +534,34 @@ def test_without_a_gpu_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         convtime.tune(F.conv2d, torch.ones(1, 1, 3, 3), torch.ones(1, 1, 1, 1))
     assert main(["tune", "n1c8h8k8f3p1"]) == BAD_INPUT
     assert "needs a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_search_that_fails_costs_no_other_plan(
+    monkeypatch: pytest.MonkeyPatch, workers: int | None
+) -> None:
+    problems = [dataclasses.replace(PROBLEM, padding=(padding, 1)) for padding in range(4)]
+    subjects = [subject_of(each, f"conv{place}") for place, each in enumerate(problems)]
+
+    def search(subject: Subject, *_: Any) -> StoredPlan:
+        if subject.name in ("conv0", "conv2"):
+            raise RuntimeError("out of memory")
+        return dataclasses.replace(
+            ENTRY, name=subject.name, problem=problems[int(subject.name[-1])]
+        )
+
+    monkeypatch.setattr(tuning, "tune_pass", search)
+    monkeypatch.setattr(tuning, "_gpu", torch.device)
+    limits = Limits(1.0, 0.01, 1.1)
+    with contextlib.ExitStack() as stack:
+        threads = workers and concurrent.futures.ThreadPoolExecutor(workers)
+        executor = stack.enter_context(threads) if threads else None
+        options = {"device": "cpu"}
+        with pytest.warns(UserWarning, match="found for conv0 fprop and 1 more: .*out of memory"):
+            entries = tuning._tuned(subjects, limits, executor, None, options)
+        assert [entry.name for entry in entries] == ["conv1", "conv3"]
+        with pytest.raises(RuntimeError, match="found for conv0 fprop: .*out of memory"):
+            tuning._tuned(subjects[:1], limits, executor, None, options)
 
 
 def test_policy_and_plans_exclude_each_other() -> None:

@@ -40,6 +40,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="planned duration of the search for each pass (default: %(default)s)",
     )
     parser.add_argument(
+        "--workers",
+        type=arguments.workers,
+        metavar="N|gpus",
+        help="search in processes at the same time: one on each GPU (gpus), or on N of them",
+    )
+    parser.add_argument(
         "--workspace-limit", type=int, metavar="BYTES", help="largest workspace of a plan"
     )
     parser.add_argument(
@@ -103,7 +109,8 @@ def _tuned(options: argparse.Namespace) -> Plans:
     model = model_of(options, device)
     backward = model is not None if options.backward is None else options.backward
     chosen = {
-        "device": device,
+        "device": options.device,
+        "executor": options.workers,
         "passes": PASSES if backward else (FPROP,),
         "budget": options.budget,
         "workspace_limit": options.workspace_limit,

@@ -10,9 +10,9 @@ import pickle
 import secrets
 import sys
 import types
-from collections.abc import Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future
-from typing import Any, Generic, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 
@@ -23,12 +23,14 @@ from convtime.sweeps.worker import (
     Maker,
     Report,
     Worker,
+    call_alone,
     check_alike,
     describe,
     machine_of,
     visit,
 )
 
+Item = TypeVar("Item")
 #: What runs the points: None for this process, a number of local workers, or an executor.
 Workers = Executor | int | Literal["gpus"] | None
 
@@ -82,17 +84,54 @@ def crew_of(workers: Workers, maker: Maker[Point]) -> Iterator[Crew[Point]]:
         yield Crew(machine_of(maker.device), _ThisThread(), worker.visit)
         return
     requested = maker.axes.options.get("device")
-    if isinstance(workers, Executor):
-        executor: contextlib.AbstractContextManager[Executor] = contextlib.nullcontext(workers)
-        sent = _sent(maker)
-    else:
-        where = places(workers, requested)
-        sent = _sent(maker)
-        executor = LocalPool(where)
+    sent = _sent(maker)
     run = secrets.token_hex(8)
-    with executor as entered:
-        machine = _machine(entered, requested, run)
-        yield Crew(machine, entered, functools.partial(visit, sent, run, machine))
+    with _hired(workers, requested) as executor:
+        machine = _machine(executor, requested, run)
+        yield Crew(machine, executor, functools.partial(visit, sent, run, machine))
+
+
+def _hired(
+    workers: Executor | int | Literal["gpus"], requested: torch.device | str | int | None
+) -> contextlib.AbstractContextManager[Executor]:
+    """Return a context of the executor, after which local workers end and the caller's do not."""
+    if isinstance(workers, Executor):
+        return contextlib.nullcontext(workers)
+    return LocalPool(places(workers, requested))
+
+
+def call_in_workers(
+    workers: Executor | int | Literal["gpus"],
+    requested: torch.device | str | int | None,
+    call: Callable[[Item], object],
+    items: Sequence[Item],
+) -> Iterator[tuple[int, Future[Any]]]:
+    """Call a function with each item, one at a time in each worker.
+
+    Args:
+        workers: where it is called.
+        requested: the device that the calls use; None for the default.
+        call: a function that other processes can import.
+        items: what it is called with.
+
+    Yields:
+        The position of an item and its future, when that is done.
+
+    Raises:
+        InputError: as for :func:`crew_of`.
+    """
+    sent = _pickled(call, "this call")
+    run = secrets.token_hex(8)
+    with _hired(workers, requested) as executor:
+        machine = _machine(executor, requested, run)
+        made = functools.partial(call_alone, sent, run, machine, requested)
+        futures = {executor.submit(made, item): place for place, item in enumerate(items)}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 def _machine(

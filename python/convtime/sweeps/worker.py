@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic
 
 import torch
@@ -70,7 +71,8 @@ class Worker(Generic[Point]):
 
     def __init__(self, maker: Maker[Point]) -> None:
         self._maker = maker
-        self.name = name_of_worker(maker.device)
+        self.device = maker.device
+        self.name = name_of_worker(self.device)
         self._process = f"{socket.gethostname()} {os.getpid()}"
         self._points = 0  # since the last control
         self._next_control = 0.0
@@ -176,6 +178,42 @@ def visit(
     Raises:
         InputError: this process cannot be a worker of the run.
     """
+    with _alone():
+        if run not in _workers:
+            _workers.clear()
+            worker: Worker[Any] = Worker(_loaded(sent))
+            _check_machine(worker.name, machine_of(worker.device), machine)
+            _workers[run] = worker
+        return _workers[run].visit(point, control, is_last=is_last)
+
+
+def call_alone(
+    sent: bytes,
+    _run: str,
+    machine: Mapping[str, Any],
+    requested: torch.device | str | int | None,
+    item: Any,
+) -> Any:
+    """Call a function in a process of an executor.
+
+    Args:
+        sent: the pickled function.
+        _run: identifies the run; see :func:`describe`.
+        machine: the machine that the run is on.
+        requested: the run's device; None for the default.
+        item: the argument.
+
+    Raises:
+        InputError: this process cannot be a worker of the run.
+    """
+    with _alone():
+        device = resolve_device(requested)
+        _check_machine(name_of_worker(device), machine_of(device), machine)
+        return _loaded(sent)(item)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
     if not _busy.acquire(blocking=False):
         raise InputError(
             "executor must run one point at a time in each process, got several: they would "
@@ -183,26 +221,24 @@ def visit(
             "threads_per_worker=1)"
         )
     try:
-        if run not in _workers:
-            _workers.clear()
-            _workers[run] = _worker_of(sent, machine)
-        return _workers[run].visit(point, control, is_last=is_last)
+        yield
     finally:
         _busy.release()
 
 
-def _worker_of(sent: bytes, machine: Mapping[str, Any]) -> Worker[Any]:
+def _loaded(sent: bytes) -> Any:
     try:
-        maker = pickle.loads(sent)  # noqa: S301 (from the process that runs the sweep)
+        return pickle.loads(sent)  # noqa: S301 (from the process that began the run)
     except Exception as error:
         raise InputError(
             f"workers must be able to import what they time, got {first_line(error)} on "
             f"{socket.gethostname()}; define it in a module that is installed there"
         ) from error
-    worker: Worker[Any] = Worker(maker)
-    everything = {what: machine.get(what) for what in _MACHINE}
-    check_alike(worker.name, machine_of(maker.device), everything, "on the first worker")
-    return worker
+
+
+def _check_machine(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    everything = {what: expected.get(what) for what in _MACHINE}
+    check_alike(name, found, everything, "on the first worker")
 
 
 def told(error: BaseException) -> str:

@@ -86,7 +86,7 @@ def _facts(entry: StoredPlan) -> Iterator[Block]:
         rows = [(name, _error(error)) for name, error in facts.inexact]
         yield Table(("not timed: less exact", "error"), rows)
     if facts.refused:
-        yield Table(("could not run", "reason"), list(facts.refused))
+        yield Table(("not used", "reason"), list(facts.refused))
 
 
 def _error(error: float | None) -> str:

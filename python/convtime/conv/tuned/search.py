@@ -24,6 +24,7 @@ from convtime.tuning.race_result import Race
 
 #: Name of PyTorch's own way among the candidates.
 PYTORCH = "PyTorch"
+_NOT_REPEATABLE = "its results are not repeatable"
 _RUNS = 3  # whose bits are compared
 _SEARCHED = 2  # engines whose settings are varied
 _MOST_VALUES = 6  # of a setting that are tried at once
@@ -116,6 +117,8 @@ class Search:
         self._inexact: dict[str, float] = {}
         self._refused: dict[str, str] = {}
         self._above_limit: set[Choice] = set()  # of the workspace
+        if limits.repeatable and not self._repeats():
+            self._refused[PYTORCH] = _NOT_REPEATABLE
 
     def run(self, only: Sequence[Choice] | None = None) -> tuple[Choice, Facts]:
         """Search, and return the choice and what was found.
@@ -131,12 +134,13 @@ class Search:
                 self._build_listed(layout)
         for choice in only or ():
             self._build(choice)
-        raced = self._race([None, *self._built], self._left() * _FIRST_SHARE)
+        own = () if PYTORCH in self._refused and self._built else (None,)
+        raced = self._race([*own, *self._built], self._left() * _FIRST_SHARE)
         if self._limits.knobs:
             finalists = [*self._vary_settings(raced)]
             if any(choice not in _choices(raced.ties) for choice in finalists):
                 names = [*finalists, *_choices(raced.ties)]
-                raced = self._race([None, *dict.fromkeys(names)], self._left())
+                raced = self._race([*own, *dict.fromkeys(names)], self._left())
         return self._decide(raced)
 
     def _source(self, layout: Layout | None) -> EngineSource:
@@ -178,6 +182,7 @@ class Search:
             self.pytorchs = choice
         elif choice in self._above_limit:
             self._follows_list = False  # PyTorch has no such limit: it would run this one
+            self._refused[PYTORCH] = self._refused[str(choice)]
 
     def _build(self, choice: Choice, listed_bytes: int | None = None) -> bool:
         """Build and run a candidate; return whether it runs, whatever its error is."""
@@ -201,7 +206,7 @@ class Search:
         inexact = error_of(results[0], self._exact)
         repeats = all(same_bits(results[0], other) for other in results[1:])
         if self._limits.repeatable and not repeats:
-            self._refused[str(choice)] = "its results are not repeatable"
+            self._refused[str(choice)] = _NOT_REPEATABLE
         elif inexact is not None and not inexact <= self._allowed_error():
             self._inexact[str(choice)] = inexact
         else:
@@ -224,7 +229,7 @@ class Search:
     def _race(
         self, choices: Sequence[Choice | None], seconds: float, first: Choice | None = None
     ) -> Race:
-        """Race candidates; None is PyTorch's. Without `first`, that is preferred among ties."""
+        """Race candidates; None is PyTorch's. Without `first`, PyTorch's is preferred in ties."""
         runs: dict[str, Callable[[], object]] = {}
         for choice in choices:
             if choice is None:
@@ -233,7 +238,8 @@ class Search:
                 runs[str(choice)] = self._built[choice].run
         preferred = PYTORCH if first is None else str(first)
         if len(runs) == 1:
-            return Race(PYTORCH, PYTORCH, (PYTORCH,), (PYTORCH,), self._limits.margin, {})
+            (one,) = runs
+            return Race(one, one, (one,), (one,), self._limits.margin, {})
         return race(
             runs,
             key=lambda name: (name != preferred, *self._preference(name)),
@@ -341,7 +347,7 @@ class Search:
         }
 
     def _repeats(self) -> bool:
-        first = self._theirs()
+        first = self._theirs().clone()
         return all(same_bits(first, self._theirs()) for _ in range(_RUNS - 1))
 
 

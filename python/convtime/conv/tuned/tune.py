@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -27,6 +30,8 @@ from convtime.core.errors import InputError
 from convtime.core.load import _C
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
+from convtime.sweeps.executing import Workers, call_in_workers
+from convtime.sweeps.worker import told
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import is_finite
 from convtime.timing.signature import options_of, takes_options
@@ -60,6 +65,7 @@ def tune(
     layouts: Collection[Layout] = _LAYOUTS,
     knobs: bool = True,
     confirm: bool = True,
+    executor: Workers = None,
     progress: bool | None = None,
     **options: Unpack[RaceOptions],
 ) -> Plans:
@@ -94,17 +100,22 @@ def tune(
         confirm: whether to run the chosen plans in a fresh process from a file, which takes some
             seconds. A plan that does not give the same engine and bits there is replaced by
             PyTorch's choice.
+        executor: the processes that search, each one pass at a time: None for this one,
+            ``"gpus"`` for one on each GPU, a number of them, or a
+            :class:`concurrent.futures.Executor` such as Dask's ``Client.get_executor()``. All must
+            have the same kind of GPU as this process, which makes the call and confirms the plans.
         progress: whether to show a progress bar on standard error. Default: on a terminal only.
             An interrupt ends the search, and keeps the plans that were found.
         {options}
 
     Returns:
-        A plan for each problem, with what it gains.
+        A plan for each problem, with what it gains. A pass whose search fails has none, which a
+        warning says.
 
     Raises:
         InputError: the call fails or runs no convolution, there is no GPU, or an argument is out of
             range.
-        RuntimeError: the GPU became unusable.
+        RuntimeError: all searches failed.
     """
     options_of("tune", {"margin": margin, **options}).check_ranges()
     limits = _limits(budget, margin, workspace_limit, deterministic, tolerance, layouts, knobs)
@@ -117,7 +128,7 @@ def tune(
         given = subject if isinstance(subject, Candidate) else None
         candidate = given or Candidate(subject, *args, kwargs=kwargs)  # type: ignore[arg-type]
         subjects = subjects_of_call(candidate, passes)
-    entries = _tuned(subjects, device, limits, progress, options)
+    entries = _tuned(subjects, limits, executor, progress, options)
     plans = Plans(tuple(entries), margin, provenance(device))
     return confirmed(plans, device) if confirm and plans.entries else plans
 
@@ -150,23 +161,74 @@ def _limits(
 
 
 def _tuned(
-    subjects: Iterable[Subject],
-    device: torch.device,
+    subjects: Sequence[Subject],
     limits: Limits,
+    executor: Workers,
     progress: bool | None,
     options: Mapping[str, Any],
 ) -> list[StoredPlan]:
-    entries: dict[object, StoredPlan] = {}
-    with tqdm([*subjects], unit="pass", disable=_hidden(progress), leave=False) as bar:
+    found: dict[int, StoredPlan] = {}
+    failed: list[tuple[str, Exception]] = []
+    search = functools.partial(_tune_subject, limits, options)
+    with tqdm(total=len(subjects), unit="pass", disable=_hidden(progress), leave=False) as bar:
         try:
-            for subject in bar:
-                bar.set_description_str(f"{subject.name} {subject.pass_name}")
-                entry = tune_pass(subject, device, limits, options)
-                entries.setdefault(entry.key, entry)
+            if executor is None:
+                searches = _here(search, subjects, bar)
+            else:
+                requested = options.get("device")
+                searches = call_in_workers(executor, requested, search, subjects)
+            for place, future in searches:
+                try:
+                    found[place] = future.result()
+                except InputError:
+                    raise
+                except Exception as error:  # of PyTorch, or of an executor whose worker ended
+                    failed.append((_name_of(subjects[place]), error))
+                bar.update()
         except KeyboardInterrupt:
-            if not entries:
+            if not found:
                 raise
+    if failed and not found:
+        raise RuntimeError(_failures(failed)) from failed[0][1]
+    if failed:
+        warnings.warn(_failures(failed), stacklevel=3)
+    entries: dict[object, StoredPlan] = {}
+    for place in sorted(found):
+        entries.setdefault(found[place].key, found[place])
     return [*entries.values()]
+
+
+def _here(
+    search: Callable[[Subject], StoredPlan], subjects: Iterable[Subject], bar: tqdm[Any]
+) -> Iterator[tuple[int, Future[StoredPlan]]]:
+    for place, subject in enumerate(subjects):
+        bar.set_description_str(_name_of(subject))
+        future: Future[StoredPlan] = Future()
+        try:
+            future.set_result(search(subject))
+        except RuntimeError as error:
+            future.set_exception(error)
+        yield place, future
+
+
+def _tune_subject(limits: Limits, options: Mapping[str, Any], subject: Subject) -> StoredPlan:
+    return tune_pass(subject, _gpu(options.get("device")), limits, options)
+
+
+def _name_of(subject: Subject) -> str:
+    return f"{subject.name} {subject.pass_name}"
+
+
+def _failures(failed: Sequence[tuple[str, Exception]]) -> str:
+    """Say why passes have no plan; passes with the same reason are counted."""
+    reasons: dict[str, list[str]] = {}
+    for name, error in failed:
+        reasons.setdefault(told(error), []).append(name)
+    sentences = (
+        f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {reason}"
+        for reason, names in reasons.items()
+    )
+    return f"no plan was found for {'; '.join(sentences)}"
 
 
 def tune_pass(
