@@ -3,11 +3,13 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
 import torch
+import tqdm
 
 import convtime
 from convtime.timing.batch_record import BatchRecord
@@ -18,6 +20,7 @@ IPython = pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
 from traitlets.config import Config  # noqa: E402
 
+from convtime.core import progress as core_progress  # noqa: E402
 from convtime.integrations import progress  # noqa: E402
 
 QUICK = "--stop count --min-samples 8 --max-samples 8 --warmup 1"
@@ -181,6 +184,13 @@ def test_figures_are_shown_as_specifications_and_as_pictures(shell: InteractiveS
         assert told["image/png"] == {"width": width // 2, "height": height // 2}
 
 
+def test_details_are_tables_in_a_notebook_and_lines_in_a_terminal(shell: InteractiveShell) -> None:
+    details = convtime.time_op(int, **FEW).details()
+    shown, _ = shell.display_formatter.format(details)
+    assert shown["text/plain"] == details
+    assert shown["text/html"].count("<table")
+
+
 # Progress
 
 
@@ -189,7 +199,7 @@ class Bar:
 
     made: ClassVar[list[Bar]] = []
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, _items: object, **options: Any) -> None:
         self.options = options
         self.n = 0.0
         self.steps: list[tuple[str, float]] = []
@@ -213,7 +223,7 @@ class Bar:
 
 @pytest.fixture
 def bars(monkeypatch: pytest.MonkeyPatch) -> list[Bar]:
-    monkeypatch.setattr(progress, "tqdm", Bar)
+    monkeypatch.setattr(core_progress, "tqdm", Bar)
     monkeypatch.setattr(Bar, "made", [])
     return Bar.made
 
@@ -263,6 +273,21 @@ def test_tqdms_own_bar_takes_what_it_is_given(
     convtime.time_op(int, **MANY, warmup=5)
     shown = capsys.readouterr()
     assert "sampling |" in shown.err + shown.out
+
+
+def test_in_a_notebook_bars_are_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ipywidgets")
+    assert type(core_progress.progress_bar([1])) is tqdm.tqdm
+    notebook = types.SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setattr(IPython, "get_ipython", lambda: notebook)
+    bar: Any
+    with core_progress.progress_bar(total=2, unit="point") as bar:
+        assert "point" in bar.container.children[2].value
+        assert bar.container.children[1].max == 2
+        bar.update(1)
+        bar.refresh()  # it is drawn ten times a second at most
+        assert bar.container.children[1].value == 1
+    assert core_progress.progress_bar(total=2, shown=False).disable
 
 
 QUICK_COMPARISON = f"{QUICK.replace('8', '30')} --no-interference --device cpu"

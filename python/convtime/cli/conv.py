@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-from tqdm import tqdm
 
 from convtime.cli import arguments
 from convtime.cli.layers import Group, add_layer_options, groups_of, model_of
@@ -18,6 +15,7 @@ from convtime.conv import show as convolutions
 from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
 from convtime.conv.plot import layers_figure
 from convtime.conv.step import StepResult, compare_step
+from convtime.core.progress import progress_bar
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.timing.comparison import FINDS
@@ -139,10 +137,8 @@ def _compare(
         )
         for group in groups
     )
-    # disable=None: a bar on a terminal, nothing in a pipe or file; if stderr is closed, it is None.
-    disable = None if sys.stderr else True
     total = sum(len(group.layers) for group in groups) * len(passes)
-    with tqdm(comparisons, total=total, unit="pass", disable=disable, leave=False) as bar:
+    with progress_bar(comparisons, total=total, unit="pass") as bar:
         return list(bar)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from convtime.cli import arguments
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
@@ -18,6 +15,7 @@ from convtime.conv.layouts import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
+from convtime.core.progress import progress_bar
 from convtime.upgrading import probe, pytest_probe
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.result import FINDS
@@ -103,9 +101,7 @@ def _run(options: argparse.Namespace) -> int:
     interpreters = Interpreters(
         *(options.old, options.new, program, load), _command(options, tests=tests)
     )
-    # disable=None: a bar on a terminal, nothing in a pipe or file; if stderr is closed, it is None.
-    disable = None if sys.stderr else True
-    with tqdm(unit="pass", disable=disable, leave=False) as bar:
+    with progress_bar(unit="pass") as bar:
 
         def tell(what: str, done: int, total: int) -> None:
             bar.total, bar.n = total, done

@@ -40,8 +40,8 @@ class Shown:
         return f"<{self._package}.{type(self).__name__} {self._show.line(self)}>"
 
     def details(self) -> str:
-        """Return all known facts as text."""
-        return text.render(self._show.details(self))
+        """Return all known facts as text, which a notebook shows as tables."""
+        return _Details(self._show.details(self))
 
     def to_markdown(self) -> str:
         """Return :meth:`details` as Markdown for a pull request, with everything escaped."""
@@ -54,6 +54,24 @@ class Shown:
     def _repr_html_(self) -> str:
         page = html.render(self._show.details(self))
         return page + "".join(figure.inline() for figure in itertools.islice(self.figures(), 1))
+
+
+class _Details(str):
+    """Text of a page."""
+
+    _blocks: tuple[Block, ...]
+
+    def __new__(cls, blocks: Iterable[Block]) -> _Details:
+        page = tuple(blocks)
+        made = super().__new__(cls, text.render(page))
+        made._blocks = page
+        return made
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return html.render(self._blocks)
 
 
 def blocks_of(result: object) -> list[Block]:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 
+from convtime.core.progress import progress_bar
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.options import Options
-
-with warnings.catch_warnings():
-    # Without ipywidgets, a notebook gets a text bar; hide the repeated warning.
-    warnings.simplefilter("ignore")
-    from tqdm.auto import tqdm
 
 #: Shorter timings show no bar.
 SHOWN_AFTER_SECONDS = 1.0
@@ -21,14 +16,14 @@ _REDRAWN_AFTER_SECONDS = 0.5
 
 
 @contextlib.contextmanager
-def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
+def following(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
     """Show a bar for a timing, as its ``log``; it disappears when the timing ends.
 
     It shows the used share of the budget or of the samples. Most timings end before 100 %.
     """
-    with tqdm(
+    with progress_bar(
         total=1.0,
-        leave=False,
+        shown=True,
         delay=SHOWN_AFTER_SECONDS,
         mininterval=_REDRAWN_AFTER_SECONDS,
         bar_format="{desc} |{bar}| {elapsed}",

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import os
 import random
-import sys
 from collections.abc import Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -21,6 +20,7 @@ from typing import Any, Generic, NoReturn
 from tqdm import tqdm
 
 from convtime.core.errors import InputError, first_line, shown
+from convtime.core.progress import progress_bar
 from convtime.sweeps.executing import Crew
 from convtime.sweeps.journal import Journal, opened
 from convtime.sweeps.plan import Plan, Point
@@ -80,12 +80,7 @@ def visit_all(
     _check_names(plan)
     path = None if file is None else Path(file)
     with opened(path, plan, seed_given=seed is not None) as journal:
-        with tqdm(
-            total=len(_remaining(journal)),
-            unit="point",
-            disable=(None if sys.stderr else True) if progress is None else not progress,
-            leave=False,
-        ) as bar:
+        with progress_bar(total=len(_remaining(journal)), unit="point", shown=progress) as bar:
             try:
                 _HandOut(crew, journal, bar).run()
             except (BrokenExecutor, CancelledError) as error:

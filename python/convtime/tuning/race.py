@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from tqdm import tqdm
-
 from convtime.core.errors import first_line
 from convtime.core.load import _C
+from convtime.core.progress import progress_bar
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct
 from convtime.timing.ceilings import with_rates
@@ -252,12 +250,7 @@ class _Timer:
 @contextlib.contextmanager
 def _shown(progress: bool | None, count: int) -> Iterator[heats.Tell]:
     """Show a race's stages as the description of a progress bar over the candidates."""
-    with tqdm(
-        total=count,
-        unit="candidate",
-        disable=(None if sys.stderr else True) if progress is None else not progress,
-        leave=False,
-    ) as bar:
+    with progress_bar(total=count, unit="candidate", shown=progress) as bar:
 
         def tell(stage: str, names: Sequence[str]) -> None:
             told = names[0] if stage == "alone" else f"{stage}, {len(names)} left"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tqdm import tqdm
 
 from convtime.conv.call import CUDNN_BACKENDS, FPROP, ConvCall, ConvTensors, same_bits
 from convtime.conv.engines.engine_table import (
@@ -24,6 +22,7 @@ from convtime.conv.explain.explain import backward_passes, with_grad_output
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core.errors import first_line
 from convtime.core.load import _C
+from convtime.core.progress import progress_bar
 from convtime.core.provenance import provenance
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
@@ -104,8 +103,7 @@ class _Timer:
         return time_op(Candidate(call, name=name), quick=True, **self.options)
 
     def following(self, listed: list[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-        hidden = (None if sys.stderr else True) if self.progress is None else not self.progress
-        yield from tqdm(listed, desc=name, unit="engine", disable=hidden, leave=False)
+        yield from progress_bar(listed, desc=name, unit="engine", shown=self.progress)
 
 
 def _list_pass(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +27,7 @@ from convtime.conv.tuned.subjects import (
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.core.load import _C
+from convtime.core.progress import progress_bar
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.executing import Workers, call_in_workers
@@ -170,7 +170,7 @@ def _tuned(
     found: dict[int, StoredPlan] = {}
     failed: list[tuple[str, Exception]] = []
     search = functools.partial(_tune_subject, limits, options)
-    with tqdm(total=len(subjects), unit="pass", disable=_hidden(progress), leave=False) as bar:
+    with progress_bar(total=len(subjects), unit="pass", shown=progress) as bar:
         try:
             if executor is None:
                 searches = _here(search, subjects, bar)
@@ -363,7 +363,7 @@ def revalidated(plans: Plans, progress: bool | None = None) -> Plans:
             {},
             only=[entry.choice] if entry.choice.backend == "cudnn" else [],
         )
-        for entry in tqdm(plans.entries, unit="plan", disable=_hidden(progress), leave=False)
+        for entry in progress_bar(plans.entries, unit="plan", shown=progress)
     ]
     return confirmed(Plans(tuple(entries), plans.margin, provenance(device)), device)
 
@@ -373,7 +373,3 @@ def _gpu(given: torch.device | str | int | None) -> torch.device:
     if device.type != "cuda":
         raise InputError(f"plans are chosen on a GPU, where cuDNN runs, got device {device}")
     return device
-
-
-def _hidden(progress: bool | None) -> bool | None:
-    return (None if sys.stderr else True) if progress is None else not progress
