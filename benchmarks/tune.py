@@ -12,7 +12,7 @@ torch.backends.cudnn.benchmark on from its first call of the problem, timed inte
   that is not among the ties of another one.
 - "replay": choices are written to a file. This process and a fresh one run them from it: engines
   and, where the bits of a plan repeat, bits have to be the same. Also the time of loading.
-- "end to end": ResNet-50 by convtime.nn.replace with plans, over PyTorch with benchmark on.
+- "end to end": networks by convtime.nn.replace with plans, over PyTorch with benchmark on.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ ORACLES = 24
 FLIP_PROBLEMS = 12
 PROCESSES = 6
 REPLAYED = 24
+NETWORKS = ("ResNet-50", "MobileNetV2")
+STEPS = ((1, False), (32, False), (256, False), (32, True))  # batch, whether it is training
 BUDGET = 1.2
 _ORACLE_SECONDS = 0.1  # per candidate
 _LONGEST_ORACLE_SECONDS = 3.0
@@ -250,15 +252,17 @@ def _measure_replay(device: torch.device, subjects: list[Subject]) -> results.Ro
     }
 
 
-def _measure_model(device: torch.device, batch: int, training: bool) -> results.Row:
+def _measure_model(device: torch.device, network: str, batch: int, training: bool) -> results.Row:
     import torch
+    from mobilenet_v2 import MobileNetV2
     from resnet50 import ResNet50
 
     import convtime
 
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
-    model = ResNet50().to(device, torch.float16)
+    model = {"ResNet-50": ResNet50, "MobileNetV2": MobileNetV2}[network]()
+    model = model.to(device, torch.float16)
     model = model.to(memory_format=torch.channels_last).train(training)
     x = torch.randn(batch, 3, 224, 224, device=device, dtype=torch.float16)
     x = x.to(memory_format=torch.channels_last)
@@ -302,10 +306,10 @@ def _make_cases(device: torch.device) -> dict[str, Measure]:
     cases["replay"] = functools.partial(
         _measure_replay, device, [subjects[name] for name in names[-REPLAYED:]]
     )
-    for batch, training in ((1, False), (32, False), (32, True)):
+    for network, (batch, training) in itertools.product(NETWORKS, STEPS):
         how = "training" if training else "inference"
-        cases[f"end to end/ResNet-50, batch {batch}, {how}"] = functools.partial(
-            _measure_model, device, batch, training
+        cases[f"end to end/{network}, batch {batch}, {how}"] = functools.partial(
+            _measure_model, device, network, batch, training
         )
     return cases
 
