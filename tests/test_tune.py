@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -132,6 +133,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Choice, Fa
         return run_race(timer, sorted(runs, key=key), budget)
 
     def compare(runs: Mapping[str, Run], **_options: Any) -> Comparison:
+        assert all(runs)  # candidates have names
         timer = SimulatedTimer({name: run.seconds for name, run in runs.items()}, next(seeds))
         return timer.together([*runs], 0.1, last=True)
 
@@ -285,6 +287,11 @@ class TestSearch:
         choice, _facts = simulated(engines, other=other, layouts=("channels_last",))
         assert choice == Choice("cudnn", 8, ((2, 0),), "channels_last")
         assert str(choice) == "eng8_k2=0 in channels_last"
+
+    def test_settings_of_many_values_are_tried_near_the_default(self, simulated: Searching) -> None:
+        times = collections.defaultdict(lambda: 80e-6, {0: 80e-6, 2**31 - 1: 80e-6})
+        choice, _facts = simulated([Engine(2, times)], knobs=True, follows_list=False)
+        assert choice.engine == 2
 
     def test_only_given_choices_are_tried_again(self, simulated: Searching) -> None:
         engines = [Engine(1, {0: 60e-6}), Engine(2, {0: 80e-6})]
@@ -664,7 +671,7 @@ class TestOnAGpu:
         torch.testing.assert_close(ours, expected, rtol=1e-2, atol=1e-2)
         for theirs, got in zip(wanted, torch.autograd.grad(ours, (x, w), grad), strict=True):
             assert got.stride() == theirs.stride()
-            torch.testing.assert_close(got, theirs, rtol=1e-2, atol=1e-1)
+            assert (got - theirs).norm() < 1e-2 * theirs.norm()  # in TF32
         assert all(map(loading.is_in_use, entries))
 
     def test_depthwise_convolutions_may_run_cudnn_in_place_of_pytorchs_kernel(self) -> None:

@@ -132,11 +132,7 @@ std::optional<std::int64_t> get_if_known(cudnnBackendDescriptor_t descriptor,
   std::int64_t found = 0;
   const cudnnStatus_t status =
       cudnnBackendGetAttribute(descriptor, name, type, /*requestedElementCount=*/1, &found, &value);
-  if (status == CUDNN_STATUS_NOT_SUPPORTED) {
-    return std::nullopt;
-  }
-  check_cudnn(status, "cudnnBackendGetAttribute");
-  return value;
+  return status == CUDNN_STATUS_SUCCESS ? std::optional<std::int64_t>(value) : std::nullopt;
 }
 
 std::string without_prefix(const std::string& text, std::string_view prefix) {

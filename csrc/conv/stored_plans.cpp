@@ -32,9 +32,13 @@ void StoredPlans::insert(const Problem& problem, GpuKind gpu, std::shared_ptr<St
   size_ = plans_.size();
 }
 
-bool StoredPlans::erase(const Problem& problem, GpuKind gpu) {
+bool StoredPlans::erase(const Problem& problem, GpuKind gpu, const StoredPlan* plan) {
   const std::unique_lock lock(mutex_);
-  const bool erased = plans_.erase(key_of(problem, gpu)) > 0;
+  const auto found = plans_.find(key_of(problem, gpu));
+  const bool erased = found != plans_.end() && found->second.get() == plan;
+  if (erased) {
+    plans_.erase(found);
+  }
   size_ = plans_.size();
   return erased;
 }

@@ -51,8 +51,8 @@ class CONVTIME_API StoredPlans {
   /// Add or replace the plan of a problem.
   void insert(const Problem& problem, GpuKind gpu, std::shared_ptr<StoredPlan> plan);
 
-  /// Remove the plan of a problem; return whether there was one.
-  bool erase(const Problem& problem, GpuKind gpu);
+  /// Remove the plan of a problem, unless it was replaced or removed before; return whether it was.
+  bool erase(const Problem& problem, GpuKind gpu, const StoredPlan* plan);
 
   void clear();
 

@@ -404,7 +404,8 @@ class CudnnCall {
     if (why.empty()) {
       return true;
     }
-    if (plans.erase(key.problem, gpu)) {  // otherwise another thread has already said so
+    if (plans.erase(key.problem, gpu,
+                    stored.get())) {  // otherwise another thread has already said so
       TORCH_WARN(op_, ": the stored plan for ", stored->name,
                  " cannot be used, so PyTorch's choice ", "takes its place: ", why);
     }
@@ -437,6 +438,8 @@ class CudnnCall {
     return with_torch_errors(op_, [&]() -> std::string {
       cudnnHandle_t handle = at::native::getCudnnHandle();
       if (!stored.checked) {
+        // Some engines need the thread to have a CUDA context.
+        CONVTIME_CUDA_CHECK(cudaSetDevice(problem.device));
         std::string why = conv::why_unusable(handle, problem, stored.engine);
         if (!why.empty()) {
           return why;
@@ -555,14 +558,23 @@ class CudnnCall {
     return way;
   }
 
-  /// Time the first way that runs, and those after it.
+  /// Time the first way that runs, and those after it which run.
   Way fastest_way(Way first, const conv::PlanKey& key, const conv::Operands& operands,
                   const at::Tensor& x, const at::Tensor& w,
                   const EpilogueOperands& epilogue) const {
     Way fastest = first;
     float least = std::numeric_limits<float>::infinity();
     const auto try_way = [&](Way way, const auto& call) {
-      const float seconds = time(call);
+      float seconds = 0;
+      try {
+        seconds = time(call);
+      } catch (const c10::Error&) {  // another way may lack an engine or memory
+        if (way == first) {
+          throw;
+        }
+        CONVTIME_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream()));
+        return;
+      }
       if (seconds < least) {
         fastest = way;
         least = seconds;
@@ -848,7 +860,9 @@ std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& 
                   w.scalar_type() == x.scalar_type(),
               "execute_floor: input and weight must be 4-D, on one GPU and of one dtype");
   const c10::cuda::CUDAGuard guard(x.device());
-  const at::Tensor y = cudnn_forward("execute_floor", x, w, params, PolicyRequest());
+  // PyTorch's policy, named so that no stored plan takes its place.
+  const PolicyRequest pytorchs{.benchmark = at::globalContext().benchmarkCuDNN(), .engine = {}};
+  const at::Tensor y = cudnn_forward("execute_floor", x, w, params, pytorchs);
   const conv::PlanKey key =
       key_of(conv::Pass::kFprop, x, w, y, params, CudnnFlags(), PolicyRequest());
   const auto choice = conv::choice_table().find(key);

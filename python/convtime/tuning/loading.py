@@ -14,6 +14,7 @@ from convtime.tuning.plan_set import Plans, StoredPlan, read_plans
 
 #: Name of the variable with the file of plans that is loaded when convtime is imported.
 VARIABLE = "CONVTIME_PLANS"
+_used: Plans | None = None
 
 
 def load_plans(plans: str | os.PathLike[str] | Plans | None) -> Plans | None:
@@ -36,7 +37,9 @@ def load_plans(plans: str | os.PathLike[str] | Plans | None) -> Plans | None:
         InputError: the file cannot be read, or its plans are for another version of cuDNN or for
             GPUs that this machine does not have.
     """
+    global _used
     if plans is None:
+        _used = None
         if hasattr(_C, "clear_stored_plans"):
             _C.clear_stored_plans()
         return None
@@ -68,9 +71,16 @@ def use(plans: Plans, where: str = "") -> None:
             f"{where}the plans were chosen with cuDNN {chosen_with}, and this is cuDNN {here}; "
             "run convtime tune --revalidate with the file"
         )
+    global _used
     _C.clear_stored_plans()
     for entry in plans.entries:
         _store(entry)
+    _used = plans
+
+
+def used() -> Plans | None:
+    """Return the plans that this process uses."""
+    return _used
 
 
 def _store(entry: StoredPlan) -> None:

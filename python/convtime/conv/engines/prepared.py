@@ -21,7 +21,7 @@ def prepare_pass(call: ConvCall, name: str, tensors: ConvTensors) -> _C.EnginePa
 
     assert not isinstance(problem.padding, str)
     return _C.EnginePass(
-        input=widened(tensors.x),
+        input=widened(tensors.x.contiguous() if one else tensors.x),  # as the ops do
         weight=widened(tensors.w),
         grad_output=None if name == FPROP else widened(tensors.grad_output),
         of_weight=name == WGRAD,

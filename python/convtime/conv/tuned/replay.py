@@ -19,7 +19,7 @@ from convtime.conv.call import FPROP, ConvTensors, backward_pass
 from convtime.conv.plan_cache import plan_cache
 from convtime.conv.tuned.subjects import Subject, subject_of
 from convtime.core.errors import InputError
-from convtime.tuning.loading import is_in_use, load_plans
+from convtime.tuning.loading import is_in_use, load_plans, use, used
 from convtime.tuning.plan_set import Plans, StoredPlan, read_plans
 
 _SECONDS = 600.0
@@ -42,11 +42,17 @@ class Replayed:
 
 def replayed(plans: Plans, device: torch.device) -> list[Replayed]:
     """Run each plan once in this process, on random values, with the plans loaded."""
+    before = used()
     load_plans(plans)
     try:
-        return [_replay(entry, device) for entry in plans.entries]
+        return [
+            _replay(entry, device) if entry.choice.backend == "cudnn" else Replayed("", "")
+            for entry in plans.entries
+        ]
     finally:
         load_plans(None)
+        if before is not None:
+            use(before)
 
 
 def replayed_elsewhere(plans: Plans, device: torch.device) -> list[Replayed]:
@@ -100,10 +106,9 @@ def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
 
 
 def _identity(choice: Any) -> tuple[object, ...]:
-    return tuple(
-        getattr(choice, name)
-        for name in ("pass_name", "policy", "tag", "dtype", "x", "w", "y", "stride", "padding")
-    )
+    problem = ("pass_name", "dtype", "x", "w", "y", "stride", "padding", "dilation")
+    how = ("policy", "tag", "device", "deterministic", "allow_tf32")
+    return tuple(getattr(choice, name) for name in (*problem, *how))
 
 
 def run_op(subject: Subject, tensors: ConvTensors) -> torch.Tensor:

@@ -32,6 +32,7 @@ _FIRST_SHARE = 0.5  # of the budget, for the race of what cuDNN lists
 _PAIR_SECONDS = 0.1
 _LEAST_SECONDS = 0.05
 _CONVERTED = 8  # engines of another layout that are tried
+_ERROR_OF_DOUBLE = 1e-14
 
 
 class EngineSource(Protocol):
@@ -160,7 +161,9 @@ class Search:
         tried = 0
         for listed in source.engines():
             choice = Choice.of_tag(listed["tag"], layout)
-            self._ranges[choice.engine or 0, layout] = listed["knob_ranges"]
+            # The same engine is listed several times, and an unsupported configuration has none.
+            ranges = listed["knob_ranges"] or self._ranges.get((choice.engine or 0, layout), [])
+            self._ranges[choice.engine or 0, layout] = ranges
             why = listed["unsupported"] or listed["excluded"]
             if why:
                 self._refused[str(choice)] = why.split("\n")[0].strip()
@@ -224,7 +227,9 @@ class Search:
         return too_large
 
     def _allowed_error(self) -> float:
-        return (self._pytorch_error or 0.0) * self._limits.tolerance
+        double = self._sources[None].result.dtype == torch.double
+        floor = _ERROR_OF_DOUBLE if double else 0.0  # the exact result is PyTorch's own then
+        return max(self._pytorch_error or 0.0, floor) * self._limits.tolerance
 
     def _race(
         self, choices: Sequence[Choice | None], seconds: float, first: Choice | None = None
@@ -324,7 +329,9 @@ class Search:
         if winner is None:
             alone = raced.measurement(PYTORCH) if PYTORCH in raced.alone else None
             if alone is None:
-                pair = compare({PYTORCH: self._theirs, "": self._theirs}, **self._pair_options())
+                pair = compare(
+                    {PYTORCH: self._theirs, "again": self._theirs}, **self._pair_options()
+                )
                 alone = pair.measurements[PYTORCH]
             return alone.median, alone.median, Ratio(1.0, 1.0, 1.0)
         name = raced.winner
@@ -370,7 +377,9 @@ def _values_near(current: int | None, limits: Mapping[str, int]) -> list[int]:
     if len(values) <= _MOST_VALUES:
         return [*values]
     middle = limits["minimum"] if current is None else current
-    return sorted(sorted(values, key=lambda value: abs(value - middle))[: _MOST_VALUES // 2 + 1])
+    place = (middle - limits["minimum"]) // step
+    near = values[max(place - _MOST_VALUES, 0) : max(place, 0) + _MOST_VALUES + 1]
+    return sorted(sorted(near, key=lambda value: abs(value - middle))[: _MOST_VALUES // 2 + 1])
 
 
 def _synchronize(tensor: torch.Tensor) -> None:

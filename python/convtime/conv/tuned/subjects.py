@@ -95,7 +95,10 @@ def subject_of(problem: PlanProblem, name: str = "", count: int = 1) -> Subject:
     x, w, y = problem.x, problem.w, problem.y
     groups = x.sizes[1] // w.sizes[1]
     flags = dataclasses.replace(
-        Flags.current(), deterministic=problem.deterministic, allow_tf32=problem.allow_tf32
+        Flags.current(),
+        deterministic=problem.deterministic,
+        deterministic_algorithms=False,  # which would make every problem deterministic
+        allow_tf32=problem.allow_tf32,
     )
     call = ConvCall.of_layouts(
         problem.dtype,

@@ -324,6 +324,8 @@ def _kept(entry: StoredPlan, here: Replayed, elsewhere: Replayed) -> StoredPlan:
         return entry
     repeats = entry.facts is None or entry.facts.repeats
     why = here.why or elsewhere.why
+    if not why and not here.tag:
+        why = "convtime's op asked for the plan of another problem"
     if not why and here.tag != elsewhere.tag:
         why = f"a fresh process ran {elsewhere.tag or 'PyTorch'}"
     if not why and repeats and here.bits != elsewhere.bits:
