@@ -76,6 +76,14 @@ class BatchRunner {
   /// From now on, each call starts on an idle device, and the queue is not held.
   void isolate();
 
+  /// No longer hold the queue, unless that was given up before.
+  void give_up_hold(std::string reason) {
+    if (hold_ != nullptr) {
+      hold_ = nullptr;
+      not_held_reason_ = std::move(reason);
+    }
+  }
+
   bool holds_queue() const { return hold_ != nullptr; }
   /// Return why the queue is no longer held, or why calls are isolated; empty if neither applies.
   const std::string& not_held_reason() const { return not_held_reason_; }

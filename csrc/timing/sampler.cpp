@@ -109,13 +109,14 @@ std::vector<T> at(std::span<const std::size_t> rounds, const std::vector<T>& val
   return chosen;
 }
 
-/// Return whether neither times nor clocks drift, for any candidate.
-bool all_steady(std::span<const CandidateSamples> candidates) {
+/// Return whether neither times nor clocks drift, for any candidate. Where all processes have to
+/// decide alike, the times that they share decide: a clock is that of one process's device.
+bool all_steady(std::span<const CandidateSamples> candidates, bool by_clocks) {
   const auto steady = [](const std::vector<double>& values) {
     return values.empty() || is_steady(values);
   };
   return std::all_of(candidates.begin(), candidates.end(), [&](const CandidateSamples& samples) {
-    return steady(samples.seconds) && steady(samples.sm_clocks_hz);
+    return steady(samples.seconds) && (!by_clocks || steady(samples.sm_clocks_hz));
   });
 }
 
@@ -321,7 +322,7 @@ bool Sampler::Run::become_steady() {
       continue;  // testing a long series after each batch would take longer than the batches
     }
     rounds_tested = taken;
-    steady = all_steady(series.candidates);
+    steady = all_steady(series.candidates, accord_ == nullptr);
     if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
         taken / 2 >= kSteadyWindow) {
       forget_first(taken / 2, series);
@@ -363,6 +364,9 @@ void Sampler::Run::sample() {
     try {
       run_batch(agreed(next_rounds(working_clock() - start)), result_);
     } catch (const DeadlineError&) {
+      if (accord_ != nullptr) {
+        throw;  // the other processes cannot end here as well
+      }
       time_out();
       return;
     }
@@ -574,6 +578,9 @@ Batch Sampler::Run::run_shared(std::size_t rounds) {
   batch.notes.fault = shared.fault;
   batch.held = shared.held;
   batch.hold_given_up = shared.hold_given_up;
+  if (shared.hold_given_up) {
+    batches_.give_up_hold("another rank's queue could not be held");
+  }
   batch.unordered = shared.unordered;
   shared_clock_ = shared.elapsed_seconds;
   shared_time_is_up_ = shared.time_is_up;

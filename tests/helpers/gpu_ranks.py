@@ -21,6 +21,7 @@ def by_events(x: torch.Tensor) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     seconds = []
     for _ in range(5):
+        torch.ops.convtime.spin_ns(10_000_000)  # until all calls are issued
         begin.record()
         for _ in range(BACK_TO_BACK):
             dist.all_reduce(x)
@@ -39,7 +40,8 @@ def main() -> None:
         x = torch.zeros(nbytes // 4, device="cuda")
         measured = time_op(dist.all_reduce, x, cache="warm").ranks
         assert measured is not None
-        found[str(nbytes)] = (measured.transfer, by_events(x), measured.bus_bandwidth)
+        uncertainty = measured.clock_uncertainty
+        found[str(nbytes)] = (measured.transfer, by_events(x), measured.bus_bandwidth, uncertainty)
 
     x = torch.zeros(1000, device="cuda")
 

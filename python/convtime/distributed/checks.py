@@ -42,6 +42,11 @@ def refuse_options(options: Options) -> None:
                 f"{name}={value!r} cannot be used for calls that communicate with other ranks, "
                 f"because each rank would decide by itself how often it calls; leave out {name}"
             )
+    if options.queue == "sleep":
+        raise InputError(
+            "queue must be 'auto', 'gate' or 'none' for calls that communicate with other ranks, "
+            "got 'sleep', which releases each rank's calls at another time"
+        )
     if options.warmup != "steady" and not isinstance(options.warmup, int):
         raise InputError(
             "warmup must be 'steady' or a number of calls for calls that communicate with other "

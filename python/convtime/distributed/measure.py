@@ -22,6 +22,7 @@ from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import Place, find_place, measure, on
 from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.together import telling
 
 _TIMEOUT = 60.0  # seconds beyond the budget, if there is no timeout
 _SAMPLED = 0.8  # share of the timeout after which the sampling ends with the samples so far
@@ -47,7 +48,8 @@ def measure_in_group(
         RankError: a rank raised an exception, ended, hung or fell behind. On the rank that raised
             an exception, it passes through.
     """
-    place = find_place(candidates, options.device)
+    with telling(group):
+        place = find_place(candidates, options.device)
     watched = None
     if group is None:
         watched = _watch(candidates, options, place)
@@ -65,6 +67,8 @@ def measure_in_group(
         if watched is None:
             limit(meeting.seconds_left)
             watched = _watch(candidates, options, place)
+        groups_used = (found for each in watched for found in each.groups)
+        meeting.used = [*{id(each): each for each in (group, *groups_used)}.values()]
         marks = EventMarks() if place.on_gpu else HostMarks()
         calls = Calls(candidates, marks, stamps, on_gpu=place.on_gpu)
         meeting.progress = calls.progress

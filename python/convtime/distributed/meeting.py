@@ -63,6 +63,7 @@ class Meeting:
 
     Attributes:
         group: the process group.
+        used: the groups whose communication a failure aborts.
         rank: rank of this process in the group.
         size: number of ranks.
         processes: the ranks' processes, once known.
@@ -76,6 +77,7 @@ class Meeting:
 
     def __init__(self, group: dist.ProcessGroup, timeout: float) -> None:
         self.group = group
+        self.used = [group]
         self.rank = group.rank()
         self.size = group.size()
         self.processes: list[Process] = []
@@ -93,6 +95,7 @@ class Meeting:
         self._looked_at = -math.inf
         self._heard: dict[int, tuple[bytes, float]] = {}  # last beats, and when they changed
         self._lock = threading.Lock()
+        self._aborting = threading.Lock()
         self._aborted = ""
         # Signals only reach Python's main thread.
         self._interruptible = threading.current_thread() is threading.main_thread()
@@ -166,6 +169,7 @@ class Meeting:
             if self._failure is not None:
                 break
         if self._failure is not None:
+            self._abort_calls()
             raise self._failure.error(self._fate())
         return job.result
 
@@ -173,6 +177,7 @@ class Meeting:
         """End the measurement on every rank, for a reason that every rank finds or one tells."""
         self._publish(Failure(kind, rank, reason, self.calling))
         assert self._failure is not None
+        self._abort_calls()
         raise self._failure.error(self._fate())
 
     def refuse(self, reason: str) -> None:
@@ -197,6 +202,8 @@ class Meeting:
                 self._tell_of(error)
             if self._failure is not None and self.rank == 0:
                 self._let_others_know()
+            if self._failure is not None:
+                self._abort_calls()
         finally:
             self._timer.cancel()
             with self._lock:
@@ -411,17 +418,23 @@ class Meeting:
         """End a call that does not return by itself after a failure."""
         if self._failure is None or time.monotonic() - self._failed_at < _GRACE:
             return
+        if self._measuring:
+            self._abort_calls()
         with self._lock:
             if not self._measuring:
                 return
-            if self.calling and not self._aborted:
-                self._aborted = abort(self.group)
             default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
             if self._interruptible and default and not self._interrupted:
                 self._interrupted = True
                 main = threading.main_thread().ident
                 assert main is not None
                 signal.pthread_kill(main, signal.SIGINT)
+
+    def _abort_calls(self) -> None:
+        """Abort what calls communicate: on a GPU, that would wait for the failed rank forever."""
+        with self._aborting:
+            if self.calling and not self._aborted:
+                self._aborted = abort(self.used)
 
     # --- the thread of the timer ---
 
@@ -452,9 +465,11 @@ def behind(least: Progress, most: Progress) -> str:
     return ""
 
 
-def abort(group: dist.ProcessGroup) -> str:
-    """Abort a group's pending communication if its backend can; return what happened to it."""
-    aborting = [each for each in _backends(group) if each.name() == "nccl"]
+def abort(groups: Sequence[dist.ProcessGroup]) -> str:
+    """Abort pending communication of groups whose backend can; return what happened to it."""
+    # "nccl2" and others are names of later implementations.
+    backends = (backend for group in groups for backend in _backends(group))
+    aborting = [backend for backend in backends if backend.name().startswith("nccl")]
     try:
         for backend in aborting:
             backend.abort()

@@ -135,7 +135,10 @@ def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched
         "communication_reason": reason,
         "communicating": communicating,
         "computing": codec.finite(computing),
-        "stamped": not own.on_gpu or not any(computing),
+        # The GPU's mark before a call is that of its communication if the call does not compute,
+        # which records tell, and if the GPU does not wait for the host there.
+        "stamped": not own.on_gpu
+        or (bool(measured.busy_seconds) and measured.queue.used != "none" and not any(computing)),
     }
 
 
@@ -277,8 +280,9 @@ def _arrivals_reason(
 ) -> str:
     if not known:
         return (
-            "some calls do not communicate on every rank, or they compute on the GPU and the begin "
-            "of their communication was not recorded"
+            "some calls do not communicate on every rank, or the begin of their communication on "
+            "the GPU was not recorded: that needs method 'kernel', or a held queue and a call that "
+            "does not compute"
         )
     if len(collectives) != 1 or any(len(each["collectives"]) != 1 for each in own):
         return (

@@ -16,7 +16,7 @@ from convtime.timing.interference import find_interference
 from convtime.timing.options import Options, Stop
 from convtime.timing.sampling.supervision import TimeLimit, watched
 from convtime.timing.signature import options_of, takes_options
-from convtime.timing.together import measure_together
+from convtime.timing.together import measure_together, telling
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -144,54 +144,55 @@ def compare(
         TypeError: for a candidate that is not callable, or an unknown option.
         TimeoutError: if ``timeout`` passes before the first sample.
     """
-    if group is not None and (over is not None or confirm):
-        what = "over" if over is not None else "confirm=True"
-        raise ValueError(f"{what} cannot be used in a group of ranks; leave out {what}")
-    known = check is None or isinstance(check, bool)
-    if not known and not (isinstance(check, str) and check in get_args(Check)):
-        raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
-    flags = (("control", control), ("interference", interference), ("confirm", confirm))
-    for what, value in flags:
-        if not isinstance(value, bool):
-            raise ValueError(f"{what} must be True or False, got {value!r}")
-    how: Check | None = "close" if check is True else check or None
-    given: dict[str, Any] = {"margin": margin, **options}
-    if over is not None:
-        # The only function of a room above: it calls this one at each point.
-        from convtime.sweeps.compare_over import compare_over
+    with telling(group):
+        if group is not None and (over is not None or confirm):
+            what = "over" if over is not None else "confirm=True"
+            raise ValueError(f"{what} cannot be used in a group of ranks; leave out {what}")
+        known = check is None or isinstance(check, bool)
+        if not known and not (isinstance(check, str) and check in get_args(Check)):
+            raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
+        flags = (("control", control), ("interference", interference), ("confirm", confirm))
+        for what, value in flags:
+            if not isinstance(value, bool):
+                raise ValueError(f"{what} must be True or False, got {value!r}")
+        how: Check | None = "close" if check is True else check or None
+        given: dict[str, Any] = {"margin": margin, **options}
+        if over is not None:
+            # The only function of a room above: it calls this one at each point.
+            from convtime.sweeps.compare_over import compare_over
 
-        return compare_over(
-            candidates,
-            over,
-            given if stop is None else {"stop": stop, **given},
-            baseline=baseline,
-            check=how,
-            given=dict(flags),
-            file=file,
-            seed=seed,
-            progress=progress,
-            executor=executor,
-        )
-    only_over = (("file", file), ("seed", seed), ("progress", progress), ("executor", executor))
-    for what, argument in only_over:
-        if argument is not None:
-            raise ValueError(f"{what} must be left out without over, got {argument!r}")
-    compared = candidates_of(candidates)
-    if not compared:
-        raise ValueError("there must be at least one candidate to compare, got none")
-    names = [candidate.name for candidate in compared]
-    baseline = names[0] if baseline is None else baseline
-    if baseline not in names:
-        raise ValueError(f"baseline must be one of {names}, got {baseline!r}")
-    # The sampler's verdicts use the first candidate as the baseline.
-    compared.sort(key=lambda candidate: candidate.name != baseline)
-    duplicate = compared[0].but(name=distinct("control", names))
-    timed = [*compared, duplicate] if control else compared
-    if stop is None:
-        stop = "verdict" if len(timed) > 1 else "interval"
-    elif stop == "verdict" and len(timed) == 1:
-        raise ValueError(f"stop='verdict' needs several candidates, got {names} alone")
-    chosen = options_of("compare", {"stop": stop, **given})
+            return compare_over(
+                candidates,
+                over,
+                given if stop is None else {"stop": stop, **given},
+                baseline=baseline,
+                check=how,
+                given=dict(flags),
+                file=file,
+                seed=seed,
+                progress=progress,
+                executor=executor,
+            )
+        only_over = (("file", file), ("seed", seed), ("progress", progress), ("executor", executor))
+        for what, argument in only_over:
+            if argument is not None:
+                raise ValueError(f"{what} must be left out without over, got {argument!r}")
+        compared = candidates_of(candidates)
+        if not compared:
+            raise ValueError("there must be at least one candidate to compare, got none")
+        names = [candidate.name for candidate in compared]
+        baseline = names[0] if baseline is None else baseline
+        if baseline not in names:
+            raise ValueError(f"baseline must be one of {names}, got {baseline!r}")
+        # The sampler's verdicts use the first candidate as the baseline.
+        compared.sort(key=lambda candidate: candidate.name != baseline)
+        duplicate = compared[0].but(name=distinct("control", names))
+        timed = [*compared, duplicate] if control else compared
+        if stop is None:
+            stop = "verdict" if len(timed) > 1 else "interval"
+        elif stop == "verdict" and len(timed) == 1:
+            raise ValueError(f"stop='verdict' needs several candidates, got {names} alone")
+        chosen = options_of("compare", {"stop": stop, **given})
     sent = b""
     if confirm and len(compared) > 1:
         if chosen.stream is not None:
