@@ -125,20 +125,22 @@ __device__ void pool_rows_and_columns(const ForwardTiling& f, const Tile& tile,
     if constexpr (kWinners) {
       Leader<T, N> leader(least, window.first);
       for (int j = window.first; j < window.end; ++j, from += step) {
-        leader.challenge(*from, j);
+        leader.challenge(load_shared(from), j);
       }
-      maxima[task] = leader.values();
+      Pack<std::uint8_t, N> at;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        positions[task].lane[i] = static_cast<std::uint8_t>(leader.position[i]);
+        at.lane[i] = static_cast<std::uint8_t>(leader.position[i]);
       }
+      store(maxima + task, leader.values());
+      store(positions + task, at);
     } else {
       Pack<T, N> best = filled<T, N>(least);
 #pragma unroll 4
       for (int j = window.first; j < window.end; ++j, from += step) {
-        best = max_nan(best, *from);
+        best = max_nan(best, load_shared(from));
       }
-      maxima[task] = best;
+      store(maxima + task, best);
     }
   }
   __syncthreads();
@@ -165,10 +167,11 @@ __device__ void pool_rows_and_columns(const ForwardTiling& f, const Tile& tile,
     if constexpr (kWinners) {
       Leader<T, N> leader(-INFINITY, window.first * f.w.kernel);
       for (int i = window.first; i < window.end; ++i, from += step) {
+        const Pack<T, N> values = load_shared(maxima + from);
+        const Pack<std::uint8_t, N> at = load_shared(positions + from);
 #pragma unroll
         for (int lane = 0; lane < N; ++lane) {
-          leader.challenge(lane, widen(maxima[from].lane[lane]),
-                           i * f.w.kernel + positions[from].lane[lane]);
+          leader.challenge(lane, widen(values.lane[lane]), i * f.w.kernel + at.lane[lane]);
         }
       }
       *to = leader.values();
@@ -178,7 +181,7 @@ __device__ void pool_rows_and_columns(const ForwardTiling& f, const Tile& tile,
       Pack<T, N> best = filled<T, N>(-INFINITY);
 #pragma unroll 4
       for (int i = window.first; i < window.end; ++i, from += step) {
-        best = max_nan(best, maxima[from]);
+        best = max_nan(best, load_shared(maxima + from));
       }
       *to = best;
     }
