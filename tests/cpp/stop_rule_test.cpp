@@ -243,7 +243,8 @@ TEST(StopJudge, GoesOnWhileADifferenceIsWithinADoubt) {
   EXPECT_EQ(doubting.decide(Samples{first, slower}, 0), StopReason::kNotYet);
 }
 
-// Where every batch of 64 is looked at, these take some ten minutes.
+// Where every batch of 64 is looked at, these take some ten minutes; sanitizers multiply that.
+constexpr std::chrono::minutes kFarLessThanTenMinutes{2};
 TEST(StopJudge, CanKeepUpWithAMillionSamples) {
   const std::vector<double> values = random_bytes(1'000'000, 256);
   for (const char* name : {"interval", "noise", "entropy", "verdict"}) {
@@ -259,7 +260,7 @@ TEST(StopJudge, CanKeepUpWithAMillionSamples) {
       const CandidateTimes samples[] = {{std::span(values).first(count)}};
       reason = judge.decide({samples}, 0);
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << name;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kFarLessThanTenMinutes) << name;
   }
 }
 
@@ -294,7 +295,7 @@ TEST(StopJudge, CanKeepUpWithAMillionRoundsOfTwoAtPlaces) {
       reason = judge.decide({candidates, std::span(batches).first(count)}, 0);
     }
     EXPECT_EQ(reason, StopReason::kMaxSamples) << name;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << name;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kFarLessThanTenMinutes) << name;
   }
 }
 
