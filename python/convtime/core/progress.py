@@ -18,7 +18,7 @@ def progress_bar(
     In a notebook it is a widget where ipywidgets is installed, and text elsewhere.
 
     Args:
-        items: what it follows; None if the caller updates it.
+        items: the items to iterate over; None if the caller updates it.
         shown: whether to show it, on standard error. Default: on a terminal and in a notebook.
         options: other options of tqdm.
     """
@@ -32,7 +32,8 @@ def progress_bar(
 
 
 def _in_notebook() -> bool:
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    get_shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if get_shell is None else get_shell()
     return shell is not None and "IPKernelApp" in shell.config
 
 

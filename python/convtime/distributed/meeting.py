@@ -431,7 +431,7 @@ class Meeting:
                 signal.pthread_kill(main, signal.SIGINT)
 
     def _abort_calls(self) -> None:
-        """Abort what calls communicate: on a GPU, that would wait for the failed rank forever."""
+        """Abort the calls' communication: on a GPU, it would wait for the failed rank forever."""
         with self._aborting:
             if self.calling and not self._aborted:
                 self._aborted = abort(self.used)

@@ -47,8 +47,8 @@ class Crew(Generic[Point]):
 
     Attributes:
         machine: the machine that all of them have.
-        executor: where they run.
-        visit: what they do.
+        executor: runs them.
+        visit: their function.
     """
 
     machine: Mapping[str, Any]
@@ -109,10 +109,10 @@ def call_in_workers(
     """Call a function with each item, one at a time in each worker.
 
     Args:
-        workers: where it is called.
+        workers: the processes that call it.
         requested: the device that the calls use; None for the default.
         call: a function that other processes can import.
-        items: what it is called with.
+        items: its arguments.
 
     Yields:
         The position of an item and its future, when that is done.
@@ -178,7 +178,7 @@ def _pickled(value: object, what: str) -> bytes:
 
 
 def _sent(maker: Maker[Any]) -> bytes:
-    """Pickle what the workers need; an error names the part that cannot be."""
+    """Pickle the data that workers need; an error names the part that cannot be."""
     if maker.axes.options.get("stream") is not None:
         raise InputError(
             "stream must be left out with executor, whose processes do not have it, got "

@@ -27,7 +27,7 @@ _SECONDS = 600.0
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """What a plan did when its file was loaded.
+    """The result of a plan after its file was loaded.
 
     Attributes:
         tag: The engine that computed; empty if that was PyTorch's choice.
@@ -131,7 +131,7 @@ def run_op(subject: Subject, tensors: ConvTensors) -> torch.Tensor:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what the plans of a file did on a device, as JSON in the last line."""
+    """Run the plans of a file on a device, and print the results as JSON in the last line."""
     path, device = arguments
     plans = read_plans(path)
     print(json.dumps([dataclasses.asdict(each) for each in replayed(plans, torch.device(device))]))

@@ -28,7 +28,7 @@ _NOT_REPEATABLE = "its results are not repeatable"
 _RUNS = 3  # whose bits are compared
 _SEARCHED = 2  # engines whose settings are varied
 _MOST_VALUES = 6  # of a setting that are tried at once
-_FIRST_SHARE = 0.5  # of the budget, for the race of what cuDNN lists
+_FIRST_SHARE = 0.5  # of the budget, for the race of the engines that cuDNN lists
 _PAIR_SECONDS = 0.1
 _LEAST_SECONDS = 0.05
 _CONVERTED = 8  # engines of another layout that are tried
@@ -47,7 +47,7 @@ class EngineSource(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a search may use.
+    """Limits of a search.
 
     Attributes:
         budget: Planned duration in seconds.
