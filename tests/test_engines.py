@@ -113,12 +113,12 @@ def test_the_command_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.cuda
 def test_the_command_writes_all_forms(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    saved, plot = tmp_path / "engines.json", tmp_path / "engines.png"
+    saved, plot = tmp_path / "engines.json", tmp_path / "plot.json"
     line = "conv2d:n2c8h9w9k8r3s3:float16"
     assert main(["engines", line, "-v", "--json", str(saved), "--plot", str(plot)]) == DONE
     assert "PyTorch's plan is ConvFwd" in capsys.readouterr().out
     assert isinstance(convtime.load(saved), EngineTable)
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "ConvFwd" in plot.read_text()
 
 
 CASES: dict[str, Any] = {

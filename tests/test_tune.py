@@ -576,7 +576,7 @@ def test_policy_and_plans_exclude_each_other() -> None:
         convtime.nn.replace(torch.nn.Conv2d(1, 1, 1), policy="benchmark", plans=PLANS)
 
 
-LINE = "n8c64h28k64f3p1"
+LINE = "conv2d:n8c64h28w28k64r3s3p1"
 
 
 @pytest.mark.cuda

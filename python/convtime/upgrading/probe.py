@@ -402,13 +402,15 @@ class Probe:
         if one.plain and not backend(one, self.device).startswith("Cudnn"):
             return {}
 
-        def call() -> None:
+        call = Call(one, which, self.device)  # this thread has the plans of the forward pass
+
+        def run() -> None:
             self._synchronize()  # some engines need the thread to have a CUDA context
             with torch.autograd.set_multithreading_enabled(False):
-                Call(one, which, self.device)()
+                call()
 
         with ThreadPoolExecutor(1) as fresh:
-            fresh.submit(call).result()
+            fresh.submit(run).result()
         return {}
 
     def _error(self, layer: Layer, which: str) -> float | None:
