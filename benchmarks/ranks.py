@@ -1,4 +1,6 @@
-"""Ranks that measure together, on CPUs with Gloo: injected skew, all-reduce times, and faults.
+"""Ranks that measure together: injected skew, all-reduce times, and faults.
+
+On CPUs with Gloo, and with NCCL where there are two GPUs; shards on one machine take turns at them.
 
 Each row starts processes of one machine, which are forked from this one. For times, each is pinned
 to a core, with the highest priority of ordinary processes, which takes root.
@@ -15,20 +17,29 @@ to a core, with the highest priority of ordinary processes, which takes root.
   moment, in a call or before the first one. Every other rank must end its measurement within the
   timeout (a deadlock otherwise) and name the rank.
 
-No row is of a GPU: NCCL is not measured here.
+With NCCL, rank 1 is late because its GPU runs a kernel of known duration first. The stamps of an
+all-reduce are of the GPU's own clock (%globaltimer), by kernels before and after it, less what they
+say too much of a kernel of known duration; GPUs' clocks are not synchronized, but the rank that
+comes last does not wait, so the time of a call is the shortest of all ranks'.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import mmap
+import multiprocessing
 import os
 import random
 import signal
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import results
@@ -44,6 +55,12 @@ TIMEOUT = 2.5  # seconds
 DEADLOCK_SECONDS = 10.0
 CLOCK_AHEAD_SECONDS = 1000
 SPREAD_SECONDS = 0.8  # over which the moments of faults are spread
+
+SIZES_ON_GPUS = tuple(1 << power for power in range(10, 31, 4))  # 1 KB to 1 GB
+RUNS_ON_GPUS = 4  # of each fault
+TIMEOUT_ON_GPUS = 5.0
+DEADLOCK_SECONDS_ON_GPUS = 30.0  # which includes the start of CUDA and NCCL
+CHUNKS, CALLS = 5, 30  # of stamped calls
 
 
 def of_skew(microseconds: int, *, exchanged: bool) -> results.Row:
@@ -76,11 +93,14 @@ def of_skew(microseconds: int, *, exchanged: bool) -> results.Row:
     else:
         outcomes = launch(2, body, seconds=90, urgent=True)
     skew, uncertainty = _value(outcomes)
+    clocks = "exchanged" if exchanged else "shared"
+    return {"backend": "gloo", "clocks": clocks} | _judged(microseconds, skew, uncertainty)
+
+
+def _judged(microseconds: int, skew: float, uncertainty: float) -> results.Row:
     difference = abs(skew - 1e-6 * microseconds)
     error = difference / (1e-6 * microseconds)
     return {
-        "backend": "gloo",
-        "clocks": "exchanged" if exchanged else "shared",
         "injected_us": microseconds,
         "recovered_us": 1e6 * skew,
         "uncertainty_us": 1e6 * uncertainty,
@@ -135,13 +155,123 @@ def of_all_reduce(nbytes: int) -> results.Row:
     }
 
 
+@contextmanager
+def gpus() -> Iterator[None]:
+    """Has the GPUs alone, among the shards of this benchmark."""
+    with Path(tempfile.gettempdir(), "convtime-ranks.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def of_skew_on_gpus(microseconds: int) -> results.Row:
+    """The median skew of calls in which rank 1's GPU comes late."""
+
+    def body(rank: int) -> list[float]:
+        import torch
+        import torch.distributed as dist
+
+        from convtime import time_op
+
+        x = torch.zeros(1000, device="cuda")
+
+        def late() -> None:
+            if rank == 1:
+                torch.ops.convtime.spin_ns(1000 * microseconds)
+            dist.all_reduce(x)
+
+        measured = time_op(
+            late,
+            group=dist.group.WORLD,
+            cache="warm",
+            stop="count",
+            max_samples=200,
+            timeout=60,
+        ).ranks
+        assert measured is not None
+        assert measured.skew is not None
+        return [measured.skew, measured.clock_uncertainty]
+
+    with gpus():
+        skew, uncertainty = _value(launch(2, body, seconds=90, backend="nccl"))
+    return {"backend": "nccl", "clocks": "exchanged"} | _judged(microseconds, skew, uncertainty)
+
+
+def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
+    """The median transfer time, and that of stamps of other calls."""
+
+    def body(_: int) -> list[Any]:
+        import torch
+        import torch.distributed as dist
+
+        from convtime import time_op
+
+        x = torch.zeros(nbytes // 4, device="cuda")
+        group = dist.group.WORLD
+        ranks = time_op(dist.all_reduce, x, group=group, cache="warm", timeout=60).ranks
+        assert ranks is not None
+        assert ranks.transfer is not None
+        stamps = _stamped(functools.partial(dist.all_reduce, x))
+        spin_ns = 20_000
+        spins = _stamped(functools.partial(torch.ops.convtime.spin_ns, spin_ns))
+        too_much = statistics.median(spins) - spin_ns
+        return [
+            ranks.transfer,
+            ranks.bus_bandwidth,
+            ranks.skew,
+            [each - too_much for each in stamps],
+        ]
+
+    with gpus():
+        outcomes = launch(2, body, seconds=110, backend="nccl")
+    transfer, bus, skew, stamps = _value(outcomes)
+    calls = zip(*(outcome.value[-1] for outcome in outcomes), strict=True)
+    stamped = 1e-9 * statistics.median(min(call) for call in calls)
+    return {
+        "backend": "nccl",
+        "bytes": nbytes,
+        "samples": len(stamps),
+        "transfer_us": 1e6 * transfer,
+        "stamped_us": 1e6 * stamped,
+        "skew_us": 1e6 * skew,
+        "bus_gb_per_second": None if bus is None else bus / 1e9,
+        "error": abs(transfer - stamped) / stamped,
+    }
+
+
+def _stamped(call: Callable[[], object]) -> list[int]:
+    """Nanoseconds from a stamp of the GPU's clock before each call to one after it."""
+    import torch
+
+    found = []
+    for _ in range(CHUNKS):
+        torch.ops.convtime.spin_ns(20_000_000)  # until all calls are issued
+        stamps = []
+        for _ in range(CALLS):
+            before = torch.ops.convtime.read_clocks()
+            call()
+            stamps.append((before, torch.ops.convtime.read_clocks()))
+        torch.cuda.synchronize()
+        found += [int(after[0] - before[0]) for before, after in stamps]
+    return found
+
+
 def of_faults(kind: str) -> results.Row:
     """How many runs ended on every rank, and named the rank that failed."""
+    return _of_faults(kind, "gloo", RANKS, RUNS)
+
+
+def of_faults_on_gpus(kind: str) -> results.Row:
+    """The same with NCCL."""
+    with gpus():
+        return _of_faults(kind, "nccl", 2, RUNS_ON_GPUS)
+
+
+def _of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
     counts = {"runs": 0, "deadlocks": 0, "named": 0, "survivors": 0}
     slowest = 0.0
-    for number in range(RUNS):
-        rank = random.Random(f"{kind} {number}").randrange(RANKS)  # noqa: S311 - not for secrets
-        outcomes = _run_with_fault(kind, rank, number)
+    for number in range(runs):
+        rank = random.Random(f"{kind} {number}").randrange(ranks)  # noqa: S311 - not for secrets
+        outcomes = _run_with_fault(kind, rank, number, backend, ranks)
         counts["runs"] += 1
         others = [each for other, each in enumerate(outcomes) if other != rank]
         counts["survivors"] += len(others)
@@ -152,11 +282,12 @@ def of_faults(kind: str) -> results.Row:
         for each, found in zip(others, named, strict=True):
             if not found:
                 print(f"{kind} {number}, rank {rank}: {each}", file=sys.stderr, flush=True)
-    return {"backend": "gloo", "ranks": RANKS, **counts, "slowest_seconds": slowest}
+    return {"backend": backend, "ranks": ranks, **counts, "slowest_seconds": slowest}
 
 
-def _run_with_fault(kind: str, faulty: int, number: int) -> list[Outcome]:
-    entered = mmap.mmap(-1, RANKS)  # shared with the forked ranks
+def _run_with_fault(kind: str, faulty: int, number: int, backend: str, ranks: int) -> list[Outcome]:
+    on_gpus = backend == "nccl"
+    entered = mmap.mmap(-1, ranks)  # shared with the forked ranks
     moment = random.Random(f"{kind} at {number}").uniform(0, SPREAD_SECONDS)  # noqa: S311
 
     def body(rank: int) -> None:
@@ -165,7 +296,7 @@ def _run_with_fault(kind: str, faulty: int, number: int) -> list[Outcome]:
 
         from convtime import time_op
 
-        x = torch.zeros(1000)
+        x = torch.zeros(1000, device="cuda" if on_gpus else "cpu")
         begin = time.monotonic()
 
         def call() -> None:
@@ -180,17 +311,18 @@ def _run_with_fault(kind: str, faulty: int, number: int) -> list[Outcome]:
             stop="budget",
             budget=100,
             max_samples=10**9,
-            timeout=TIMEOUT,
+            timeout=TIMEOUT_ON_GPUS if on_gpus else TIMEOUT,
         )
 
     def kill(processes: list[int]) -> None:
         if kind == "kill":
-            while entered[:] != b"\1" * RANKS:
+            while entered[:] != b"\1" * ranks:
                 time.sleep(0.001)
             time.sleep(moment)
             os.kill(processes[faulty], signal.SIGKILL)
 
-    return launch(RANKS, body, seconds=DEADLOCK_SECONDS, watch=kill)
+    seconds = DEADLOCK_SECONDS_ON_GPUS if on_gpus else DEADLOCK_SECONDS
+    return launch(ranks, body, seconds=seconds, watch=kill, backend=backend)
 
 
 def _fail(kind: str, number: int) -> None:
@@ -221,17 +353,26 @@ CASES: dict[str, Callable[[], results.Row]] = {
     **{f"all_reduce {size} bytes": functools.partial(of_all_reduce, size) for size in SIZES},
     **{f"faults: {kind}": functools.partial(of_faults, kind) for kind in FAULTS},
 }
+ON_GPUS: dict[str, Callable[[], results.Row]] = {
+    **{f"skew {skew} µs, NCCL": functools.partial(of_skew_on_gpus, skew) for skew in SKEWS_US},
+    **{
+        f"all_reduce {size} bytes, NCCL": functools.partial(of_all_reduce_on_gpus, size)
+        for size in SIZES_ON_GPUS
+    },
+    **{f"faults, NCCL: {kind}": functools.partial(of_faults_on_gpus, kind) for kind in FAULTS},
+}
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """The values of the goals, once all of their rows are there."""
     by_key = {row["key"]: row for row in rows}
+    cases = {**CASES, **(ON_GPUS if any(key in by_key for key in ON_GPUS) else {})}
     summary: dict[str, float] = {}
     for name, begins in (("skew_error", "skew"), ("all_reduce_error", "all_reduce")):
-        keys = [key for key in CASES if key.startswith(begins)]
+        keys = [key for key in cases if key.startswith(begins)]
         if all(key in by_key for key in keys):
             summary[name] = max(by_key[key]["error"] for key in keys)
-    faults = [key for key in CASES if key.startswith("faults")]
+    faults = [key for key in cases if key.startswith("faults")]
     if all(key in by_key for key in faults):
         runs, deadlocks, named, survivors = (
             sum(by_key[key][what] for key in faults)
@@ -244,12 +385,13 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line for each injected skew."""
     lines = [
-        "| injected | clocks | recovered | uncertainty of the clocks | difference |",
-        "|--:|---|--:|--:|--:|",
+        "| injected | backend | clocks | recovered | uncertainty of the clocks | difference |",
+        "|--:|---|---|--:|--:|--:|",
     ]
     lines += [
-        f"| {row['injected_us']:,} µs | {row['clocks']} | {row['recovered_us']:,.1f} µs "
-        f"| {row['uncertainty_us']:.1f} µs | {row['relative']:.1%} |"
+        f"| {row['injected_us']:,} µs | {row['backend']} | {row['clocks']} "
+        f"| {row['recovered_us']:,.1f} µs | {row['uncertainty_us']:.1f} µs "
+        f"| {row['relative']:.1%} |"
         for row in rows
         if "injected_us" in row
     ]
@@ -259,16 +401,17 @@ def table(rows: list[results.Row]) -> str:
 def transfer_table(rows: list[results.Row]) -> str:
     """Markdown, a line for each size of an all-reduce."""
     lines = [
-        "| bytes | transfer | other stamps | difference | arrival skew | bus bandwidth |",
-        "|--:|--:|--:|--:|--:|--:|",
+        "| backend | bytes | transfer | other stamps | difference | arrival skew | bus bandwidth |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         if "bytes" in row:
             bus = row["bus_gb_per_second"]
             rate = "unknown" if bus is None else f"{bus:.3g} GB/s"
             lines.append(
-                f"| {row['bytes']:,} | {row['transfer_us']:,.1f} µs | {row['stamped_us']:,.1f} µs "
-                f"| {row['error']:.1%} | {row['skew_us']:,.1f} µs | {rate} |"
+                f"| {row['backend']} | {row['bytes']:,} | {row['transfer_us']:,.1f} µs "
+                f"| {row['stamped_us']:,.1f} µs | {row['error']:.1%} "
+                f"| {row['skew_us']:,.1f} µs | {rate} |"
             )
     return "\n".join(lines)
 
@@ -276,12 +419,13 @@ def transfer_table(rows: list[results.Row]) -> str:
 def fault_table(rows: list[results.Row]) -> str:
     """Markdown, a line for each kind of fault."""
     lines = [
-        "| fault | runs | deadlocks | other ranks that named it | slowest end |",
-        "|---|--:|--:|--:|--:|",
+        "| backend | fault | runs | deadlocks | other ranks that named it | slowest end |",
+        "|---|---|--:|--:|--:|--:|",
     ]
     lines += [
-        f"| {row['key'].partition(': ')[2]} | {row['runs']} | {row['deadlocks']} "
-        f"| {row['named']} of {row['survivors']} | {row['slowest_seconds']:.1f} s |"
+        f"| {row['backend']} | {row['key'].partition(': ')[2]} | {row['runs']} "
+        f"| {row['deadlocks']} | {row['named']} of {row['survivors']} "
+        f"| {row['slowest_seconds']:.1f} s |"
         for row in rows
         if "survivors" in row
     ]
@@ -299,8 +443,13 @@ def main() -> None:
     import convtime.distributed.measure  # noqa: F401
     from convtime.core.provenance import provenance
 
-    file = results.ResultFile("ranks", summarise, options, provenance(torch.device("cpu")))
-    running.measure_pending(file, CASES)
+    # This process must not use CUDA, or those that it forks could not.
+    with_gpus = torch.cuda.device_count() > 1
+    device = torch.device("cuda:0" if with_gpus else "cpu")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+        facts = other.submit(provenance, device).result()
+    file = results.ResultFile("ranks", summarise, options, facts)
+    running.measure_pending(file, {**CASES, **(ON_GPUS if with_gpus else {})})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
 import mmap
 import os
@@ -120,8 +121,9 @@ def launch(
     watch: Callable[[list[int]], None] | None = None,
     before_fork: Callable[[int], None] | None = None,
     urgent: bool = False,
+    backend: str = "gloo",
 ) -> list[Outcome]:
-    """Runs body(rank) in each of several processes with a process group of Gloo's.
+    """Runs body(rank) in each of several processes with a process group.
 
     Args:
         size: Number of ranks.
@@ -132,6 +134,7 @@ def launch(
         urgent: Whether each rank has a core, and the highest priority of ordinary processes, so
             that other load of the machine disturbs them less. That takes the permission to raise
             it.
+        backend: Of the process group; with "nccl", each rank has the GPU of its number.
     """
     port = _free_port()
     sys.stdout.flush()
@@ -139,7 +142,8 @@ def launch(
     for rank in range(size):
         if before_fork is not None:
             before_fork(rank)
-        ranks.append(_fork(rank, size, port, body, urgent=urgent))
+        group = functools.partial(_process_group, rank, size, port, backend)
+        ranks.append(_fork(rank, group, body, urgent=urgent))
     begin = time.monotonic()
     if watch is not None:
         watch([pid for pid, _ in ranks])
@@ -169,7 +173,13 @@ def launch(
     return outcomes
 
 
-def _fork(rank: int, size: int, port: int, body: Body, *, urgent: bool) -> tuple[int, int]:
+def _fork(
+    rank: int,
+    group: Callable[[], contextlib.AbstractContextManager[None]],
+    body: Body,
+    *,
+    urgent: bool,
+) -> tuple[int, int]:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -182,7 +192,7 @@ def _fork(rank: int, size: int, port: int, body: Body, *, urgent: bool) -> tuple
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
     code, told = 0, {}
     try:
-        with _process_group(rank, size, port):
+        with group():
             told = {"value": body(rank)}
     except BaseException as error:  # whatever it is, the parent is told
         code, told = 1, {"error": type(error).__name__, "text": str(error)}
@@ -194,13 +204,17 @@ def _fork(rank: int, size: int, port: int, body: Body, *, urgent: bool) -> tuple
 
 
 @contextlib.contextmanager
-def _process_group(rank: int, size: int, port: int) -> Iterator[None]:
+def _process_group(rank: int, size: int, port: int, backend: str) -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if backend == "nccl" else None
+    if device is not None:
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "gloo",
+        backend,
+        device_id=device,
         init_method=f"tcp://127.0.0.1:{port}",
         rank=rank,
         world_size=size,

@@ -82,12 +82,15 @@ std::string supported_engines(const cudnn_frontend::OperationGraph& graph) {
   return engines.empty() ? "none" : engines;
 }
 
+/// To which cuDNN's heuristics set a knob whose value the engine chooses; no range has it.
+constexpr std::int64_t kChosenByEngine = -1;
+
 void check_knobs(const Engine& engine, const std::vector<KnobRange>& ranges) {
   for (const Knob& knob : engine.knobs) {
     const auto range = std::find_if(ranges.begin(), ranges.end(), [&](const KnobRange& candidate) {
       return candidate.type == knob.type;
     });
-    if (range != ranges.end() && range->allows(knob.value)) {
+    if (range != ranges.end() && (range->allows(knob.value) || knob.value == kChosenByEngine)) {
       continue;
     }
     std::string known;
