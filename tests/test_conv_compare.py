@@ -367,3 +367,13 @@ def test_one_sides_layer_is_called_alone(side):
     assert [each.shape for each in gradients] == [problem.input_shape, problem.weight_shape]
     other = SIDES[1 - SIDES.index(side)]
     assert torch.equal(output, layer_call(problem, other, **of)()[0])
+
+
+def test_layers_are_built_where_gradients_are_recorded() -> None:
+    problem = ConvProblem(batch=1, in_channels=2, size=(5, 5), out_channels=3, kernel_size=(3, 3))
+    ours, pytorch, x = conv_compare.build_layers(
+        problem, torch.device("cpu"), "float32", "nchw", seed=0
+    )
+    assert ours.weight is pytorch.weight
+    assert pytorch.weight.requires_grad
+    assert torch.isfinite(pytorch(x)).all()

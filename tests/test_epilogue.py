@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import warnings
@@ -726,18 +727,29 @@ def test_sums_and_a_relu_are_always_fused(
 @pytest.mark.parametrize("activation", ["identity", "relu", "gelu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_timed_ways_compute_the_same(rank: int, activation: str, dtype: torch.dtype) -> None:
-    """One of them converts to channels-last and back; which one is fastest depends on the GPU."""
-    for channels, size in ((3, 17), (8, 9), (64, 14), (33, 31)):
+    """Which one is fastest depends on the GPU.
+
+    One of them converts to channels-last and back, and one pads the channels.
+    """
+    last = torch.channels_last if rank == 2 else torch.channels_last_3d
+    cases = itertools.product(
+        ((3, 17, 40), (8, 9, 25), (64, 14, 94), (33, 31, 40), (16, 40, 1)),
+        (torch.contiguous_format, last),
+    )
+    for (channels, size, outputs), layout in cases:
         x = torch.randn(2, channels, *(size,) * rank, device="cuda", dtype=dtype)
-        w = torch.randn(40, channels, *(3,) * rank, device="cuda", dtype=dtype) / channels**0.5
-        bias = torch.randn(40, device="cuda", dtype=dtype)
-        other = torch.randn(2, 40, *(size - 2,) * rank, device="cuda", dtype=dtype)
+        x = x.contiguous(memory_format=layout)
+        w = torch.randn(outputs, channels, *(3,) * rank, device="cuda", dtype=dtype)
+        w = (w / channels**0.5).contiguous(memory_format=layout)
+        bias = torch.randn(outputs, device="cuda", dtype=dtype)
+        other = torch.randn(2, outputs, *(size - 2,) * rank, device="cuda", dtype=dtype)
+        other = other.contiguous(memory_format=layout)
         expected = separate(
             x.double(), w.double(), bias.double(), other=other.double(), activation=activation
         )
         for _ in range(2):  # the first call times the ways
             ours = fused(rank)(x, w, bias, other=other, activation=activation, policy="benchmark")
-            assert ours.is_contiguous()
+            assert ours.is_contiguous(memory_format=layout)
             tolerance = 2e-2 if dtype == torch.float16 else 1e-3
             torch.testing.assert_close(ours.double(), expected, rtol=tolerance, atol=tolerance)
 

@@ -77,13 +77,6 @@ __device__ P load(const P* from) {
   return from_word<P>(__ldg(as_words(from)));
 }
 
-/// Read shared memory as one word: the compiler would read the elements of some packs one by one,
-/// which makes threads wait for each other's banks.
-template <typename P>
-__device__ P load_shared(const P* from) {
-  return from_word<P>(*as_words(from));
-}
-
 /// Read memory that is unlikely to be read again: caches evict it before older lines, which may
 /// first have to be written back to memory.
 template <typename P>

@@ -94,6 +94,16 @@ Arguments<T> arguments_of(const ConvEpilogue& e) {
           static_cast<Wide<T>>(e.alpha), static_cast<Wide<T>>(e.negative_slope)};
 }
 
+/// Below which 32 bits hold numbers of elements and, beyond these, of the last block's threads.
+constexpr std::int64_t kMax32 = (std::int64_t{1} << 31) - 1;
+
+/// Return the number of blocks whose threads have a pack each.
+template <typename T>
+unsigned blocks_of_packs(std::int64_t count) {
+  constexpr std::int64_t kElements = std::int64_t{kThreads} * kLanes<T>;
+  return static_cast<unsigned>((count + kElements - 1) / kElements);
+}
+
 template <Activation kActivation, typename T, typename Index>
 void launch(const ConvEpilogue& e, cudaStream_t stream) {
   const bool in_packs = is_aligned(e.y) && is_aligned(e.z);
@@ -102,6 +112,93 @@ void launch(const ConvEpilogue& e, cudaStream_t stream) {
   epilogue_kernel<kActivation, T, Index><<<loop_blocks(steps), kThreads, 0, stream>>>(
       arguments_of<T>(e), static_cast<Index>(e.count), static_cast<Index>(packs),
       static_cast<Index>(e.channels), static_cast<Index>(e.channels_last ? 1 : e.plane));
+}
+
+/// Channels are last, and `pitch` apart in `from`; y and z have no gaps and are aligned. Threads
+/// have packs of y. Index holds `count` and the number of threads more.
+template <Activation kActivation, typename T, typename Index>
+__global__ void __launch_bounds__(kThreads)
+    unpadding_kernel(Arguments<T> a, const T* from, Index count, Index channels, Index pitch) {
+  constexpr int kPack = kLanes<T>;
+  const Index first = (Index{blockIdx.x} * kThreads + threadIdx.x) * kPack;
+  if (first >= count) {
+    return;
+  }
+  const Index pixel = first / channels;
+  Index channel = first - pixel * channels;
+  Index source = pixel * pitch + channel;
+  const bool is_whole = first + kPack <= count;
+  Vector<T> addend{};
+  if (a.z != nullptr && is_whole) {
+    addend = load(reinterpret_cast<const Vector<T>*>(a.z + first));
+  }
+  Vector<T> result;
+#pragma unroll
+  for (int lane = 0; lane < kPack; ++lane) {
+    if (first + lane < count) {
+      if (a.z != nullptr && !is_whole) {
+        addend.lane[lane] = load(a.z + first + lane);
+      }
+      const T bias = a.b != nullptr ? load(a.b + channel) : T();
+      result.lane[lane] = finish<kActivation>(a, load(from + source), addend.lane[lane], bias);
+    }
+    ++channel;
+    ++source;
+    if (channel == channels) {
+      channel = 0;
+      source += pitch - channels;
+    }
+  }
+  if (is_whole) {
+    store(reinterpret_cast<Vector<T>*>(a.y + first), result);
+    return;
+  }
+#pragma unroll
+  for (int lane = 0; lane < kPack; ++lane) {
+    if (first + lane < count) {
+      a.y[first + lane] = result.lane[lane];
+    }
+  }
+}
+
+/// Convert images to channels-last. Threads have packs of `to`, which is aligned. It suits few
+/// channels, or few pixels, of which a tile of a matrix would be almost empty.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const T* from, T* to, unsigned count, unsigned channels, unsigned plane) {
+  constexpr unsigned kPack = kLanes<T>;
+  const unsigned first = (blockIdx.x * kThreads + threadIdx.x) * kPack;
+  if (first >= count) {
+    return;
+  }
+  unsigned pixel = first / channels;
+  unsigned channel = first - pixel * channels;
+  unsigned image = pixel / plane;
+  pixel -= image * plane;
+  Vector<T> result;
+#pragma unroll
+  for (unsigned lane = 0; lane < kPack; ++lane) {
+    if (first + lane < count) {
+      result.lane[lane] = load(from + (image * channels + channel) * plane + pixel);
+    }
+    if (++channel == channels) {
+      channel = 0;
+      if (++pixel == plane) {
+        pixel = 0;
+        ++image;
+      }
+    }
+  }
+  if (first + kPack <= count) {
+    store(reinterpret_cast<Vector<T>*>(to + first), result);
+    return;
+  }
+#pragma unroll
+  for (unsigned lane = 0; lane < kPack; ++lane) {
+    if (first + lane < count) {
+      to[first + lane] = result.lane[lane];
+    }
+  }
 }
 
 /// A tile of a matrix; a column of padding, so that the threads of a warp that read a column of
@@ -213,13 +310,43 @@ void launch_conv_epilogue_from_channels_last(ElementType type, const void* from,
   });
 }
 
+void launch_conv_epilogue_from_padded(ElementType type, const void* from, std::int64_t pitch,
+                                      const ConvEpilogue& e, cudaStream_t stream) {
+  if (e.count == 0) {
+    return;
+  }
+  for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
+    using T = decltype(number);
+    const auto launch_with = [&](auto index) {
+      using Index = decltype(index);
+      unpadding_kernel<activation.value, T, Index>
+          <<<blocks_of_packs<T>(e.count), kThreads, 0, stream>>>(
+              arguments_of<T>(e), static_cast<const T*>(from), static_cast<Index>(e.count),
+              static_cast<Index>(e.channels), static_cast<Index>(pitch));
+    };
+    if (e.count / e.channels * pitch < kMax32) {
+      launch_with(std::uint32_t());
+    } else {
+      launch_with(std::uint64_t());
+    }
+  });
+}
+
 void launch_to_channels_last(ElementType type, const void* from, void* to, std::int64_t batch,
                              std::int64_t channels, std::int64_t plane, cudaStream_t stream) {
-  if (batch * channels * plane == 0) {
+  constexpr std::int64_t kFew = 16;
+  const std::int64_t count = batch * channels * plane;
+  if (count == 0) {
     return;
   }
   for_type(type, [&](auto number) {
     using T = decltype(number);
+    if (std::min(channels, plane) < kFew && count < kMax32) {
+      gather_kernel<<<blocks_of_packs<T>(count), kThreads, 0, stream>>>(
+          static_cast<const T*>(from), static_cast<T*>(to), static_cast<unsigned>(count),
+          static_cast<unsigned>(channels), static_cast<unsigned>(plane));
+      return;
+    }
     const Arguments<T> only_to{static_cast<T*>(to), nullptr, nullptr, 0, 0};
     launch_transposing<Activation::kIdentity>(only_to, from, batch, /*rows=*/channels,
                                               /*columns=*/plane, stream);

@@ -15,6 +15,9 @@ constexpr int kRows = 2;
 constexpr int kStrip = 4;
 constexpr std::int64_t kLeastStrips = 1 << 17;
 
+/// Threads, if they have packs.
+constexpr std::int64_t kLeastPacks = 1 << 16;
+
 /// Windows along both axes.
 struct Grid2d {
   Windows h;
@@ -148,8 +151,8 @@ void launch(const T* grad_output, const Winner* winners, T* grad_input, const Po
         reinterpret_cast<const Pack<Winner, N>*>(winners) + first,
         reinterpret_cast<Pack<T, N>*>(grad_input) + first_input, packs, windows, strip);
   };
-  for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, ceil_div(g.h.input, strip),
-            g.w.input, launch_packs);
+  for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, g.h.input, g.w.input,
+            ceil_div(g.h.input, strip), launch_packs);
 }
 
 template <typename T>
@@ -161,7 +164,7 @@ void launch(const T* grad_output, const void* winners, T* grad_input, const Pool
   }
   const std::int64_t inputs = g.batch * g.channels * g.h.input * g.w.input;
   const std::int64_t columns = ceil_div(g.w.kernel, Windows(g.w).steps().element);
-  with_pack_size<T>(g, inputs, grad_output, grad_input, winners, [&](auto size) {
+  with_pack_size<T>(g, inputs, kLeastPacks, grad_output, grad_input, winners, [&](auto size) {
     with_columns<kMaxColumns>(columns, [&](auto most) {
       launch<size(), most()>(grad_output, static_cast<const std::uint8_t*>(winners), grad_input, g,
                              stream);

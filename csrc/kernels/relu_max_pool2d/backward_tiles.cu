@@ -18,8 +18,8 @@ struct BackwardTiling {
 /// The output's gradients and winners that a tile of the input's gradient needs.
 template <typename T>
 struct Outputs {
-  Source<T, 1> gradients;
-  Source<std::uint8_t, 1> winners;
+  Source<T> gradients;
+  Source<std::uint8_t> winners;
   Range rows;
   Range columns;
 };
@@ -73,8 +73,7 @@ __device__ void gather_strips(const BackwardTiling& b, const Tile& tile, const O
         won[i][j] = {kDead<std::uint8_t>, T(0)};
         if (has_row && outputs.columns.first <= column && column < outputs.columns.end) {
           const int offset = column - outputs.columns.first;
-          won[i][j] = {outputs.winners.row(at)[offset].lane[0],
-                       outputs.gradients.row(at)[offset].lane[0]};
+          won[i][j] = {outputs.winners.row(at)[offset], outputs.gradients.row(at)[offset]};
         }
       }
     }
@@ -133,24 +132,24 @@ bool launch(const T* grad_output, const std::uint8_t* winners, T* grad_input, co
     return TileSize{size.planes, outputs(g.h, size.rows), outputs(g.w, size.columns)};
   };
   const auto gradients_of = [&](const TileSize& size) {
-    return source_shape<T, 1>(source_size(size), g.w.output, 1);
+    return source_shape<T>(source_size(size), g.w.output);
   };
   const auto winners_of = [&](const TileSize& size) {
-    return source_shape<std::uint8_t, 1>(source_size(size), g.w.output, 1);
+    return source_shape<std::uint8_t>(source_size(size), g.w.output);
   };
   const auto gradient_bytes_of = [&](const TileSize& size) {
-    return shared_bytes<T, 1>(gradients_of(size), size.planes * outputs(g.h, size.rows));
+    return shared_bytes<T>(gradients_of(size), size.planes * outputs(g.h, size.rows));
   };
   const auto bytes_of = [&](const TileSize& size) {
     return gradient_bytes_of(size) +
-           shared_bytes<std::uint8_t, 1>(winners_of(size), size.planes * outputs(g.h, size.rows));
+           shared_bytes<std::uint8_t>(winners_of(size), size.planes * outputs(g.h, size.rows));
   };
   const std::optional<TileSize> size = choose_tile(all, kSharedBytes, bytes_of);
   if (!size) {
     return false;
   }
   const std::int64_t groups = ceil_div(size->columns, S);
-  const BackwardTiling b{make_tiling(*size, all, 1, 1),
+  const BackwardTiling b{make_tiling(*size, all),
                          Windows(g.h),
                          Windows(g.w),
                          gradients_of(*size),

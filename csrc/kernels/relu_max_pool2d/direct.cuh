@@ -37,15 +37,16 @@ __device__ inline PackPosition position_of(const Packs& packs, int index) {
 }
 
 /// Call launch(Packs, first plane) for the planes of a tensor of height × width pixels, as many at
-/// a time as 32-bit indices allow.
+/// a time as 32-bit indices allow. Threads have `strips` rows of a plane.
 template <typename Launch>
 void for_packs(std::int64_t planes, std::int64_t channels, std::int64_t height, std::int64_t width,
-               const Launch& launch) {
-  const std::int64_t plane_size = height * width * channels;
-  const std::int64_t most = std::max<std::int64_t>(1, (kMax32 - kThreads) / plane_size);
+               std::int64_t strips, const Launch& launch) {
+  const std::int64_t most =
+      std::max<std::int64_t>(1, (kMax32 - kThreads) / (height * width * channels));
   for (std::int64_t first = 0; first < planes; first += most) {
-    const auto count = static_cast<int>(std::min(most, planes - first) * plane_size);
-    launch(Packs{count, Division(channels), Division(width), Division(height)}, first);
+    const std::int64_t count = std::min(most, planes - first) * strips * width * channels;
+    launch(Packs{static_cast<int>(count), Division(channels), Division(width), Division(strips)},
+           first);
   }
 }
 
@@ -54,20 +55,19 @@ inline unsigned blocks_for(const Packs& packs) {
 }
 
 /// Call launch(std::integral_constant<int, N>()) for the largest N, up to 16 bytes, of channels
-/// that tensors allow: elements of T and winners are aligned to packs of N. `elements` are written.
+/// that tensors allow: elements of T and winners are aligned to packs of N. `elements` are written,
+/// by at least `least` threads if N > 1: fewer leave multiprocessors idle.
 template <typename T, int N = kLanes<T>, typename Launch>
-void with_pack_size(const PoolGeometry& g, std::int64_t elements, const T* from, const T* to,
-                    const void* winners, const Launch& launch) {
+void with_pack_size(const PoolGeometry& g, std::int64_t elements, std::int64_t least, const T* from,
+                    const T* to, const void* winners, const Launch& launch) {
   if constexpr (N > 1) {
-    // Fewer threads leave multiprocessors idle: narrow packs are faster then.
-    constexpr std::int64_t kLeastThreads = 1 << 16;
     const auto is_aligned = [](const void* pointer, std::size_t bytes) {
       return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
     };
-    if (!g.channels_last || g.channels % N != 0 || elements / N < kLeastThreads ||
+    if (!g.channels_last || g.channels % N != 0 || elements / N < least ||
         !is_aligned(from, N * sizeof(T)) || !is_aligned(to, N * sizeof(T)) ||
         !is_aligned(winners, N)) {
-      return with_pack_size<T, N / 2>(g, elements, from, to, winners, launch);
+      return with_pack_size<T, N / 2>(g, elements, least, from, to, winners, launch);
     }
   }
   launch(std::integral_constant<int, N>());

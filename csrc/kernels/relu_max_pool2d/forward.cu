@@ -3,7 +3,6 @@
 #include "core/cuda_check.h"
 #include "kernels/relu_max_pool2d/direct.h"
 #include "kernels/relu_max_pool2d/pool_elements.cuh"
-#include "kernels/relu_max_pool2d/tiles.h"
 
 namespace convtime {
 namespace {
@@ -357,24 +356,6 @@ void launch_huge(const T* input, T* output, void* winners, const PoolGeometry& g
   }
 }
 
-/// Return whether tiles in shared memory are faster than loads from memory. Fitted on 245 forward
-/// passes of benchmarks/pool.py on an H100, in which torch.compile's kernels stood for direct ones.
-template <typename T>
-bool prefers_tiles(const PoolGeometry& g) {
-  // Blocks that load, wait and compare take longer until there is enough to compare.
-  const std::int64_t outputs = g.batch * g.channels * g.h.output * g.w.output;
-  if (outputs * window_size(g) < 2'000'000 * static_cast<std::int64_t>(sizeof(T))) {
-    return false;
-  }
-  if (!g.channels_last && (has_windows(g, 3, 1) || has_windows(g, 3, 2))) {
-    return true;
-  }
-  // Tiles share the maxima of rows among windows.
-  const std::int64_t shared = std::int64_t{g.h.stride} * g.w.kernel + g.h.kernel;
-  return g.channels_last ? window_size(g) >= shared
-                         : window_size(g) >= 30 && 2 * window_size(g) >= 3 * shared;
-}
-
 }  // namespace
 
 void launch_relu_max_pool2d(ElementType type, const void* input, void* output, void* winners,
@@ -384,8 +365,6 @@ void launch_relu_max_pool2d(ElementType type, const void* input, void* output, v
     const auto* const from = static_cast<const T*>(input);
     auto* const to = static_cast<T*>(output);
     if (!launch_vectorized(from, to, winners, geometry, stream) &&
-        !(prefers_tiles<T>(geometry) &&
-          launch_forward_tiles(type, input, output, winners, geometry, stream)) &&
         !launch_forward_direct(type, input, output, winners, geometry, stream)) {
       launch_huge(from, to, winners, geometry, stream);
     }

@@ -100,6 +100,7 @@ struct Leader {
   Wide<T> value[N];
   int position[N];
 
+  Leader() = default;
   __device__ Leader(Wide<T> least, int first_position) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -116,6 +117,13 @@ struct Leader {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       challenge(i, widen(other.lane[i]), at);
+    }
+  }
+  /// Positions are those of the other leader, relative to `first`.
+  __device__ void challenge(const Leader& other, int first) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      challenge(i, other.value[i], first + other.position[i]);
     }
   }
   __device__ Pack<T, N> values() const {

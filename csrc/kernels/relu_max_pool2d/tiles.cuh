@@ -9,9 +9,7 @@
 #include "kernels/relu_max_pool2d/windows.cuh"
 
 // A tile is a range of rows and columns of the tensor that a kernel writes. Its source is the part
-// of each plane that a block loads for it. Small planes share a block. Threads handle one element,
-// or, if channels are last, packs of N channels of 16 bytes; an image then counts as one plane
-// whose columns are pixels, and a tile has a slice of their channels. Sizes count packs.
+// of each plane that a block loads for it. Small planes share a block.
 namespace convtime::pool {
 
 constexpr int kMaxTileThreads = 256;
@@ -27,14 +25,10 @@ struct SourceShape {
 struct Tiling {
   std::int64_t planes;
   int planes_per_block;
-  int channels;     // of a pixel
-  Division slice;   // channels of a pixel in a tile
-  Division slices;  // of a pixel
-  Division rows;    // of a tile
+  Division rows;  // of a tile
   Division row_tiles;
   int columns;  // of a tile
   Division column_tiles;
-  Division row_size;  // columns × slice
 };
 
 struct Tile {
@@ -42,13 +36,11 @@ struct Tile {
   int planes;
   Range rows;
   Range columns;
-  int channel;  // the first
 };
 
 /// Return the block's tile of planes with that height and width.
 __device__ inline Tile tile_of_block(const Tiling& t, int height, int width) {
-  int slice = static_cast<int>(blockIdx.x);
-  int column = t.slices.split(slice);
+  int column = static_cast<int>(blockIdx.x);
   int row = t.column_tiles.split(column);
   const int group = t.row_tiles.split(row);
   const std::int64_t plane = std::int64_t{group} * t.planes_per_block;
@@ -57,8 +49,7 @@ __device__ inline Tile tile_of_block(const Tiling& t, int height, int width) {
   return {plane,
           static_cast<int>(min(std::int64_t{t.planes_per_block}, t.planes - plane)),
           {row, min(row + t.rows.divisor(), height)},
-          {column, min(column + t.columns, width)},
-          slice * t.slice.divisor()};
+          {column, min(column + t.columns, width)}};
 }
 
 /// Copy 16 bytes to shared memory, in the background if the GPU supports that.
@@ -81,24 +72,23 @@ __device__ inline void await_copies() {
   __syncthreads();
 }
 
-/// A tile's source in shared memory. Single elements keep their position within 16 bytes, so that
-/// rows of any length are copied as vectors.
-template <typename T, int N>
+/// A tile's source in shared memory. Elements keep their position within 16 bytes, so that rows of
+/// any length are copied as vectors.
+template <typename T>
 class Source {
  public:
-  /// Start to copy rows and columns of each of the tile's planes, which have height × width pixels.
-  /// Rows must be whole if the shape is contiguous, and planes if there is more than one.
+  /// Start to copy rows and columns of each of the tile's planes, which have height × width
+  /// elements. Rows must be whole if the shape is contiguous, and planes if there is more than one.
   __device__ Source(void* shared, const SourceShape& shape, const T* tensor, int height, int width,
                     const Tiling& t, const Tile& tile, Range rows, Range columns)
       : pitch_(shape.pitch) {
-    const std::int64_t plane_size = std::int64_t{height} * width * t.channels;
-    const std::int64_t first = tile.plane * plane_size +
-                               (std::int64_t{rows.first} * width + columns.first) * t.channels +
-                               tile.channel;
-    const auto* const from = reinterpret_cast<const Pack<T, N>*>(tensor) + first;
-    auto* const to = static_cast<Pack<T, N>*>(shared);
-    const auto shift = N > 1 ? 0 : reinterpret_cast<std::uintptr_t>(from) / sizeof(T) % kLanes<T>;
-    const T* const end = tensor + t.planes * plane_size * N;
+    const std::int64_t plane_size = std::int64_t{height} * width;
+    const T* const from =
+        tensor + tile.plane * plane_size + std::int64_t{rows.first} * width + columns.first;
+    auto* const to = static_cast<T*>(shared);
+    const int shift =
+        static_cast<int>(reinterpret_cast<std::uintptr_t>(from) / sizeof(T) % kLanes<T>);
+    const T* const end = tensor + t.planes * plane_size;
     const int all_rows = tile.planes * rows.size();
     const int parts = shape.is_contiguous ? 1 : all_rows;
     const int length = (shape.is_contiguous ? all_rows : 1) * columns.size();
@@ -106,42 +96,33 @@ class Source {
          i += static_cast<int>(blockDim.x)) {
       int vector = i;
       const int part = shape.vectors.split(vector);
-      if constexpr (N == 1) {
-        const int start = static_cast<int>(shift) + part * pitch_;
-        const int offset = vector * kLanes<T> - start % kLanes<T>;
-        if (offset < length) {
-          copy_vector(to + start + offset, from->lane + part * width + offset, tensor, end);
-        }
-      } else {
-        int channel = vector;
-        const int column = t.slice.split(channel);
-        if (column < columns.size() && tile.channel + channel < t.channels) {
-          copy_16_bytes(to + part * pitch_ + vector,
-                        from + (part * width + column) * t.channels + channel);
-        }
+      const int start = shift + part * pitch_;
+      const int offset = vector * kLanes<T> - start % kLanes<T>;
+      if (offset < length) {
+        copy_vector(to + start + offset, from + part * width + offset, tensor, end);
       }
     }
-    packs_ = to + shift;
+    elements_ = to + shift;
   }
 
   /// Return a row of the copy.
-  __device__ const Pack<T, N>* row(int index) const { return packs_ + index * pitch_; }
+  __device__ const T* row(int index) const { return elements_ + index * pitch_; }
 
  private:
   /// Copy those of the 16 bytes that are in the tensor.
-  __device__ static void copy_vector(Pack<T, N>* to, const T* from, const T* begin, const T* end) {
+  __device__ static void copy_vector(T* to, const T* from, const T* begin, const T* end) {
     if (from >= begin && from + kLanes<T> <= end) {
       copy_16_bytes(to, from);
       return;
     }
     for (int i = 0; i < kLanes<T>; ++i) {
       if (from + i >= begin && from + i < end) {
-        to[i].lane[0] = from[i];
+        to[i] = from[i];
       }
     }
   }
 
-  const Pack<T, N>* packs_;
+  const T* elements_;
   int pitch_;
 };
 
@@ -211,14 +192,9 @@ std::optional<TileSize> choose_tile(const TileSize& all, std::size_t most,
   return best;
 }
 
-/// Return the source's shape for rows and columns of a tensor with that width, and a slice of a
-/// pixel's packs.
-template <typename T, int N>
-SourceShape source_shape(const TileSize& size, std::int64_t width, std::int64_t slice) {
-  if constexpr (N > 1) {
-    const std::int64_t length = size.columns * slice;
-    return {false, static_cast<int>(length), Division(length)};
-  }
+/// Return the source's shape for rows and columns of a tensor with that width.
+template <typename T>
+SourceShape source_shape(const TileSize& size, std::int64_t width) {
   constexpr std::int64_t kVector = kLanes<T>;
   // The first element may be the last one of a vector.
   const auto vectors = [](std::int64_t length) {
@@ -234,34 +210,28 @@ SourceShape source_shape(const TileSize& size, std::int64_t width, std::int64_t 
 }
 
 /// Return the bytes of a source with that many rows in all, in whole vectors.
-template <typename T, int N>
+template <typename T>
 std::size_t shared_bytes(const SourceShape& shape, std::int64_t rows) {
-  if (N == 1 && !shape.is_contiguous) {
-    const std::int64_t elements = rows * shape.pitch + kLanes<T>;
-    return static_cast<std::size_t>(16 * ceil_div(elements, kLanes<T>));
+  if (shape.is_contiguous) {
+    return static_cast<std::size_t>(16 * shape.vectors.divisor());
   }
-  return static_cast<std::size_t>(16 * (shape.is_contiguous ? 1 : rows) * shape.vectors.divisor());
+  const std::int64_t elements = rows * shape.pitch + kLanes<T>;
+  return static_cast<std::size_t>(16 * ceil_div(elements, kLanes<T>));
 }
 
 /// Return how tiles of that size divide a tensor.
-inline Tiling make_tiling(const TileSize& size, const TileSize& all, std::int64_t channels,
-                          std::int64_t slice) {
+inline Tiling make_tiling(const TileSize& size, const TileSize& all) {
   return {all.planes,
           static_cast<int>(size.planes),
-          static_cast<int>(channels),
-          Division(slice),
-          Division(ceil_div(channels, slice)),
           Division(size.rows),
           Division(ceil_div(all.rows, size.rows)),
           static_cast<int>(size.columns),
-          Division(ceil_div(all.columns, size.columns)),
-          Division(size.columns * slice)};
+          Division(ceil_div(all.columns, size.columns))};
 }
 
 /// Return the number of blocks.
 inline std::int64_t count_blocks(const Tiling& t) {
-  return ceil_div(t.planes, t.planes_per_block) * t.row_tiles.divisor() * t.column_tiles.divisor() *
-         t.slices.divisor();
+  return ceil_div(t.planes, t.planes_per_block) * t.row_tiles.divisor() * t.column_tiles.divisor();
 }
 
 /// Return the number of threads of a block that idle least during so many tasks.

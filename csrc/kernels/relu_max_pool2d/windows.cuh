@@ -73,9 +73,16 @@ struct Windows {
   __device__ int start(int output) const { return output * stride.divisor() - padding; }
 
   /// Return which elements of the window that starts there are in the input.
-  __device__ Range elements(int start) const {
+  __device__ Range elements(int start) const { return elements(start, kernel); }
+
+  /// Return which of so many elements are in the input. The first one is at `start`.
+  __device__ Range elements(int start, int count) const {
+    if (dilation.divisor() == 1) {  // as most are
+      const int first = max(0, -start);
+      return {first, max(first, min(count, input - start))};
+    }
     const int first = start < 0 ? dilation.quotient(dilation.divisor() - 1 - start) : 0;
-    const int end = start < input ? min(kernel, dilation.quotient(input - 1 - start) + 1) : 0;
+    const int end = start < input ? min(count, dilation.quotient(input - 1 - start) + 1) : 0;
     return {first, max(first, end)};
   }
 

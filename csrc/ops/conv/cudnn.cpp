@@ -12,15 +12,18 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "conv/convolution.h"
 #include "conv/errata.h"
@@ -34,6 +37,7 @@
 #include "core/cuda_event.h"
 #include "core/lru_cache.h"
 #include "kernels/conv_epilogue/conv_epilogue.h"
+#include "kernels/known_duration/known_duration.h"
 #include "ops/conv/convolutions.h"
 #include "ops/conv/engine_pass.h"
 #include "ops/kernels/element_type.h"
@@ -352,6 +356,8 @@ class CudnnCall {
         return apply_steps(x, w, epilogue);
       case Way::kConverted:
         return apply_converted(x, w, epilogue);
+      case Way::kPadded:
+        return apply_padded(x, w, epilogue);
     }
     return y;
   }
@@ -475,6 +481,7 @@ class CudnnCall {
     kFused,      ///< in cuDNN's graph
     kSteps,      ///< in cuDNN's convolution, then in one kernel
     kConverted,  ///< like kSteps, but in channels-last layout
+    kPadded,     ///< like kSteps, but with more output channels
   };
 
   at::Tensor apply_steps(const at::Tensor& x, const at::Tensor& w,
@@ -490,10 +497,18 @@ class CudnnCall {
                              const EpilogueOperands& epilogue) const {
     const auto last =
         x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
-    const at::Tensor x_last = at::detail::empty_cuda(x.sizes(), x.options().memory_format(last));
-    launch_to_channels_last(element_type_of(x), x.const_data_ptr(), x_last.mutable_data_ptr(),
-                            x.size(0), x.size(1), plane_of(x), c10::cuda::getCurrentCUDAStream());
-    const at::Tensor y_last = fprop(x_last, w.contiguous(last));
+    const auto converted = [&](const at::Tensor& from) {
+      if (from.is_contiguous(last)) {
+        return from;
+      }
+      const at::Tensor to =
+          at::detail::empty_cuda(from.sizes(), from.options().memory_format(last));
+      launch_to_channels_last(element_type_of(from), from.const_data_ptr(), to.mutable_data_ptr(),
+                              from.size(0), from.size(1), plane_of(from),
+                              c10::cuda::getCurrentCUDAStream());
+      return to;
+    };
+    const at::Tensor y_last = fprop(converted(x), converted(w));
     const at::Tensor y = at::detail::empty_cuda(
         y_last.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
     with_epilogue_arguments(y, epilogue, [&](const ConvEpilogue& arguments) {
@@ -516,6 +531,38 @@ class CudnnCall {
     };
     return !is_channels_last(x, w) && x.scalar_type() != at::kDouble && x.size(1) == w.size(1) &&
            !has_one_pixel(x) && is_countable(problem.x) && is_countable(problem.y);
+  }
+
+  /// Engines need numbers of channels that are multiples of kPadding. cuDNN pads others in kernels
+  /// of its own, before and after, or takes slow engines. Here the epilogue's kernel removes the
+  /// padding.
+  at::Tensor apply_padded(const at::Tensor& x, const at::Tensor& w,
+                          const EpilogueOperands& epilogue) const {
+    const auto last =
+        x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    at::DimVector size(w.sizes());
+    size[0] = (size[0] + kPadding - 1) / kPadding * kPadding;
+    const at::Tensor w_padded = at::detail::empty_cuda(size, w.options().memory_format(last));
+    auto* const to = static_cast<char*>(w_padded.mutable_data_ptr());
+    CONVTIME_CUDA_CHECK(
+        cudaMemcpyAsync(to, w.const_data_ptr(), w.nbytes(), cudaMemcpyDeviceToDevice, stream));
+    CONVTIME_CUDA_CHECK(
+        cudaMemsetAsync(to + w.nbytes(), 0, w_padded.nbytes() - w.nbytes(), stream));
+    const at::Tensor y_padded = fprop(x, w_padded);
+    at::DimVector y_size(y_padded.sizes());
+    y_size[1] = w.size(0);
+    const at::Tensor y = at::detail::empty_cuda(y_size, x.options().memory_format(last));
+    with_epilogue_arguments(y, epilogue, [&](const ConvEpilogue& arguments) {
+      launch_conv_epilogue_from_padded(element_type_of(y), y_padded.const_data_ptr(), size[0],
+                                       arguments, stream);
+    });
+    return y;
+  }
+
+  static bool is_paddable(const at::Tensor& x, const at::Tensor& w) {
+    return is_channels_last(x, w) && w.element_size() == 2 && x.size(1) == w.size(1) &&
+           x.size(1) % kPadding == 0 && w.size(0) % kPadding != 0;
   }
 
   /// Run the graph, unless no engine supports it or another way is known to be faster, and return
@@ -558,36 +605,49 @@ class CudnnCall {
     return way;
   }
 
-  /// Time the first way that runs, and those after it which run.
+  /// Time by turns the first way that runs, and those after it which run.
   Way fastest_way(Way first, const conv::PlanKey& key, const conv::Operands& operands,
                   const at::Tensor& x, const at::Tensor& w,
                   const EpilogueOperands& epilogue) const {
-    Way fastest = first;
-    float least = std::numeric_limits<float>::infinity();
-    const auto try_way = [&](Way way, const auto& call) {
-      float seconds = 0;
+    constexpr int kRounds = 3;
+    struct Candidate {
+      Way way;
+      std::function<void()> call;
+      float least = std::numeric_limits<float>::infinity();
+    };
+    std::vector<Candidate> candidates;
+    if (first == Way::kFused) {
+      candidates.push_back({Way::kFused, [&] { run(key, operands); }});
+    }
+    candidates.push_back({Way::kSteps, [&] { apply_steps(x, w, epilogue); }});
+    if (is_convertible(key.problem, x, w)) {
+      candidates.push_back({Way::kConverted, [&] { apply_converted(x, w, epilogue); }});
+    }
+    if (is_paddable(x, w)) {
+      candidates.push_back({Way::kPadded, [&] { apply_padded(x, w, epilogue); }});
+    }
+    const auto fails = [&](const Candidate& candidate) {
       try {
-        seconds = time(call);
+        candidate.call();
+        return false;
       } catch (const c10::Error&) {  // another way may lack an engine or memory
-        if (way == first) {
+        if (candidate.way == first) {
           throw;
         }
         CONVTIME_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream()));
-        return;
-      }
-      if (seconds < least) {
-        fastest = way;
-        least = seconds;
+        return true;
       }
     };
-    if (first == Way::kFused) {
-      try_way(Way::kFused, [&] { run(key, operands); });
+    std::erase_if(candidates, fails);
+    for (int round = 0; round < kRounds; ++round) {
+      for (Candidate& candidate : candidates) {
+        candidate.least = std::min(candidate.least, time(candidate.call));
+      }
     }
-    try_way(Way::kSteps, [&] { apply_steps(x, w, epilogue); });
-    if (is_convertible(key.problem, x, w)) {
-      try_way(Way::kConverted, [&] { apply_converted(x, w, epilogue); });
-    }
-    return fastest;
+    return std::min_element(
+               candidates.begin(), candidates.end(),
+               [](const Candidate& a, const Candidate& b) { return a.least < b.least; })
+        ->way;
   }
 
   void warn_of_steps(const conv::Problem& problem, bool lacked_memory) const {
@@ -599,14 +659,15 @@ class CudnnCall {
                lacked_memory ? " with the available memory" : "");
   }
 
-  /// Return the time of a few calls, after a warm-up call.
-  template <typename Call>
-  static float time(const Call& call) {
+  /// Return the time of a few calls, which the GPU begins when all are issued: it would wait for
+  /// the host otherwise.
+  static float time(const std::function<void()>& call) {
     constexpr int kCalls = 5;
+    constexpr std::uint64_t kCyclesToIssue = 1'000'000;
     const CudaEvent start = make_event();
     const CudaEvent stop = make_event();
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    call();
+    launch_sleep(kCyclesToIssue, stream);
     CONVTIME_CUDA_CHECK(cudaEventRecord(start.get(), stream));
     for (int i = 0; i < kCalls; ++i) {
       call();
@@ -625,6 +686,8 @@ class CudnnCall {
       return conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
     });
   }
+
+  static constexpr std::int64_t kPadding = 8;
 
   const char* op_;
   const ConvParams& params_;

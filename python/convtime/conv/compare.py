@@ -264,8 +264,7 @@ def layer_call(
         pass_name: A member of PASSES.
         seed: Seed of weights and input.
     """
-    with torch.no_grad():
-        ours, pytorch, x = build_layers(problem, device, dtype, layout, seed)
+    ours, pytorch, x = build_layers(problem, device, dtype, layout, seed)
     module = ours if side == "convtime" else pytorch
     if pass_name == FORWARD:
         module.requires_grad_(False)  # the caller does not use torch.no_grad
@@ -289,6 +288,7 @@ def _call_of(
     return lambda: torch.autograd.grad(output, inputs, grad_output, retain_graph=True)
 
 
+@torch.no_grad()
 def build_layers(
     problem: ConvProblem, device: torch.device, dtype: str, layout: str, seed: int
 ) -> tuple[Any, Any, torch.Tensor]:

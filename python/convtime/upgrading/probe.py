@@ -36,6 +36,9 @@ _WITHOUT_WORK = {
 }
 # Operations that others, such as addmm and sum, call before their own work.
 _PREPARATIONS = {"copy_", "fill_", "zero_"}
+# How long a GPU waits until all calls are issued: longer than that took before, to be safe.
+_HOLD_MARGIN, _LONGEST_HOLD_SECONDS = 1.3, 0.02
+_FASTEST_CLOCK_HZ = 2e9
 _MULTIPLIER = 6364136223846793005  # Knuth's, for a linear congruential generator modulo 2**64
 _SPREAD_BITS = 24
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -214,6 +217,7 @@ class Call:
             device: where it runs.
             dtype: another floating-point dtype for the module and all values.
         """
+        self.issue_seconds = 0.0  # of the host, in the last burst
         module = layer.module if dtype is None else copy.deepcopy(layer.module).to(dtype)
         seeds = iter(range(1, 10**6))
 
@@ -466,13 +470,21 @@ class Probe:
         gc.collect(0)
         gc.disable()
         try:
-            seconds, clock_hz = self._burst(call, calls)
+            held = layer != STEP  # whose time includes the host's
+            seconds, clock_hz = self._burst(call, calls, held=held)
             return {"seconds": seconds / calls, "clock_hz": clock_hz}
         finally:
             gc.enable()
 
-    def _burst(self, call: Call, calls: int) -> tuple[float, float | None]:
-        """Return the time of some calls, and the clock of the GPU before their end."""
+    def _burst(self, call: Call, calls: int, *, held: bool) -> tuple[float, float | None]:
+        """Return the time of some calls, and the clock of the GPU before their end.
+
+        Args:
+            call: what is called.
+            calls: how many times.
+            held: whether a GPU begins when all calls are issued, so that it waits for no host. The
+                calls must have been issued before, which tells how long that takes.
+        """
         self._synchronize()
         if self.device.type != "cuda":
             start = time.perf_counter()
@@ -482,10 +494,16 @@ class Probe:
         with torch.cuda.device(self.device):
             event: Any = torch.cuda.Event
             begin, end = (event(enable_timing=True) for _ in range(2))
+            if held and call.issue_seconds:
+                hold = min(_HOLD_MARGIN * calls * call.issue_seconds, _LONGEST_HOLD_SECONDS)
+                sleep: Any = torch.cuda._sleep
+                sleep(int(_FASTEST_CLOCK_HZ * hold))
+            start = time.perf_counter()
             begin.record()
             for _ in range(calls):
                 call()
             end.record()
+            call.issue_seconds = (time.perf_counter() - start) / calls
             clock_hz, _ = self._clock()
             end.synchronize()
             return float(begin.elapsed_time(end)) / 1e3, clock_hz

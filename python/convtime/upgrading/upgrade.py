@@ -22,7 +22,7 @@ from convtime.upgrading.workers import FailedError, Side
 
 MARGIN = 0.03
 BUDGET = 0.5  # seconds per pass, both interpreters together
-PAIRS = 2
+PAIRS = 3
 _BURST_SECONDS = {"cuda": 2e-3, "cpu": 5e-3}
 _MOST_CALLS = 1000
 _ROUNDS = range(12, 61)
