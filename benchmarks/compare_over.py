@@ -1,11 +1,12 @@
 """Whether `compare(..., over=...)` names the fastest candidates of each point.
 
 A row is a family of two to four candidates over an axis: compared with default options, and then
-timed again exhaustively. On a GPU, torch.profiler's traces give these times, and on the CPU
-Python's clock (--device cpu), both in several rounds. A candidate is among the fastest if its time
-exceeds the shortest by at most the margin. At a point, the table is right if its leaders are these
-candidates; one whose time is within the row's "edge" of the margin may be among them or not. It is
-opposite if all of its leaders are slower than the fastest candidate by more than margin and edge.
+timed again exhaustively. On a GPU, torch.profiler's traces give these times, in several rounds with
+new tensors each, whose place in memory matters; on the CPU, Python's clock (--device cpu). A
+candidate is among the fastest if its time exceeds the shortest by at most the margin. At a point,
+the table is right if its leaders are these candidates; one whose time is within the row's "edge" of
+the margin may be among them or not. It is opposite if all of its leaders are slower than the
+fastest candidate by more than margin and edge.
 
 On the CPU, a difference of less than 3 % is not certain, and the edge is larger.
 """
@@ -16,7 +17,7 @@ import functools
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import results
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 BUDGET = 0.5  # seconds a point
 _EDGE, _EDGE_ON_CPU = 0.005, 0.02
-_ROUNDS, _CALLS = 4, 50  # of each candidate, in torch.profiler
+_ROUNDS, _CALLS = 8, 20  # of each candidate, in torch.profiler
 _SECONDS_ON_CPU = 0.6  # a point
 
 
@@ -103,14 +104,17 @@ def _measure_family(device: torch.device, name: str) -> results.Row:
     for point in compared.points:
         if point.errors:
             raise RuntimeError(f"{point.name}: {dict(point.errors)}")
-        made = {each: factory(**point.values) for each, factory in family.candidates.items()}
+        makers = {
+            each: functools.partial(factory, **point.values)
+            for each, factory in family.candidates.items()
+        }
         outcome = compared.outcomes[point.name]
         points.append(
             {
                 "name": point.name,
                 "kind": outcome.kind,
                 "leaders": list(outcome.leaders),
-                "seconds": _time_again(made, device),
+                "seconds": _time_again(makers, device),
             }
         )
     return {
@@ -123,23 +127,34 @@ def _measure_family(device: torch.device, name: str) -> results.Row:
     }
 
 
-def _time_again(made: Mapping[str, Candidate], device: torch.device) -> dict[str, float]:
+def _time_again(
+    makers: Mapping[str, Callable[[], Candidate]], device: torch.device
+) -> dict[str, float]:
     """Return the median time of each candidate, without convtime's timing."""
-    calls = {
-        name: functools.partial(each.fn, *each.args, **each.kwargs) for name, each in made.items()
-    }
+
+    def make() -> dict[str, Callable[[], object]]:
+        made = {name: maker() for name, maker in makers.items()}
+        return {
+            name: functools.partial(each.fn, *each.args, **each.kwargs)
+            for name, each in made.items()
+        }
+
     if device.type == "cpu":
         from cpu_parts.truth import interleaved
 
+        calls = make()
         found = interleaved([*calls.values()], _SECONDS_ON_CPU, 15)
         return dict(zip(calls, map(statistics.median, found), strict=True))
     from common.truth import profile_calls
 
     chance = random.Random(0)  # noqa: S311  # not a secret
-    busy: dict[str, list[float]] = {name: [] for name in calls}
+    busy: dict[str, list[float]] = {name: [] for name in makers}
+    kept = []  # so that each round's tensors are elsewhere in memory
     for _ in range(_ROUNDS):
+        kept.append(calls := make())
         for name in chance.sample([*calls], len(calls)):
-            busy[name] += profile_calls(calls[name], _CALLS, cold=True).busy
+            traced = profile_calls(calls[name], _CALLS, cold=True).busy
+            busy[name].append(statistics.median(traced))
     return {name: statistics.median(each) for name, each in busy.items()}
 
 
