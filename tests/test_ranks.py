@@ -187,6 +187,13 @@ def test_a_rank_that_does_not_take_part_is_named(found: Found) -> None:
     assert "rank 1 did not take part within timeout=0.8 s" in text
 
 
+def test_a_store_that_is_gone_ends_the_measurement_in_time(found: Found) -> None:
+    kind, text, seconds = found["without store"][1]["value"]
+    assert kind == "RankError"
+    assert text.startswith("rank 0 ended together with the store that the ranks agree through")
+    assert float(seconds) < 5  # of the 30 s for which torch tries to connect
+
+
 def test_round_trips_bound_an_offset_from_both_sides() -> None:
     # The other clock is 1000 ahead; its stamp is early in one trip, late in the other.
     offset = bounded([(0, 400, 1010), (1000, 1400, 2390)])

@@ -129,7 +129,8 @@ def launch(
         size: Number of ranks.
         body: What each rank does; returns what JSON can hold.
         seconds: After which ranks that have not ended are killed.
-        watch: Called in the parent with the process ids, once all are started.
+        watch: Called in the parent with the process ids, once all are started. Seconds count from
+            its return.
         before_fork: Called in the parent before it forks a rank.
         urgent: Whether each rank has a core, and the highest priority of ordinary processes, so
             that other load of the machine disturbs them less. That takes the permission to raise
@@ -144,9 +145,9 @@ def launch(
             before_fork(rank)
         group = functools.partial(_process_group, rank, size, port, backend)
         ranks.append(_fork(rank, group, body, urgent=urgent))
-    begin = time.monotonic()
     if watch is not None:
         watch([pid for pid, _ in ranks])
+    begin = time.monotonic()
     outcomes = [Outcome() for _ in ranks]
     told = [b""] * size
     running = set(range(size))

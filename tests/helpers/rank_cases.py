@@ -177,11 +177,22 @@ def absent(rank: int) -> list[str]:
     return said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=0.8))
 
 
+def without_store(rank: int) -> list[str]:
+    """Rank 0, which holds the store, is killed before rank 1 connects to it."""
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)
+    begin = time.monotonic()
+    said = said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=1))
+    return [*said, str(time.monotonic() - begin)]
+
+
 CASES: dict[str, Callable[[], list[Any]]] = {
     "measures": partial(launch, 2, measures),
     "subgroup": partial(launch, 3, subgroup),
     "other clock": with_other_clock,
     "absent": partial(launch, 2, absent),
+    "without store": partial(launch, 2, without_store, seconds=20),
     **{
         f"{kind} at {at}": partial(launch, 2, partial(faulty, kind=kind, at=at), seconds=20)
         for kind, at in (("raise", 1), ("exit", 20), ("kill", 20), ("hang", 20))

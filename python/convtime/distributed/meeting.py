@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import queue
 import signal
 import threading
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from convtime.core.errors import InputError
 from convtime.distributed.failure import Failure, Kind, is_of_communication, of_exception
@@ -37,6 +38,7 @@ _SILENCE = 20.0  # seconds without a sign of life, after which a process elsewhe
 _JUDGED_AT = 0.9  # share of the timeout after which the rank that is behind is named
 _GRACE = 0.5  # seconds for the measuring thread to end by itself after a failure
 _LEAVE_SECONDS = 2.0  # for which the rank that may hold the store waits for the others to leave
+_TELL_SECONDS = 2.0  # for which a rank that does not take part waits for the store
 _CUT_OFF = "its communication was cut off"
 _numbers: dict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
 
@@ -87,7 +89,8 @@ class Meeting:
         self._period = min(_PERIOD, timeout / 20)
         self._began = time.monotonic()
         self._step = 0
-        self._store = _own_store(group)
+        self._connect = _own_store(group)
+        self._connected: Store | None = None
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
         self._job: _Job | None = None
         self._failure: Failure | None = None
@@ -105,6 +108,12 @@ class Meeting:
         self._thread = threading.Thread(target=self._serve, name="convtime ranks", daemon=True)
         self._timer = threading.Timer(timeout, self._time_is_up)
         self._timer.daemon = True
+
+    @property
+    def _store(self) -> Store:
+        """The store, for what cannot happen before the first exchange."""
+        assert self._connected is not None
+        return self._connected
 
     @property
     def seconds_left(self) -> float:
@@ -200,7 +209,7 @@ class Meeting:
                 self._leave()
             elif self._failure is None:
                 self._tell_of(error)
-            if self._failure is not None and self.rank == 0:
+            if self._failure is not None and self.rank == 0 and self._connected is not None:
                 self._let_others_know()
             if self._failure is not None:
                 self._abort_calls()
@@ -300,6 +309,12 @@ class Meeting:
     # --- the thread of the store ---
 
     def _serve(self) -> None:
+        try:
+            # Tries for as long as the store's own timeout, which may be longer than this one's.
+            self._connected = self._connect()
+        except Exception as error:  # of the store: there is nobody to raise it to
+            self._lost(error)
+            return
         while True:
             with contextlib.suppress(queue.Empty):
                 self._job = self._jobs.get(timeout=self._period)
@@ -405,14 +420,11 @@ class Meeting:
                     self._set(self._ended(rank))
                     return
             time.sleep(self._period / 10)
-        self._set(
-            Failure(
-                "ended",
-                None,
-                f"ended together with the store that the ranks agree through ({error})",
-                self.calling,
-            )
-        )
+        self._set(self._without_store(str(error)))
+
+    def _without_store(self, why: str) -> Failure:
+        reason = f"ended together with the store that the ranks agree through ({why})"
+        return Failure("ended", _store_holder(self.group), reason, self.calling)
 
     def _break_out(self) -> None:
         """End a call that does not return by itself after a failure."""
@@ -448,7 +460,10 @@ class Meeting:
             rank = next(stopped, None)
             if rank is not None:
                 reason = f"({self.processes[rank]}) is stopped by a signal"
-            self._set(Failure("late", rank, reason, self.calling))
+            failure = Failure("late", rank, reason, self.calling)
+            if self._connected is None:
+                failure = self._without_store(f"no connection within timeout={self._timeout:g} s")
+            self._set(failure)
         self._failed_at = min(self._failed_at, time.monotonic() - _GRACE)
         self._break_out()
 
@@ -530,15 +545,41 @@ def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
     """Tell the other ranks of a group that this rank does not take part because of an error."""
     with contextlib.suppress(Exception):  # the caller raises the error that counts
         group = group_of(group)
-        failure = Failure("input", group.rank(), f"rank {group.rank()}: {error}")
-        store = _own_store(group)
-        store.compare_set("failed", "", failure.to_json())
-        store.set(f"knows/{group.rank()}", "")
+        rank, connect = group.rank(), _own_store(group)
+        failure = Failure("input", rank, f"rank {rank}: {error}")
+
+        def tell() -> None:
+            with contextlib.suppress(Exception):
+                store = connect()
+                store.compare_set("failed", "", failure.to_json())
+                store.set(f"knows/{rank}", "")
+
+        teller = threading.Thread(target=tell, name="convtime ranks", daemon=True)
+        teller.start()
+        teller.join(_TELL_SECONDS)  # the store may be gone
 
 
-def _own_store(group: dist.ProcessGroup) -> Store:
-    """Return the store for the next measurement of these ranks, with a connection of its own."""
+def _own_store(group: dist.ProcessGroup) -> Callable[[], Store]:
+    """Return what connects to the store for the next measurement of these ranks."""
     ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
     number = next(_numbers[ranks])
-    store = dist.distributed_c10d._get_default_store().clone()
-    return PrefixStore(f"convtime/{ranks}/{number}", store)
+
+    def connect() -> Store:
+        store = dist.distributed_c10d._get_default_store().clone()
+        return PrefixStore(f"convtime/{ranks}/{number}", store)
+
+    return connect
+
+
+def _store_holder(group: dist.ProcessGroup) -> int | None:
+    """Return the rank whose process holds torch's store; None if it may be another process.
+
+    Rank 0 of all ranks does, unless torchrun's agent does, or the program made the store.
+    """
+    store: Any = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if not isinstance(store, TCPStore) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    ranks = dist.get_process_group_ranks(group)
+    return ranks.index(0) if 0 in ranks else None
