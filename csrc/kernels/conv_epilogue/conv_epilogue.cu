@@ -1,5 +1,7 @@
 #include "kernels/conv_epilogue/conv_epilogue.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -161,80 +163,63 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Convert images to channels-last. Threads have packs of `to`, which is aligned. It suits few
-/// channels, or few pixels, of which a tile of a matrix would be almost empty.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    gather_kernel(const T* from, T* to, unsigned count, unsigned channels, unsigned plane) {
-  constexpr unsigned kPack = kLanes<T>;
-  const unsigned first = (blockIdx.x * kThreads + threadIdx.x) * kPack;
-  if (first >= count) {
-    return;
-  }
-  unsigned pixel = first / channels;
-  unsigned channel = first - pixel * channels;
-  unsigned image = pixel / plane;
-  pixel -= image * plane;
-  Vector<T> result;
-#pragma unroll
-  for (unsigned lane = 0; lane < kPack; ++lane) {
-    if (first + lane < count) {
-      result.lane[lane] = load(from + (image * channels + channel) * plane + pixel);
-    }
-    if (++channel == channels) {
-      channel = 0;
-      if (++pixel == plane) {
-        pixel = 0;
-        ++image;
-      }
-    }
-  }
-  if (first + kPack <= count) {
-    store(reinterpret_cast<Vector<T>*>(to + first), result);
-    return;
-  }
-#pragma unroll
-  for (unsigned lane = 0; lane < kPack; ++lane) {
-    if (first + lane < count) {
-      to[first + lane] = result.lane[lane];
-    }
-  }
+/// Elements of a tile of a matrix, and threads for them.
+constexpr unsigned kTileElements = 1024;
+constexpr unsigned kTileThreads = 256;
+
+/// The shape of a tile: its product is kTileElements.
+struct TileShape {
+  unsigned log_rows;
+  unsigned log_columns;
+  __host__ __device__ unsigned rows() const { return 1U << log_rows; }
+  __host__ __device__ unsigned columns() const { return 1U << log_columns; }
+};
+
+/// Return the shape whose sides are 32, unless the matrix is narrower on one side.
+TileShape tile_shape(std::int64_t rows, std::int64_t columns) {
+  constexpr int kLogElements = std::countr_zero(kTileElements);
+  const auto narrow = [](std::int64_t side) {
+    return std::min(kLogElements / 2, static_cast<int>(std::bit_width(std::uint64_t(side - 1))));
+  };
+  const int log_rows = columns < 32 ? kLogElements - narrow(columns) : narrow(rows);
+  return {static_cast<unsigned>(log_rows), static_cast<unsigned>(kLogElements - log_rows)};
 }
 
-/// A tile of a matrix; a column of padding, so that the threads of a warp that read a column of
-/// elements use different banks.
-constexpr unsigned kSide = 32;
-constexpr unsigned kTileRows = 8;  // that a block's threads read at once
-
-/// Transpose `images` matrices of rows × columns, and compute. The result, like z, has a row for
-/// each column, which is a channel.
+/// Transpose matrices of rows × columns, and compute. The result, like z, has a row for each
+/// column, which is a channel. In shared memory, a column of padding lets the threads of a warp
+/// that read a column of elements use different banks.
 template <Activation kActivation, typename T>
-__global__ void __launch_bounds__(kSide* kTileRows)
-    transposing_kernel(Arguments<T> a, const T* from, unsigned rows, unsigned columns,
-                       unsigned row_tiles, unsigned column_tiles) {
-  __shared__ T tile[kSide][kSide + 1];
-  const unsigned first_column = blockIdx.x % column_tiles * kSide;
+__global__ void __launch_bounds__(kTileThreads)
+    transposing_kernel(Arguments<T> a, const T* from, TileShape shape, unsigned rows,
+                       unsigned columns, unsigned row_tiles, unsigned column_tiles) {
+  __shared__ T tile[2 * kTileElements];
+  const unsigned pitch = shape.columns() + 1;
+  const unsigned first_column = blockIdx.x % column_tiles * shape.columns();
   const unsigned rest = blockIdx.x / column_tiles;
-  const unsigned first_row = rest % row_tiles * kSide;
+  const unsigned first_row = rest % row_tiles * shape.rows();
   const std::size_t image = std::size_t{rest / row_tiles} * rows * columns;
 #pragma unroll
-  for (unsigned i = threadIdx.y; i < kSide; i += kTileRows) {
-    const unsigned row = first_row + i;
-    const unsigned column = first_column + threadIdx.x;
+  for (unsigned i = threadIdx.x; i < kTileElements; i += kTileThreads) {
+    const unsigned in_row = i >> shape.log_columns;
+    const unsigned in_column = i & (shape.columns() - 1);
+    const unsigned row = first_row + in_row;
+    const unsigned column = first_column + in_column;
     if (row < rows && column < columns) {
-      tile[i][threadIdx.x] = load(from + image + std::size_t{row} * columns + column);
+      tile[in_row * pitch + in_column] = load(from + image + std::size_t{row} * columns + column);
     }
   }
   __syncthreads();
 #pragma unroll
-  for (unsigned i = threadIdx.y; i < kSide; i += kTileRows) {
-    const unsigned row = first_row + threadIdx.x;
-    const unsigned column = first_column + i;
+  for (unsigned i = threadIdx.x; i < kTileElements; i += kTileThreads) {
+    const unsigned in_row = i & (shape.rows() - 1);
+    const unsigned in_column = i >> shape.log_rows;
+    const unsigned row = first_row + in_row;
+    const unsigned column = first_column + in_column;
     if (row < rows && column < columns) {
       const std::size_t to = image + std::size_t{column} * rows + row;
       const T addend = a.z != nullptr ? load(a.z + to) : T();
       const T bias = a.b != nullptr ? load(a.b + column) : T();
-      a.y[to] = finish<kActivation>(a, tile[threadIdx.x][i], addend, bias);
+      a.y[to] = finish<kActivation>(a, tile[in_row * pitch + in_column], addend, bias);
     }
   }
 }
@@ -242,13 +227,17 @@ __global__ void __launch_bounds__(kSide* kTileRows)
 template <Activation kActivation, typename T>
 void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t images,
                         std::int64_t rows, std::int64_t columns, cudaStream_t stream) {
-  const auto tiles = [](std::int64_t count) { return (count + kSide - 1) / kSide; };
-  const std::int64_t blocks = images * tiles(rows) * tiles(columns);
-  transposing_kernel<kActivation, T>
-      <<<static_cast<unsigned>(blocks), dim3(kSide, kTileRows), 0, stream>>>(
-          a, static_cast<const T*>(from), static_cast<unsigned>(rows),
-          static_cast<unsigned>(columns), static_cast<unsigned>(tiles(rows)),
-          static_cast<unsigned>(tiles(columns)));
+  const TileShape shape = tile_shape(rows, columns);
+  const auto tiles = [](std::int64_t count, std::int64_t side) {
+    return (count + side - 1) / side;
+  };
+  const std::int64_t row_tiles = tiles(rows, shape.rows());
+  const std::int64_t column_tiles = tiles(columns, shape.columns());
+  const std::int64_t blocks = images * row_tiles * column_tiles;
+  transposing_kernel<kActivation, T><<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(
+      a, static_cast<const T*>(from), shape, static_cast<unsigned>(rows),
+      static_cast<unsigned>(columns), static_cast<unsigned>(row_tiles),
+      static_cast<unsigned>(column_tiles));
 }
 
 /// Call function(number, activation), which has the element type's T and an Activation as types.
@@ -334,19 +323,11 @@ void launch_conv_epilogue_from_padded(ElementType type, const void* from, std::i
 
 void launch_to_channels_last(ElementType type, const void* from, void* to, std::int64_t batch,
                              std::int64_t channels, std::int64_t plane, cudaStream_t stream) {
-  constexpr std::int64_t kFew = 16;
-  const std::int64_t count = batch * channels * plane;
-  if (count == 0) {
+  if (batch * channels * plane == 0) {
     return;
   }
   for_type(type, [&](auto number) {
     using T = decltype(number);
-    if (std::min(channels, plane) < kFew && count < kMax32) {
-      gather_kernel<<<blocks_of_packs<T>(count), kThreads, 0, stream>>>(
-          static_cast<const T*>(from), static_cast<T*>(to), static_cast<unsigned>(count),
-          static_cast<unsigned>(channels), static_cast<unsigned>(plane));
-      return;
-    }
     const Arguments<T> only_to{static_cast<T*>(to), nullptr, nullptr, 0, 0};
     launch_transposing<Activation::kIdentity>(only_to, from, batch, /*rows=*/channels,
                                               /*columns=*/plane, stream);

@@ -44,27 +44,39 @@ struct Sums {
   }
 };
 
-/// Add up the gradients of the windows that a pack of elements won, in the order of windows. It is
-/// in at most C columns of windows, or in any number if C is zero.
-template <int C, typename T, int N, typename Winner>
-__device__ Sums<T, N> gather_windows(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
-                                     const Grid2d& windows, int channels, const Covering& rows,
-                                     const Covering& columns) {
+/// Add up the gradients of the windows that each of R packs of elements below each other won, in
+/// the order of windows. Windows begin in the rows of outputs from `row` to before `end`, in steps,
+/// and have the first pack as their element `element`. Packs are in at most C columns of windows,
+/// or in any number if C is zero.
+template <int C, int R, typename T, int N, typename Winner>
+__device__ void gather_windows(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
+                               const Grid2d& windows, int channels, int row, int end, int element,
+                               const Covering& columns, Sums<T, N> (&sums)[R]) {
   const auto& [h, w, steps_h, steps_w] = windows;
-  Sums<T, N> sums;
   const auto offset_of = [&](int row) { return (row * w.output + columns.first) * channels; };
-  const auto position_of = [&](int element) { return element * w.kernel + columns.element; };
-  int row = columns.first < columns.end ? rows.first : rows.end;
-  int element = rows.element;
+  // With R > 1, packs are in different rows of windows, which have no dilation.
+  const auto for_packs_of = [&](int element, const auto& add) {
+#pragma unroll
+    for (int k = 0; k < R; ++k) {
+      if (R == 1 || static_cast<unsigned>(element + k) < static_cast<unsigned>(h.kernel)) {
+        add(sums[k], (element + k) * w.kernel + columns.element);
+      }
+    }
+  };
+  row = columns.first < columns.end ? row : end;
   if constexpr (C == 0) {
-    for (; row < rows.end; row += steps_h.output, element -= steps_h.element) {
+    for (; row < end; row += steps_h.output, element -= steps_h.element) {
       int offset = offset_of(row);
-      int position = position_of(element);
+      int behind = 0;
 #pragma unroll 4
       for (int column = columns.first; column < columns.end; column += steps_w.output) {
-        sums.add(load(grad_output + offset), load(winners + offset), position);
+        const Pack<T, N> gradient = load(grad_output + offset);
+        const Pack<Winner, N> won = load(winners + offset);
+        for_packs_of(element, [&](Sums<T, N>& sum, int position) {
+          sum.add(gradient, won, position - behind);
+        });
         offset += steps_w.output * channels;
-        position -= steps_w.element;
+        behind += steps_w.element;
       }
     }
   } else {
@@ -76,12 +88,12 @@ __device__ Sums<T, N> gather_windows(const Pack<T, N>* grad_output, const Pack<W
       offsets[j] = is_window[j] ? j * steps_w.output * channels : 0;
     }
 #pragma unroll 1
-    for (; row < rows.end; row += kRows * steps_h.output, element -= kRows * steps_h.element) {
+    for (; row < end; row += kRows * steps_h.output, element -= kRows * steps_h.element) {
       Pack<T, N> gradients[kRows][C];
       Pack<Winner, N> won[kRows][C];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        if (row + i * steps_h.output < rows.end) {
+        if (row + i * steps_h.output < end) {
           const int offset = offset_of(row + i * steps_h.output);
 #pragma unroll
           for (int j = 0; j < C; ++j) {
@@ -92,20 +104,22 @@ __device__ Sums<T, N> gather_windows(const Pack<T, N>* grad_output, const Pack<W
       }
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        if (row + i * steps_h.output < rows.end) {
-          const int position = position_of(element - i * steps_h.element);
+        if (row + i * steps_h.output < end) {
+          for_packs_of(element - i * steps_h.element, [&](Sums<T, N>& sum, int position) {
 #pragma unroll
-          for (int j = 0; j < C; ++j) {
-            sums.add(gradients[i][j], won[i][j], position - j * steps_w.element, is_window[j]);
-          }
+            for (int j = 0; j < C; ++j) {
+              sum.add(gradients[i][j], won[i][j], position - j * steps_w.element, is_window[j]);
+            }
+          });
         }
       }
     }
   }
-  return sums;
 }
 
-template <typename T, int N, int C, typename Winner>
+/// A thread has `strip` packs below each other, which share the loads of their windows if R > 1: it
+/// then has R, and rows have no dilation.
+template <typename T, int N, int C, int R, typename Winner>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const Pack<T, N>* grad_output, const Pack<Winner, N>* winners,
                     Pack<T, N>* grad_input, const Packs packs, const Grid2d windows, int strip) {
@@ -122,17 +136,30 @@ __global__ void __launch_bounds__(kThreads)
   grad_input += at.plane * (std::int64_t{h.input} * w.input * channels) + at.channel;
   const Covering columns = w.covering(at.column, steps_w);
   const int first_row = at.row * strip;
+  const int end_row = min(first_row + strip, h.input);
 #pragma unroll 1
-  for (int row = first_row; row < min(first_row + strip, h.input); ++row) {
-    const Covering rows = h.covering(row, steps_h);
-    const Sums<T, N> sums =
-        gather_windows<C>(grad_output, winners, windows, channels, rows, columns);
-    Pack<T, N> result;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      result.lane[i] = narrow<T>(sums.value[i]);
+  for (int row = first_row; row < end_row; row += R) {
+    Sums<T, N> sums[R];
+    if constexpr (R > 1) {
+      const Range outputs = h.outputs({row, end_row});
+      gather_windows<C>(grad_output, winners, windows, channels, outputs.first, outputs.end,
+                        row - h.start(outputs.first), columns, sums);
+    } else {
+      const Covering rows = h.covering(row, steps_h);
+      gather_windows<C>(grad_output, winners, windows, channels, rows.first, rows.end, rows.element,
+                        columns, sums);
     }
-    store(grad_input + (row * w.input + at.column) * channels, result);
+#pragma unroll
+    for (int k = 0; k < R; ++k) {
+      if (row + k < end_row) {
+        Pack<T, N> result;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          result.lane[i] = narrow<T>(sums[k].value[i]);
+        }
+        store(grad_input + ((row + k) * w.input + at.column) * channels, result);
+      }
+    }
   }
 }
 
@@ -143,13 +170,21 @@ void launch(const T* grad_output, const Winner* winners, T* grad_input, const Po
   const Grid2d windows(g);
   const std::int64_t packs_in_all = g.batch * g.channels / N * g.h.input * g.w.input;
   const int strip = packs_in_all / kStrip >= kLeastStrips ? kStrip : 1;
-  const auto launch_packs = [&](const Packs& packs, std::int64_t first_plane) {
+  const auto launch_with = [&](auto shared, const Packs& packs, std::int64_t first_plane) {
     const std::int64_t first = first_plane * g.h.output * g.w.output * channels;
     const std::int64_t first_input = first_plane * g.h.input * g.w.input * channels;
-    backward_kernel<T, N, C, Winner><<<blocks_for(packs), kThreads, 0, stream>>>(
+    backward_kernel<T, N, C, shared(), Winner><<<blocks_for(packs), kThreads, 0, stream>>>(
         reinterpret_cast<const Pack<T, N>*>(grad_output) + first,
         reinterpret_cast<const Pack<Winner, N>*>(winners) + first,
         reinterpret_cast<Pack<T, N>*>(grad_input) + first_input, packs, windows, strip);
+  };
+  const auto launch_packs = [&](const Packs& packs, std::int64_t first_plane) {
+    if constexpr (N == 1) {  // more would need too many registers
+      if (strip == kStrip && g.h.dilation == 1) {
+        return launch_with(std::integral_constant<int, kStrip>(), packs, first_plane);
+      }
+    }
+    launch_with(std::integral_constant<int, 1>(), packs, first_plane);
   };
   for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, g.h.input, g.w.input,
             ceil_div(g.h.input, strip), launch_packs);
