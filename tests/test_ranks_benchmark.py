@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import ranks
 from common.rank_processes import Outcome
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(cases: Iterable[str] = ranks.CASES) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for key in ranks.CASES:
-        row: dict[str, Any] = {"key": key}
+    for key in cases:
+        row: dict[str, Any] = {"key": key, "backend": "nccl" if "NCCL" in key else "gloo"}
         if key.startswith("skew"):
             row |= {
                 "injected_us": 50,
@@ -54,8 +55,21 @@ def test_the_summary_is_of_the_worst_row_and_of_all_faults() -> None:
     assert ranks.summarise(found[:-1]).keys() == {"skew_error", "all_reduce_error"}
 
 
+def test_the_summary_has_the_rows_of_gpus_if_there_are_some() -> None:
+    found = rows([*ranks.CASES, *ranks.ON_GPUS])
+    found[len(ranks.CASES)]["error"] = 0.08
+    assert ranks.summarise(found)["skew_error"] == 0.08
+    assert ranks.summarise(found)["faults"] == 240
+    assert "skew_error" not in ranks.summarise(found[: len(ranks.CASES) + 1])
+
+
+def test_a_machine_without_time_namespaces_has_a_summary() -> None:
+    found = rows(key for key in ranks.CASES if key not in ranks.IN_NAMESPACES)
+    assert ranks.summarise(found)["skew_error"] == 0.02
+
+
 def test_each_row_is_in_one_table() -> None:
-    found = rows()
+    found = rows([*ranks.CASES, *ranks.ON_GPUS])
     tables = [ranks.table(found), ranks.transfer_table(found), ranks.fault_table(found)]
     assert sum(table.count("\n") - 1 for table in tables) == len(found)
     assert "| 60 of 60 |" in tables[2]

@@ -6,9 +6,12 @@ namespace {
 /// Kernels are compiled for input elements in up to so many columns of windows, and for any number.
 constexpr int kMaxColumns = 7;
 
-/// Rows of windows that a thread loads before it compares the first of their winners. With one, the
-/// compiler mixes loads and comparisons, which then wait for each other.
-constexpr int kRows = 2;
+/// Rows of windows, in C columns, that a thread loads before it compares the first of their
+/// winners: for R elements, as many as fit in 64 registers, and at most those of square windows
+/// with a stride of 1. With one, the compiler mixes loads and comparisons, which then wait for each
+/// other.
+template <int C, int R>
+constexpr int kRowsAtOnce = R > 1 ? std::clamp(32 / C, 2, C + R - 1) : 2;
 
 /// Rows of elements of a thread, which has one column: the columns' windows are the same. Tensors
 /// of fewer threads than kLeastStrips leave multiprocessors idle, and have one row per thread.
@@ -80,6 +83,7 @@ __device__ void gather_windows(const Pack<T, N>* grad_output, const Pack<Winner,
       }
     }
   } else {
+    constexpr int kRows = kRowsAtOnce<C, R>;
     bool is_window[C];
     std::int64_t offsets[C];
 #pragma unroll
