@@ -49,7 +49,8 @@ _Wait = Callable[[Sequence[str]], None]
 @dataclasses.dataclass
 class _Job:
     run: Callable[[Store, _Wait], Any]
-    done: threading.Event = dataclasses.field(default_factory=threading.Event)
+    done: threading.Event = dataclasses.field(default_factory=threading.Event)  # or failed
+    has_result: bool = False
     result: Any = None
 
 
@@ -177,7 +178,8 @@ class Meeting:
         while not job.done.wait(_PERIOD):
             if self._failure is not None:
                 break
-        if self._failure is not None:
+        # A rank that fails directly after a step must not take its result from the others.
+        if self._failure is not None and not job.has_result:
             self._abort_calls()
             raise self._failure.error(self._fate())
         return job.result
@@ -327,6 +329,7 @@ class Meeting:
     def _serve_job(self, job: _Job) -> None:
         try:
             job.result = job.run(self._store, self._await)
+            job.has_result = True
         except _StopError:
             pass
         except Exception as error:  # of the store: there is nobody to raise it to
