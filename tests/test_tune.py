@@ -543,6 +543,28 @@ def test_without_a_gpu_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "needs a GPU" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (RuntimeError("an illegal memory access\nand more"), "an illegal memory access;"),
+        (KeyboardInterrupt(), "it was interrupted;"),
+    ],
+)
+def test_plans_outlive_a_confirmation_that_fails(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, why: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(tuning, "_gpu", torch.device)
+    monkeypatch.setattr(tuning, "_tuned", lambda *_: [ENTRY])
+    monkeypatch.setattr(tuning, "subjects_of_call", lambda *_: [])
+    monkeypatch.setattr(tuning, "confirmed", fail)
+    with pytest.warns(UserWarning, match=f"in a fresh process is unknown: .*{why}"):
+        plans = convtime.tune(F.conv2d, device="cpu")
+    assert plans.entries == (ENTRY,)
+
+
 @pytest.mark.parametrize("workers", [None, 1])
 def test_a_search_that_fails_costs_no_other_plan(
     monkeypatch: pytest.MonkeyPatch, workers: int | None

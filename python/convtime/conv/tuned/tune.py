@@ -25,7 +25,7 @@ from convtime.conv.tuned.subjects import (
     subjects_of_choices,
 )
 from convtime.core import codec
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, first_line
 from convtime.core.load import _C
 from convtime.core.progress import progress_bar
 from convtime.core.provenance import provenance
@@ -99,7 +99,8 @@ def tune(
         knobs: whether to vary the settings of the fastest engines.
         confirm: whether to run the chosen plans in a fresh process from a file, which takes some
             seconds. A plan that does not give the same engine and bits there is replaced by
-            PyTorch's choice.
+            PyTorch's choice. If that fails or is interrupted, a warning says so, and the plans stay
+            as they are.
         executor: the processes that search, each one pass at a time: None for this one,
             ``"gpus"`` for one on each GPU, a number of them, or a
             :class:`concurrent.futures.Executor` such as Dask's ``Client.get_executor()``. All must
@@ -130,7 +131,18 @@ def tune(
         subjects = subjects_of_call(candidate, passes)
     entries = _tuned(subjects, limits, executor, progress, options)
     plans = Plans(tuple(entries), margin, provenance(device))
-    return confirmed(plans, device) if confirm and plans.entries else plans
+    if not confirm or not plans.entries:
+        return plans
+    try:
+        return confirmed(plans, device)
+    except (Exception, KeyboardInterrupt) as error:  # such as of a GPU that a search made unusable
+        why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
+        warnings.warn(
+            "tune: whether the plans give the same results in a fresh process is unknown: "
+            f"{why}; save them, and check them with convtime tune --revalidate FILE",
+            stacklevel=2,
+        )
+        return plans
 
 
 def _limits(
