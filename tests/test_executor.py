@@ -365,6 +365,28 @@ def test_a_function_is_called_with_each_item_in_workers() -> None:
         next(executing.call_in_workers(given, None, lambda item: item, [1]))
 
 
+class BreaksAtTheThirdCall(Pickling):
+    """Describes itself, keeps the next call, and then takes none."""
+
+    kept: Future[Any]
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.submitted == 0:
+            return super().submit(fn, *args, **kwargs)
+        self.submitted += 1
+        if self.submitted == 3:
+            raise BrokenExecutor("all of its processes ended")
+        self.kept = Future()
+        return self.kept
+
+
+def test_calls_are_cancelled_where_an_executor_breaks_while_they_are_handed_out() -> None:
+    executor = BreaksAtTheThirdCall()
+    with pytest.raises(BrokenExecutor, match="all of its processes ended"):
+        next(executing.call_in_workers(executor, None, math.sqrt, [1.0, 4.0]))
+    assert executor.kept.cancelled()
+
+
 def test_a_process_measures_one_point_at_a_time() -> None:
     executor = Pickling()
     with worker._busy, pytest.raises(InputError, match="one point at a time in each process"):

@@ -125,8 +125,10 @@ def call_in_workers(
     with _hired(workers, requested) as executor:
         machine = _machine(executor, requested, run)
         made = functools.partial(call_alone, sent, run, machine, requested)
-        futures = {executor.submit(made, item): place for place, item in enumerate(items)}
+        futures: dict[Future[Any], int] = {}
         try:
+            for place, item in enumerate(items):
+                futures[executor.submit(made, item)] = place
             for future in as_completed(futures):
                 yield futures[future], future
         finally:
