@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE,...",
-        help="compare at each of these values; can be repeated, for each combination. It is a "
+        help="compare at each value; can be repeated, for each combination. It is a "
         "variable of statements and setup (with Python values), or a timing option such as cache",
     )
     add_run_options(parser)

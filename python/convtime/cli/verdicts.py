@@ -18,7 +18,7 @@ def add_verdict_options(
     Args:
         parser: the parser to add them to.
         names: values that --fail-on accepts.
-        meaning: when each of these is found, as part of a sentence.
+        meaning: when each is found, as part of a sentence.
     """
 
     def failures(text: str) -> list[str]:
@@ -36,7 +36,7 @@ def add_verdict_options(
         type=failures,
         default=[],
         metavar="WHAT[,WHAT...]",
-        help=f"exit with {FOUND} if any of these is found, from {','.join(names)}: "
+        help=f"exit with {FOUND} if one is found, from {','.join(names)}: "
         f"{meaning.replace('%', '%%')}",
     )
     parser.add_argument(

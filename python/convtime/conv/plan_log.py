@@ -120,7 +120,7 @@ def _descriptors(text: str) -> dict[str, Any]:
     """Return the fields of a Plan that describe the problem passed to cuDNN."""
     facts: dict[str, Any] = {}
     for match in _TENSOR.finditer(text):
-        # PyTorch numbers the graph's tensors by the codes of these letters.
+        # PyTorch numbers the graph's tensors by the letters' codes.
         name = chr(int(match["id"]))
         if name in ("x", "w", "y"):
             facts[name] = TensorDescriptor(

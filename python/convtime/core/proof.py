@@ -13,7 +13,7 @@ from convtime.core import codec, show_proof
 from convtime.core.files import exclusive_state, replace_file, state_folder
 from convtime.core.shown import Shown
 
-#: A proof counts only for the same GPU and the same versions of these components.
+#: A proof counts only for the same GPU and the same versions of the components.
 VERSIONS = ("driver", "cuda", "torch", "convtime")
 
 NOT_PROVED = "not proved on this device (run: convtime doctor --prove)"

@@ -110,7 +110,7 @@ class Work:
         seconds: time in which at least one kernel, copy or memset ran; on a CPU, the host time.
         span: time from the first start to the last end, while the queue was held.
         mean: mean of the samples whose median is ``seconds``.
-        fewest: smallest of these samples.
+        fewest: the smallest sample.
         kernels: number of kernels.
         copies: number of copies.
         copied_bytes: bytes that these copies moved.
@@ -158,9 +158,9 @@ class Trace:
         pinned: seconds of copies from or to pinned memory.
         launches: number of kernels, copies, memsets and graphs that the host launched.
         waits: number of times that the host waited for the device.
-        waiting: seconds of these waits.
+        waiting: seconds in waits.
         allocations: number of times that the host requested memory from CUDA or returned it.
-        allocating: seconds of these requests.
+        allocating: seconds in requests.
         copying: seconds that the host spent in copy calls.
         issuing: host seconds without ``waiting``, ``allocating`` and ``copying``.
     """

@@ -563,7 +563,7 @@ def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
 
 
 def _own_store(group: dist.ProcessGroup) -> Callable[[], Store]:
-    """Return what connects to the store for the next measurement of these ranks."""
+    """Return what connects to the store for the ranks' next measurement."""
     ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
     number = next(_numbers[ranks])
 

@@ -23,7 +23,7 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 #: Fewest runs on each side of a change point. A disturbance of fewer runs is not a change.
 FEWEST_RUNS = 5
 _CONFIDENCE = 0.95
-# Effective number of tests in a scan over a series of these lengths at a false-alarm rate of
+# Effective number of tests in a scan over series of such lengths at a false-alarm rate of
 # 0.0005: the rate over that of one t test with the same limit, from 400,000 simulated series of
 # each length (200,000 of the longest two).
 _LENGTHS = (10, 12, 16, 20, 40, 80, 160, 320, 640, 1280)
@@ -107,7 +107,7 @@ def deviation_of(values: Array | Sequence[float]) -> float:
 
 def _without_outliers(series: Array, deviation: float) -> Array:
     """Replace outliers by the median of the runs around them; steps stay as they are."""
-    half = FEWEST_RUNS - 1  # a level is the majority of these runs
+    half = FEWEST_RUNS - 1  # a level is the majority of the runs
     windows = np.lib.stride_tricks.sliding_window_view(series, 2 * half + 1)
     local = np.pad(np.median(windows, axis=1), half, mode="edge")
     kept: Array = np.where(np.abs(series - local) <= _OUTLIER * deviation, series, local)

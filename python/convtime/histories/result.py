@@ -25,8 +25,8 @@ class ChangePoint:
         commit: commit of that run; its date if the commit is unknown.
         before: commit of the run of this test before it.
         commits: commits among which the first one after the change is, with 95 % probability.
-        earliest: index in :attr:`History.runs` of the first of these.
-        latest: index of the last of these.
+        earliest: index in :attr:`History.runs` of the first one.
+        latest: index of the last one.
         certainty: probability that ``commit`` is at most one measured commit away from the change.
         p_value: expected number of changes as clear as this one in a series without a change.
         ratio: level after the change over the level before it, with its 95 % interval.
@@ -59,7 +59,7 @@ class Series:
         hardware: name of the GPU or CPU.
         conditions: conditions of the timings.
         runs: indices in :attr:`History.runs` of the runs that measured it.
-        seconds: the median in each of these runs.
+        seconds: the median in each run.
         low: lower end of each median's interval within its run.
         high: upper end of each median's interval within its run.
         deviation: relative standard deviation between runs without a change of level; NaN if there

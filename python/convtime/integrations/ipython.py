@@ -126,7 +126,7 @@ class _Timing(Magics):
             torch.clamp(x, 0)
 
         A line that begins with ## names a candidate, whose statements follow. Code before the first
-        of these lines is the setup. With --over, the setup runs for each candidate at each point,
+        of the lines is the setup. With --over, the setup runs for each candidate at each point,
         and the axes are variables. Statements can use the notebook's variables.
         """
         given, rest = _split(line, self._compare_parser)

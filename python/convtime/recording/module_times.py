@@ -32,7 +32,7 @@ class PassTimes:
         kind: class of the module.
         direction: ``forward`` or ``backward``.
         calls: number of calls of the module per step.
-        seconds: for each step, the total time of these calls: the summed durations of the kernels,
+        seconds: for each step, the total time of the calls: the summed durations of the kernels,
             copies and memsets that they issued, or the host's time.
         activities: this device work, with the time of each activity in every step; empty without
             a GPU.

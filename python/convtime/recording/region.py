@@ -92,7 +92,7 @@ class RegionLog:
     Attributes:
         entries: entries into regions, in order.
         threads: a log for each thread that entered a region, by the thread's number.
-        names: names of these threads.
+        names: names of the threads.
         began: time of creation, in nanoseconds on the recording's clock.
         host_began: as ``began``, on the host's clock.
 

@@ -80,7 +80,7 @@ def time_modules(
     For isolated timing, ``time_op`` repeats these calls with a copy of the module and fresh copies
     of its inputs. With ``regime="step"``, each call runs right after a step, so the GPU is in the
     state that the step leaves behind. Before a backward pass, the module's forward pass runs first,
-    then the step. All of these steps train the model.
+    then the step. All steps train the model.
 
     A module's backward pass consists of the autograd nodes created by its call. Sums of gradients
     from several sources, and uses of the gradients (the optimizer), belong to no module.

@@ -144,7 +144,7 @@ class Changes(codec.Stored, Shown, show=show):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What a gate can report, as pairs of name and finding."""
+        """All findings for a gate, as pairs of name and finding."""
         return tuple((change.name, kind) for change in self.changes for kind in change.kinds)
 
     def exit_code(
@@ -155,9 +155,9 @@ class Changes(codec.Stored, Shown, show=show):
         Args:
             fail_on: verdicts that give 1, ``contradictory`` or ``more-instructions`` (see
                 :class:`Change`). A warning lists the names whose instructions are not judged.
-            uncertain: exit code if none of these occurs but a verdict is uncertain, or instructions
-                are to be judged and are not. Default: 0. With 125, ``git bisect run`` skips the
-                commit.
+            uncertain: exit code if there is no such finding but a verdict is uncertain, or
+                instructions are to be judged and are not. Default: 0. With 125, ``git bisect run``
+                skips the commit.
 
         Raises:
             ValueError: ``fail_on`` contains an unknown finding.

@@ -25,7 +25,7 @@ class CommonChange:
     Attributes:
         verdict: ``slower`` or ``faster``.
         ratio: the median ratio.
-        low: the least ratio of these tests.
+        low: the least ratio of the tests.
         high: the largest one.
         names: the tests that are found slower or faster, and agree.
         compared: number of tests that could be compared.

@@ -317,7 +317,7 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What a gate can report: verdicts and results against the baseline, as for Comparison."""
+        """All findings for a gate: verdicts and results against the baseline, as for Comparison."""
         found: list[Finding] = []
         baseline = self.plan.baseline
         for point in self.points:
@@ -335,7 +335,7 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
 
         Args:
             fail_on: as for :meth:`Comparison.exit_code`.
-            uncertain: exit code if none of these occurs but a verdict is uncertain. Default: 0.
+            uncertain: exit code if no such finding occurs but a verdict is uncertain. Default: 0.
 
         Raises:
             ValueError: ``fail_on`` contains an unknown finding.

@@ -309,7 +309,7 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What a gate can report, as pairs of name and finding; a candidate can have several."""
+        """All findings for a gate, as pairs of name and finding; a candidate can have several."""
         return tuple(
             (name, finding)
             for name in self.others
@@ -326,7 +326,7 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
                 baseline by more than the margin, ``uncertain``, ``different`` (``same_results``
                 says that its result differs) or ``contradictory`` (verdicts on busy time and span
                 contradict each other; see :class:`Judgement`).
-            uncertain: exit code if none of these occurs but a verdict is uncertain. Default: 0.
+            uncertain: exit code if no such finding occurs but a verdict is uncertain. Default: 0.
 
         Raises:
             ValueError: ``fail_on`` contains an unknown finding.

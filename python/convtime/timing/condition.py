@@ -1,4 +1,4 @@
-"""A condition of a measurement: what was used, what was requested, and why they differ."""
+"""A condition of a measurement: used, requested, and the reason for a difference."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Value = TypeVar("Value", str, bool)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Condition(Generic[Value]):
-    """What was used, compared with what was requested.
+    """The condition that was used, and the requested one.
 
     It compares equal to the used value, and to a condition with the same used value.
 
     Attributes:
-        used: what was used.
-        requested: what was requested.
+        used: the condition during the measurement.
+        requested: the condition in the options.
         reason: why they differ, or how the used value was chosen; empty if neither needs a reason.
     """
 

@@ -1,4 +1,4 @@
-"""Figure of chosen plans: what each gains."""
+"""Figure of chosen plans: the gain of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show Plans: what each problem gained, and all facts of each choice."""
+"""Show Plans: the gain for each problem, and all facts of each choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RIGHT = ("calls", "PyTorch", "chosen", "speedup [95 %]", "workspace")
 
 
 def line(plans: Plans) -> str:
-    """Return one line with the number of problems and what they gained."""
+    """Return one line with the number of problems and their gains."""
     gained = [entry for entry in plans.entries if _is_faster(entry, plans.margin)]
     known = [entry for entry in plans.entries if entry.facts is not None]
     told = f"plans for {len(plans.entries)} problems"

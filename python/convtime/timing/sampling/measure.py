@@ -360,7 +360,7 @@ def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
 
 
 def _with_conditions(fields: dict[str, Any], options: Options) -> dict[str, Any]:
-    """Join what was used with what was requested and why they differ."""
+    """Join the conditions used with the requested ones and the reasons for differences."""
     if options.quick and options.regime == "auto" and not fields["regime_reason"]:
         fields["regime_reason"] = quick.REGIME_REASON
     for name in ("method", "metric", "queue", "cache", "placement", "regime"):
