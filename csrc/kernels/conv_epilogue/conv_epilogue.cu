@@ -96,16 +96,6 @@ Arguments<T> arguments_of(const ConvEpilogue& e) {
           static_cast<Wide<T>>(e.alpha), static_cast<Wide<T>>(e.negative_slope)};
 }
 
-/// Below which 32 bits hold numbers of elements and, beyond these, of the last block's threads.
-constexpr std::int64_t kMax32 = (std::int64_t{1} << 31) - 1;
-
-/// Return the number of blocks whose threads have a pack each.
-template <typename T>
-unsigned blocks_of_packs(std::int64_t count) {
-  constexpr std::int64_t kElements = std::int64_t{kThreads} * kLanes<T>;
-  return static_cast<unsigned>((count + kElements - 1) / kElements);
-}
-
 template <Activation kActivation, typename T, typename Index>
 void launch(const ConvEpilogue& e, cudaStream_t stream) {
   const bool in_packs = is_aligned(e.y) && is_aligned(e.z);
@@ -116,8 +106,8 @@ void launch(const ConvEpilogue& e, cudaStream_t stream) {
       static_cast<Index>(e.channels), static_cast<Index>(e.channels_last ? 1 : e.plane));
 }
 
-/// Channels are last, and `pitch` apart in `from`; y and z have no gaps and are aligned. Threads
-/// have packs of y. Index holds `count` and the number of threads more.
+/// Channels are last; in `from`, pixels are `pitch` apart. y and z have no gaps, and y is aligned.
+/// Threads have packs of y. Index holds `count` and the number of threads more.
 template <Activation kActivation, typename T, typename Index>
 __global__ void __launch_bounds__(kThreads)
     unpadding_kernel(Arguments<T> a, const T* from, Index count, Index channels, Index pitch) {
@@ -130,15 +120,16 @@ __global__ void __launch_bounds__(kThreads)
   Index channel = first - pixel * channels;
   Index source = pixel * pitch + channel;
   const bool is_whole = first + kPack <= count;
+  const bool z_in_packs = is_whole && is_aligned(a.z);
   Vector<T> addend{};
-  if (a.z != nullptr && is_whole) {
+  if (a.z != nullptr && z_in_packs) {
     addend = load(reinterpret_cast<const Vector<T>*>(a.z + first));
   }
   Vector<T> result;
 #pragma unroll
   for (int lane = 0; lane < kPack; ++lane) {
     if (first + lane < count) {
-      if (a.z != nullptr && !is_whole) {
+      if (a.z != nullptr && !z_in_packs) {
         addend.lane[lane] = load(a.z + first + lane);
       }
       const T bias = a.b != nullptr ? load(a.b + channel) : T();
@@ -240,6 +231,17 @@ void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t im
       static_cast<unsigned>(column_tiles));
 }
 
+/// Call function(Index()) for the type of indices of so many elements: division is faster in 32
+/// bits.
+template <typename Function>
+void with_index(std::int64_t count, const Function& function) {
+  if (count < std::int64_t{1} << 31) {
+    function(std::uint32_t());
+  } else {
+    function(std::uint64_t());
+  }
+}
+
 /// Call function(number, activation), which has the element type's T and an Activation as types.
 template <typename Function>
 void for_type_and_activation(ElementType type, Activation activation, const Function& function) {
@@ -277,12 +279,8 @@ void launch_conv_epilogue(ElementType type, const ConvEpilogue& e, cudaStream_t 
   }
   for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
     using T = decltype(number);
-    // Division is faster in 32 bits.
-    if (e.count < std::int64_t{1} << 31) {
-      launch<activation.value, T, std::uint32_t>(e, stream);
-    } else {
-      launch<activation.value, T, std::uint64_t>(e, stream);
-    }
+    with_index(e.count,
+               [&](auto index) { launch<activation.value, T, decltype(index)>(e, stream); });
   });
 }
 
@@ -306,18 +304,14 @@ void launch_conv_epilogue_from_padded(ElementType type, const void* from, std::i
   }
   for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
     using T = decltype(number);
-    const auto launch_with = [&](auto index) {
-      using Index = decltype(index);
-      unpadding_kernel<activation.value, T, Index>
-          <<<blocks_of_packs<T>(e.count), kThreads, 0, stream>>>(
-              arguments_of<T>(e), static_cast<const T*>(from), static_cast<Index>(e.count),
-              static_cast<Index>(e.channels), static_cast<Index>(pitch));
-    };
-    if (e.count / e.channels * pitch < kMax32) {
-      launch_with(std::uint32_t());
-    } else {
-      launch_with(std::uint64_t());
-    }
+    constexpr std::int64_t kElements = std::int64_t{kThreads} * kLanes<T>;
+    const auto blocks = static_cast<unsigned>((e.count + kElements - 1) / kElements);
+    with_index(e.count / e.channels * pitch, [&](auto number) {
+      using Index = decltype(number);
+      unpadding_kernel<activation.value, T, Index><<<blocks, kThreads, 0, stream>>>(
+          arguments_of<T>(e), static_cast<const T*>(from), static_cast<Index>(e.count),
+          static_cast<Index>(e.channels), static_cast<Index>(pitch));
+    });
   });
 }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -129,6 +130,10 @@ class CachingWorkspace final : public conv::Workspace {
 
 bool is_channels_last(const at::Tensor& x, const at::Tensor& w) {
   return cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
+}
+
+at::MemoryFormat channels_last_format(const at::Tensor& x) {
+  return x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
 }
 
 /// Whether the images of a batch have one pixel, so that their strides fit both layouts.
@@ -256,9 +261,8 @@ conv::GpuKind gpu_kind(std::int32_t device) {
 template <typename Function>
 void in_layout(bool channels_last, conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
                const at::Tensor& y, const Function& function) {
-  const auto last =
-      x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
-  const at::MemoryFormat format = channels_last ? last : at::MemoryFormat::Contiguous;
+  const at::MemoryFormat format =
+      channels_last ? channels_last_format(x) : at::MemoryFormat::Contiguous;
   const auto converted = [&](const at::Tensor& tensor, bool is_result) {
     return is_result ? at::empty_like(tensor, tensor.options(), format) : tensor.contiguous(format);
   };
@@ -410,10 +414,10 @@ class CudnnCall {
     if (why.empty()) {
       return true;
     }
-    if (plans.erase(key.problem, gpu,
-                    stored.get())) {  // otherwise another thread has already said so
+    // Otherwise another thread has already said so.
+    if (plans.erase(key.problem, gpu, stored.get())) {
       TORCH_WARN(op_, ": the stored plan for ", stored->name,
-                 " cannot be used, so PyTorch's choice ", "takes its place: ", why);
+                 " cannot be used, so PyTorch's choice takes its place: ", why);
     }
     return false;
   }
@@ -495,8 +499,7 @@ class CudnnCall {
   /// after. Here the epilogue's kernel converts the result.
   at::Tensor apply_converted(const at::Tensor& x, const at::Tensor& w,
                              const EpilogueOperands& epilogue) const {
-    const auto last =
-        x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+    const at::MemoryFormat last = channels_last_format(x);
     const auto converted = [&](const at::Tensor& from) {
       if (from.is_contiguous(last)) {
         return from;
@@ -538,8 +541,7 @@ class CudnnCall {
   /// padding.
   at::Tensor apply_padded(const at::Tensor& x, const at::Tensor& w,
                           const EpilogueOperands& epilogue) const {
-    const auto last =
-        x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+    const at::MemoryFormat last = channels_last_format(x);
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     at::DimVector size(w.sizes());
     size[0] = (size[0] + kPadding - 1) / kPadding * kPadding;
@@ -561,8 +563,9 @@ class CudnnCall {
   }
 
   static bool is_paddable(const at::Tensor& x, const at::Tensor& w) {
-    return is_channels_last(x, w) && w.element_size() == 2 && x.size(1) == w.size(1) &&
-           x.size(1) % kPadding == 0 && w.size(0) % kPadding != 0;
+    return is_channels_last(x, w) && w.is_contiguous(channels_last_format(x)) &&
+           w.element_size() == 2 && x.size(1) == w.size(1) && x.size(1) % kPadding == 0 &&
+           w.size(0) % kPadding != 0;
   }
 
   /// Run the graph, unless no engine supports it or another way is known to be faster, and return
@@ -626,9 +629,9 @@ class CudnnCall {
     if (is_paddable(x, w)) {
       candidates.push_back({Way::kPadded, [&] { apply_padded(x, w, epilogue); }});
     }
-    const auto fails = [&](const Candidate& candidate) {
+    const auto fails = [&](const Candidate& candidate, const auto& action) {
       try {
-        candidate.call();
+        action();
         return false;
       } catch (const c10::Error&) {  // another way may lack an engine or memory
         if (candidate.way == first) {
@@ -638,10 +641,16 @@ class CudnnCall {
         return true;
       }
     };
-    std::erase_if(candidates, fails);
-    for (int round = 0; round < kRounds; ++round) {
-      for (Candidate& candidate : candidates) {
-        candidate.least = std::min(candidate.least, time(candidate.call));
+    for (int round = 0; round <= kRounds; ++round) {  // the first one is not timed
+      for (auto each = candidates.begin(); each != candidates.end();) {
+        const bool failed = fails(*each, [&] {
+          if (round == 0) {
+            each->call();
+          } else {
+            each->least = std::min(each->least, time(each->call));
+          }
+        });
+        each = failed ? candidates.erase(each) : std::next(each);
       }
     }
     return std::min_element(
