@@ -36,9 +36,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +64,29 @@ STARTED_WITHIN = 60.0  # seconds
 CHUNKS, CALLS = 5, 30  # of stamped calls
 
 
+def _skew_of(call: Callable[..., object], *args: Any, **options: Any) -> list[float]:
+    """The median arrival skew of calls by all ranks, and the uncertainty of their clocks."""
+    import torch.distributed as dist
+
+    from convtime import time_op
+
+    group = dist.group.WORLD
+    ranks = time_op(call, *args, group=group, stop="count", timeout=60, **options).ranks
+    assert ranks is not None
+    assert ranks.skew is not None
+    return [ranks.skew, ranks.clock_uncertainty]
+
+
 def of_skew(microseconds: int, *, exchanged: bool) -> results.Row:
     """The median skew of many calls in which rank 1 is late."""
     appointments = Appointments()
 
     def body(rank: int) -> list[float]:
         import torch
-        import torch.distributed as dist
-
-        from convtime import time_op
 
         ahead = CLOCK_AHEAD_SECONDS * 10**9 if exchanged and rank == 1 else 0
         late = appointments.late(rank, 1000 * microseconds, ahead)
-        measured = time_op(
-            late,
-            torch.zeros(1000),
-            group=dist.group.WORLD,
-            stop="count",
-            max_samples=1000,
-            timeout=60,
-        ).ranks
-        assert measured is not None
-        assert measured.skew is not None
-        return [measured.skew, measured.clock_uncertainty]
+        return _skew_of(late, torch.zeros(1000), max_samples=1000)
 
     if exchanged:
         with clock_ahead(CLOCK_AHEAD_SECONDS) as before_fork:
@@ -137,17 +137,25 @@ def of_all_reduce(nbytes: int) -> results.Row:
         count = len(measured.seconds)
         return [ranks.transfer, ranks.bus_bandwidth, ranks.skew, stamps[-count:]]
 
+    def between(call: Sequence[tuple[int, int]]) -> float:
+        return max(after for _, after in call) - max(before for before, _ in call)
+
     outcomes = launch(2, body, seconds=110, urgent=True)
-    transfer, bus, skew, _ = _value(outcomes)
+    return {"backend": "gloo", "bytes": nbytes} | _compared(outcomes, between)
+
+
+def _compared(outcomes: list[Outcome], stamped_ns: Callable[[Any], float]) -> results.Row:
+    """The transfer time, and that by the ranks' stamps of each call.
+
+    Args:
+        outcomes: Of each rank: transfer, bandwidth, skew, and its stamps of all calls.
+        stamped_ns: The time of a call by all ranks' stamps of it.
+    """
+    transfer, bus, skew, stamps = _value(outcomes)
     calls = zip(*(outcome.value[-1] for outcome in outcomes), strict=True)
-    stamped = statistics.median(
-        1e-9 * (max(after for _, after in call) - max(before for before, _ in call))
-        for call in calls
-    )
+    stamped = 1e-9 * statistics.median(map(stamped_ns, calls))
     return {
-        "backend": "gloo",
-        "bytes": nbytes,
-        "samples": len(outcomes[0].value[-1]),
+        "samples": len(stamps),
         "transfer_us": 1e6 * transfer,
         "stamped_us": 1e6 * stamped,
         "skew_us": 1e6 * skew,
@@ -171,8 +179,6 @@ def of_skew_on_gpus(microseconds: int) -> results.Row:
         import torch
         import torch.distributed as dist
 
-        from convtime import time_op
-
         x = torch.zeros(1000, device="cuda")
 
         def late() -> None:
@@ -180,17 +186,7 @@ def of_skew_on_gpus(microseconds: int) -> results.Row:
                 torch.ops.convtime.spin_ns(1000 * microseconds)
             dist.all_reduce(x)
 
-        measured = time_op(
-            late,
-            group=dist.group.WORLD,
-            cache="warm",
-            stop="count",
-            max_samples=200,
-            timeout=60,
-        ).ranks
-        assert measured is not None
-        assert measured.skew is not None
-        return [measured.skew, measured.clock_uncertainty]
+        return _skew_of(late, cache="warm", max_samples=200)
 
     with gpus():
         skew, uncertainty = _value(launch(2, body, seconds=90, backend="nccl"))
@@ -224,19 +220,7 @@ def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
 
     with gpus():
         outcomes = launch(2, body, seconds=110, backend="nccl")
-    transfer, bus, skew, stamps = _value(outcomes)
-    calls = zip(*(outcome.value[-1] for outcome in outcomes), strict=True)
-    stamped = 1e-9 * statistics.median(min(call) for call in calls)
-    return {
-        "backend": "nccl",
-        "bytes": nbytes,
-        "samples": len(stamps),
-        "transfer_us": 1e6 * transfer,
-        "stamped_us": 1e6 * stamped,
-        "skew_us": 1e6 * skew,
-        "bus_gb_per_second": None if bus is None else bus / 1e9,
-        "error": abs(transfer - stamped) / stamped,
-    }
+    return {"backend": "nccl", "bytes": nbytes} | _compared(outcomes, min)
 
 
 def _stamped(call: Callable[[], object]) -> list[int]:
@@ -256,23 +240,14 @@ def _stamped(call: Callable[[], object]) -> list[int]:
     return found
 
 
-def of_faults(kind: str) -> results.Row:
+def of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
     """How many runs ended on every rank, and named the rank that failed."""
-    return _of_faults(kind, "gloo", RANKS, RUNS)
-
-
-def of_faults_on_gpus(kind: str) -> results.Row:
-    """The same with NCCL."""
-    with gpus():
-        return _of_faults(kind, "nccl", 2, RUNS_ON_GPUS)
-
-
-def _of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
     counts = {"runs": 0, "deadlocks": 0, "named": 0, "survivors": 0}
     slowest = 0.0
     for number in range(runs):
         rank = random.Random(f"{kind} {number}").randrange(ranks)  # noqa: S311 - not for secrets
-        outcomes = _run_with_fault(kind, rank, number, backend, ranks)
+        with gpus() if backend == "nccl" else nullcontext():
+            outcomes = _run_with_fault(kind, rank, number, backend, ranks)
         counts["runs"] += 1
         others = [each for other, each in enumerate(outcomes) if other != rank]
         counts["survivors"] += len(others)
@@ -315,7 +290,7 @@ def _run_with_fault(kind: str, faulty: int, number: int, backend: str, ranks: in
             timeout=TIMEOUT_ON_GPUS if on_gpus else TIMEOUT,
         )
 
-    def kill(processes: list[int]) -> None:
+    def watch(processes: list[int]) -> None:
         end = time.monotonic() + STARTED_WITHIN
         while entered[:] != b"\1" * ranks and time.monotonic() < end:
             time.sleep(0.001)
@@ -324,7 +299,7 @@ def _run_with_fault(kind: str, faulty: int, number: int, backend: str, ranks: in
             os.kill(processes[faulty], signal.SIGKILL)
 
     seconds = DEADLOCK_SECONDS_ON_GPUS if on_gpus else DEADLOCK_SECONDS
-    return launch(ranks, body, seconds=seconds, watch=kill, backend=backend)
+    return launch(ranks, body, seconds=seconds, watch=watch, backend=backend)
 
 
 def _fail(kind: str, number: int) -> None:
@@ -356,7 +331,10 @@ CASES: dict[str, Callable[[], results.Row]] = {
     },
     **IN_NAMESPACES,
     **{f"all_reduce {size} bytes": functools.partial(of_all_reduce, size) for size in SIZES},
-    **{f"faults: {kind}": functools.partial(of_faults, kind) for kind in FAULTS},
+    **{
+        f"faults: {kind}": functools.partial(of_faults, kind, "gloo", RANKS, RUNS)
+        for kind in FAULTS
+    },
 }
 ON_GPUS: dict[str, Callable[[], results.Row]] = {
     **{f"skew {skew} µs, NCCL": functools.partial(of_skew_on_gpus, skew) for skew in SKEWS_US},
@@ -364,7 +342,10 @@ ON_GPUS: dict[str, Callable[[], results.Row]] = {
         f"all_reduce {size} bytes, NCCL": functools.partial(of_all_reduce_on_gpus, size)
         for size in SIZES_ON_GPUS
     },
-    **{f"faults, NCCL: {kind}": functools.partial(of_faults_on_gpus, kind) for kind in FAULTS},
+    **{
+        f"faults, NCCL: {kind}": functools.partial(of_faults, kind, "nccl", 2, RUNS_ON_GPUS)
+        for kind in FAULTS
+    },
 }
 
 

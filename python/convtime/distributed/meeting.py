@@ -426,8 +426,11 @@ class Meeting:
         self._set(self._without_store(str(error)))
 
     def _without_store(self, why: str) -> Failure:
+        holder = _store_holder(self.group)
+        if holder is not None:
+            why += "; it holds the store unless the program made another one"
         reason = f"ended together with the store that the ranks agree through ({why})"
-        return Failure("ended", _store_holder(self.group), reason, self.calling)
+        return Failure("ended", holder, reason, self.calling)
 
     def _break_out(self) -> None:
         """End a call that does not return by itself after a failure."""
