@@ -14,4 +14,9 @@ struct Kernels {
 template <typename T, int W>
 Kernels kernels();
 
+/// Return what takes the place of Kernels::spilled on devices of compute capability 9.0, if there
+/// is code for sm_90a.
+template <typename T>
+const void* spilled_by_warpgroups();
+
 }  // namespace convtime::mlp

@@ -46,6 +46,7 @@ struct Device {
   std::int64_t multiprocessors;
   int cluster_blocks;  // size of the largest cluster; 0: no clusters
   std::size_t shared_bytes;
+  bool runs_sm90a = false;  // and there is code for it
 };
 
 int attribute(cudaDeviceAttr which, int device) {
@@ -98,6 +99,10 @@ const Device& device_in_use() {
     device.shared_bytes =
         static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
     device.cluster_blocks = find_cluster_blocks(index, device.shared_bytes);
+#ifdef CONVTIME_WITH_SM90A
+    device.runs_sm90a = attribute(cudaDevAttrComputeCapabilityMajor, index) == 9 &&
+                        attribute(cudaDevAttrComputeCapabilityMinor, index) == 0;
+#endif
   });
   return device;
 }
@@ -144,9 +149,10 @@ Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
     return {};
   }
   const std::int64_t rounds = ceil_div(batch, device.multiprocessors * sizes.state_rows);
+  const int share_rows = device.runs_sm90a ? sizes.tile_rows : sizes.share_rows;
   const std::int64_t shares =
-      ceil_div(ceil_div(batch, device.multiprocessors * rounds), sizes.share_rows);
-  const std::int64_t rows = shares * sizes.share_rows;
+      ceil_div(ceil_div(batch, device.multiprocessors * rounds), share_rows);
+  const std::int64_t rows = shares * share_rows;
   const std::int64_t blocks = ceil_div(ceil_div(batch, rows), rounds);
   return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false, sizes.shared_bytes};
 }
@@ -230,6 +236,12 @@ void check_fits(const Plan& plan) {
   }
 }
 
+/// Return how many rows of each layer's inputs are kept.
+std::size_t spilled_rows(std::int64_t batch) {
+  return static_cast<std::size_t>(ceil_div(batch, kSpilledSizes.tile_rows) *
+                                  kSpilledSizes.tile_rows);
+}
+
 /// How scratch memory is divided.
 struct Scratch {
   Progress* progress;
@@ -243,7 +255,7 @@ struct Scratch {
     const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
     const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
     const std::size_t spilled_bytes =
-        plan.spilled ? 2 * std::size_t(net.layers - 1) * std::size_t(batch) * net.width : 0;
+        plan.spilled ? 2 * std::size_t(net.layers - 1) * spilled_rows(batch) * net.width : 0;
     progress = static_cast<Progress*>(memory);
     spilled = progress + 1;
     gradients = reinterpret_cast<float4*>(static_cast<char*>(spilled) + spilled_bytes);
@@ -289,8 +301,18 @@ void set_scratch(Step<T>& step, const Scratch& scratch) {
 }
 
 template <int W, typename T>
+const void* kernel_of(const Plan& plan) {
+#ifdef CONVTIME_WITH_SM90A
+  if (plan.spilled && device_in_use().runs_sm90a) {
+    return spilled_by_warpgroups<T>();
+  }
+#endif
+  return plan.spilled ? kernels<T, W>().spilled : kernels<T, W>().step;
+}
+
+template <int W, typename T>
 void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
-  const void* const kernel = plan.spilled ? kernels<T, W>().spilled : kernels<T, W>().step;
+  const void* const kernel = kernel_of<W, T>(plan);
   // The maximum rather than this net's size: another thread may be about to launch the kernel for a
   // larger net.
   CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

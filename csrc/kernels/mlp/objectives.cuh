@@ -59,9 +59,8 @@ __device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t 
 
 /// Return the sum of squared differences.
 template <typename T, int W>
-__device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const T* targets,
+__device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const Pairs<W>& targets,
                                std::int64_t first_row, float scale) {
-  const Pairs<W> pairs = load_pairs<T, W>(step, targets, first_row);
   float loss = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -71,7 +70,7 @@ __device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const T* t
     for (int j = 0; j < W / 8; ++j) {
       float& first = outputs.value[j][2 * half];
       float& second = outputs.value[j][2 * half + 1];
-      const float2 target = unpack<T>(pairs.word[j][half]);
+      const float2 target = unpack<T>(targets.word[j][half]);
       const float e0 = 8 * j < columns ? first - target.x : 0;
       const float e1 = 8 * j + 1 < columns ? second - target.y : 0;
       loss += e0 * e0 + e1 * e1;
@@ -145,14 +144,12 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
 }
 
 template <typename T, int W>
-__device__ void take_gradient(Sums<W>& outputs, const Step<T>& step, const T* gradient,
-                              std::int64_t first_row) {
-  const Pairs<W> pairs = load_pairs<T, W>(step, gradient, first_row);
+__device__ void take_gradient(Sums<W>& outputs, const Pairs<W>& gradient) {
 #pragma unroll
   for (int j = 0; j < W / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 pair = unpack<T>(pairs.word[j][half]);
+      const float2 pair = unpack<T>(gradient.word[j][half]);
       outputs.value[j][2 * half] = pair.x;
       outputs.value[j][2 * half + 1] = pair.y;
     }
@@ -181,23 +178,34 @@ __device__ void store_results(const Sums<W>& sums, const Step<T>& step, std::int
 }
 
 /// Replace a warp's 16 rows of outputs by their gradient; return the lane's share of their loss.
-template <typename T, int W>
+/// load_targets() returns the lane's targets, unless they are classes.
+template <typename T, int W, typename LoadTargets>
 __device__ float differentiate(Sums<W>& outputs, const Step<T>& step, const Batch<T>& batch,
-                               std::int64_t first_row, float scale) {
+                               std::int64_t first_row, float scale,
+                               const LoadTargets& load_targets) {
   switch (step.objective) {
     case Objective::kMse:
-      return squared_error(outputs, step, static_cast<const T*>(batch.targets), first_row, scale);
+      return squared_error(outputs, step, load_targets(), first_row, scale);
     case Objective::kCrossEntropy:
       return cross_entropy(outputs, step, static_cast<const std::int64_t*>(batch.targets),
                            first_row, scale);
     case Objective::kGradient:
-      take_gradient(outputs, step, static_cast<const T*>(batch.targets), first_row);
+      take_gradient<T>(outputs, load_targets());
       return 0;
     case Objective::kNone:
       store_results(outputs, step, first_row, step.outputs);
       return 0;
   }
   return 0;
+}
+
+/// The same, with targets from device memory.
+template <typename T, int W>
+__device__ float differentiate(Sums<W>& outputs, const Step<T>& step, const Batch<T>& batch,
+                               std::int64_t first_row, float scale) {
+  return differentiate(outputs, step, batch, first_row, scale, [&] {
+    return load_pairs<T, W>(step, static_cast<const T*>(batch.targets), first_row);
+  });
 }
 
 }  // namespace convtime::mlp

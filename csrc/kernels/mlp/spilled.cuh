@@ -34,7 +34,7 @@ struct Spilled {
   static_assert(kTile >= kMatrix, "the forward pass keeps weights in a tile's memory");
   static_assert(kWarps == kTileRows / kGroupRows * 2, "each warp must have half a group's columns");
 
-  static_assert(kSpilledSizes.shared_bytes ==
+  static_assert(kSpilledSizes.shared_bytes >=
                 sizeof(T) * (kStateRows * kWidth + kMatrix + 2 * kTile) + kWarps * sizeof(float));
 
   const Step<T>& step;

@@ -12,7 +12,7 @@ namespace convtime::mlp {
 
 /// Return the dynamic shared memory of a block.
 __device__ inline unsigned char* shared_memory() {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   return memory;
 }
 
