@@ -9,13 +9,12 @@ namespace {
 /// Kernels are compiled for windows of up to so many columns, and for any number.
 constexpr int kMaxColumns = 7;
 
-/// Rows of R windows of W columns that a thread loads before it compares their elements: as many as
-/// fit in 64 registers, and at most those of square windows with a stride of 1, and some more for
-/// larger strides. The next rows wait for memory again. With one row, the compiler mixes loads and
-/// comparisons, which then wait for each other.
-template <typename T, int N, int W, int R>
-constexpr int kRowsAtOnce = std::clamp(64 / (W * std::max(1, N* static_cast<int>(sizeof(T)) / 4)),
-                                       2, R > 1 ? W + R + 1 : std::max(W, 2));
+/// Rows of W elements that a thread loads before it compares them: as many as fit in 64 registers,
+/// and at most those of a square window; more are slower, also for strips. With one, the compiler
+/// mixes loads and comparisons, which then wait for each other.
+template <typename T, int N, int W>
+constexpr int kRowsAtOnce =
+    std::clamp(64 / (W * std::max(1, N* static_cast<int>(sizeof(T)) / 4)), 2, std::max(W, 2));
 
 /// Outputs of a strip that shares the loads of its windows, and the least number of threads for
 /// which that is faster: fewer leave multiprocessors idle. Fitted, like kLeastPacks, on the 240
@@ -109,7 +108,7 @@ __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const W
       challenge_all(of_row, i);
     }
   } else {
-    constexpr int kRows = kRowsAtOnce<T, N, W, R>;
+    constexpr int kRows = kRowsAtOnce<T, N, W>;
 #pragma unroll 1
     for (int i = rows.first; i < rows.end; i += kRows) {
       Pack<T, N> elements[kRows][W];
