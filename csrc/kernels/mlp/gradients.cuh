@@ -3,16 +3,19 @@
 #include "kernels/mlp/learning.cuh"
 #include "kernels/mlp/rows.cuh"
 
-// Gradients of the weights: products over the rows of a tile. Each warp computes a unit of 32 × 64.
+// Gradients of the weights: products over the rows of a tile. Each warp computes a unit: 32 × 64
+// weights, or of a narrower net 16 rows of a layer.
 
 namespace convtime::mlp {
 
 /// Gradients are kept in the layout of the tensor cores' output, so that warps read and write them
-/// contiguously: four values per lane, block of 8 columns, half of 16 rows and unit of 32 × 64.
+/// contiguously: four values per lane, block of 8 columns, part of 16 rows and unit.
 template <int W>
 struct Place {
-  static constexpr int kUnitRows = 32;
-  static constexpr int kUnitColumns = 64;
+  static constexpr int kUnitRows = W < 64 ? 16 : 32;
+  static constexpr int kUnitColumns = W < 64 ? W : 64;
+  static constexpr int kParts = kUnitRows / 16;                      // per unit
+  static constexpr int kBlocks = kUnitColumns / 8;                   // per part
   static constexpr int kUnits = W / kUnitRows * (W / kUnitColumns);  // per layer
   static constexpr int kSize = kUnitRows * kUnitColumns / 4;         // per unit, in groups of four
 
@@ -20,8 +23,8 @@ struct Place {
   /// below.
   static __device__ std::size_t offset(int place) {
     const int lane = place % 32;
-    const int column = place / 32 % 8 * 8 + lane % 4 * 2;
-    const int row = place / 256 % 2 * 16 + lane / 4;
+    const int column = place / 32 % kBlocks * 8 + lane % 4 * 2;
+    const int row = place / (32 * kBlocks) % kParts * 16 + lane / 4;
     const int unit = place / kSize;
     const int left = unit % (W / kUnitColumns) * kUnitColumns;
     const int top = unit / (W / kUnitColumns) * kUnitRows;  // counted from the first layer's first
@@ -31,19 +34,22 @@ struct Place {
 };
 
 /// A unit in a warp's registers.
+template <int W>
 struct Unit {
-  Sums<64> half[2];  // 16 rows each
+  Sums<Place<W>::kUnitColumns> part[Place<W>::kParts];  // 16 rows each
 };
 
 /// Load the sums of earlier tiles, or zeros.
-__device__ inline Unit load_unit(const float4* from, bool is_first) {
-  Unit unit;
+template <int W>
+__device__ Unit<W> load_unit(const float4* from, bool is_first) {
+  constexpr int kBlocks = Place<W>::kBlocks;
+  Unit<W> unit;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < Place<W>::kParts; ++i) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float4 four = is_first ? float4{} : from[(8 * i + j) * 32 + lane_id()];
-      auto& value = unit.half[i].value[j];
+    for (int j = 0; j < kBlocks; ++j) {
+      const float4 four = is_first ? float4{} : from[(kBlocks * i + j) * 32 + lane_id()];
+      auto& value = unit.part[i].value[j];
       value[0] = four.x;
       value[1] = four.y;
       value[2] = four.z;
@@ -54,14 +60,16 @@ __device__ inline Unit load_unit(const float4* from, bool is_first) {
 }
 
 /// Store a unit and return whether all values are finite.
-__device__ inline bool store_unit(float4* to, const Unit& unit) {
+template <int W>
+__device__ bool store_unit(float4* to, const Unit<W>& unit) {
+  constexpr int kBlocks = Place<W>::kBlocks;
   float check = 0;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < Place<W>::kParts; ++i) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const auto& four = unit.half[i].value[j];
-      to[(8 * i + j) * 32 + lane_id()] = make_float4(four[0], four[1], four[2], four[3]);
+    for (int j = 0; j < kBlocks; ++j) {
+      const auto& four = unit.part[i].value[j];
+      to[(kBlocks * i + j) * 32 + lane_id()] = make_float4(four[0], four[1], four[2], four[3]);
       check += 0 * four[0] + 0 * four[1] + 0 * four[2] + 0 * four[3];  // NaN unless all are finite
     }
   }
@@ -71,11 +79,13 @@ __device__ inline bool store_unit(float4* to, const Unit& unit) {
 /// Add deltasᵀ · inputs over `rows` rows of two tiles, a multiple of kRows, to the unit with that
 /// number within a layer.
 template <typename T, int W, int kRows>
-__device__ void add_products(Unit& unit, const T* deltas, const T* inputs, int rows, int number) {
-  const int top = number / (W / 64) * (Place<W>::kUnitRows / 16);
-  const int left = number % (W / 64) * (Place<W>::kUnitColumns / 16);
+__device__ void add_products(Unit<W>& unit, const T* deltas, const T* inputs, int rows,
+                             int number) {
+  constexpr int kAcross = W / Place<W>::kUnitColumns;
+  const int top = number / kAcross * Place<W>::kParts;
+  const int left = number % kAcross * (Place<W>::kUnitColumns / 16);
   for (int row = 0; row < rows; row += kRows) {
-    add_product<kRows / 16>(unit.half, Operand<true, true, T, W>(deltas + row * W, top),
+    add_product<kRows / 16>(unit.part, Operand<true, true, T, W>(deltas + row * W, top),
                             Operand<false, true, T, W>(inputs + row * W, left));
   }
 }
@@ -87,11 +97,10 @@ __device__ inline void add(float4& sum, const float4& more) {
   sum.w += more.w;
 }
 
-/// Return the sum of read(i) from `first` on, `stride` apart, in that order. Eight reads are in
-/// flight at once, because serial reads would each expose their latency.
-template <typename Read>
+/// Return the sum of read(i) from `first` on, `stride` apart, in that order. Several reads are
+/// in flight at once, because serial reads would each expose their latency.
+template <int kAhead, typename Read>
 __device__ float4 sum_of(int first, int end, int stride, const Read& read) {
-  constexpr int kAhead = 8;
   float4 sum{};
   for (int i = first; i < end; i += kAhead * stride) {
     float4 ahead[kAhead];

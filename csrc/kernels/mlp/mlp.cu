@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,14 +18,24 @@ namespace {
 using namespace mlp;
 
 constexpr std::array<int, 4> kTileRows = {128, 64, 32, 16};
+// Sizes in between let several blocks share a multiprocessor's memory without waste.
+constexpr std::array<int, 6> kNarrowTileRows = {128, 96, 64, 48, 32, 16};
 constexpr int kMostTilesInCluster = 2;  // per block; with more, using all multiprocessors is faster
 
 /// Call function(T(), std::integral_constant<int, W>()) for the net's type and width.
 template <typename Function>
 auto for_net(const MlpNet& net, const Function& function) {
   const auto with_width = [&](auto number) {
-    return net.width == 64 ? function(number, std::integral_constant<int, 64>())
-                           : function(number, std::integral_constant<int, 128>());
+    switch (net.width) {
+      case 16:
+        return function(number, std::integral_constant<int, 16>());
+      case 32:
+        return function(number, std::integral_constant<int, 32>());
+      case 64:
+        return function(number, std::integral_constant<int, 64>());
+      default:
+        return function(number, std::integral_constant<int, 128>());
+    }
   };
   return net.type == ElementType::kHalf ? with_width(__half()) : with_width(__nv_bfloat16());
 }
@@ -44,9 +55,11 @@ struct Plan {
 
 struct Device {
   std::int64_t multiprocessors;
-  int cluster_blocks;  // size of the largest cluster; 0: no clusters
-  std::size_t shared_bytes;
-  bool runs_sm90a = false;  // and there is code for it
+  int cluster_blocks;        // size of the largest cluster; 0: no clusters
+  std::size_t shared_bytes;  // that a block can have
+  std::size_t multiprocessor_bytes;
+  std::size_t reserved_bytes;  // that each block takes in addition
+  bool runs_sm90a = false;     // and there is code for it
 };
 
 int attribute(cudaDeviceAttr which, int device) {
@@ -98,6 +111,10 @@ const Device& device_in_use() {
     device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, index);
     device.shared_bytes =
         static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+    device.multiprocessor_bytes =
+        static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, index));
+    device.reserved_bytes =
+        static_cast<std::size_t>(attribute(cudaDevAttrReservedSharedMemoryPerBlock, index));
     device.cluster_blocks = find_cluster_blocks(index, device.shared_bytes);
 #ifdef CONVTIME_WITH_SM90A
     device.runs_sm90a = attribute(cudaDevAttrComputeCapabilityMajor, index) == 9 &&
@@ -118,11 +135,32 @@ std::size_t shared_bytes(const MlpNet& net, int tile_rows, bool keeps, bool grad
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+std::int64_t most_resident(const MlpNet& net) {
+  return for_net(net, [](auto, auto width) { return kMostResident<decltype(width)::value>; });
+}
+
+bool is_narrow(const MlpNet& net) { return most_resident(net) > 1; }
+
+std::span<const int> tile_rows_of(const MlpNet& net) {
+  return is_narrow(net) ? std::span<const int>(kNarrowTileRows) : std::span<const int>(kTileRows);
+}
+
+/// Return how many blocks with that much shared memory a multiprocessor runs at once.
+std::int64_t resident_blocks(const MlpNet& net, std::size_t bytes) {
+  constexpr std::size_t kUnit = 128;  // shared memory is allocated in multiples of this
+  const Device& device = device_in_use();
+  const std::size_t taken = (bytes + device.reserved_bytes + kUnit - 1) / kUnit * kUnit;
+  const auto fit = static_cast<std::int64_t>(device.multiprocessor_bytes / taken);
+  return std::clamp(fit, std::int64_t{1}, most_resident(net));
+}
+
 /// Plan one cluster with one tile or a few tiles per block; returns a plan with zero blocks if that
 /// is impossible.
 Plan cluster_of(const MlpNet& net, std::int64_t batch, int rows, int blocks) {
-  const std::size_t bytes = shared_bytes(net, rows, true, true);
-  const bool fits = blocks > 0 && bytes <= device_in_use().shared_bytes &&
+  const std::size_t most = device_in_use().shared_bytes;
+  // More than half, so that each block has a multiprocessor for itself.
+  const std::size_t bytes = std::max(shared_bytes(net, rows, true, true), most / 2 + 1);
+  const bool fits = blocks > 0 && bytes <= most &&
                     ceil_div(batch, std::int64_t{rows} * blocks) <= kMostTilesInCluster;
   return fits ? Plan{rows, blocks, true, false, true, bytes} : Plan{};
 }
@@ -131,7 +169,7 @@ Plan cluster_of(const MlpNet& net, std::int64_t batch, int rows, int blocks) {
 Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
   const int blocks = device_in_use().cluster_blocks;
   Plan best{};
-  for (const int rows : kTileRows) {
+  for (const int rows : tile_rows_of(net)) {
     const Plan plan = cluster_of(net, batch, rows, blocks);
     if (plan.blocks > 0 && (best.blocks == 0 || std::int64_t{rows} * blocks >= batch)) {
       best = plan;
@@ -161,24 +199,50 @@ Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
 /// not fit on chip.
 Plan grid_of(const MlpNet& net, std::int64_t batch, int rows, bool keeps) {
   const Device& device = device_in_use();
-  if (shared_bytes(net, rows, keeps, false) > device.shared_bytes) {
-    return {};
-  }
   const std::int64_t tiles = ceil_div(batch, rows);
-  const std::int64_t rounds = ceil_div(tiles, device.multiprocessors);
-  const bool gradients_on_chip =
-      keeps && rounds > 1 && shared_bytes(net, rows, keeps, true) <= device.shared_bytes;
-  return {rows,
-          static_cast<int>(ceil_div(tiles, rounds)),
-          false,
-          false,
-          gradients_on_chip,
-          shared_bytes(net, rows, keeps, gradients_on_chip)};
+  const auto plan_with = [&](bool gradients_on_chip) -> Plan {
+    const std::size_t bytes = shared_bytes(net, rows, keeps, gradients_on_chip);
+    if (bytes > device.shared_bytes) {
+      return {};
+    }
+    const std::int64_t rounds =
+        ceil_div(tiles, device.multiprocessors * resident_blocks(net, bytes));
+    return {rows, static_cast<int>(ceil_div(tiles, rounds)), false, false, gradients_on_chip,
+            bytes};
+  };
+  const Plan plan = plan_with(false);
+  const bool adds_up = keeps && plan.blocks < tiles;  // a block sums the gradients of several tiles
+  const Plan on_chip = adds_up ? plan_with(true) : Plan{};
+  return on_chip.blocks > 0 ? on_chip : plan;
+}
+
+/// Estimate the time of a grid's tiles, in rows that a multiprocessor could take without waiting.
+std::int64_t rows_of(const Plan& plan, std::int64_t batch) {
+  constexpr std::int64_t kLatencyRows = 128;  // of one tile, whatever its size
+  const std::int64_t rounds = ceil_div(batch, std::int64_t{plan.blocks} * plan.tile_rows);
+  const std::int64_t resident = ceil_div(plan.blocks, device_in_use().multiprocessors);
+  return rounds * (kLatencyRows + resident * plan.tile_rows);
+}
+
+/// Plan all multiprocessors for a narrow net, of which several blocks may share one; returns a plan
+/// with zero blocks if the net is too deep.
+Plan plan_narrow_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
+  Plan best{};
+  for (const int rows : kNarrowTileRows) {
+    const Plan plan = grid_of(net, batch, rows, keeps);
+    if (plan.blocks > 0 && (best.blocks == 0 || rows_of(plan, batch) < rows_of(best, batch))) {
+      best = plan;
+    }
+  }
+  return best;
 }
 
 /// Plan all multiprocessors, with the largest tiles that keep them busy; returns a plan with zero
 /// blocks if the net is too large.
 Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
+  if (is_narrow(net)) {
+    return plan_narrow_grid(net, batch, keeps);
+  }
   const std::int64_t multiprocessors = device_in_use().multiprocessors;
   const Plan spilled = plan_spilled(net, batch);
   for (const int rows : kTileRows) {
@@ -215,7 +279,7 @@ std::vector<Plan> training_plans(const MlpNet& net, std::int64_t batch) {
     plan.overlapped = most > 0;  // kernels with cluster support also support early launch
     add(plan);
   };
-  for (const int rows : kTileRows) {
+  for (const int rows : tile_rows_of(net)) {
     add(cluster_of(net, batch, rows, most));
     add(cluster_of(net, batch, rows, most / 2));
     add_both(grid_of(net, batch, rows, true));
@@ -346,7 +410,7 @@ void launch_sum(const void* kernel, Step<T> step, const Plan& plan, void* result
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+  config.gridDim = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces<W>);
   config.blockDim = kThreads;
   config.dynamicSmemBytes = kThreads * sizeof(float4);
   config.stream = stream;

@@ -27,7 +27,7 @@ enum class MlpOptimizer : std::int8_t { kSgd, kAdam, kAdamW };
 struct MlpNet {
   ElementType type;  // on chip, a 16-bit type; not kDouble
   MlpActivation activation;
-  int width;    // on chip, 64 or 128; otherwise a multiple of 64
+  int width;    // on chip, 16, 32, 64 or 128; otherwise 16, 32 or a multiple of 64
   int layers;   // at least 1
   int inputs;   // of the first layer, at most width
   int outputs;  // of the last layer, at most width

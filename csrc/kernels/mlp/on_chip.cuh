@@ -11,8 +11,9 @@
 //      gradient, and propagates the gradient back through the layers, without waiting for other
 //      warps. It leaves each layer's input and the gradient of each layer's output in shared
 //      memory.
-//   2. The warps share the weight gradients of all layers, in units of 32 × 64. Each unit is a
-//      product over the tile's rows and is added to the sum of earlier tiles.
+//   2. The warps share the weight gradients of all layers, in units. Each unit is a product over
+//   the
+//      tile's rows and is added to the sum of earlier tiles.
 //
 // After the last tile the blocks' gradients are summed in a fixed order, and the weights are
 // updated. If one cluster of blocks is enough for the batch, the same launch does this with
@@ -98,7 +99,7 @@ __device__ bool add_gradients(const Step<T>& step, const Shared<T, W>& shared, f
   for (int i = static_cast<int>(threadIdx.x / 32); i < step.layers * kUnits; i += kWarps) {
     const std::size_t layer = i / kUnits;
     float4* const place = gradients + i * Place<W>::kSize;
-    Unit unit = load_unit(place, is_first);
+    Unit<W> unit = load_unit<W>(place, is_first);
     add_products<T, W, kWarpRows>(unit, shared.deltas + layer * tile, shared.inputs + layer * tile,
                                   step.tile_rows, i % kUnits);
     finite &= store_unit(place, unit);
@@ -122,7 +123,8 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
          place < step.layers * W * W / 4; place += static_cast<int>(blocks * kThreads)) {
       const KeptPlace kept = read_place<W>(step.learning, place);  // loaded while the sum is in
                                                                    // flight
-      const float4 sum = sum_of(0, static_cast<int>(blocks), 1, [&](int i) {
+      constexpr int kAhead = kMostResident<W> > 1 ? 4 : 8;  // more would take too many registers
+      const float4 sum = sum_of<kAhead>(0, static_cast<int>(blocks), 1, [&](int i) {
         const unsigned block = (blockIdx.x + i) & (blocks - 1);  // each block starts with its own
                                                                  // gradients
         return of_block(shared.gradients, block)[place];
@@ -141,7 +143,8 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Step<T> step) {
+__global__ void __launch_bounds__(kThreads, kMostResident<W>)
+    step_kernel(const __grid_constant__ Step<T> step) {
   const Shared<T, W> shared(step);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const bool keeps = step.objective != Objective::kNone;

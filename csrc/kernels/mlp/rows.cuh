@@ -14,12 +14,15 @@ constexpr int kWarpRows = 16;
 __device__ inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
 
 /// Return the offset of the eight elements at column 8 · chunk in a tile of W columns. The 16-byte
-/// chunks are swizzled by the row, so that eight rows of one chunk, and eight chunks of one row,
-/// cover all 32 banks.
+/// chunks are swizzled by the row, or by the line of 128 bytes if that holds several rows, so that
+/// eight rows of one chunk, and eight chunks of a line, cover all 32 banks. The swizzle is the same
+/// eight rows further on.
 template <int W>
 __device__ int tile_offset(int row, int chunk) {
-  // The group of eight chunks is a compile-time constant, so that it takes no register.
-  return row * W + (chunk / 8 * 8 + ((chunk ^ row) & 7)) * 8;
+  constexpr int kChunks = W < 64 ? W / 8 : 8;  // of a line and a row
+  constexpr int kLineRows = 8 / kChunks;
+  // The group of chunks is a compile-time constant, so that it takes no register.
+  return row * W + (chunk / kChunks * kChunks + ((chunk ^ (row / kLineRows)) & (kChunks - 1))) * 8;
 }
 
 /// Sums of 16 rows × W columns. Lane 4 g + t has rows g and g + 8. Its value[j] has columns 8 j + 2
@@ -81,7 +84,7 @@ class Operand {
     const int right = kLeft != kTransposed ? matrix / 2 : matrix % 2;
     const int row = lane_id() % 8 + 8 * below;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kAddresses; ++i) {
       rows_[i] = tile + tile_offset<W>(row, 2 * (first + i) + right);
     }
   }
@@ -90,13 +93,15 @@ class Operand {
   __device__ void load(std::uint32_t (&words)[4], int k, int n) const {
     const int down = kTransposed ? k : n;
     const int across = kTransposed ? n : k;
-    load_matrices<kTransposed>(words, rows_[across % 4] + (down * 16 * W + across / 4 * 64));
+    load_matrices<kTransposed>(
+        words, rows_[across % kAddresses] + (down * 16 * W + across / kAddresses * 64));
   }
 
  private:
-  // The lane's rows in the parts of 64 columns. All other parts are at constant offsets, which fit
-  // in an instruction; separate addresses would take all registers.
-  const T* rows_[4];
+  // The lane's rows in the parts of 64 columns, or of all. All other parts are at constant offsets,
+  // which fit in an instruction; separate addresses would take all registers.
+  static constexpr int kAddresses = W < 64 ? W / 16 : 4;
+  const T* rows_[kAddresses];
 };
 
 /// Call function(k, n, words) for all parts of a right operand. Each is loaded two calls ahead, so
@@ -141,14 +146,18 @@ __device__ Sums<W> multiply(const Rows<W>& rows, const T* weights) {
   return sums;
 }
 
-/// Compute sums += left · right, with shapes 32 × 16 · kDepth and 16 · kDepth × C.
-template <int kDepth, int C, bool kLeftTransposed, bool kRightTransposed, typename T, int W>
-__device__ void add_product(Sums<C> (&sums)[2], const Operand<true, kLeftTransposed, T, W>& left,
+/// Compute sums += left · right, with shapes 16 · kParts × 16 · kDepth and 16 · kDepth × C.
+template <int kDepth, int C, int kParts, bool kLeftTransposed, bool kRightTransposed, typename T,
+          int W>
+__device__ void add_product(Sums<C> (&sums)[kParts],
+                            const Operand<true, kLeftTransposed, T, W>& left,
                             const Operand<false, kRightTransposed, T, W>& right) {
-  std::uint32_t a[2][2][4];  // for this part of the sum and the next one
+  std::uint32_t a[2][kParts][4];  // for this part of the sum and the next one
   const auto load_left = [&](int k) {
-    left.load(a[k % 2][0], k, 0);
-    left.load(a[k % 2][1], k, 1);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      left.load(a[k % 2][i], k, i);
+    }
   };
   load_left(0);
   for_parts<kDepth, C / 16>(right, [&](int k, int n, const std::uint32_t (&b)[4]) {
@@ -156,7 +165,7 @@ __device__ void add_product(Sums<C> (&sums)[2], const Operand<true, kLeftTranspo
       load_left(k + 1);
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kParts; ++i) {
       multiply_add<T>(sums[i].value[2 * n], a[k % 2][i], b[0], b[1]);
       multiply_add<T>(sums[i].value[2 * n + 1], a[k % 2][i], b[2], b[3]);
     }

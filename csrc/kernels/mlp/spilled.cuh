@@ -231,7 +231,7 @@ struct Spilled {
     for (int layer = last; layer >= 0; --layer) {
       const bool goes_on = layer > 0 || wants_inputs;
       float4* const place = gradients + (layer * kWarps + warp) * Place<kWidth>::kSize;
-      Unit unit = load_unit(place, is_first);
+      Unit<kWidth> unit = load_unit<kWidth>(place, is_first);
       for (int row = 0; row < rows; row += kTileRows) {
         wait_for_copies();
         __syncthreads();  // all warps have read the memory that is now overwritten

@@ -11,7 +11,16 @@ namespace convtime::mlp {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kPlaces = 32;  // places that each block of the kernels after a step sums
+
+/// Blocks of step_kernel that have enough registers on a multiprocessor. Products of narrow layers
+/// are short, so that more warps are needed to hide their latency.
+template <int W>
+constexpr int kMostResident = W < 64 ? 2 : 1;
+
+/// Places that each block of the kernels after a step sums. Narrow nets have few places, but many
+/// blocks and thus slots.
+template <int W>
+constexpr int kPlaces = W < 64 ? 8 : 32;
 
 /// How spilled_kernel divides its work and its shared memory.
 struct SpilledSizes {
