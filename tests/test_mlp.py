@@ -27,6 +27,10 @@ WIDTHS = {
     "one layer": (64, 10),
     "wide": (100, 128, 128, 127),
     "deep": (128,) * 9,
+    "16": (16,) * 5,
+    "16 at most": (9, 12, 16, 4),
+    "32": (32,) * 7,
+    "20": (20,) * 4,
 }
 # What runs by cuBLASLt on a GPU, of 16 bits and without biases.
 WIDE = {
@@ -34,6 +38,8 @@ WIDE = {
     "uneven": (100, 200, 512, 37),
     "narrow ends": (8, 320, 1),
 }
+# What is padded to 16 or 32, and runs by cuBLASLt with biases or in 32 bits.
+NARROW = {"16": (16,) * 3, "11": (11, 9, 3), "32": (32,) * 4, "20": (20, 20, 7)}
 SCALE = 1024.0  # of losses in 16 bits
 LOSSES: dict[str, Any] = {"mse": F.mse_loss, "cross_entropy": F.cross_entropy}
 
@@ -217,7 +223,7 @@ def test_a_gpu_is_as_exact_as_pytorch_on_it(
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("widths", WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize("widths", (WIDE | NARROW).values(), ids=WIDE | NARROW)
 @pytest.mark.parametrize("bias", [False, True], ids=["", "biases"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -297,7 +303,7 @@ def test_a_net_is_made_of_pytorchs_layers_and_back() -> None:
     )
     net = FusedMLP.from_sequential(model)
     assert net.widths == (5, 7, 2)
-    assert net.weights.shape == (2, 64, 64)
+    assert net.weights.shape == (2, 16, 16)
     again = net.to_sequential()
     assert [type(module) for module in again] == [type(module) for module in model]
     for ours, theirs in zip(again.parameters(), model.parameters(), strict=True):
@@ -309,13 +315,22 @@ def test_biases_are_taken_and_given_back() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 2))
     net = FusedMLP.from_sequential(model)
-    assert net.weights.shape == (2, 65, 64)
+    assert net.weights.shape == (2, 17, 16)
     again = net.to_sequential()
     for ours, theirs in zip(again.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     torch.testing.assert_close(net(torch.ones(3, 5)), model(torch.ones(3, 5)))
     with pytest.raises(InputError, match="must have no biases.* got one with$"):
         FusedMLP((5, 7, 2)).load_sequential(model)
+
+
+@pytest.mark.parametrize(
+    ("width", "padded"),
+    [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (65, 128), (129, 192)],
+)
+def test_widths_are_padded_to_those_of_the_kernels(width: int, padded: int) -> None:
+    net = FusedMLP((3, width, 2))
+    assert net.weights.shape == (2, padded, padded)
 
 
 def test_weights_are_drawn_as_pytorchs() -> None:
@@ -619,7 +634,7 @@ def test_what_a_gpu_cannot_do_is_refused() -> None:
             torch.ones(3, 24, dtype=torch.float64, device="cuda")
         )
     x = torch.ones(3, 70, device="cuda", dtype=torch.float16)
-    with pytest.raises(RuntimeError, match="multiple of 64, padded with zeros"):
+    with pytest.raises(RuntimeError, match="width 16, 32 or a multiple of 64, padded with zeros"):
         mlp(x, torch.ones(2, 70, 70, device="cuda", dtype=torch.float16), 3)
 
 
@@ -681,7 +696,7 @@ def test_steps_on_a_gpu_follow_64_bits(
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("widths", WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize("widths", (WIDE | NARROW).values(), ids=WIDE | NARROW)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("bias", [False, True], ids=["", "biases"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -694,7 +709,8 @@ def test_a_wide_nets_steps_on_a_gpu_follow_64_bits(
     inputs, targets = make_data(net, 2 * 1000, loss)
     scale = None if dtype == torch.float32 else 1024.0
     trainer = make_trainer(net, inputs, targets, 1000, loss, "momentum", loss_scale=scale)
-    assert trainer.path == "wide"
+    on_chip = max(widths) <= 128 and not bias and dtype != torch.float32
+    assert trainer.path == ("on-chip" if on_chip else "wide")
     trainer.steps(2)
     losses = train_by_torch(exact, inputs.double(), to_exact(targets), 1000, 2, loss, "momentum")
     allowed = {torch.float16: 0.02, torch.bfloat16: 0.15, torch.float32: 2e-3}[dtype]
@@ -735,7 +751,7 @@ def test_a_wide_nets_optimizers_on_a_gpu_follow_64_bits(optimizer: str, master: 
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("width", [16, 32, 64, 128, 256])
 def test_a_tuned_net_trains_alike(width: int) -> None:
     losses = []
     for tune in (False, True):
@@ -770,7 +786,7 @@ def test_tuning_that_is_interrupted_leaves_the_weights(monkeypatch: pytest.Monke
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("batch", [77, 1024, 5000, 70_000])
-@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("width", [16, 32, 64, 128])
 def test_all_plans_of_a_step_train_alike(batch: int, width: int) -> None:
     net = make_net((width,) * 4, torch.bfloat16, "cuda")
     exact = exact_copy(net)
@@ -811,6 +827,8 @@ def test_why_a_net_is_wide_is_said() -> None:
         ((64, 64), torch.float32, False, "the dtype is float32: products by cuBLASLt in"),
         ((64, 200, 3), torch.float16, False, "a width of 256 is above 128"),
         ((64,) * 41, torch.float16, False, "40 layers of width 64 do not fit"),
+        ((20,) * 71, torch.float16, False, "70 layers of width 32 do not fit"),
+        ((16, 16), torch.bfloat16, False, "at most 128, in 16 bits and without biases"),
     ):
         net = make_net(widths, dtype, "cuda", bias=bias)
         inputs, targets = make_data(net, 40)
@@ -845,7 +863,7 @@ def test_weights_are_as_exact_as_pytorchs_float16(loss: str, batch: int) -> None
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("width", [16, 32, 64, 128, 256])
 def test_steps_are_deterministic(batch: int, width: int) -> None:
     results = []
     for _ in range(2):
@@ -859,7 +877,10 @@ def test_steps_are_deterministic(batch: int, width: int) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("batch", "width"), [(1024, 64), (8192, 64), (20_000, 128), (1024, 256)])
+@pytest.mark.parametrize(
+    ("batch", "width"),
+    [(20_000, 16), (20_000, 32), (1024, 64), (8192, 64), (20_000, 128), (1024, 256)],
+)
 def test_a_thousand_repeats_are_one(batch: int, width: int) -> None:
     net = make_net((width,) * 5, torch.float16, "cuda")
     inputs, targets = make_data(net, batch)
@@ -876,7 +897,10 @@ def test_a_thousand_repeats_are_one(batch: int, width: int) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("batch", "width"), [(256, 64), (8192, 64), (8192, 128), (256, 256)])
+@pytest.mark.parametrize(
+    ("batch", "width"),
+    [(256, 16), (8192, 32), (256, 64), (8192, 64), (8192, 128), (256, 256)],
+)
 def test_a_graph_of_steps_goes_on_with_the_next_batches(batch: int, width: int) -> None:
     states = []
     for captured in (False, True):
@@ -1028,7 +1052,7 @@ def test_a_state_is_gone_on_from(device: torch.device) -> None:
         ({"counters": torch.zeros(3)}, r"got counters \(3,\) torch.float32"),
         ({"rates": torch.tensor([-1.0, 1.0])}, "state's lr must be .* got -1.0"),
         ({"rates": torch.tensor([1.0, math.inf])}, "state's loss scale must be .* got inf"),
-        ({"weights": torch.zeros(1, 64, 64, dtype=torch.complex64)}, "torch.complex64$"),
+        ({"weights": torch.zeros(1, 32, 32, dtype=torch.complex64)}, "torch.complex64$"),
         ({"losses": None}, "losses NoneType"),
     ],
 )
@@ -1134,7 +1158,7 @@ def test_weights_that_stay_keep_their_32_bits(device: torch.device) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("batch", [256, 8192])
-@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("width", [16, 32, 64, 128, 256])
 def test_replays_take_over_changes(batch: int, width: int) -> None:
     net = make_net((width, width, width), torch.bfloat16, "cuda")
     trainer = make_trainer(net, *make_data(net, 2 * batch), batch)

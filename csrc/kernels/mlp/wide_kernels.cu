@@ -502,7 +502,7 @@ void launch_loss(const MlpNet& net, const MlpData& data, const MlpScaling& scali
 void launch_bias_gradients(const MlpNet& net, ElementType stored, const void* deltas,
                            std::int64_t rows, int last_columns, void* gradients,
                            cudaStream_t stream) {
-  const dim3 blocks(static_cast<unsigned>(net.width / kBiasColumns),
+  const dim3 blocks(static_cast<unsigned>((net.width + kBiasColumns - 1) / kBiasColumns),
                     static_cast<unsigned>(net.layers));
   for_types(net.type, stored, [&](auto number, auto kept) {
     using T = decltype(number);

@@ -435,11 +435,11 @@ Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf
   check_aligned(op, "weights", weights);
   TORCH_CHECK(type == at::kHalf || type == at::kBFloat16 || type == at::kFloat, op,
               ": dtype must be float16, bfloat16 or float32 on a GPU, got ", type);
-  TORCH_CHECK(
-      net.width % 64 == 0 && net.width <= 65'536 && net.layers <= 1024, op,
-      ": weights must be of a width that is a multiple of 64, padded with zeros, and at most "
-      "65536, and of 1024 layers at most on a GPU, got ",
-      net.layers, " of width ", net.width);
+  const bool has_kernels = net.width == 16 || net.width == 32 || net.width % 64 == 0;
+  TORCH_CHECK(has_kernels && net.width <= 65'536 && net.layers <= 1024, op,
+              ": weights must be of width 16, 32 or a multiple of 64, padded with zeros, and at "
+              "most 65536, and of 1024 layers at most on a GPU, got ",
+              net.layers, " of width ", net.width);
   const MlpNet sizes{element_type_of(weights),
                      net.tanh ? MlpActivation::kTanh : MlpActivation::kRelu,
                      static_cast<int>(net.width),

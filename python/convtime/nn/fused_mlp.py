@@ -14,7 +14,8 @@ from convtime.nn.require import require, require_member
 
 _ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_PADDING = 64  # padded widths are multiples of this
+# Padded widths on a GPU: one of these, or a multiple of the last.
+_PADDED_WIDTHS = (16, 32, 64)
 
 
 class FusedMLP(torch.nn.Module):
@@ -36,9 +37,9 @@ class FusedMLP(torch.nn.Module):
 
     Attributes:
         weights: Shape (layers, width, width): each layer's matrix, with one row per output, padded
-            with zeros to a multiple of 64. With biases, shape (layers, width + 1, width): the last
-            row is the layer's bias. Outputs do not depend on finite values in the padding, so all
-            of the tensor may be written. Initialized as in torch.nn.Linear.
+            with zeros to 16, 32 or a multiple of 64. With biases, shape (layers, width + 1, width):
+            the last row is the layer's bias. Outputs do not depend on finite values in the padding,
+            so all of the tensor may be written. Initialized as in torch.nn.Linear.
 
     Raises:
         InputError: widths, activation or dtype are invalid.
@@ -67,7 +68,7 @@ class FusedMLP(torch.nn.Module):
         self.widths = widths
         self.activation = activation
         self.bias = bias
-        padded = -(-max(widths) // _PADDING) * _PADDING
+        padded = _pad(max(widths))
         sizes = (len(widths) - 1, padded + int(bias), padded)
         self.weights = torch.nn.Parameter(torch.zeros(sizes, dtype=dtype, device=device))
         # The op ignores the padding of inputs and outputs, but not that of hidden layers.
@@ -201,6 +202,12 @@ class FusedMLP(torch.nn.Module):
             [weights[i, :outputs, :inputs], *([weights[i, -1, :outputs]] if self.bias else [])]
             for i, (outputs, inputs) in enumerate(sizes)
         ]
+
+
+def _pad(width: int) -> int:
+    """Return the least padded width that holds this width."""
+    last = _PADDED_WIDTHS[-1]
+    return next((padded for padded in _PADDED_WIDTHS if width <= padded), -(-width // last) * last)
 
 
 def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], tuple[int, ...], str]:
