@@ -56,6 +56,14 @@ __device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
   const std::int64_t first_row = tile_row + row;
   const int last = step.layers - 1;
 
+  const auto load_targets = [&] {
+    return load_pairs<T, W>(step, static_cast<const T*>(batch.targets), first_row);
+  };
+  constexpr bool kEarly = W < 128;  // loads then overlap with the layers, but take registers
+  Pairs<W> targets;
+  if (kEarly && (step.objective == Objective::kMse || step.objective == Objective::kGradient)) {
+    targets = load_targets();
+  }
   Rows<W> rows = load_rows<T, W>(shared.inputs, row);
   float loss = 0;
   for (int layer = 0; layer <= last; ++layer) {
@@ -63,7 +71,8 @@ __device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
     if (layer < last) {
       activate(sums, step.activation);
     } else {
-      loss = differentiate(sums, step, batch, first_row, scale);
+      loss = differentiate(sums, step, batch, first_row, scale,
+                           [&] { return kEarly ? targets : load_targets(); });
     }
     rows = round_rows<T>(sums);
     if (layer < last && step.objective != Objective::kNone) {

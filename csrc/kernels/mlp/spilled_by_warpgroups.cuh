@@ -75,15 +75,15 @@ struct Warpgroups {
   __device__ void copy_rows_of(const T* from, int columns, bool in_vectors, std::int64_t from_row,
                                std::int64_t end_row, int count, unsigned char* to) const {
     T* const target = reinterpret_cast<T*>(to);
-    if (columns == kWidth && in_vectors) {
+    if (columns % 8 == 0 && in_vectors) {
       constexpr int kChunks = kWidth / 8;
       const int chunk = static_cast<int>(threadIdx.x % kChunks);
 #pragma unroll 2
       for (int row = static_cast<int>(threadIdx.x / kChunks); row < count;
            row += kThreads / kChunks) {
         T* const place = target + Places::offset(row, chunk);
-        if (from_row + row < end_row) {
-          copy_async(place, from + (from_row + row) * kWidth + 8 * chunk);
+        if (from_row + row < end_row && 8 * chunk < columns) {
+          copy_async(place, from + (from_row + row) * columns + 8 * chunk);
         } else {
           *reinterpret_cast<uint4*>(place) = uint4{};
         }

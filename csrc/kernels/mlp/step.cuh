@@ -109,17 +109,18 @@ __device__ void announce(const Step<T>& step, const Progress& progress) {
   }
 }
 
-/// Copy rows of W columns from an array that ends before `end_row`; rows beyond it are zero.
+/// Copy rows of a multiple of eight columns from an array that ends before `end_row`; rows and
+/// columns beyond them are zero.
 template <typename T, int W>
-__device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64_t end_row,
-                               int count, T* to) {
+__device__ void copy_chunks(const T* from, int columns, std::int64_t first_row,
+                            std::int64_t end_row, int count, T* to) {
   constexpr int kRows = kThreads / (W / 8);  // at a time: a multiple of 8, so that the swizzle
                                              // stays the same
   const int first = static_cast<int>(threadIdx.x / (W / 8));
   const int chunk = static_cast<int>(threadIdx.x % (W / 8));
-  const T* source = from + (first_row + first) * W + 8 * chunk;
+  const T* source = from + (first_row + first) * columns + 8 * chunk;
   T* target = to + tile_offset<W>(first, chunk);
-  const std::int64_t left = end_row - first_row;
+  const std::int64_t left = 8 * chunk < columns ? end_row - first_row : 0;
 #pragma unroll 4
   for (int row = first; row < count; row += kRows) {
     if (row < left) {
@@ -127,17 +128,23 @@ __device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64
     } else {
       *reinterpret_cast<uint4*>(target) = uint4{};
     }
-    source += kRows * W;
+    source += kRows * columns;
     target += kRows * W;
   }
 }
 
-/// Copy rows of `columns` columns; columns beyond them are zero, too.
+template <typename T, int W>
+__device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64_t end_row,
+                               int count, T* to) {
+  copy_chunks<T, W>(from, W, first_row, end_row, count, to);
+}
+
+/// Copy rows of any number of columns.
 template <typename T, int W>
 __device__ void copy_rows(const T* from, int columns, bool in_vectors, std::int64_t first_row,
                           std::int64_t end_row, int count, T* to) {
-  if (columns == W && in_vectors) {
-    copy_full_rows<T, W>(from, first_row, end_row, count, to);
+  if (columns % 8 == 0 && in_vectors) {
+    copy_chunks<T, W>(from, columns, first_row, end_row, count, to);
     return;
   }
   const int column = static_cast<int>(threadIdx.x % W);
