@@ -154,8 +154,63 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Elements of a tile of a matrix, and threads for them.
-constexpr unsigned kTileElements = 1024;
+// --- Transposition: matrices of rows × columns, one for each image. The result, like z, has a row
+// for each column, which is a channel.
+
+/// Groups of 16 bytes that the threads of a warp have next to each other: they read lines of 128
+/// bytes, and write lines of 64 bytes.
+constexpr unsigned kColumnGroups = 8;
+constexpr unsigned kRowGroups = 4;
+
+/// A thread transposes a square of as many rows and columns as 16 bytes have elements, of which
+/// both sides of the matrix are multiples, in its registers. Pointers are aligned.
+template <Activation kActivation, typename T>
+__global__ void __launch_bounds__(kThreads)
+    transposing_squares_kernel(Arguments<T> a, const T* from, unsigned images, unsigned rows,
+                               unsigned columns, unsigned row_tiles, unsigned column_tiles) {
+  constexpr unsigned kPack = kLanes<T>;
+  const unsigned tile = (blockIdx.x * kThreads + threadIdx.x) / 32;
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned rest = tile / row_tiles;
+  const unsigned row = (tile % row_tiles * kRowGroups + lane / kColumnGroups) * kPack;
+  const unsigned column = (rest % column_tiles * kColumnGroups + lane % kColumnGroups) * kPack;
+  if (row >= rows || column >= columns || rest / column_tiles >= images) {
+    return;
+  }
+  const std::size_t image = std::size_t{rest / column_tiles} * rows * columns;
+  const T* const square = from + image + std::size_t{row} * columns + column;
+  const std::size_t to = image + std::size_t{column} * rows + row;
+  Vector<T> old[kPack];
+  Vector<T> addend[kPack] = {};
+  Vector<T> bias{};
+#pragma unroll
+  for (unsigned i = 0; i < kPack; ++i) {
+    old[i] = load(reinterpret_cast<const Vector<T>*>(square + std::size_t{i} * columns));
+  }
+  if (a.z != nullptr) {
+#pragma unroll
+    for (unsigned j = 0; j < kPack; ++j) {
+      addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
+    }
+  }
+  if (a.b != nullptr) {
+    bias = load(reinterpret_cast<const Vector<T>*>(a.b + column));
+  }
+#pragma unroll
+  for (unsigned j = 0; j < kPack; ++j) {
+    Vector<T> result;
+#pragma unroll
+    for (unsigned i = 0; i < kPack; ++i) {
+      result.lane[i] = finish<kActivation>(a, old[i].lane[j], addend[j].lane[i], bias.lane[j]);
+    }
+    store(reinterpret_cast<Vector<T>*>(a.y + to + std::size_t{j} * rows), result);
+  }
+}
+
+/// Elements of a tile of a matrix, and threads for them: a thread has 16 of 32 bits, and loads all
+/// of them at once.
+template <typename T>
+constexpr unsigned kTileElements = 16384 / sizeof(T);
 constexpr unsigned kTileThreads = 256;
 
 /// The shape of a tile: its product is kTileElements.
@@ -166,31 +221,32 @@ struct TileShape {
   __host__ __device__ unsigned columns() const { return 1U << log_columns; }
 };
 
-/// Return the shape whose sides are 32, unless the matrix is narrower on one side.
-TileShape tile_shape(std::int64_t rows, std::int64_t columns) {
-  constexpr int kLogElements = std::countr_zero(kTileElements);
-  const auto narrow = [](std::int64_t side) {
-    return std::min(kLogElements / 2, static_cast<int>(std::bit_width(std::uint64_t(side - 1))));
+/// Return a shape whose sides are about equal, unless the matrix is narrower on one side.
+TileShape tile_shape(unsigned elements, std::int64_t rows, std::int64_t columns) {
+  const int log_elements = std::countr_zero(elements);
+  const auto log_side = [&](std::int64_t side) {
+    return std::min(log_elements / 2, static_cast<int>(std::bit_width(std::uint64_t(side - 1))));
   };
-  const int log_rows = columns < 32 ? kLogElements - narrow(columns) : narrow(rows);
-  return {static_cast<unsigned>(log_rows), static_cast<unsigned>(kLogElements - log_rows)};
+  const bool is_narrow = log_side(columns) < log_elements / 2;
+  const int log_rows = is_narrow ? log_elements - log_side(columns) : log_side(rows);
+  return {static_cast<unsigned>(log_rows), static_cast<unsigned>(log_elements - log_rows)};
 }
 
-/// Transpose matrices of rows × columns, and compute. The result, like z, has a row for each
-/// column, which is a channel. In shared memory, a column of padding lets the threads of a warp
-/// that read a column of elements use different banks.
+/// Transpose any matrices. In shared memory, a column of padding lets the threads of a warp that
+/// read a column of elements use different banks.
 template <Activation kActivation, typename T>
 __global__ void __launch_bounds__(kTileThreads)
-    transposing_kernel(Arguments<T> a, const T* from, TileShape shape, unsigned rows,
-                       unsigned columns, unsigned row_tiles, unsigned column_tiles) {
-  __shared__ T tile[2 * kTileElements];
+    transposing_tiles_kernel(Arguments<T> a, const T* from, TileShape shape, unsigned rows,
+                             unsigned columns, unsigned row_tiles, unsigned column_tiles) {
+  constexpr unsigned kElements = kTileElements<T>;
+  __shared__ T tile[2 * kElements];
   const unsigned pitch = shape.columns() + 1;
   const unsigned first_column = blockIdx.x % column_tiles * shape.columns();
   const unsigned rest = blockIdx.x / column_tiles;
   const unsigned first_row = rest % row_tiles * shape.rows();
   const std::size_t image = std::size_t{rest / row_tiles} * rows * columns;
 #pragma unroll
-  for (unsigned i = threadIdx.x; i < kTileElements; i += kTileThreads) {
+  for (unsigned i = threadIdx.x; i < kElements; i += kTileThreads) {
     const unsigned in_row = i >> shape.log_columns;
     const unsigned in_column = i & (shape.columns() - 1);
     const unsigned row = first_row + in_row;
@@ -201,7 +257,7 @@ __global__ void __launch_bounds__(kTileThreads)
   }
   __syncthreads();
 #pragma unroll
-  for (unsigned i = threadIdx.x; i < kTileElements; i += kTileThreads) {
+  for (unsigned i = threadIdx.x; i < kElements; i += kTileThreads) {
     const unsigned in_row = i & (shape.rows() - 1);
     const unsigned in_column = i >> shape.log_rows;
     const unsigned row = first_row + in_row;
@@ -215,20 +271,39 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
+/// Return whether transposing_squares_kernel takes such matrices, and has work for at least a
+/// quarter of its threads.
+template <typename T>
+bool has_squares(const Arguments<T>& a, const void* from, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kPack = kLanes<T>;
+  return rows % kPack == 0 && columns % kPack == 0 && 2 * rows >= kRowGroups * kPack &&
+         2 * columns >= kColumnGroups * kPack && is_aligned(from) && is_aligned(a.y) &&
+         is_aligned(a.z) && is_aligned(a.b);
+}
+
 template <Activation kActivation, typename T>
 void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t images,
                         std::int64_t rows, std::int64_t columns, cudaStream_t stream) {
-  const TileShape shape = tile_shape(rows, columns);
   const auto tiles = [](std::int64_t count, std::int64_t side) {
-    return (count + side - 1) / side;
+    return static_cast<unsigned>((count + side - 1) / side);
   };
-  const std::int64_t row_tiles = tiles(rows, shape.rows());
-  const std::int64_t column_tiles = tiles(columns, shape.columns());
-  const std::int64_t blocks = images * row_tiles * column_tiles;
-  transposing_kernel<kActivation, T><<<static_cast<unsigned>(blocks), kTileThreads, 0, stream>>>(
-      a, static_cast<const T*>(from), shape, static_cast<unsigned>(rows),
-      static_cast<unsigned>(columns), static_cast<unsigned>(row_tiles),
-      static_cast<unsigned>(column_tiles));
+  const auto* const source = static_cast<const T*>(from);
+  const auto height = static_cast<unsigned>(rows);
+  const auto width = static_cast<unsigned>(columns);
+  if (has_squares(a, from, rows, columns)) {
+    const unsigned row_tiles = tiles(rows, kRowGroups * kLanes<T>);
+    const unsigned column_tiles = tiles(columns, kColumnGroups * kLanes<T>);
+    const unsigned blocks = tiles(images * row_tiles * column_tiles, kThreads / 32);
+    transposing_squares_kernel<kActivation, T><<<blocks, kThreads, 0, stream>>>(
+        a, source, static_cast<unsigned>(images), height, width, row_tiles, column_tiles);
+    return;
+  }
+  const TileShape shape = tile_shape(kTileElements<T>, rows, columns);
+  const unsigned row_tiles = tiles(rows, shape.rows());
+  const unsigned column_tiles = tiles(columns, shape.columns());
+  const auto blocks = static_cast<unsigned>(images * row_tiles * column_tiles);
+  transposing_tiles_kernel<kActivation, T><<<blocks, kTileThreads, 0, stream>>>(
+      a, source, shape, height, width, row_tiles, column_tiles);
 }
 
 /// Call function(Index()) for the type of indices of so many elements: division is faster in 32
