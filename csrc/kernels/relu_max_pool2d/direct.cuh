@@ -22,7 +22,7 @@ struct Packs {
 
 /// A thread's pack.
 struct PackPosition {
-  std::int64_t plane;
+  int plane;
   int row;
   int column;
   int channel;

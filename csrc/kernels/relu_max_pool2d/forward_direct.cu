@@ -43,56 +43,79 @@ struct Strips {
   int shift;        // of the windows of two such outputs, in elements
 };
 
-/// Loads one row of windows with W columns, or of any number if W is zero.
+/// Loads one row of windows with W columns, or of any number if W is zero. Channels are last, or
+/// dilation is any.
 template <int W, typename T, int N>
 class Row {
  public:
-  /// Offsets are in bytes: the compiler then adds them to addresses in fewer instructions.
-  using Bytes = std::int64_t;
-
   __device__ Row(const Windows& w, int channels, int left, Range columns)
       : columns_(columns),
-        first_(Bytes{left} * channels * kBytes),
-        step_(Bytes{w.dilation.divisor()} * channels * kBytes) {
+        first_(static_cast<unsigned>(left) * channels),
+        step_(static_cast<unsigned>(w.dilation.divisor()) * channels) {
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      offsets_[j] = first_ + position(j) * step_;
+      offsets_[j] = bytes(position(j));
     }
   }
   /// A position outside the input is clamped to the window's nearest one inside: a repeated element
   /// does not change a maximum.
   __device__ int position(int j) const { return max(columns_.first, min(j, columns_.end - 1)); }
   __device__ Pack<T, N> at(const Pack<T, N>* row, int j) const {
-    const Bytes offset = W > 0 ? offsets_[j] : first_ + j * step_;
+    const std::int64_t offset = W > 0 ? offsets_[j] : bytes(j);
     return load(reinterpret_cast<const Pack<T, N>*>(reinterpret_cast<const char*>(row) + offset));
   }
 
  private:
-  static constexpr Bytes kBytes = sizeof(Pack<T, N>);
+  /// Return an element's offset in bytes: the compiler then adds it to addresses in fewer
+  /// instructions. Unsigned numbers may wrap on the way.
+  __device__ std::int64_t bytes(int j) const {
+    const auto offset = static_cast<int>(first_ + j * step_);
+    return std::int64_t{offset} * static_cast<int>(sizeof(Pack<T, N>));
+  }
+
   Range columns_;
-  Bytes first_;
-  Bytes step_;
-  Bytes offsets_[std::max(W, 1)];
+  unsigned first_;
+  unsigned step_;
+  std::int64_t offsets_[std::max(W, 1)];
+};
+
+/// The same if the elements of a row are adjacent: loads then differ in a constant offset.
+template <int W, typename T>
+class AdjacentRow {
+ public:
+  __device__ AdjacentRow(const Windows&, int, int left, Range columns)
+      : columns_(columns), left_(left) {}
+  __device__ int position(int j) const { return j; }
+  /// Zero outside the input: it does not change the maximum of a ReLU.
+  __device__ Pack<T, 1> at(const Pack<T, 1>* row, int j) const {
+    const bool is_inside = columns_.first <= j && j < columns_.end;
+    return is_inside ? load(row + left_ + j) : Pack<T, 1>{T(0)};
+  }
+
+ private:
+  Range columns_;
+  int left_;
 };
 
 /// Compare the elements of R windows, of which the first is at (top, left) and the others are
 /// `shift` elements below each other, by rows. `rows` are those of all windows, counted from the
 /// first one's.
-template <int W, int R, typename T, int N, typename Best>
+template <int W, int R, bool kAdjacent, typename T, int N, typename Best>
 __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const Windows& w,
                              int channels, int top, int left, Range rows, Range columns, int shift,
                              Best (&best)[R]) {
-  const Row<W, T, N> in_row(w, channels, left, columns);
+  const std::conditional_t<kAdjacent, AdjacentRow<W, T>, Row<W, T, N>> in_row(w, channels, left,
+                                                                              columns);
   const auto row_of = [&](int i) {
     const int row = top + i * h.dilation.divisor();
-    return source + std::int64_t{row} * w.input * channels;
+    return source + row * (w.input * channels);
   };
   // The largest of a row challenges the best of each window that has this row.
   const auto challenge_all = [&](const Best& of_row, int i) {
 #pragma unroll
     for (int k = 0; k < R; ++k) {
       const int element = i - k * shift;
-      if (static_cast<unsigned>(element) < static_cast<unsigned>(h.kernel)) {
+      if (R == 1 || static_cast<unsigned>(element) < static_cast<unsigned>(h.kernel)) {
         best[k].challenge(of_row, element * w.kernel);
       }
     }
@@ -138,8 +161,8 @@ __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const W
 }
 
 /// A thread computes a strip of R packs of outputs. Windows have W columns, or any number if W is
-/// zero.
-template <typename T, int N, int W, int R, bool kWinners, typename Winner>
+/// zero, whose elements are adjacent if kAdjacent.
+template <typename T, int N, int W, int R, bool kAdjacent, bool kWinners, typename Winner>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const Pack<T, N>* input, Pack<T, N>* output, Pack<Winner, N>* winners,
                    const Packs packs, const Windows h, const Windows w, const Strips strips) {
@@ -149,11 +172,16 @@ __global__ void __launch_bounds__(kThreads)
   }
   using Best = std::conditional_t<kWinners, Leader<T, N>, Maximum<T, N>>;
   const PackPosition at = position_of(packs, index);
-  const int channels = packs.channels.divisor();
-  const Pack<T, N>* const source =
-      input + at.plane * (std::int64_t{h.input} * w.input * channels) + at.channel;
-  int phase = at.row;
-  const int first_output = strips.phases.split(phase) * R * strips.phases.divisor() + phase;
+  const int channels = kAdjacent ? 1 : packs.channels.divisor();
+  // Offsets in a plane fit in 32 bits.
+  const Pack<T, N>* source =
+      input + std::int64_t{at.plane} * (h.input * w.input * channels) + at.channel;
+  asm("" : "+l"(source));  // an address, and not an index that each load makes an address of
+  int first_output = at.row;
+  if constexpr (R > 1) {
+    int phase = at.row;
+    first_output = strips.phases.split(phase) * R * strips.phases.divisor() + phase;
+  }
   const int top = h.start(first_output);
   const int left = w.start(at.column);
   Range rows = h.elements(top, h.kernel + (R - 1) * strips.shift);
@@ -167,13 +195,15 @@ __global__ void __launch_bounds__(kThreads)
     // The maximum of zeros is the ReLU.
     best[k] = Best(is_empty ? -INFINITY : 0.0f, first * w.kernel + columns.first);
   }
-  pool_windows<W, R>(source, h, w, channels, top, left, rows, columns, strips.shift, best);
+  pool_windows<W, R, kAdjacent>(source, h, w, channels, top, left, rows, columns, strips.shift,
+                                best);
+  const std::int64_t plane = std::int64_t{at.plane} * (h.output * w.output * channels);
   int row = first_output;
 #pragma unroll
   for (int k = 0; k < R; ++k) {
     if (row < h.output) {
       const std::int64_t offset =
-          ((at.plane * h.output + row) * w.output + at.column) * channels + at.channel;
+          R == 1 ? index : plane + ((row * w.output + at.column) * channels + at.channel);
       store(output + offset, best[k].values());
       if constexpr (kWinners) {
         store(winners + offset, best[k].template winners<Winner>());
@@ -183,7 +213,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T, int N, int W, int R, bool kWinners, typename Winner>
+template <typename T, int N, int W, int R, bool kAdjacent, bool kWinners, typename Winner>
 void launch(const T* input, T* output, Winner* winners, const PoolGeometry& g,
             cudaStream_t stream) {
   const std::int64_t channels = g.channels_last ? g.channels / N : 1;
@@ -193,11 +223,12 @@ void launch(const T* input, T* output, Winner* winners, const PoolGeometry& g,
   const auto launch_packs = [&](const Packs& packs, std::int64_t first_plane) {
     const std::int64_t first = first_plane * g.h.input * g.w.input * channels;
     const std::int64_t first_output = first_plane * g.h.output * g.w.output * channels;
-    forward_kernel<T, N, W, R, kWinners, Winner><<<blocks_for(packs), kThreads, 0, stream>>>(
-        reinterpret_cast<const Pack<T, N>*>(input) + first,
-        reinterpret_cast<Pack<T, N>*>(output) + first_output,
-        kWinners ? reinterpret_cast<Pack<Winner, N>*>(winners) + first_output : nullptr, packs, h,
-        Windows(g.w), Strips{Division(phases), shift});
+    forward_kernel<T, N, W, R, kAdjacent, kWinners, Winner>
+        <<<blocks_for(packs), kThreads, 0, stream>>>(
+            reinterpret_cast<const Pack<T, N>*>(input) + first,
+            reinterpret_cast<Pack<T, N>*>(output) + first_output,
+            kWinners ? reinterpret_cast<Pack<Winner, N>*>(winners) + first_output : nullptr, packs,
+            h, Windows(g.w), Strips{Division(phases), shift});
   };
   for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, g.h.output, g.w.output,
             ceil_div(g.h.output, phases * R) * phases, launch_packs);
@@ -211,33 +242,38 @@ bool prefers_strips(const PoolGeometry& g, std::int64_t packs) {
          packs / kStrip >= kLeastStrips;
 }
 
-template <int N, int W, typename T>
+template <int N, int W, bool kAdjacent, typename T>
 void launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
             std::int64_t packs, cudaStream_t stream) {
   const bool has_strips = prefers_strips(g, packs);
   if (winners == nullptr) {
-    return has_strips ? launch<T, N, W, kStrip, false>(input, output, winners, g, stream)
-                      : launch<T, N, W, 1, false>(input, output, winners, g, stream);
+    return has_strips ? launch<T, N, W, kStrip, kAdjacent, false>(input, output, winners, g, stream)
+                      : launch<T, N, W, 1, kAdjacent, false>(input, output, winners, g, stream);
   }
   if constexpr (N == 1) {  // more would need too many registers
     if (has_strips) {
-      return launch<T, N, W, kStrip, true>(input, output, winners, g, stream);
+      return launch<T, N, W, kStrip, kAdjacent, true>(input, output, winners, g, stream);
     }
   }
-  launch<T, N, W, 1, true>(input, output, winners, g, stream);
+  launch<T, N, W, 1, kAdjacent, true>(input, output, winners, g, stream);
 }
 
 template <typename T>
 void launch(const T* input, T* output, void* winners, const PoolGeometry& g, cudaStream_t stream) {
   if (!winners_are_bytes(window_size(g)) && winners != nullptr) {
-    launch<T, 1, 0, 1, true>(input, output, static_cast<std::uint32_t*>(winners), g, stream);
+    launch<T, 1, 0, 1, false, true>(input, output, static_cast<std::uint32_t*>(winners), g, stream);
     return;
   }
   const std::int64_t outputs = g.batch * g.channels * g.h.output * g.w.output;
   auto* const bytes = static_cast<std::uint8_t*>(winners);
   with_pack_size<T>(g, outputs, kLeastPacks, input, output, winners, [&](auto size) {
     with_columns<kMaxColumns>(g.w.kernel, [&](auto width) {
-      launch<size(), width()>(input, output, bytes, g, outputs / size(), stream);
+      if constexpr (size() == 1) {
+        if (!g.channels_last && g.w.dilation == 1) {
+          return launch<1, width(), true>(input, output, bytes, g, outputs, stream);
+        }
+      }
+      launch<size(), width(), false>(input, output, bytes, g, outputs / size(), stream);
     });
   });
 }
