@@ -1,11 +1,13 @@
 """`convtime upgrade`: two interpreters on one device, layer by layer."""
 
 import dataclasses
+import hashlib
 import json
 import re
 import stat
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,9 @@ from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
+from convtime.upgrading.probe import wait_until_quiet
 from convtime.upgrading.result import LayerChange, Upgrade
+from convtime.upgrading.workers import Side
 
 PYTHON = sys.executable
 FACTS = PassFacts(
@@ -481,3 +485,42 @@ def test_convolutions_in_one_line_are_compared_without_a_step(folder, capsys):
     first = found[f"{lines[0]} forward"]
     assert (first.before.dtype, first.before.layout) == ("float64", "channels_last")
     assert first.before.error < 1e-14
+
+
+def test_a_process_waits_until_its_threads_give_up_their_cpus() -> None:
+    busy = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"a", b"b", 50_000))
+    busy.start()
+    wait_until_quiet()
+    assert not busy.is_alive()
+
+
+def test_processes_keep_the_pages_of_freed_memory(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """\
+            import ctypes, json, resource, sys
+            c = ctypes.CDLL(None)
+            c.malloc.restype = ctypes.c_void_p
+            c.free.argtypes = [ctypes.c_void_p]
+            c.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+            def use():
+                blocks = [c.malloc(1 << 20) for _ in range(4)]
+                for block in blocks:
+                    c.memset(block, 1, 1 << 20)
+                for block in blocks:
+                    c.free(block)
+            for line in sys.stdin:
+                use()
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                for _ in range(20):
+                    use()
+                used = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+                print(json.dumps({"faults": used}), flush=True)
+            """
+        ),
+        encoding="utf-8",
+    )
+    with Side("old", sys.executable, [str(program)], {"do": "nothing"}) as side:
+        side.load()
+    assert side.environment["faults"] < 1024  # the pages of four blocks, used twenty times

@@ -7,6 +7,7 @@ from standard input with a line of JSON, until standard input closes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -16,10 +17,12 @@ import math
 import operator
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -280,7 +283,10 @@ class Probe:
             "build_plans": self._build_plans,
             "time": self._time,
         }
-        return answers[question.pop("do")](**question)
+        found = answers[question.pop("do")](**question)
+        if self.device.type == "cpu":
+            wait_until_quiet()
+        return found
 
     def environment(self) -> dict[str, Any]:
         """Return the versions, and the GPU if the device is one."""
@@ -487,6 +493,7 @@ class Probe:
         """
         self._synchronize()
         if self.device.type != "cuda":
+            call()  # the other process had the caches, and threads wake up
             start = time.perf_counter()
             for _ in range(calls):
                 call()
@@ -522,6 +529,28 @@ class Probe:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def wait_until_quiet() -> None:
+    """Wait until this process's other threads sleep, for half a second at most.
+
+    After work, threads of OpenMP wait for more without giving up their CPU: some milliseconds with
+    GCC's, 200 with LLVM's. The other interpreter's process needs it meanwhile.
+    """
+    deadline = time.perf_counter() + 0.5
+    while _another_thread_runs() and time.perf_counter() < deadline:
+        time.sleep(0.001)
+
+
+def _another_thread_runs() -> bool:
+    """Whether one does, by Linux; the clock of a process lags behind its threads by some ticks."""
+    own = str(threading.get_native_id())
+    for thread in Path("/proc/self/task").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended
+            state = thread.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+            if state == "R" and thread.name != own:
+                return True
+    return False
 
 
 def fill_parameters(module: torch.nn.Module) -> None:

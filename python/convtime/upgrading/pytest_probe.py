@@ -12,7 +12,6 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,11 +23,9 @@ class Turns:
         answered: whether it has answered the question that loads the tests.
     """
 
-    def __init__(
-        self, questions: IO[str], answers: IO[str], settings: Callable[[], dict[str, Any]]
-    ) -> None:
+    def __init__(self, questions: IO[str], answers: IO[str], probe: dict[str, Any]) -> None:
         self.answered = False
-        self._settings = settings
+        self._probe = probe
         self._questions = questions
         self._answers = answers
         self._failures: list[str] = []
@@ -54,7 +51,7 @@ class Turns:
             self._answer({"unusable": f"its tests cannot be collected ({self._failures[0]})"})
             return True
         items = {item.nodeid: item for item in session.items}
-        self._answer({"tests": [*items], **self._settings()})
+        self._answer({"tests": [*items], **self._probe["settings"]()})
         for line in self._questions:
             question = json.loads(line)
             self._answer(self._run(items[question["test"]], items.get(question["next"])))
@@ -65,6 +62,7 @@ class Turns:
 
         self._failures.clear()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        self._probe["wait_until_quiet"]()
         if self._failures:
             return {"unusable": self._failures[0]}
         document: dict[str, Any] = item.config.stash[_SESSION].document(item.nodeid)
@@ -97,7 +95,7 @@ def main() -> int:
             return 0
     import pytest
 
-    turns = Turns(questions, answers, probe["settings"])
+    turns = Turns(questions, answers, probe)
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder, "asked.json")
         asked.write_text(
