@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from convtime.conv.tuned.subjects import Subject
 
 SEED = 0
-PROBLEMS = 150
-ORACLES = 24
+PROBLEMS = 100
+ORACLES = 16
 FLIP_PROBLEMS = 12
-PROCESSES = 6
-REPLAYED = 24
+PROCESSES = 4
+REPLAYED = 16
 NETWORKS = ("ResNet-50", "MobileNetV2")
-STEPS = ((1, False), (32, False), (256, False), (32, True))  # batch, whether it is training
+STEPS = ((1, False), (256, False), (32, True))  # batch, whether it is training
 BUDGET = 1.2
 _ORACLE_SECONDS = 0.1  # per candidate
 _LONGEST_ORACLE_SECONDS = 3.0
@@ -281,7 +281,7 @@ def _measure_model(device: torch.device, network: str, batch: int, training: boo
     compared = convtime.compare(
         {"tuned": functools.partial(step, ours), "PyTorch": functools.partial(step, model)},
         check=None,
-        budget=4.0,
+        budget=2.5,
     )
     ratio = compared.ratio("PyTorch", "tuned")
     convtime.load_plans(None)
