@@ -17,7 +17,7 @@ namespace {
 
 using namespace mlp;
 
-constexpr std::array<int, 4> kTileRows = {128, 64, 32, 16};
+constexpr std::array<int, 4> kTileRows = {kMostTileRows, 64, 32, 16};
 // Sizes in between let several blocks share a multiprocessor's memory without waste.
 constexpr std::array<int, 6> kNarrowTileRows = {128, 96, 64, 48, 32, 16};
 constexpr int kMostTilesInCluster = 2;  // per block; with more, using all multiprocessors is faster

@@ -45,6 +45,11 @@ struct Shared {
   }
 };
 
+/// Whether a thread has registers for what the next layers or tile read, which then overlaps with
+/// computation.
+template <int W>
+constexpr bool kLoadsEarly = W < 128;
+
 // --- The two halves of a tile
 // -----------------------------------------------------------------------
 
@@ -59,9 +64,9 @@ __device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
   const auto load_targets = [&] {
     return load_pairs<T, W>(step, static_cast<const T*>(batch.targets), first_row);
   };
-  constexpr bool kEarly = W < 128;  // loads then overlap with the layers, but take registers
   Pairs<W> targets;
-  if (kEarly && (step.objective == Objective::kMse || step.objective == Objective::kGradient)) {
+  if (kLoadsEarly<W> &&
+      (step.objective == Objective::kMse || step.objective == Objective::kGradient)) {
     targets = load_targets();
   }
   Rows<W> rows = load_rows<T, W>(shared.inputs, row);
@@ -72,7 +77,7 @@ __device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
       activate(sums, step.activation);
     } else {
       loss = differentiate(sums, step, batch, first_row, scale,
-                           [&] { return kEarly ? targets : load_targets(); });
+                           [&] { return kLoadsEarly<W> ? targets : load_targets(); });
     }
     rows = round_rows<T>(sums);
     if (layer < last && step.objective != Objective::kNone) {
@@ -170,9 +175,15 @@ __global__ void __launch_bounds__(kThreads, kMostResident<W>)
     bool finite = true;
     const std::int64_t stride = std::int64_t{gridDim.x} * step.tile_rows;
     const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
+    const bool loads_next = kLoadsEarly<W> && keeps && NextInputs<T, W>::can_load(step);
+    NextInputs<T, W> next;
     std::int64_t tile_row = begin;
     do {  // runs at least once: a block beyond the end of the batch then has zero gradients
-      copy_inputs<T, W>(step, batch, tile_row, step.tile_rows, shared.inputs);
+      if (loads_next && tile_row != begin) {
+        next.store(step, shared.inputs);
+      } else {
+        copy_inputs<T, W>(step, batch, tile_row, step.tile_rows, shared.inputs);
+      }
       if (tile_row == begin) {
         prefetch(step, batch.targets, step.target_bytes, tile_row);
       }
@@ -186,6 +197,9 @@ __global__ void __launch_bounds__(kThreads, kMostResident<W>)
       }
       __syncthreads();
       if (keeps) {
+        if (loads_next && tile_row + stride < step.batch) {
+          next.load(step, batch, tile_row + stride);
+        }
         finite &= add_gradients<T, W>(step, shared, gradients, tile_row == begin);
         __syncthreads();
       }

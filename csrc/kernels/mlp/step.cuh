@@ -11,6 +11,7 @@ namespace convtime::mlp {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+constexpr int kMostTileRows = 128;  // of step_kernel
 
 /// Blocks of step_kernel that have enough registers on a multiprocessor. Products of narrow layers
 /// are short, so that more warps are needed to hide their latency.
@@ -161,6 +162,48 @@ __device__ void copy_inputs(const Step<T>& step, const Batch<T>& batch, std::int
                             int count, T* to) {
   copy_rows<T, W>(batch.inputs, step.inputs, step.vector_inputs, first_row, step.batch, count, to);
 }
+
+/// A thread's part of the inputs of the block's next tile, of at most kMostTileRows rows, which are
+/// on their way to its registers while this tile is computed.
+template <typename T, int W>
+class NextInputs {
+ public:
+  /// Return whether rows can be copied 16 bytes at a time.
+  static __device__ bool can_load(const Step<T>& step) {
+    return step.vector_inputs && step.inputs % 8 == 0;
+  }
+
+  __device__ void load(const Step<T>& step, const Batch<T>& batch, std::int64_t first_row) {
+    const int column = static_cast<int>(threadIdx.x % kChunks) * 8;
+    const std::int64_t left = column < step.inputs ? step.batch - first_row : 0;
+    const T* const from = batch.inputs + first_row * step.inputs + column;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int row = row_of(i);
+      chunk_[i] = row < step.tile_rows && row < left ? load_now(from + row * step.inputs) : uint4{};
+    }
+  }
+
+  __device__ void store(const Step<T>& step, T* to) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (row_of(i) < step.tile_rows) {
+        T* const place = to + tile_offset<W>(row_of(i), static_cast<int>(threadIdx.x % kChunks));
+        *reinterpret_cast<uint4*>(place) = chunk_[i];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kChunks = W / 8;
+  static constexpr int kRows = kThreads / kChunks;  // at a time
+  static constexpr int kCount = kMostTileRows / kRows;
+  static __device__ int row_of(int i) {
+    return static_cast<int>(threadIdx.x) / kChunks + i * kRows;
+  }
+
+  uint4 chunk_[kCount];
+};
 
 /// Prefetch the rows of a tile that are in the batch into L2.
 template <typename T>

@@ -101,6 +101,16 @@ __device__ inline void wait_for_committed() { __trap(); }
 
 #endif
 
+/// Start to load 16 bytes of device memory that no thread writes. The compiler does not move the
+/// load to where they are used.
+__device__ inline uint4 load_now(const void* address) {
+  uint4 words;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(address));
+  return words;
+}
+
 __device__ inline void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
