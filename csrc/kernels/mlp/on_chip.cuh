@@ -175,7 +175,9 @@ __global__ void __launch_bounds__(kThreads, kMostResident<W>)
     bool finite = true;
     const std::int64_t stride = std::int64_t{gridDim.x} * step.tile_rows;
     const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
-    const bool loads_next = kLoadsEarly<W> && keeps && NextInputs<T, W>::can_load(step);
+    // Where two blocks share a multiprocessor, one computes while the other one waits.
+    constexpr bool kLoadsNext = kLoadsEarly<W> && kMostResident<W> == 1;
+    const bool loads_next = kLoadsNext && keeps && NextInputs<T, W>::can_load(step);
     NextInputs<T, W> next;
     std::int64_t tile_row = begin;
     do {  // runs at least once: a block beyond the end of the batch then has zero gradients
