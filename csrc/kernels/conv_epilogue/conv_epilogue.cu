@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(kThreads)
 constexpr unsigned kColumnGroups = 8;
 constexpr unsigned kRowGroups = 4;
 
-/// A thread transposes a square of as many rows and columns as 16 bytes have elements, of which
-/// both sides of the matrix are multiples, in its registers. Pointers are aligned.
+/// A thread transposes a square in its registers, whose sides are 16 bytes long. The sides of the
+/// matrix are multiples of that. Pointers are aligned.
 template <Activation kActivation, typename T>
 __global__ void __launch_bounds__(kThreads)
     transposing_squares_kernel(Arguments<T> a, const T* from, unsigned images, unsigned rows,
@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Elements of a tile of a matrix, and threads for them: a thread has 16 of 32 bits, and loads all
-/// of them at once.
+/// Elements of a tile of a matrix, and threads for them. A thread loads all of its elements at
+/// once: 16 in 32 bits.
 template <typename T>
 constexpr unsigned kTileElements = 16384 / sizeof(T);
 constexpr unsigned kTileThreads = 256;

@@ -45,8 +45,7 @@ struct Shared {
   }
 };
 
-/// Whether a thread has registers for what the next layers or tile read, which then overlaps with
-/// computation.
+/// Whether a thread has registers to load data long before their use.
 template <int W>
 constexpr bool kLoadsEarly = W < 128;
 

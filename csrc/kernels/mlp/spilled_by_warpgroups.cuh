@@ -5,9 +5,8 @@
 #include "kernels/mlp/step.cuh"
 #include "kernels/mlp/warpgroups.cuh"
 
-// What spilled.cuh does, with the instructions of sm_90a. The two warpgroups of a block take 64
-// rows at a time; the operands of their products are read from shared memory by the tensor cores
-// themselves, and by none of the warps:
+// The step of spilled.cuh with the instructions of sm_90a. The two warpgroups of a block take 64
+// rows at a time. The tensor cores read the operands of a product from shared memory themselves:
 //
 //   1. Forward, each warpgroup takes every other 64 rows through the layer, without waiting for the
 //      other one. While it applies the activation, the other one computes.
@@ -16,14 +15,14 @@
 //      and computes the gradient of the inputs of 64 rows. The products for the next rows' weight
 //      gradients run while it applies the derivative to these.
 //
-// Activations go to device memory and back as they are in shared memory, by bulk copies.
+// Activations go to device memory and back in their layout in shared memory, by bulk copies.
 
 namespace convtime::mlp {
 
-/// 128 columns as two tiles of 64, whose rows are spread over the banks.
+/// 128 columns, in two tiles of 64 whose rows are spread over the banks.
 template <int kRows>
 struct TwoTiles {
-  static constexpr int kBytes = kRows * 128;  // of one of them
+  static constexpr int kBytes = kRows * 128;  // of a tile
   static __device__ int offset(int row, int chunk) {
     return chunk / 8 * (kRows * 64) + tile_offset<64>(row, chunk % 8);
   }
@@ -103,7 +102,7 @@ struct Warpgroups {
                        kWidth, kWidth, to);
   }
 
-  /// Let products see what was copied or written before, by any thread of the block.
+  /// Let products see all earlier copies and writes by the block's threads.
   __device__ void receive() const {
     wait_for_copies();
     publish_to_async();
@@ -227,7 +226,7 @@ struct Warpgroups {
     commit_products();
   }
 
-  // --- A lane's share of a warpgroup's 64 rows: that of Sums for the warp's 16 of them
+  // --- A lane's share of a warpgroup's 64 rows: the share of Sums, for 16 rows of each warp
 
   __device__ static int warp_row() {
     return static_cast<int>(threadIdx.x % kGroupThreads / 32) * kWarpRows;
@@ -296,7 +295,7 @@ struct Warpgroups {
     synchronize_group(group);
   }
 
-  /// Start to copy the batch's rows, and the first two layers' weights with the first tile of them.
+  /// Start to copy the batch's rows. The first two layers' weights arrive with their first tile.
   __device__ void fetch_rows() const {
     fetch_weights(0, forward_weights(0));
     if (step.layers > 1) {
@@ -309,7 +308,7 @@ struct Warpgroups {
     }
   }
 
-  /// Wait for a tile of them.
+  /// Wait for the tile that starts at `row`.
   __device__ void receive_rows(int row) const {
     wait_for_copies_before(rows / kTileRows - 1 - row / kTileRows);
     publish_to_async();
@@ -453,8 +452,8 @@ struct Warpgroups {
     }
   }
 
-  /// Start a tile's gradients of the warpgroup's rows with respect to the layer's inputs, and
-  /// return the warpgroup's rows of these inputs.
+  /// Start the gradients of the layer's inputs for the warpgroup's rows of a tile; return these
+  /// rows of the inputs.
   __device__ Pairs<kWidth> start_back(Sums<kWidth>& of_rows, int row, int index) const {
     start_rows<true>(of_rows, row + group * kRows, weights);
     return read_tile(index);

@@ -29,8 +29,7 @@ struct SpilledSizes {
   int state_rows = 512;
   int tile_rows = 128;
   int share_rows = 64;  // a block's rows are a multiple of this
-  // The state, a layer's weights, inputs of two tiles, a barrier for each of them, and one loss per
-  // warp.
+  // The state, a layer's weights, inputs of two tiles with a barrier each, and one loss per warp.
   std::size_t shared_bytes = std::size_t{2} * width * (state_rows + width + 2 * tile_rows) +
                              2 * sizeof(std::uint64_t) + kWarps * sizeof(float);
 };

@@ -130,7 +130,7 @@ __device__ inline void commit_copies_out() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/// Wait until shared memory has been read by all but the last kRunning of this thread's groups.
+/// Wait until this thread's groups, except the last kRunning, have read shared memory.
 template <int kRunning>
 __device__ void wait_until_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kRunning) : "memory");
