@@ -10,10 +10,9 @@
 //
 //   1. Forward, each warpgroup takes every other 64 rows through the layer, without waiting for the
 //      other one. While it applies the activation, the other one computes.
-//   2. Backward, 128 rows at a time, each warpgroup accumulates half of the layer's weight
-//   gradients,
-//      and computes the gradient of the inputs of 64 rows. The products for the next rows' weight
-//      gradients run while it applies the derivative to these.
+//   2. Backward, 128 rows at a time, each warpgroup accumulates half of the gradients of the
+//      layer's weights, and computes the gradient of the inputs of 64 rows. While it applies the
+//      derivative to these, the products run for the weight gradients of the next rows.
 //
 // Activations go to device memory and back in their layout in shared memory, by bulk copies.
 
