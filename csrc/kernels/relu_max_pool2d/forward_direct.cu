@@ -21,6 +21,8 @@ constexpr int kRowsAtOnce =
 /// forward passes of benchmarks/pool.py on an H200.
 constexpr int kStrip = 4;
 constexpr std::int64_t kLeastStrips = 1 << 15;
+/// Threads, if they have pairs of outputs.
+constexpr std::int64_t kLeastPairs = 1 << 15;
 /// Threads, if they have packs.
 constexpr std::int64_t kLeastPacks = 1 << 14;
 
@@ -48,6 +50,8 @@ struct Strips {
 template <int W, typename T, int N>
 class Row {
  public:
+  static constexpr int kColumns = W;
+
   __device__ Row(const Windows& w, int channels, int left, Range columns)
       : columns_(columns),
         first_(static_cast<unsigned>(left) * channels),
@@ -79,10 +83,21 @@ class Row {
   std::int64_t offsets_[std::max(W, 1)];
 };
 
-/// The same if the elements of a row are adjacent: loads then differ in a constant offset.
-template <int W, typename T>
+/// How the elements of a row are read: adjacent ones differ in a constant offset. Pairs are those
+/// of two windows beside each other, which are so many columns apart, and share all other columns.
+enum class Columns : std::int8_t { kAny, kAdjacent, kPairs1, kPairs2 };
+
+/// From a thread's first window to the one beside it; 0 if it has none.
+constexpr int apart(Columns columns) {
+  return columns == Columns::kPairs1 ? 1 : columns == Columns::kPairs2 ? 2 : 0;
+}
+
+/// The same for adjacent elements, of a window or two.
+template <int W, int kApart, typename T>
 class AdjacentRow {
  public:
+  static constexpr int kColumns = W + kApart;
+
   __device__ AdjacentRow(const Windows&, int, int left, Range columns)
       : columns_(columns), left_(left) {}
   __device__ int position(int j) const { return j; }
@@ -97,36 +112,60 @@ class AdjacentRow {
   int left_;
 };
 
+/// The best of a row of elements, for a window of W columns, or for two.
+template <int W, int C, typename InRow, typename Element, typename Best>
+__device__ void pool_row(const InRow& in_row, const Element& elements, int first_position,
+                         Best (&of_row)[C]) {
+  constexpr int kApart = InRow::kColumns - W;
+  Best shared(0.0f, first_position);
+#pragma unroll
+  for (int j = kApart; j < W; ++j) {
+    shared.challenge(elements[j], in_row.position(j));
+  }
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+    of_row[c] = shared;
+#pragma unroll
+    for (int j = 0; j < kApart; ++j) {
+      of_row[c].challenge(elements[c * W + j], in_row.position(c * W + j));
+    }
+  }
+}
+
 /// Compare the elements of R windows, of which the first is at (top, left) and the others are
 /// `shift` elements below each other, by rows. `rows` are those of all windows, counted from the
 /// first one's.
-template <int W, int R, bool kAdjacent, typename T, int N, typename Best>
+template <int W, int R, int C, Columns kColumns, typename T, int N, typename Best>
 __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const Windows& w,
                              int channels, int top, int left, Range rows, Range columns, int shift,
-                             Best (&best)[R]) {
-  const std::conditional_t<kAdjacent, AdjacentRow<W, T>, Row<W, T, N>> in_row(w, channels, left,
-                                                                              columns);
+                             Best (&best)[R][C]) {
+  using InRow = std::conditional_t<kColumns == Columns::kAny, Row<W, T, N>,
+                                   AdjacentRow<W, apart(kColumns), T>>;
+  const InRow in_row(w, channels, left, columns);
   const auto row_of = [&](int i) {
     const int row = top + i * h.dilation.divisor();
     return source + row * (w.input * channels);
   };
   // The largest of a row challenges the best of each window that has this row.
-  const auto challenge_all = [&](const Best& of_row, int i) {
+  const auto challenge_all = [&](const Best(&of_row)[C], int i) {
 #pragma unroll
     for (int k = 0; k < R; ++k) {
       const int element = i - k * shift;
       if (R == 1 || static_cast<unsigned>(element) < static_cast<unsigned>(h.kernel)) {
-        best[k].challenge(of_row, element * w.kernel);
+#pragma unroll
+        for (int c = 0; c < C; ++c) {
+          best[k][c].challenge(of_row[c], element * w.kernel);
+        }
       }
     }
   };
   if constexpr (W == 0) {
     for (int i = rows.first; i < rows.end; ++i) {
       const Pack<T, N>* const row = row_of(i);
-      Best of_row(0.0f, columns.first);
+      Best of_row[1] = {Best(0.0f, columns.first)};
 #pragma unroll 4
       for (int j = columns.first; j < columns.end; ++j) {
-        of_row.challenge(in_row.at(row, j), j);
+        of_row[0].challenge(in_row.at(row, j), j);
       }
       challenge_all(of_row, i);
     }
@@ -134,13 +173,13 @@ __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const W
     constexpr int kRows = kRowsAtOnce<T, N, W>;
 #pragma unroll 1
     for (int i = rows.first; i < rows.end; i += kRows) {
-      Pack<T, N> elements[kRows][W];
+      Pack<T, N> elements[kRows][InRow::kColumns];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (i + r < rows.end) {
           const Pack<T, N>* const row = row_of(i + r);
 #pragma unroll
-          for (int j = 0; j < W; ++j) {
+          for (int j = 0; j < InRow::kColumns; ++j) {
             elements[r][j] = in_row.at(row, j);
           }
         }
@@ -148,11 +187,8 @@ __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const W
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (i + r < rows.end) {
-          Best of_row(0.0f, columns.first);
-#pragma unroll
-          for (int j = 0; j < W; ++j) {
-            of_row.challenge(elements[r][j], in_row.position(j));
-          }
+          Best of_row[C];
+          pool_row<W>(in_row, elements[r], columns.first, of_row);
           challenge_all(of_row, i + r);
         }
       }
@@ -160,9 +196,9 @@ __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const W
   }
 }
 
-/// A thread computes a strip of R packs of outputs. Windows have W columns, or any number if W is
-/// zero, whose elements are adjacent if kAdjacent.
-template <typename T, int N, int W, int R, bool kAdjacent, bool kWinners, typename Winner>
+/// A thread computes a strip of R packs of outputs, or of R pairs of outputs. Windows have W
+/// columns, or any number if W is zero.
+template <typename T, int N, int W, int R, Columns kColumns, bool kWinners, typename Winner>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const Pack<T, N>* input, Pack<T, N>* output, Pack<Winner, N>* winners,
                    const Packs packs, const Windows h, const Windows w, const Strips strips) {
@@ -171,8 +207,9 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   using Best = std::conditional_t<kWinners, Leader<T, N>, Maximum<T, N>>;
+  constexpr int C = apart(kColumns) > 0 ? 2 : 1;
   const PackPosition at = position_of(packs, index);
-  const int channels = kAdjacent ? 1 : packs.channels.divisor();
+  const int channels = kColumns == Columns::kAny ? packs.channels.divisor() : 1;
   // Offsets in a plane fit in 32 bits.
   const Pack<T, N>* source =
       input + std::int64_t{at.plane} * (h.input * w.input * channels) + at.channel;
@@ -182,38 +219,46 @@ __global__ void __launch_bounds__(kThreads)
     int phase = at.row;
     first_output = strips.phases.split(phase) * R * strips.phases.divisor() + phase;
   }
+  const int first_column = at.column * C;
   const int top = h.start(first_output);
-  const int left = w.start(at.column);
+  const int left = w.start(first_column);
   Range rows = h.elements(top, h.kernel + (R - 1) * strips.shift);
-  const Range columns = w.elements(left);
+  const Range columns = w.elements(left, w.kernel + apart(kColumns));
   rows.end = columns.size() == 0 ? rows.first : rows.end;
-  Best best[R];
+  Best best[R][C];
 #pragma unroll
   for (int k = 0; k < R; ++k) {
     const int first = max(rows.first - k * strips.shift, 0);
+    // A pair's windows have no dilation, so they are not empty.
     const bool is_empty = min(rows.end - k * strips.shift, h.kernel) <= first;
-    // The maximum of zeros is the ReLU.
-    best[k] = Best(is_empty ? -INFINITY : 0.0f, first * w.kernel + columns.first);
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      // The maximum of zeros is the ReLU.
+      best[k][c] = Best(is_empty ? -INFINITY : 0.0f, first * w.kernel + columns.first);
+    }
   }
-  pool_windows<W, R, kAdjacent>(source, h, w, channels, top, left, rows, columns, strips.shift,
-                                best);
+  pool_windows<W, R, C, kColumns>(source, h, w, channels, top, left, rows, columns, strips.shift,
+                                  best);
   const std::int64_t plane = std::int64_t{at.plane} * (h.output * w.output * channels);
   int row = first_output;
 #pragma unroll
   for (int k = 0; k < R; ++k) {
     if (row < h.output) {
       const std::int64_t offset =
-          R == 1 ? index : plane + ((row * w.output + at.column) * channels + at.channel);
-      store(output + offset, best[k].values());
+          R * C == 1 ? index : plane + ((row * w.output + first_column) * channels + at.channel);
+      store(output + offset, best[k][0].values());
       if constexpr (kWinners) {
-        store(winners + offset, best[k].template winners<Winner>());
+        store(winners + offset, best[k][0].template winners<Winner>());
+      }
+      if (C > 1 && first_column + 1 < w.output) {
+        store(output + offset + 1, best[k][C - 1].values());
       }
     }
     row += strips.phases.divisor();
   }
 }
 
-template <typename T, int N, int W, int R, bool kAdjacent, bool kWinners, typename Winner>
+template <typename T, int N, int W, int R, Columns kColumns, bool kWinners, typename Winner>
 void launch(const T* input, T* output, Winner* winners, const PoolGeometry& g,
             cudaStream_t stream) {
   const std::int64_t channels = g.channels_last ? g.channels / N : 1;
@@ -223,14 +268,15 @@ void launch(const T* input, T* output, Winner* winners, const PoolGeometry& g,
   const auto launch_packs = [&](const Packs& packs, std::int64_t first_plane) {
     const std::int64_t first = first_plane * g.h.input * g.w.input * channels;
     const std::int64_t first_output = first_plane * g.h.output * g.w.output * channels;
-    forward_kernel<T, N, W, R, kAdjacent, kWinners, Winner>
+    forward_kernel<T, N, W, R, kColumns, kWinners, Winner>
         <<<blocks_for(packs), kThreads, 0, stream>>>(
             reinterpret_cast<const Pack<T, N>*>(input) + first,
             reinterpret_cast<Pack<T, N>*>(output) + first_output,
             kWinners ? reinterpret_cast<Pack<Winner, N>*>(winners) + first_output : nullptr, packs,
             h, Windows(g.w), Strips{Division(phases), shift});
   };
-  for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, g.h.output, g.w.output,
+  for_packs(g.channels_last ? g.batch : g.batch * g.channels, channels, g.h.output,
+            apart(kColumns) > 0 ? ceil_div(g.w.output, 2) : g.w.output,
             ceil_div(g.h.output, phases * R) * phases, launch_packs);
 }
 
@@ -242,26 +288,47 @@ bool prefers_strips(const PoolGeometry& g, std::int64_t packs) {
          packs / kStrip >= kLeastStrips;
 }
 
-template <int N, int W, bool kAdjacent, typename T>
+template <int N, int W, Columns kColumns, typename T>
 void launch(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
             std::int64_t packs, cudaStream_t stream) {
   const bool has_strips = prefers_strips(g, packs);
   if (winners == nullptr) {
-    return has_strips ? launch<T, N, W, kStrip, kAdjacent, false>(input, output, winners, g, stream)
-                      : launch<T, N, W, 1, kAdjacent, false>(input, output, winners, g, stream);
+    return has_strips ? launch<T, N, W, kStrip, kColumns, false>(input, output, winners, g, stream)
+                      : launch<T, N, W, 1, kColumns, false>(input, output, winners, g, stream);
   }
-  if constexpr (N == 1) {  // more would need too many registers
+  if constexpr (N == 1 && apart(kColumns) == 0) {  // more would need too many registers
     if (has_strips) {
-      return launch<T, N, W, kStrip, kAdjacent, true>(input, output, winners, g, stream);
+      return launch<T, N, W, kStrip, kColumns, true>(input, output, winners, g, stream);
     }
   }
-  launch<T, N, W, 1, kAdjacent, true>(input, output, winners, g, stream);
+  if constexpr (apart(kColumns) == 0) {
+    launch<T, N, W, 1, kColumns, true>(input, output, winners, g, stream);
+  }
+}
+
+/// Launch for planes whose windows have no dilation along a row.
+template <int W, typename T>
+void launch_adjacent(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
+                     std::int64_t outputs, cudaStream_t stream) {
+  if constexpr (W > 1 && sizeof(T) <= 4) {
+    const bool has_pairs = winners == nullptr && outputs / 2 >= kLeastPairs;
+    if (has_pairs && g.w.stride == 1) {
+      return launch<1, W, Columns::kPairs1>(input, output, winners, g, outputs / 2, stream);
+    }
+    if constexpr (W > 2) {
+      if (has_pairs && g.w.stride == 2) {
+        return launch<1, W, Columns::kPairs2>(input, output, winners, g, outputs / 2, stream);
+      }
+    }
+  }
+  launch<1, W, Columns::kAdjacent>(input, output, winners, g, outputs, stream);
 }
 
 template <typename T>
 void launch(const T* input, T* output, void* winners, const PoolGeometry& g, cudaStream_t stream) {
   if (!winners_are_bytes(window_size(g)) && winners != nullptr) {
-    launch<T, 1, 0, 1, false, true>(input, output, static_cast<std::uint32_t*>(winners), g, stream);
+    launch<T, 1, 0, 1, Columns::kAny, true>(input, output, static_cast<std::uint32_t*>(winners), g,
+                                            stream);
     return;
   }
   const std::int64_t outputs = g.batch * g.channels * g.h.output * g.w.output;
@@ -270,10 +337,10 @@ void launch(const T* input, T* output, void* winners, const PoolGeometry& g, cud
     with_columns<kMaxColumns>(g.w.kernel, [&](auto width) {
       if constexpr (size() == 1) {
         if (!g.channels_last && g.w.dilation == 1) {
-          return launch<1, width(), true>(input, output, bytes, g, outputs, stream);
+          return launch_adjacent<width()>(input, output, bytes, g, outputs, stream);
         }
       }
-      launch<size(), width(), false>(input, output, bytes, g, outputs / size(), stream);
+      launch<size(), width(), Columns::kAny>(input, output, bytes, g, outputs / size(), stream);
     });
   });
 }
