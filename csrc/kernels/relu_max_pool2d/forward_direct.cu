@@ -88,7 +88,7 @@ class Row {
 enum class Columns : std::int8_t { kAny, kAdjacent, kPairs1, kPairs2 };
 
 /// From a thread's first window to the one beside it; 0 if it has none.
-constexpr int apart(Columns columns) {
+__host__ __device__ constexpr int apart(Columns columns) {
   return columns == Columns::kPairs1 ? 1 : columns == Columns::kPairs2 ? 2 : 0;
 }
 
