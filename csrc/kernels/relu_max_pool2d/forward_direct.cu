@@ -50,8 +50,6 @@ struct Strips {
 template <int W, typename T, int N>
 class Row {
  public:
-  static constexpr int kColumns = W;
-
   __device__ Row(const Windows& w, int channels, int left, Range columns)
       : columns_(columns),
         first_(static_cast<unsigned>(left) * channels),
@@ -96,8 +94,6 @@ __host__ __device__ constexpr int apart(Columns columns) {
 template <int W, int kApart, typename T>
 class AdjacentRow {
  public:
-  static constexpr int kColumns = W + kApart;
-
   __device__ AdjacentRow(const Windows&, int, int left, Range columns)
       : columns_(columns), left_(left) {}
   __device__ int position(int j) const { return j; }
@@ -113,10 +109,9 @@ class AdjacentRow {
 };
 
 /// The best of a row of elements, for a window of W columns, or for two.
-template <int W, int C, typename InRow, typename Element, typename Best>
+template <int W, int kApart, int C, typename InRow, typename Element, typename Best>
 __device__ void pool_row(const InRow& in_row, const Element& elements, int first_position,
                          Best (&of_row)[C]) {
-  constexpr int kApart = InRow::kColumns - W;
   Best shared(0.0f, first_position);
 #pragma unroll
   for (int j = kApart; j < W; ++j) {
@@ -173,13 +168,14 @@ __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const W
     constexpr int kRows = kRowsAtOnce<T, N, W>;
 #pragma unroll 1
     for (int i = rows.first; i < rows.end; i += kRows) {
-      Pack<T, N> elements[kRows][InRow::kColumns];
+      constexpr int kApart = apart(kColumns);
+      Pack<T, N> elements[kRows][W + kApart];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (i + r < rows.end) {
           const Pack<T, N>* const row = row_of(i + r);
 #pragma unroll
-          for (int j = 0; j < InRow::kColumns; ++j) {
+          for (int j = 0; j < W + kApart; ++j) {
             elements[r][j] = in_row.at(row, j);
           }
         }
@@ -188,7 +184,7 @@ __device__ void pool_windows(const Pack<T, N>* source, const Windows& h, const W
       for (int r = 0; r < kRows; ++r) {
         if (i + r < rows.end) {
           Best of_row[C];
-          pool_row<W>(in_row, elements[r], columns.first, of_row);
+          pool_row<W, kApart>(in_row, elements[r], columns.first, of_row);
           challenge_all(of_row, i + r);
         }
       }
