@@ -97,7 +97,7 @@ def cases_on(device: torch.device) -> dict[str, running.Measure]:
     from upgrade_parts.plants import ON_CPU, ON_GPU
 
     groups = ON_CPU if device.type == "cpu" else ON_GPU
-    shape = (1, 3, 32, 32) if device.type == "cpu" else (32, 3, 224, 224)
+    shape = (2, 3, 32, 32) if device.type == "cpu" else (32, 3, 224, 224)
     models = {
         RESNET50: "resnet50:ResNet50",
         IN_HALF: "upgrade_parts.planted_model:resnet50_in_half",

@@ -18,6 +18,7 @@ import results
 import torch
 from common.running import printed_results
 
+from convtime.upgrading.workers import KEPT_MEMORY
 from upgrade_parts.plants import Group, Site, errata
 
 _MARGIN = {"cuda": 0.005, "cpu": 0.1}  # what is planted on a CPU is larger
@@ -126,9 +127,9 @@ def _interpreter(folder: Path, name: str, described: Site, variables: Mapping[st
 
 
 def _truth(python: str, device: torch.device, log: Path | None = None) -> Any:
-    variables = {}
+    variables = dict(KEPT_MEMORY)
     if log is not None:
-        variables = {"CUDNN_FRONTEND_LOG_INFO": "1", "CUDNN_FRONTEND_LOG_FILE": str(log)}
+        variables |= {"CUDNN_FRONTEND_LOG_INFO": "1", "CUDNN_FRONTEND_LOG_FILE": str(log)}
     script = Path(__file__).with_name("truth.py")
     done = _run([python, str(script), str(device)], _variables(device) | variables)
     for row in printed_results(done.stdout):

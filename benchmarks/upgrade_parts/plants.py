@@ -233,7 +233,7 @@ ON_CPU: dict[str, Group] = {
         {"conv3": "dtype", "conv1": "sizes", "linear": "channels", "softmax": "buffer"},
     ),
     "no oneDNN": Group(
-        CPU_SITES, flags=({}, {"mkldnn.enabled": False}), flagged=("conv3", "conv1")
+        CPU_SITES, flags=({}, {"mkldnn.enabled": False}), flagged=("conv3", "conv1", "gelu")
     ),
     "unchanged": Group(CPU_SITES),
 }

@@ -21,7 +21,7 @@ _START_SECONDS = 180.0  # the import of torch from a cold disk, and the start of
 _ANSWER_SECONDS = 300.0  # a layer's first call may compile
 # The C library keeps freed memory for later calls. Otherwise a process may return it after each
 # call and map its pages again in the next one, which depends on what else it has allocated.
-_KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 # With -c, the working directory is on the import path, which the model may need.
 _BOOT = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
 
@@ -94,7 +94,7 @@ class Side:
 
     def begin(self) -> None:
         """Start the process without waiting for it."""
-        variables = {**_KEPT_MEMORY, **os.environ}
+        variables = {**KEPT_MEMORY, **os.environ}
         if self._logs:
             variables |= {
                 "CUDNN_FRONTEND_LOG_INFO": "1",
