@@ -274,26 +274,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Progress progress = find_progress(step);
   announce(step, progress);
   Block block(step, find_batch(step, progress));
-  float4* const gradients =
-      step.gradients + blockIdx.x * (static_cast<std::size_t>(step.layers) * Block::kMatrix / 4);
-  const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
-  float loss = 0;
-  bool finite = true;
-  for (std::int64_t row = begin; row < step.batch;
-       row += std::int64_t{gridDim.x} * step.tile_rows) {
-    const std::int64_t left = step.batch - row;
-    const int rows = static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
-    block.first_row = row;
-    block.rows = (rows + Block::kShareRows - 1) / Block::kShareRows * Block::kShareRows;
-    __syncthreads();  // all warps are done with the previous state
-    loss += block.go_forward(progress.scale * step.loss_factor);
-    if (step.objective != Objective::kNone) {
-      finite &= block.go_backward(gradients, row == begin);
-    }
-  }
-  if (step.objective != Objective::kNone) {
-    tell(step, loss, finite, block.losses, step.reports + blockIdx.x);
-  }
+  take_rows(block, progress);
 }
 
 }  // namespace convtime::mlp

@@ -34,6 +34,7 @@ struct Warpgroups {
   static constexpr int kGroups = kThreads / kGroupThreads;
   static constexpr int kRows = 64;  // of a warpgroup
   static constexpr int kTileRows = kGroups * kRows;
+  static constexpr int kShareRows = kTileRows;
   static constexpr int kPieceBytes = kRows * 128;  // of 64 rows and 64 columns
   static constexpr int kStepBytes = 16 * 128;      // of the rows that an instruction sums over
   static constexpr int kColumnBytes = 16 * 2;      // of the columns that an instruction sums over
@@ -316,7 +317,7 @@ struct Warpgroups {
 
   /// Replace the state by the inputs of the last layer. The targets' first tile is on its way
   /// afterwards.
-  __device__ void go_forward() const {
+  __device__ void take_hidden_layers() const {
     const int last = step.layers - 1;
     const bool keeps = step.objective != Objective::kNone;
     fetch_rows();
@@ -383,6 +384,12 @@ struct Warpgroups {
       }
     }
     return loss;
+  }
+
+  /// Compute the gradient of the outputs from the inputs; return the lane's share of the loss.
+  __device__ float go_forward(float scale) {
+    take_hidden_layers();
+    return take_loss(scale);
   }
 
   // --- Backward
@@ -543,27 +550,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x < 2) {
     prepare_barrier(block.arrivals + threadIdx.x, Block::kGroups);
   }
-  float4* const gradients =
-      step.gradients + blockIdx.x * (static_cast<std::size_t>(step.layers) * Block::kMatrix / 4);
-  const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
-  float loss = 0;
-  bool finite = true;
-  for (std::int64_t row = begin; row < step.batch;
-       row += std::int64_t{gridDim.x} * step.tile_rows) {
-    const std::int64_t left = step.batch - row;
-    const int rows = static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
-    block.first_row = row;
-    block.rows = (rows + Block::kTileRows - 1) / Block::kTileRows * Block::kTileRows;
-    __syncthreads();  // all warps are done with the previous state
-    block.go_forward();
-    loss += block.take_loss(progress.scale * step.loss_factor);
-    if (step.objective != Objective::kNone) {
-      finite &= block.go_backward(gradients, row == begin);
-    }
-  }
-  if (step.objective != Objective::kNone) {
-    tell(step, loss, finite, block.losses, step.reports + blockIdx.x);
-  }
+  take_rows(block, progress);
 }
 
 }  // namespace convtime::mlp
