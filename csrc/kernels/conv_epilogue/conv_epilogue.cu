@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
     transposing_squares_kernel(Arguments<T> a, const T* from, unsigned images, unsigned rows,
                                unsigned columns, unsigned row_tiles, unsigned column_tiles) {
   constexpr unsigned kPack = kLanes<T>;
-  const unsigned tile = (blockIdx.x * kThreads + threadIdx.x) / 32;
+  const unsigned tile = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   const unsigned lane = threadIdx.x % 32;
   const unsigned rest = tile / row_tiles;
   const unsigned row = (tile % row_tiles * kRowGroups + lane / kColumnGroups) * kPack;
