@@ -16,14 +16,10 @@ template <typename T, int N, int W>
 constexpr int kRowsAtOnce =
     std::clamp(64 / (W * std::max(1, N* static_cast<int>(sizeof(T)) / 4)), 2, std::max(W, 2));
 
-/// Outputs of a strip that shares the loads of its windows, and the least number of threads for
-/// which that is faster: fewer leave multiprocessors idle. Fitted, like kLeastPacks, on the 240
-/// forward passes of benchmarks/pool.py on an H200.
+/// Outputs of a strip that shares the loads of its windows. Where that is faster was fitted on the
+/// 240 forward passes of benchmarks/pool.py, on an H100 and an H200: see prefers_strips.
 constexpr int kStrip = 4;
-constexpr std::int64_t kLeastStrips = 1 << 15;
-/// Threads, if they have pairs of outputs.
-constexpr std::int64_t kLeastPairs = 1 << 15;
-/// Threads, if they have packs.
+/// Threads, if they have packs: fewer leave multiprocessors idle. Fitted on the same passes.
 constexpr std::int64_t kLeastPacks = 1 << 14;
 
 /// The largest values so far, without their positions.
@@ -276,12 +272,16 @@ void launch(const T* input, T* output, Winner* winners, const PoolGeometry& g,
             ceil_div(g.h.output, phases * R) * phases, launch_packs);
 }
 
-/// Return whether threads should have strips: where windows share enough rows, and threads suffice.
+/// Return whether threads should have strips: where these read so much less that it is worth more
+/// than the registers that they need, and threads suffice. Strips at a plane's end may have fewer
+/// outputs, but take as long.
 bool prefers_strips(const PoolGeometry& g, std::int64_t packs) {
   const auto [step, shift] = Windows(g.h).steps();
   const std::int64_t rows = g.h.kernel + std::int64_t{kStrip - 1} * shift;  // of a strip's windows
-  return std::int64_t{kStrip} * step <= g.h.output && 6 * rows <= 5 * kStrip * g.h.kernel &&
-         packs / kStrip >= kLeastStrips;
+  const std::int64_t strips = ceil_div(g.h.output, step * kStrip) * step;   // in a column
+  const std::int64_t least_threads = g.channels_last ? 1 << 15 : 1 << 16;
+  return std::int64_t{kStrip} * step <= g.h.output && window_size(g) > 4 &&
+         20 * strips * rows <= 13 * g.h.output * g.h.kernel && packs / kStrip >= least_threads;
 }
 
 template <int N, int W, Columns kColumns, typename T>
@@ -307,12 +307,11 @@ template <int W, typename T>
 void launch_adjacent(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
                      std::int64_t outputs, cudaStream_t stream) {
   if constexpr (W > 1 && sizeof(T) <= 4) {
-    const bool has_pairs = winners == nullptr && outputs / 2 >= kLeastPairs;
-    if (has_pairs && g.w.stride == 1) {
+    if (winners == nullptr && g.w.stride == 1) {
       return launch<1, W, Columns::kPairs1>(input, output, winners, g, outputs / 2, stream);
     }
     if constexpr (W > 2) {
-      if (has_pairs && g.w.stride == 2) {
+      if (winners == nullptr && g.w.stride == 2) {
         return launch<1, W, Columns::kPairs2>(input, output, winners, g, outputs / 2, stream);
       }
     }
