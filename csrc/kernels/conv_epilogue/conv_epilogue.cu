@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "core/cuda_check.h"
@@ -245,6 +246,21 @@ __global__ void __launch_bounds__(kTileThreads)
   const unsigned rest = blockIdx.x / column_tiles;
   const unsigned first_row = rest % row_tiles * shape.rows();
   const std::size_t image = std::size_t{rest / row_tiles} * rows * columns;
+  // Call action(n, element, offset, column) for the thread's n-th element of the result.
+  const auto for_results = [&](const auto& action) {
+#pragma unroll
+    for (unsigned n = 0; n < kElements / kTileThreads; ++n) {
+      const unsigned i = n * kTileThreads + threadIdx.x;
+      const unsigned in_row = i & (shape.rows() - 1);
+      const unsigned in_column = i >> shape.log_rows;
+      const unsigned row = first_row + in_row;
+      const unsigned column = first_column + in_column;
+      if (row < rows && column < columns) {
+        action(n, tile[in_row * pitch + in_column], image + std::size_t{column} * rows + row,
+               column);
+      }
+    }
+  };
 #pragma unroll
   for (unsigned i = threadIdx.x; i < kElements; i += kTileThreads) {
     const unsigned in_row = i >> shape.log_columns;
@@ -255,20 +271,105 @@ __global__ void __launch_bounds__(kTileThreads)
       tile[in_row * pitch + in_column] = load(from + image + std::size_t{row} * columns + column);
     }
   }
-  __syncthreads();
-#pragma unroll
-  for (unsigned i = threadIdx.x; i < kElements; i += kTileThreads) {
-    const unsigned in_row = i & (shape.rows() - 1);
-    const unsigned in_column = i >> shape.log_rows;
-    const unsigned row = first_row + in_row;
-    const unsigned column = first_column + in_column;
-    if (row < rows && column < columns) {
-      const std::size_t to = image + std::size_t{column} * rows + row;
-      const T addend = a.z != nullptr ? load(a.z + to) : T();
-      const T bias = a.b != nullptr ? load(a.b + column) : T();
-      a.y[to] = finish<kActivation>(a, tile[in_row * pitch + in_column], addend, bias);
-    }
+  T addends[kElements / kTileThreads] = {};
+  if (a.z != nullptr) {  // at the same time
+    for_results([&](unsigned n, T, std::size_t to, unsigned) { addends[n] = load(a.z + to); });
   }
+  __syncthreads();
+  for_results([&](unsigned n, T element, std::size_t to, unsigned column) {
+    const T bias = a.b != nullptr ? load(a.b + column) : T();
+    a.y[to] = finish<kActivation>(a, element, addends[n], bias);
+  });
+}
+
+/// Transpose images of `channels` planes to or from channels-last layout. A tile has all of so many
+/// planes, whose elements lie together: these are read or written in packs, which one by one they
+/// could not be, as a plane's size is any. `channels` is a multiple of a pack, and pointers are
+/// aligned.
+template <Activation kActivation, bool kToPlanes, typename T>
+__global__ void __launch_bounds__(kTileThreads)
+    transposing_planes_kernel(Arguments<T> a, const T* from, unsigned channels, unsigned plane,
+                              unsigned log_planes, unsigned tiles) {
+  constexpr unsigned kPack = kLanes<T>;
+  constexpr unsigned kEach = kTileElements<T> / kTileThreads;
+  __shared__ Vector<T> packs[kTileElements<T> / kPack];
+  T* const elements = packs[0].lane;
+  const unsigned first = (blockIdx.x % tiles) << log_planes;
+  const unsigned count = min(1U << log_planes, channels - first);
+  const std::size_t image = std::size_t{blockIdx.x / tiles} * channels * plane;
+  const std::size_t first_pack = (image + std::size_t{first} * plane) / kPack;
+  // Call action(element, offset) for the thread's elements, in the order of channels-last layout.
+  const auto for_elements = [&](const auto& action) {
+#pragma unroll
+    for (unsigned n = 0; n < kEach; ++n) {
+      const unsigned i = n * kTileThreads + threadIdx.x;
+      const unsigned channel = i & ((1U << log_planes) - 1);
+      const unsigned pixel = i >> log_planes;
+      if (channel < count && pixel < plane) {
+        action(elements[channel * plane + pixel],
+               image + std::size_t{pixel} * channels + first + channel);
+      }
+    }
+  };
+  const auto for_packs = [&](const auto& action) {
+#pragma unroll
+    for (unsigned n = 0; n < kEach / kPack; ++n) {
+      const unsigned i = n * kTileThreads + threadIdx.x;
+      if (i < count * plane / kPack) {
+        action(n, i);
+      }
+    }
+  };
+  if constexpr (kToPlanes) {
+    for_elements([&](T& element, std::size_t offset) { element = load(from + offset); });
+    Vector<T> addends[kEach / kPack] = {};
+    if (a.z != nullptr) {  // at the same time
+      for_packs([&](unsigned n, unsigned i) {
+        addends[n] = load(reinterpret_cast<const Vector<T>*>(a.z) + first_pack + i);
+      });
+    }
+    __syncthreads();
+    for_packs([&](unsigned n, unsigned i) {
+      Vector<T> result = packs[i];
+      unsigned channel = i * kPack / plane;
+      unsigned left = (channel + 1) * plane - i * kPack;
+#pragma unroll
+      for (unsigned lane = 0; lane < kPack; ++lane) {
+        const T bias = a.b != nullptr ? load(a.b + first + channel) : T();
+        result.lane[lane] = finish<kActivation>(a, result.lane[lane], addends[n].lane[lane], bias);
+        if (--left == 0) {
+          left = plane;
+          ++channel;
+        }
+      }
+      store(reinterpret_cast<Vector<T>*>(a.y) + first_pack + i, result);
+    });
+  } else {
+    for_packs([&](unsigned, unsigned i) {
+      packs[i] = load(reinterpret_cast<const Vector<T>*>(from) + first_pack + i);
+    });
+    __syncthreads();
+    for_elements([&](T element, std::size_t offset) { a.y[offset] = element; });
+  }
+}
+
+/// Return the logarithm of the number of planes in a tile of transposing_planes_kernel, or none if
+/// it does not take such images or would read and write less than 32 bytes of a pixel at once.
+template <typename T>
+std::optional<unsigned> log_planes_in_tile(const Arguments<T>& a, const void* from,
+                                           std::int64_t channels, std::int64_t plane) {
+  const auto log_of = [](std::int64_t number) {  // rounded down
+    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(number))) - 1;
+  };
+  constexpr std::int64_t kLeastPlanes = 32 / sizeof(T);
+  constexpr std::int64_t kMostPlanes = 128;
+  const std::int64_t planes =
+      std::min({kMostPlanes, std::int64_t{kTileElements<T>} / plane, channels});
+  if (planes < kLeastPlanes || channels % kLanes<T> != 0 || !is_aligned(from) || !is_aligned(a.y) ||
+      !is_aligned(a.z)) {
+    return std::nullopt;
+  }
+  return static_cast<unsigned>(log_of(planes));
 }
 
 /// Return whether transposing_squares_kernel takes such matrices, and has work for at least a
@@ -281,9 +382,12 @@ bool has_squares(const Arguments<T>& a, const void* from, std::int64_t rows, std
          is_aligned(a.z) && is_aligned(a.b);
 }
 
-template <Activation kActivation, typename T>
+/// Transpose images to channels-last layout or, if kToPlanes, from it.
+template <Activation kActivation, bool kToPlanes, typename T>
 void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t images,
-                        std::int64_t rows, std::int64_t columns, cudaStream_t stream) {
+                        std::int64_t channels, std::int64_t plane, cudaStream_t stream) {
+  const std::int64_t rows = kToPlanes ? plane : channels;
+  const std::int64_t columns = kToPlanes ? channels : plane;
   const auto tiles = [](std::int64_t count, std::int64_t side) {
     return static_cast<unsigned>((count + side - 1) / side);
   };
@@ -296,6 +400,14 @@ void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t im
     const unsigned blocks = tiles(images * row_tiles * column_tiles, kThreads / 32);
     transposing_squares_kernel<kActivation, T><<<blocks, kThreads, 0, stream>>>(
         a, source, static_cast<unsigned>(images), height, width, row_tiles, column_tiles);
+    return;
+  }
+  if (const std::optional<unsigned> log_planes = log_planes_in_tile(a, from, channels, plane)) {
+    const unsigned channel_tiles = tiles(channels, std::int64_t{1} << *log_planes);
+    const auto blocks = static_cast<unsigned>(images * channel_tiles);
+    transposing_planes_kernel<kActivation, kToPlanes, T><<<blocks, kTileThreads, 0, stream>>>(
+        a, source, static_cast<unsigned>(channels), static_cast<unsigned>(plane), *log_planes,
+        channel_tiles);
     return;
   }
   const TileShape shape = tile_shape(kTileElements<T>, rows, columns);
@@ -366,9 +478,9 @@ void launch_conv_epilogue_from_channels_last(ElementType type, const void* from,
   }
   for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
     using T = decltype(number);
-    launch_transposing<activation.value>(arguments_of<T>(e), from,
-                                         /*images=*/e.count / e.plane / e.channels,
-                                         /*rows=*/e.plane, /*columns=*/e.channels, stream);
+    launch_transposing<activation.value, /*kToPlanes=*/true>(
+        arguments_of<T>(e), from, /*images=*/e.count / e.plane / e.channels, e.channels, e.plane,
+        stream);
   });
 }
 
@@ -398,8 +510,8 @@ void launch_to_channels_last(ElementType type, const void* from, void* to, std::
   for_type(type, [&](auto number) {
     using T = decltype(number);
     const Arguments<T> only_to{static_cast<T*>(to), nullptr, nullptr, 0, 0};
-    launch_transposing<Activation::kIdentity>(only_to, from, batch, /*rows=*/channels,
-                                              /*columns=*/plane, stream);
+    launch_transposing<Activation::kIdentity, /*kToPlanes=*/false>(only_to, from, batch, channels,
+                                                                   plane, stream);
   });
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
