@@ -141,15 +141,24 @@ class Source:
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Choice, Facts]]:
+def raced() -> list[set[str]]:
+    """The candidates of each simulated race."""
+    return []
+
+
+@pytest.fixture
+def simulated(
+    monkeypatch: pytest.MonkeyPatch, raced: list[set[str]]
+) -> Callable[..., tuple[Choice, Facts]]:
     """A search whose races draw samples around the known times."""
     seeds = itertools.count()
 
     def race(runs: Mapping[str, Run], *, key: Any, budget: float, **_options: Any) -> Race:
         timer = SimulatedTimer({name: run.seconds for name, run in runs.items()}, next(seeds))
-        raced = run_race(timer, sorted(runs, key=key), budget)
+        raced.append({*runs})
+        result = run_race(timer, sorted(runs, key=key), budget)
         CLOCK.now += timer.now
-        return raced
+        return result
 
     def compare(runs: Mapping[str, Run], **_options: Any) -> Comparison:
         assert all(runs)  # candidates have names
@@ -375,16 +384,8 @@ class TestSearch:
         ]
 
     def test_far_slower_engines_are_not_raced(
-        self, simulated: Searching, monkeypatch: pytest.MonkeyPatch
+        self, simulated: Searching, raced: list[set[str]]
     ) -> None:
-        raced: list[set[str]] = []
-        race = searching.race
-
-        def note(runs: Mapping[str, Run], **options: Any) -> Race:
-            raced.append(set(runs))
-            return race(runs, **options)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(searching, "race", note)
         engines = [Engine(2, {0: 290e-6}), Engine(3, {0: 310e-6}), Engine(4, {0: 2e-3})]
         choice, facts = simulated(engines, follows_list=False)
         assert choice == Choice("pytorch")

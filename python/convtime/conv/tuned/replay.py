@@ -105,8 +105,8 @@ def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
 
 def digest_of(result: torch.Tensor) -> str:
     """Return a digest of a tensor's values, whatever its strides are."""
-    # A tensor whose sizes end in 1 counts as contiguous whatever its last stride is, and then has no
-    # view as bytes. A copy into a new, flat tensor has a last stride of 1.
+    # A tensor whose sizes end in 1 counts as contiguous whatever its last stride is, but is viewed
+    # as bytes only if that is 1, as it is for a new, flat tensor.
     flat = torch.empty(result.numel(), dtype=result.dtype)
     flat.copy_(result.detach().reshape(-1))
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
