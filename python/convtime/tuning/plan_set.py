@@ -161,7 +161,7 @@ class Facts:
         inexact: Candidates that were not timed because of their error, with the error.
         refused: Candidates that could not run, do not meet a limit, or were not built because the
             budget was used, with the reason.
-        budget_seconds: Duration of the search.
+        budget_seconds: Duration of the search, without PyTorch's first call.
     """
 
     pytorch_tag: str

@@ -33,7 +33,7 @@ _FAR_SLOWER = 3.0  # times the shortest single run: such a candidate is not race
 _SEARCHED = 2  # engines whose settings are varied
 _MOST_VALUES = 6  # of a setting that are tried at once
 # Parts of the budget after which listed engines are no longer built, and settings no longer varied.
-# What was built is raced in that time too, which takes _ALONE_SECONDS for each at the least.
+# The time for racing what was built, at least _ALONE_SECONDS for each candidate, counts too.
 _BUILT_AT = 0.65
 _OWN_BUILT_AT = 0.5  # if other layouts are tried too
 _VARIED_AT = 0.85
