@@ -28,6 +28,7 @@ from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.tuned import search as searching
 from convtime.conv.tuned import tune as tuning
+from convtime.conv.tuned.replay import digest_of
 from convtime.conv.tuned.search import PYTORCH, Limits, Search
 from convtime.conv.tuned.subjects import Subject, subject_of
 from convtime.core.errors import InputError
@@ -52,6 +53,19 @@ needs_stored_plans = pytest.mark.skipif(
 )
 
 
+class Clock:
+    """Time that passes only where something simulated takes some."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
 class Run:
     """A call that takes a known time, and computes with a known relative error."""
 
@@ -61,6 +75,7 @@ class Run:
         self._result = torch.empty(64) if result is None else result
 
     def __call__(self) -> torch.Tensor:
+        CLOCK.now += self.seconds
         self._result.copy_(EXACT * (1 + self._error))
         return self._result
 
@@ -77,6 +92,7 @@ class Engine:
     places: tuple[str, ...] = ("instant",)
     excluded: str = ""
     default: int = 0
+    build_seconds: float = 0.0
 
 
 class Source:
@@ -117,6 +133,7 @@ class Source:
         self.built.append(tag)
         choice = Choice.of_tag(tag)
         engine = self._engines[choice.engine or 0]
+        CLOCK.now += engine.build_seconds
         if engine.fails:
             raise RuntimeError(engine.fails)
         seconds = engine.seconds[dict(choice.knobs)[2]]
@@ -124,17 +141,29 @@ class Source:
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Choice, Facts]]:
+def raced() -> list[set[str]]:
+    """The candidates of each simulated race."""
+    return []
+
+
+@pytest.fixture
+def simulated(
+    monkeypatch: pytest.MonkeyPatch, raced: list[set[str]]
+) -> Callable[..., tuple[Choice, Facts]]:
     """A search whose races draw samples around the known times."""
     seeds = itertools.count()
 
     def race(runs: Mapping[str, Run], *, key: Any, budget: float, **_options: Any) -> Race:
         timer = SimulatedTimer({name: run.seconds for name, run in runs.items()}, next(seeds))
-        return run_race(timer, sorted(runs, key=key), budget)
+        raced.append({*runs})
+        result = run_race(timer, sorted(runs, key=key), budget)
+        CLOCK.now += timer.now
+        return result
 
     def compare(runs: Mapping[str, Run], **_options: Any) -> Comparison:
         assert all(runs)  # candidates have names
         timer = SimulatedTimer({name: run.seconds for name, run in runs.items()}, next(seeds))
+        CLOCK.now += 0.1
         return timer.together([*runs], 0.1, last=True)
 
     monkeypatch.setattr(searching, "race", race)
@@ -156,6 +185,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Choice, Fa
             Limits(**chosen),
             follows_list=follows_list,
             options={},
+            clock=CLOCK,
         ).run(only)
 
     return search
@@ -261,6 +291,7 @@ class TestSearch:
         errors = itertools.cycle([1.0e-3, 1.01e-3])
 
         def unstable(run: Run) -> torch.Tensor:
+            CLOCK.now += run.seconds
             run._result.copy_(EXACT * (1 + (next(errors) if run.seconds < 90e-6 else 1e-3)))
             return run._result
 
@@ -292,6 +323,77 @@ class TestSearch:
         times = collections.defaultdict(lambda: 80e-6, {0: 80e-6, 2**31 - 1: 80e-6})
         choice, _facts = simulated([Engine(2, times)], knobs=True, follows_list=False)
         assert choice.engine == 2
+
+    @pytest.mark.parametrize("build_seconds", [0.001, 0.1])
+    @pytest.mark.parametrize("knobs", [False, True])
+    def test_a_search_ends_close_to_its_budget(
+        self, simulated: Searching, build_seconds: float, knobs: bool
+    ) -> None:
+        def engine(index: int) -> Engine:
+            times = dict.fromkeys(range(6), 80e-6 + 1e-6 * index)
+            return Engine(index, times, places=("a",), build_seconds=build_seconds)
+
+        engines = [
+            Engine(1, {0: 100e-6}, build_seconds=build_seconds),
+            *map(engine, range(2, 101)),
+        ]
+        choice, facts = simulated(
+            engines,
+            other=[*map(engine, range(20))],
+            layouts=("channels_last",),
+            budget=1.5,
+            knobs=knobs,
+        )
+        assert facts.budget_seconds < 1.3 * 1.5
+        assert facts.pytorch_tag == "eng1_k2=0"
+        assert choice.engine == 0, "the fastest, which is one of another layout"
+        unbuilt = [name for name, why in facts.refused if why == searching._NO_TIME]
+        assert len(unbuilt) > 30
+        assert "eng2_k2=0" not in unbuilt, "engines are built in the order in which they are listed"
+
+    def test_one_build_is_all_that_the_budget_may_be_exceeded_by(
+        self, simulated: Searching
+    ) -> None:
+        engines = [Engine(index, {0: 90e-6}, build_seconds=4.0) for index in range(1, 9)]
+        _choice, facts = simulated(engines, budget=1.5)
+        assert facts.pytorch_tag == "eng1_k2=0"
+        assert facts.raced == 1
+        _choice, facts = simulated(engines, follows_list=False, budget=1.5)
+        assert facts.raced == 1, "the first one that runs"
+        assert facts.budget_seconds < 4.0 + 1.5
+
+    def test_pytorchs_engine_is_found_however_long_that_takes(self, simulated: Searching) -> None:
+        broken = [
+            Engine(index, {0: 1e-6}, fails="CUDNN_STATUS_X", build_seconds=1.0) for index in (5, 6)
+        ]
+        other = Engine(3, {0: 1e-6}, places=("a",))
+        _choice, facts = simulated([*broken, other, Engine(7, {0: 100e-6})], budget=1.5)
+        assert facts.pytorch_tag == "eng7_k2=0"
+        assert dict(facts.refused)["eng3_k2=0"] == searching._NO_TIME
+
+    def test_each_engine_is_built_once_before_other_settings_of_it(self) -> None:
+        tags = ["eng5_k2=0", "eng5_k2=1", "eng7_k2=0", "eng5_k2=2", "eng7_k2=1", "eng9"]
+        order = searching._each_engine_first(map(Choice.of_tag, tags))
+        assert [choice.tag for choice in order] == [
+            "eng5_k2=0",
+            "eng7_k2=0",
+            "eng9",
+            "eng5_k2=1",
+            "eng7_k2=1",
+            "eng5_k2=2",
+        ]
+
+    def test_far_slower_engines_are_not_raced(
+        self, simulated: Searching, raced: list[set[str]]
+    ) -> None:
+        engines = [Engine(2, {0: 290e-6}), Engine(3, {0: 310e-6}), Engine(4, {0: 2e-3})]
+        choice, facts = simulated(engines, follows_list=False)
+        assert choice == Choice("pytorch")
+        assert raced == [{PYTORCH, "eng2_k2=0"}]
+        assert facts.raced == 3
+        above = Engine(1, {0: 100e-6}, workspace_bytes=9)
+        choice, _facts = simulated([above, *engines[1:]], workspace=8)
+        assert choice.engine == 3, "the fastest of those that may be chosen"
 
     def test_only_given_choices_are_tried_again(self, simulated: Searching) -> None:
         engines = [Engine(1, {0: 60e-6}), Engine(2, {0: 80e-6})]
@@ -425,6 +527,27 @@ class TestFile:
             Choice("cudnn")
         with pytest.raises(ValueError, match="a tag must name an engine"):
             Choice.of_tag("ConvFwd")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    "result",
+    [
+        torch.arange(24.0).reshape(2, 12, 1, 1).to(memory_format=torch.channels_last),
+        torch.arange(24.0).reshape(2, 12).t()[:, :, None, None],
+        torch.arange(24.0).as_strided((1, 1, 1, 1), (7, 5, 3, 9)),
+        torch.arange(24.0).as_strided((1, 12, 1, 1), (12, 1, 12, 12)),
+        torch.empty(0, 3, 1, 1),
+    ],
+)
+def test_a_digest_is_of_the_values_whatever_the_strides(
+    result: torch.Tensor, dtype: torch.dtype
+) -> None:
+    result = torch.empty_strided(result.shape, result.stride(), dtype=dtype).copy_(result)
+    plain = torch.tensor(result.tolist(), dtype=dtype).reshape(result.shape)
+    assert digest_of(result) == digest_of(plain)
+    if result.numel():
+        assert digest_of(result) != digest_of(plain + 1)
 
 
 @needs_stored_plans

@@ -159,8 +159,9 @@ class Facts:
         raced: Number of candidates that were timed.
         ties: The candidates that are as fast, within the margin, in the order of preference.
         inexact: Candidates that were not timed because of their error, with the error.
-        refused: Candidates that could not run or do not meet a limit, with the reason.
-        budget_seconds: Duration of the search.
+        refused: Candidates that could not run, do not meet a limit, or were not built because the
+            budget was used, with the reason.
+        budget_seconds: Duration of the search, without PyTorch's first call.
     """
 
     pytorch_tag: str

@@ -98,11 +98,18 @@ def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
     ]
     return Replayed(
         tag=used[0].tag if used else "",
-        bits=hashlib.sha256(
-            result.cpu().contiguous().view(torch.uint8).numpy().tobytes()
-        ).hexdigest(),
+        bits=digest_of(result),
         why="" if is_in_use(entry) else "it could not be used",
     )
+
+
+def digest_of(result: torch.Tensor) -> str:
+    """Return a digest of a tensor's values, whatever its strides are."""
+    # A tensor whose sizes end in 1 counts as contiguous whatever its last stride is, but is viewed
+    # as bytes only if that is 1, as it is for a new, flat tensor.
+    flat = torch.empty(result.numel(), dtype=result.dtype)
+    flat.copy_(result.detach().reshape(-1))
+    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _identity(choice: Any) -> tuple[object, ...]:

@@ -6,7 +6,9 @@ candidates.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Protocol
@@ -25,10 +27,18 @@ from convtime.tuning.race_result import Race
 #: Name of PyTorch's own way among the candidates.
 PYTORCH = "PyTorch"
 _NOT_REPEATABLE = "its results are not repeatable"
+_NO_TIME = "the budget did not suffice to build it"
 _RUNS = 3  # whose bits are compared
+_FAR_SLOWER = 3.0  # times the shortest single run: such a candidate is not raced
 _SEARCHED = 2  # engines whose settings are varied
 _MOST_VALUES = 6  # of a setting that are tried at once
-_FIRST_SHARE = 0.5  # of the budget, for the race of the engines that cuDNN lists
+# Parts of the budget after which listed engines are no longer built, and settings no longer varied.
+# The time for racing what was built, at least _ALONE_SECONDS for each candidate, counts too.
+_BUILT_AT = 0.65
+_OWN_BUILT_AT = 0.5  # if other layouts are tried too
+_VARIED_AT = 0.85
+_ALONE_SECONDS = 0.01
+_RACE_SHARE = 0.5  # of the time left, for a race that is not the last one
 _PAIR_SECONDS = 0.1
 _LEAST_SECONDS = 0.05
 _CONVERTED = 8  # engines of another layout that are tried
@@ -71,6 +81,7 @@ class Limits:
 @dataclasses.dataclass(frozen=True)
 class _Built:
     run: Callable[[], None]
+    seconds: float  # of the shortest run, as the host sees it
     workspace_bytes: int
     error: float | None
     repeats: bool
@@ -110,13 +121,15 @@ class Search:
         self._follows_list = follows_list
         self._options = options
         self._clock = clock
-        self._start = clock()
         self._pytorch_error = error_of(theirs(), exact)
+        self._start = clock()  # with cudnn.benchmark on, PyTorch's first call was a search too
+        self._pytorch_seconds = min(self._timed(theirs) for _ in range(_RUNS))
         self.pytorchs: Choice | None = None
         self._built: dict[Choice, _Built] = {}
         self._ranges: dict[tuple[int, Layout | None], list[dict[str, int]]] = {}
         self._inexact: dict[str, float] = {}
         self._refused: dict[str, str] = {}
+        self._unbuilt: list[Choice] = []  # for lack of time
         self._above_limit: set[Choice] = set()  # of the workspace
         if limits.repeatable and not self._repeats():
             self._refused[PYTORCH] = _NOT_REPEATABLE
@@ -130,19 +143,31 @@ class Search:
         Raises:
             RuntimeError: PyTorch's call fails, or the GPU became unusable.
         """
-        if only is None:
-            for layout in (None, *self._limits.layouts):
-                self._build_listed(layout)
-        for choice in only or ():
-            self._build(choice)
+        self.build(only)
         own = () if PYTORCH in self._refused and self._built else (None,)
-        raced = self._race([*own, *self._built], self._left() * _FIRST_SHARE)
-        if self._limits.knobs:
-            finalists = [*self._vary_settings(raced)]
-            if any(choice not in _choices(raced.ties) for choice in finalists):
-                names = [*finalists, *_choices(raced.ties)]
-                raced = self._race([*own, *dict.fromkeys(names)], self._left())
+        candidates = [*own, *self._promising(self._built)]
+        if not self._limits.knobs:
+            return self._decide(self._race(candidates, self._left()))
+        raced = self._race(candidates, self._left() * _RACE_SHARE)
+        finalists = dict.fromkeys([*self._vary_settings(raced), *_choices(raced.ties)])
+        if finalists:
+            raced = self._race([*own, *finalists], self._left())
         return self._decide(raced)
+
+    def build(self, only: Iterable[Choice] | None = None) -> None:
+        """Build the given candidates. Default: all that are listed, while the budget allows it."""
+        if only is not None:
+            for choice in only:
+                self._build(choice)
+            return
+        self._build_listed(None, _OWN_BUILT_AT if self._limits.layouts else _BUILT_AT)
+        for layout in self._limits.layouts:
+            self._build_listed(layout, _BUILT_AT)
+
+    @property
+    def built(self) -> tuple[Choice, ...]:
+        """The candidates that were built, run, and found to be as exact as they have to be."""
+        return (*self._built,)
 
     def _source(self, layout: Layout | None) -> EngineSource:
         if layout not in self._sources:
@@ -150,16 +175,39 @@ class Search:
         return self._sources[layout]
 
     def calls(self) -> dict[str, Callable[[], object]]:
-        """Return the candidates that were built, and PyTorch's, by name."""
+        """Return the calls of the candidates that were built, and PyTorch's, by name."""
         return {PYTORCH: self._theirs} | {str(one): each.run for one, each in self._built.items()}
 
     def _left(self) -> float:
-        return max(self._limits.budget - (self._clock() - self._start), _LEAST_SECONDS)
+        return self._end(1.0) - self._clock()
 
-    def _build_listed(self, layout: Layout | None) -> None:
-        source = self._source(layout)
-        tried = 0
-        for listed in source.engines():
+    def _end(self, share: float) -> float:
+        """Return when a part of the budget will have been used."""
+        return self._start + share * self._limits.budget
+
+    def _has_time(self, end: float, candidates: int) -> bool:
+        """Return whether candidates can be raced until `end`."""
+        return self._clock() + candidates * _ALONE_SECONDS < end
+
+    def _build_listed(self, layout: Layout | None, share: float) -> None:
+        usable = self._usable(layout)
+        if layout is None and self._follows_list:
+            self._find_pytorchs(usable)
+        order = _each_engine_first(usable)
+        for choice in order if layout is None else order[:_CONVERTED]:
+            if self._was_tried(choice):
+                continue
+            candidates = len(self._promising(self._built)) + 1
+            none_ran = not (self._built or self._inexact)
+            if none_ran or self._has_time(self._end(share), candidates):
+                self._build(choice, usable[choice]["workspace_bytes"])
+            else:
+                self._unbuilt.append(choice)
+
+    def _usable(self, layout: Layout | None) -> dict[Choice, dict[str, Any]]:
+        """Return the engines that are listed and not excluded, as they are listed."""
+        usable: dict[Choice, dict[str, Any]] = {}
+        for listed in self._source(layout).engines():
             choice = Choice.of_tag(listed["tag"], layout)
             # The same engine is listed several times, and an unsupported configuration has none.
             ranges = listed["knob_ranges"] or self._ranges.get((choice.engine or 0, layout), [])
@@ -167,25 +215,42 @@ class Search:
             why = listed["unsupported"] or listed["excluded"]
             if why:
                 self._refused[str(choice)] = why.split("\n")[0].strip()
-                continue
-            if layout is not None and tried == _CONVERTED:
-                break
-            tried += 1
-            runs = self._build(choice, listed["workspace_bytes"])
-            if layout is None:
-                self._note_pytorchs(choice, listed["places"], runs=runs)
+            else:
+                usable[choice] = listed
+        return usable
 
-    def _note_pytorchs(
-        self, choice: Choice, places: Iterable[tuple[str, int]], *, runs: bool
-    ) -> None:
-        listed = any(name == "instant" for name, _position in places)
-        if not (self._follows_list and self.pytorchs is None and listed):
-            return
-        if runs:
-            self.pytorchs = choice
-        elif choice in self._above_limit:
-            self._follows_list = False  # PyTorch has no such limit: it would run this one
-            self._refused[PYTORCH] = self._refused[str(choice)]
+    def _find_pytorchs(self, usable: Mapping[Choice, Mapping[str, Any]]) -> None:
+        """Build the list by which PyTorch selects up to the first engine that runs."""
+        for choice, listed in usable.items():
+            if not any(name == "instant" for name, _position in listed["places"]):
+                continue
+            if self._build(choice, listed["workspace_bytes"]):
+                self.pytorchs = choice
+                return
+            if choice in self._above_limit:
+                # PyTorch has no such limit: it would run this one.
+                self._refused[PYTORCH] = self._refused[str(choice)]
+                return
+
+    def _was_tried(self, choice: Choice) -> bool:
+        name = str(choice)
+        return choice in self._built or name in self._refused or name in self._inexact
+
+    def _promising(self, choices: Iterable[Choice]) -> list[Choice]:
+        """Return those of the built candidates whose single runs are not far slower than others."""
+        times = [each.seconds for each in self._built.values()]
+        if PYTORCH not in self._refused:
+            times.append(self._pytorch_seconds)
+        most = _FAR_SLOWER * min(times, default=0.0)
+        return [choice for choice in choices if self._built[choice].seconds <= most]
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        """Return the time of a run as the host sees it: about the GPU's, and some microseconds."""
+        _synchronize(self._sources[None].result)
+        begin = self._clock()
+        run()
+        _synchronize(self._sources[None].result)
+        return self._clock() - begin
 
     def _build(self, choice: Choice, listed_bytes: int | None = None) -> bool:
         """Build and run a candidate; return whether it runs, whatever its error is."""
@@ -196,10 +261,10 @@ class Search:
             workspace_bytes, run = source.build(choice.tag)
             if self._is_too_large(choice, workspace_bytes):
                 return False
-            results = []
+            results, times = [], []
             for _ in range(_RUNS):
                 source.result.fill_(float("nan"))  # an engine that writes nothing is not exact
-                run()
+                times.append(self._timed(run))
                 results.append(source.result.clone())
             _synchronize(source.result)
         except RuntimeError as error:  # also out of memory; others may run
@@ -213,7 +278,7 @@ class Search:
         elif inexact is not None and not inexact <= self._allowed_error():
             self._inexact[str(choice)] = inexact
         else:
-            self._built[choice] = _Built(run, workspace_bytes, inexact, repeats)
+            self._built[choice] = _Built(run, min(times), workspace_bytes, inexact, repeats)
         return True
 
     def _is_too_large(self, choice: Choice, workspace_bytes: int | None) -> bool:
@@ -263,32 +328,36 @@ class Search:
         return self._built[choice].workspace_bytes, choice.engine or 0, name
 
     def _vary_settings(self, raced: Race) -> Iterator[Choice]:
-        """Yield the best settings that are found for each of the fastest engines."""
+        """Yield better settings of the fastest engines, if there are some."""
         starts: dict[tuple[int | None, Layout | None], Choice] = {}
         for name in sorted(raced.alone, key=lambda name: raced.alone[name].median):
             choice = self.pytorchs if name == PYTORCH else _choice_of(name)
             if choice is not None and choice in self._built:
                 starts.setdefault((choice.engine, choice.layout), choice)
-        for start in [*starts.values()][:_SEARCHED]:
+        searched = [*starts.values()][:_SEARCHED]
+        for place, start in enumerate(searched):
+            now = self._clock()
+            end = now + (self._end(_VARIED_AT) - now) / (len(searched) - place)
             best = start
-            while self._left() > _LEAST_SECONDS:
-                others = [*self._built_neighbors(best)]
-                if not others:
-                    break
-                found = self._race([best, *others], self._left() / _SEARCHED, first=best)
+            while others := self._built_neighbors(best, end):
+                seconds = (end - self._clock()) * _RACE_SHARE
+                found = self._race([best, *self._promising(others)], seconds, first=best)
                 winner = _choice_of(found.winner)
                 if winner is None or winner == best:
                     break
                 best = winner
-            yield best
+            if best != start:
+                yield best
 
-    def _built_neighbors(self, choice: Choice) -> Iterator[Choice]:
+    def _built_neighbors(self, choice: Choice, end: float) -> list[Choice]:
+        found: list[Choice] = []
         for other in self._neighbors(choice):
-            if self._left() <= _LEAST_SECONDS:  # some engines compile a kernel for each
-                return
+            if not self._has_time(end, len(found) + 2):  # some engines compile a kernel for each
+                break
             self._build(other)
             if other in self._built:
-                yield other
+                found.append(other)
+        return found
 
     def _neighbors(self, choice: Choice) -> Iterator[Choice]:
         """Yield the choices that differ in one setting and were not tried before."""
@@ -296,10 +365,7 @@ class Search:
             current = dict(choice.knobs).get(limits["knob"])
             for value in _values_near(current, limits):
                 other = choice.with_knob(limits["knob"], value)
-                name = str(other)
-                if value != current and not (
-                    other in self._built or name in self._refused or name in self._inexact
-                ):
+                if value != current and not self._was_tried(other):
                     yield other
 
     def _decide(self, raced: Race) -> tuple[Choice, Facts]:
@@ -307,6 +373,7 @@ class Search:
         # PyTorch's own plan is pinned where it is known: a later release may choose another.
         choice = winner or self.pytorchs or Choice("pytorch")
         built = self._built.get(choice)
+        unbuilt = ((str(one), _NO_TIME) for one in self._unbuilt if not self._was_tried(one))
         theirs, ours, speedup = self._pair(raced, winner)
         return choice, Facts(
             pytorch_tag=self.pytorchs.tag if self.pytorchs else "",
@@ -320,7 +387,7 @@ class Search:
             raced=len(self._built),
             ties=raced.ties,
             inexact=tuple(self._inexact.items()),
-            refused=tuple(self._refused.items()),
+            refused=(*self._refused.items(), *unbuilt),
             budget_seconds=self._clock() - self._start,
         )
 
@@ -368,6 +435,13 @@ def _choice_of(name: str) -> Choice | None:
 
 def _choices(names: Iterable[str]) -> list[Choice]:
     return [choice for name in names if (choice := _choice_of(name)) is not None]
+
+
+def _each_engine_first(choices: Iterable[Choice]) -> list[Choice]:
+    """Return the first setting of each engine, in the given order, then the second ones, ..."""
+    earlier: dict[int | None, itertools.count[int]] = collections.defaultdict(itertools.count)
+    turns = {choice: next(earlier[choice.engine]) for choice in choices}
+    return sorted(turns, key=turns.__getitem__)
 
 
 def _values_near(current: int | None, limits: Mapping[str, int]) -> list[int]:

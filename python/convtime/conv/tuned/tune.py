@@ -73,6 +73,8 @@ def tune(
 
     Candidates are PyTorch's own way, the engines of all lists of cuDNN and of all indices, the
     fastest of them with other settings, and engines of another layout with the cost of converting.
+    The budget limits how many are built: each engine comes once, in the order of the lists, before
+    other settings of it. Those whose runs take more than 3 times the shortest are left out.
     :func:`convtime.race` chooses. Among candidates that are as fast within the margin, it prefers
     PyTorch's choice, then the smallest workspace, then the smallest engine number, so that tuning
     again gives the same answer. Only engines whose error is within the tolerance are timed. What
@@ -89,7 +91,9 @@ def tune(
         kwargs: keyword arguments of the call.
         passes: which of "fprop", "dgrad" and "wgrad" to tune. Default: the forward pass, and the
             gradients of tensors that require them.
-        budget: planned seconds of search for each pass.
+        budget: planned seconds of search for each pass. PyTorch's own engine is built whatever the
+            budget is, and a build that has begun is not interrupted. PyTorch's first call, which
+            searches too with ``torch.backends.cudnn.benchmark``, is not part of it.
         margin: relative difference that counts as equal, above 0 and at most 0.01.
         workspace_limit: largest workspace of a plan, in bytes. Default: no limit.
         deterministic: whether plans must give the same bits in each run.
