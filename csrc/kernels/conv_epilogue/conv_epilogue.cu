@@ -261,19 +261,26 @@ __global__ void __launch_bounds__(kTileThreads)
       }
     }
   };
+  // All loads begin before the first of their values is stored, which waits for it.
+  constexpr unsigned kEach = kElements / kTileThreads;
+  T loaded[kEach] = {};
+  T addends[kEach] = {};
 #pragma unroll
-  for (unsigned i = threadIdx.x; i < kElements; i += kTileThreads) {
-    const unsigned in_row = i >> shape.log_columns;
-    const unsigned in_column = i & (shape.columns() - 1);
-    const unsigned row = first_row + in_row;
-    const unsigned column = first_column + in_column;
+  for (unsigned n = 0; n < kEach; ++n) {
+    const unsigned i = n * kTileThreads + threadIdx.x;
+    const unsigned row = first_row + (i >> shape.log_columns);
+    const unsigned column = first_column + (i & (shape.columns() - 1));
     if (row < rows && column < columns) {
-      tile[in_row * pitch + in_column] = load(from + image + std::size_t{row} * columns + column);
+      loaded[n] = load(from + image + std::size_t{row} * columns + column);
     }
   }
-  T addends[kElements / kTileThreads] = {};
-  if (a.z != nullptr) {  // at the same time
+  if (a.z != nullptr) {
     for_results([&](unsigned n, T, std::size_t to, unsigned) { addends[n] = load(a.z + to); });
+  }
+#pragma unroll
+  for (unsigned n = 0; n < kEach; ++n) {
+    const unsigned i = n * kTileThreads + threadIdx.x;
+    tile[(i >> shape.log_columns) * pitch + (i & (shape.columns() - 1))] = loaded[n];
   }
   __syncthreads();
   for_results([&](unsigned n, T element, std::size_t to, unsigned column) {
@@ -298,7 +305,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const unsigned count = min(1U << log_planes, channels - first);
   const std::size_t image = std::size_t{blockIdx.x / tiles} * channels * plane;
   const std::size_t first_pack = (image + std::size_t{first} * plane) / kPack;
-  // Call action(element, offset) for the thread's elements, in the order of channels-last layout.
+  // Call action(n, element, offset) for the thread's elements, in the order of channels-last
+  // layout.
   const auto for_elements = [&](const auto& action) {
 #pragma unroll
     for (unsigned n = 0; n < kEach; ++n) {
@@ -306,7 +314,7 @@ __global__ void __launch_bounds__(kTileThreads)
       const unsigned channel = i & ((1U << log_planes) - 1);
       const unsigned pixel = i >> log_planes;
       if (channel < count && pixel < plane) {
-        action(elements[channel * plane + pixel],
+        action(n, elements[channel * plane + pixel],
                image + std::size_t{pixel} * channels + first + channel);
       }
     }
@@ -321,13 +329,16 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   };
   if constexpr (kToPlanes) {
-    for_elements([&](T& element, std::size_t offset) { element = load(from + offset); });
+    // All loads begin before the first of their values is stored, which waits for it.
+    T loaded[kEach] = {};
+    for_elements([&](unsigned n, T&, std::size_t offset) { loaded[n] = load(from + offset); });
     Vector<T> addends[kEach / kPack] = {};
-    if (a.z != nullptr) {  // at the same time
+    if (a.z != nullptr) {
       for_packs([&](unsigned n, unsigned i) {
         addends[n] = load(reinterpret_cast<const Vector<T>*>(a.z) + first_pack + i);
       });
     }
+    for_elements([&](unsigned n, T& element, std::size_t) { element = loaded[n]; });
     __syncthreads();
     for_packs([&](unsigned n, unsigned i) {
       Vector<T> result = packs[i];
@@ -349,7 +360,7 @@ __global__ void __launch_bounds__(kTileThreads)
       packs[i] = load(reinterpret_cast<const Vector<T>*>(from) + first_pack + i);
     });
     __syncthreads();
-    for_elements([&](T element, std::size_t offset) { a.y[offset] = element; });
+    for_elements([&](unsigned, T element, std::size_t offset) { a.y[offset] = element; });
   }
 }
 
