@@ -326,7 +326,7 @@ def test_slow_layer_is_found_where_it_is(folder):
     assert found.layers[0].cost_seconds > 0.04
     assert not found["0 forward"].different
     assert "cause: unknown" in Path("found.md").read_text()
-    assert "--input 2,3,16,16 --device cpu --layer '0'" in Path("found.md").read_text()
+    assert "--input 2,3,16,16 --layer 0" in Path("found.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -485,6 +485,7 @@ def test_convolutions_in_one_line_are_compared_without_a_step(folder, capsys):
     first = found[f"{lines[0]} forward"]
     assert (first.before.dtype, first.before.layout) == ("float64", "channels_last")
     assert first.before.error < 1e-14
+    assert first.change.reproducer.endswith(f"--new {sys.executable} --device cpu {lines[0]}")
 
 
 def test_a_process_waits_until_its_threads_give_up_their_cpus() -> None:

@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
         program = (probe.__file__, _device(options.device))
     load = _load_tests(options) if tests else _load(options)
     interpreters = Interpreters(
-        *(options.old, options.new, program, load), _command(options, tests=tests)
+        *(options.old, options.new, program, load), _command(options, load["do"])
     )
     with progress_bar(unit="pass") as bar:
 
@@ -205,12 +205,12 @@ def _line(text: str) -> dict[str, Any]:
     }
 
 
-def _command(options: argparse.Namespace, *, tests: bool) -> str:
-    """Return the command without its layers or tests, to run one of them again."""
+def _command(options: argparse.Namespace, do: str) -> str:
+    """Return the command for one of what ``do`` loads, before its name."""
     words = ["convtime", "upgrade", "--old", options.old, "--new", options.new]
-    words += [] if tests else options.source
-    if options.input:
-        words += ["--input", ",".join(map(str, options.input))]
     if options.device:
         words += ["--device", options.device]
+    if do == "load_model":
+        size = ",".join(map(str, options.input))
+        words += [*options.source, "--input", size, "--layer"]
     return shlex.join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -263,7 +264,7 @@ def _layer_change(
         )
         change = Change(each.title, verdict, sentence=told)  # type: ignore[arg-type]
     assert change is not None
-    reproducer = f"{interpreters.command} --layer {each.layers[0]!r}"
+    reproducer = f"{interpreters.command} {shlex.quote(each.layers[0])}"
     change = dataclasses.replace(change, reproducer=reproducer)
     found = LayerChange(each.layers, each.which, change, None, before, after)
     if before is None or after is None:
