@@ -454,7 +454,7 @@ class TestFile:
         }
 
     def test_they_tell_what_was_gained(self) -> None:
-        assert "of which 1 are faster" in str(PLANS)
+        assert "1 of them faster" in str(PLANS)
         assert "1.2500 [1.2000, 1.3000]" in str(PLANS)
         assert "eng4" in PLANS.details()
         assert "&lt;b&gt;eng9" in PLANS._repr_html_()
@@ -862,7 +862,7 @@ class TestOnAGpu:
     ) -> None:
         path = str(tmp_path / "plans.json")
         assert main(["tune", LINE, "--dtype", "float16", "--budget", "0.2", "--save", path]) == DONE
-        assert "plans for 1 problems" in capsys.readouterr().out
+        assert "plans for 1 problem" in capsys.readouterr().out
         assert main(["tune", "--revalidate", path]) == DONE
         capsys.readouterr()
         assert main(["conv", LINE, "--dtype", "float16", "--plans", path]) == DONE

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
-from convtime.core.text import printable
+from convtime.core.text import counted, printable
 from convtime.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ def line(plans: Plans) -> str:
     """Return one line with the number of problems and their gains."""
     gained = [entry for entry in plans.entries if _is_faster(entry, plans.margin)]
     known = [entry for entry in plans.entries if entry.facts is not None]
-    told = f"plans for {len(plans.entries)} problems"
+    told = f"plans for {counted(len(plans.entries), 'problem')}"
     if not known:
         return told
-    told += f", of which {len(gained)} are faster than PyTorch's"
+    told += f", {len(gained)} of them faster than PyTorch's"
     before = sum(entry.count * entry.facts.pytorch_seconds for entry in known if entry.facts)
     after = sum(entry.count * entry.facts.seconds for entry in known if entry.facts)
     if gained and after > 0:
