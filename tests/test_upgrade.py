@@ -21,7 +21,7 @@ from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
 from convtime.upgrading.probe import wait_until_quiet
 from convtime.upgrading.result import LayerChange, Upgrade
-from convtime.upgrading.workers import Side
+from convtime.upgrading.workers import KEPT_MEMORY, Side
 
 PYTHON = sys.executable
 FACTS = PassFacts(
@@ -498,7 +498,11 @@ def test_a_process_waits_until_its_threads_give_up_their_cpus() -> None:
     assert not busy.is_alive()
 
 
-def test_processes_keep_the_pages_of_freed_memory(tmp_path: Path) -> None:
+def test_processes_keep_the_pages_of_freed_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in KEPT_MEMORY:  # as Dask sets it for the processes that it starts
+        monkeypatch.delenv(name, raising=False)
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent(
