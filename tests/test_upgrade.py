@@ -326,6 +326,8 @@ def test_slow_layer_is_found_where_it_is(folder):
     assert found.layers[0].cost_seconds > 0.04
     assert not found["0 forward"].different
     assert "cause: unknown" in Path("found.md").read_text()
+    again = "--device cpu planted_models:model --input 2,3,16,16 --layer 0"
+    assert found["0 forward"].change.reproducer.endswith(again)
     assert "--input 2,3,16,16 --layer 0" in Path("found.md").read_text()
 
 

@@ -239,8 +239,8 @@ template <Activation kActivation, typename T>
 __global__ void __launch_bounds__(kTileThreads)
     transposing_tiles_kernel(Arguments<T> a, const T* from, TileShape shape, unsigned rows,
                              unsigned columns, unsigned row_tiles, unsigned column_tiles) {
-  constexpr unsigned kElements = kTileElements<T>;
-  __shared__ T tile[2 * kElements];
+  constexpr unsigned kEach = kTileElements<T> / kTileThreads;
+  __shared__ T tile[2 * kTileElements<T>];
   const unsigned pitch = shape.columns() + 1;
   const unsigned first_column = blockIdx.x % column_tiles * shape.columns();
   const unsigned rest = blockIdx.x / column_tiles;
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kTileThreads)
   // Call action(n, element, offset, column) for the thread's n-th element of the result.
   const auto for_results = [&](const auto& action) {
 #pragma unroll
-    for (unsigned n = 0; n < kElements / kTileThreads; ++n) {
+    for (unsigned n = 0; n < kEach; ++n) {
       const unsigned i = n * kTileThreads + threadIdx.x;
       const unsigned in_row = i & (shape.rows() - 1);
       const unsigned in_column = i >> shape.log_rows;
@@ -262,7 +262,6 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   };
   // All loads begin before the first of their values is stored, which waits for it.
-  constexpr unsigned kEach = kElements / kTileThreads;
   T loaded[kEach] = {};
   T addends[kEach] = {};
 #pragma unroll
@@ -275,7 +274,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   }
   if (a.z != nullptr) {
-    for_results([&](unsigned n, T, std::size_t to, unsigned) { addends[n] = load(a.z + to); });
+    for_results([&](unsigned n, T&, std::size_t to, unsigned) { addends[n] = load(a.z + to); });
   }
 #pragma unroll
   for (unsigned n = 0; n < kEach; ++n) {
@@ -369,9 +368,6 @@ __global__ void __launch_bounds__(kTileThreads)
 template <typename T>
 std::optional<unsigned> log_planes_in_tile(const Arguments<T>& a, const void* from,
                                            std::int64_t channels, std::int64_t plane) {
-  const auto log_of = [](std::int64_t number) {  // rounded down
-    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(number))) - 1;
-  };
   constexpr std::int64_t kLeastPlanes = 32 / sizeof(T);
   constexpr std::int64_t kMostPlanes = 128;
   const std::int64_t planes =
@@ -380,7 +376,7 @@ std::optional<unsigned> log_planes_in_tile(const Arguments<T>& a, const void* fr
       !is_aligned(a.z)) {
     return std::nullopt;
   }
-  return static_cast<unsigned>(log_of(planes));
+  return static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(planes))) - 1;
 }
 
 /// Return whether transposing_squares_kernel takes such matrices, and has work for at least a
