@@ -80,7 +80,11 @@ void bind_engine_pass(py::module_& module) {
              return engines;
            }))
       .def("build", torch::wrap_pybind_function([](const EnginePass& pass, std::string_view tag) {
-             EnginePass::Ready ready = pass.build(tag);
+             EnginePass::Ready ready;
+             {
+               const py::gil_scoped_release others_run;  // several threads build engines at once
+               ready = pass.build(tag);
+             }
              return py::make_tuple(ready.workspace_bytes, py::cpp_function(std::move(ready.run)));
            }),
            py::arg("tag"));
