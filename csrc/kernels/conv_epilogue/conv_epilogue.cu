@@ -155,20 +155,22 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// --- Transposition: matrices of rows × columns, one for each image. The result, like z, has a row
-// for each column, which is a channel.
+// --- Transposition: matrices of rows × columns, one for each image. Rows of what is read are
+// `pitch` apart. The result, like z, has a row for each column, without gaps. Where there is a
+// bias, columns are channels.
 
 /// Groups of 16 bytes that the threads of a warp have next to each other: they read lines of 128
 /// bytes, and write lines of 64 bytes.
 constexpr unsigned kColumnGroups = 8;
 constexpr unsigned kRowGroups = 4;
 
-/// A thread transposes a square in its registers, whose sides are 16 bytes long. The sides of the
-/// matrix are multiples of that. Pointers are aligned.
+/// A thread transposes a square in its registers, whose sides are 16 bytes long. The number of rows
+/// and the pitch are multiples of that. Pointers are aligned.
 template <Activation kActivation, typename T>
 __global__ void __launch_bounds__(kThreads)
     transposing_squares_kernel(Arguments<T> a, const T* from, unsigned images, unsigned rows,
-                               unsigned columns, unsigned row_tiles, unsigned column_tiles) {
+                               unsigned columns, unsigned pitch, unsigned row_tiles,
+                               unsigned column_tiles) {
   constexpr unsigned kPack = kLanes<T>;
   const unsigned tile = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
   const unsigned lane = threadIdx.x % 32;
@@ -178,27 +180,31 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows || column >= columns || rest / column_tiles >= images) {
     return;
   }
-  const std::size_t image = std::size_t{rest / column_tiles} * rows * columns;
-  const T* const square = from + image + std::size_t{row} * columns + column;
-  const std::size_t to = image + std::size_t{column} * rows + row;
+  const std::size_t first_row = std::size_t{rest / column_tiles} * rows;
+  const T* const square = from + (first_row + row) * pitch + column;
+  const std::size_t to = first_row * columns + std::size_t{column} * rows + row;
+  const unsigned count = min(kPack, columns - column);
   Vector<T> old[kPack];
   Vector<T> addend[kPack] = {};
   Vector<T> bias{};
 #pragma unroll
   for (unsigned i = 0; i < kPack; ++i) {
-    old[i] = load(reinterpret_cast<const Vector<T>*>(square + std::size_t{i} * columns));
-  }
-  if (a.z != nullptr) {
-#pragma unroll
-    for (unsigned j = 0; j < kPack; ++j) {
-      addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
-    }
-  }
-  if (a.b != nullptr) {
-    bias = load(reinterpret_cast<const Vector<T>*>(a.b + column));
+    old[i] = load(reinterpret_cast<const Vector<T>*>(square + std::size_t{i} * pitch));
   }
 #pragma unroll
   for (unsigned j = 0; j < kPack; ++j) {
+    if (j < count) {
+      if (a.z != nullptr) {
+        addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
+      }
+      bias.lane[j] = a.b != nullptr ? load(a.b + column + j) : T();
+    }
+  }
+#pragma unroll
+  for (unsigned j = 0; j < kPack; ++j) {
+    if (j >= count) {
+      return;
+    }
     Vector<T> result;
 #pragma unroll
     for (unsigned i = 0; i < kPack; ++i) {
@@ -238,14 +244,15 @@ TileShape tile_shape(unsigned elements, std::int64_t rows, std::int64_t columns)
 template <Activation kActivation, typename T>
 __global__ void __launch_bounds__(kTileThreads)
     transposing_tiles_kernel(Arguments<T> a, const T* from, TileShape shape, unsigned rows,
-                             unsigned columns, unsigned row_tiles, unsigned column_tiles) {
+                             unsigned columns, unsigned pitch, unsigned row_tiles,
+                             unsigned column_tiles) {
   constexpr unsigned kEach = kTileElements<T> / kTileThreads;
   __shared__ T tile[2 * kTileElements<T>];
-  const unsigned pitch = shape.columns() + 1;
+  const unsigned tile_pitch = shape.columns() + 1;
   const unsigned first_column = blockIdx.x % column_tiles * shape.columns();
   const unsigned rest = blockIdx.x / column_tiles;
   const unsigned first_row = rest % row_tiles * shape.rows();
-  const std::size_t image = std::size_t{rest / row_tiles} * rows * columns;
+  const std::size_t image_row = std::size_t{rest / row_tiles} * rows;
   // Call action(n, element, offset, column) for the thread's n-th element of the result.
   const auto for_results = [&](const auto& action) {
 #pragma unroll
@@ -256,8 +263,8 @@ __global__ void __launch_bounds__(kTileThreads)
       const unsigned row = first_row + in_row;
       const unsigned column = first_column + in_column;
       if (row < rows && column < columns) {
-        action(n, tile[in_row * pitch + in_column], image + std::size_t{column} * rows + row,
-               column);
+        action(n, tile[in_row * tile_pitch + in_column],
+               image_row * columns + std::size_t{column} * rows + row, column);
       }
     }
   };
@@ -270,7 +277,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const unsigned row = first_row + (i >> shape.log_columns);
     const unsigned column = first_column + (i & (shape.columns() - 1));
     if (row < rows && column < columns) {
-      loaded[n] = load(from + image + std::size_t{row} * columns + column);
+      loaded[n] = load(from + (image_row + row) * pitch + column);
     }
   }
   if (a.z != nullptr) {
@@ -279,7 +286,7 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
   for (unsigned n = 0; n < kEach; ++n) {
     const unsigned i = n * kTileThreads + threadIdx.x;
-    tile[(i >> shape.log_columns) * pitch + (i & (shape.columns() - 1))] = loaded[n];
+    tile[(i >> shape.log_columns) * tile_pitch + (i & (shape.columns() - 1))] = loaded[n];
   }
   __syncthreads();
   for_results([&](unsigned n, T element, std::size_t to, unsigned column) {
@@ -288,22 +295,22 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
-/// Transpose images of `channels` planes to or from channels-last layout. A tile has all of so many
-/// planes, whose elements lie together: these are read or written in packs, which one by one they
-/// could not be, as a plane's size is any. `channels` is a multiple of a pack, and pointers are
-/// aligned.
+/// Transpose images of `channels` planes to or from channels-last layout, whose pixels are `pitch`
+/// apart. A tile has all of so many planes, whose elements lie together: these are read or written
+/// in packs, which one by one they could not be, as a plane's size is any. An image is a multiple
+/// of a pack, and pointers are aligned.
 template <Activation kActivation, bool kToPlanes, typename T>
 __global__ void __launch_bounds__(kTileThreads)
     transposing_planes_kernel(Arguments<T> a, const T* from, unsigned channels, unsigned plane,
-                              unsigned log_planes, unsigned tiles) {
+                              unsigned pitch, unsigned log_planes, unsigned tiles) {
   constexpr unsigned kPack = kLanes<T>;
   constexpr unsigned kEach = kTileElements<T> / kTileThreads;
   __shared__ Vector<T> packs[kTileElements<T> / kPack];
   T* const elements = packs[0].lane;
   const unsigned first = (blockIdx.x % tiles) << log_planes;
   const unsigned count = min(1U << log_planes, channels - first);
-  const std::size_t image = std::size_t{blockIdx.x / tiles} * channels * plane;
-  const std::size_t first_pack = (image + std::size_t{first} * plane) / kPack;
+  const std::size_t image = blockIdx.x / tiles;
+  const std::size_t first_pack = (image * channels + first) * plane / kPack;
   // Call action(n, element, offset) for the thread's elements, in the order of channels-last
   // layout.
   const auto for_elements = [&](const auto& action) {
@@ -314,7 +321,7 @@ __global__ void __launch_bounds__(kTileThreads)
       const unsigned pixel = i >> log_planes;
       if (channel < count && pixel < plane) {
         action(n, elements[channel * plane + pixel],
-               image + std::size_t{pixel} * channels + first + channel);
+               (image * plane + pixel) * pitch + first + channel);
       }
     }
   };
@@ -372,8 +379,8 @@ std::optional<unsigned> log_planes_in_tile(const Arguments<T>& a, const void* fr
   constexpr std::int64_t kMostPlanes = 128;
   const std::int64_t planes =
       std::min({kMostPlanes, std::int64_t{kTileElements<T>} / plane, channels});
-  if (planes < kLeastPlanes || channels % kLanes<T> != 0 || !is_aligned(from) || !is_aligned(a.y) ||
-      !is_aligned(a.z)) {
+  if (planes < kLeastPlanes || channels * plane % kLanes<T> != 0 || !is_aligned(from) ||
+      !is_aligned(a.y) || !is_aligned(a.z)) {
     return std::nullopt;
   }
   return static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(planes))) - 1;
@@ -382,39 +389,45 @@ std::optional<unsigned> log_planes_in_tile(const Arguments<T>& a, const void* fr
 /// Return whether transposing_squares_kernel takes such matrices, and has work for at least a
 /// quarter of its threads.
 template <typename T>
-bool has_squares(const Arguments<T>& a, const void* from, std::int64_t rows, std::int64_t columns) {
+bool has_squares(const Arguments<T>& a, const void* from, std::int64_t rows, std::int64_t columns,
+                 std::int64_t pitch) {
   constexpr std::int64_t kPack = kLanes<T>;
-  return rows % kPack == 0 && columns % kPack == 0 && 2 * rows >= kRowGroups * kPack &&
+  return rows % kPack == 0 && pitch % kPack == 0 && 2 * rows >= kRowGroups * kPack &&
          2 * columns >= kColumnGroups * kPack && is_aligned(from) && is_aligned(a.y) &&
-         is_aligned(a.z) && is_aligned(a.b);
+         is_aligned(a.z);
 }
 
-/// Transpose images to channels-last layout or, if kToPlanes, from it.
+/// Transpose images to channels-last layout or, if kToPlanes, from it. Its pixels are
+/// `channel_pitch` apart.
 template <Activation kActivation, bool kToPlanes, typename T>
 void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t images,
-                        std::int64_t channels, std::int64_t plane, cudaStream_t stream) {
+                        std::int64_t channels, std::int64_t channel_pitch, std::int64_t plane,
+                        cudaStream_t stream) {
   const std::int64_t rows = kToPlanes ? plane : channels;
   const std::int64_t columns = kToPlanes ? channels : plane;
+  const std::int64_t pitch = kToPlanes ? channel_pitch : plane;
   const auto tiles = [](std::int64_t count, std::int64_t side) {
     return static_cast<unsigned>((count + side - 1) / side);
   };
   const auto* const source = static_cast<const T*>(from);
   const auto height = static_cast<unsigned>(rows);
   const auto width = static_cast<unsigned>(columns);
-  if (has_squares(a, from, rows, columns)) {
+  const auto row_pitch = static_cast<unsigned>(pitch);
+  if (has_squares(a, from, rows, columns, pitch)) {
     const unsigned row_tiles = tiles(rows, kRowGroups * kLanes<T>);
     const unsigned column_tiles = tiles(columns, kColumnGroups * kLanes<T>);
     const unsigned blocks = tiles(images * row_tiles * column_tiles, kThreads / 32);
-    transposing_squares_kernel<kActivation, T><<<blocks, kThreads, 0, stream>>>(
-        a, source, static_cast<unsigned>(images), height, width, row_tiles, column_tiles);
+    transposing_squares_kernel<kActivation, T>
+        <<<blocks, kThreads, 0, stream>>>(a, source, static_cast<unsigned>(images), height, width,
+                                          row_pitch, row_tiles, column_tiles);
     return;
   }
   if (const std::optional<unsigned> log_planes = log_planes_in_tile(a, from, channels, plane)) {
     const unsigned channel_tiles = tiles(channels, std::int64_t{1} << *log_planes);
     const auto blocks = static_cast<unsigned>(images * channel_tiles);
     transposing_planes_kernel<kActivation, kToPlanes, T><<<blocks, kTileThreads, 0, stream>>>(
-        a, source, static_cast<unsigned>(channels), static_cast<unsigned>(plane), *log_planes,
-        channel_tiles);
+        a, source, static_cast<unsigned>(channels), static_cast<unsigned>(plane),
+        static_cast<unsigned>(channel_pitch), *log_planes, channel_tiles);
     return;
   }
   const TileShape shape = tile_shape(kTileElements<T>, rows, columns);
@@ -422,7 +435,7 @@ void launch_transposing(const Arguments<T>& a, const void* from, std::int64_t im
   const unsigned column_tiles = tiles(columns, shape.columns());
   const auto blocks = static_cast<unsigned>(images * row_tiles * column_tiles);
   transposing_tiles_kernel<kActivation, T><<<blocks, kTileThreads, 0, stream>>>(
-      a, source, shape, height, width, row_tiles, column_tiles);
+      a, source, shape, height, width, row_pitch, row_tiles, column_tiles);
 }
 
 /// Call function(Index()) for the type of indices of so many elements: division is faster in 32
@@ -478,30 +491,23 @@ void launch_conv_epilogue(ElementType type, const ConvEpilogue& e, cudaStream_t 
   });
 }
 
-void launch_conv_epilogue_from_channels_last(ElementType type, const void* from,
+void launch_conv_epilogue_from_channels_last(ElementType type, const void* from, std::int64_t pitch,
                                              const ConvEpilogue& e, cudaStream_t stream) {
   if (e.count == 0) {
     return;
   }
   for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
     using T = decltype(number);
-    launch_transposing<activation.value, /*kToPlanes=*/true>(
-        arguments_of<T>(e), from, /*images=*/e.count / e.plane / e.channels, e.channels, e.plane,
-        stream);
-  });
-}
-
-void launch_conv_epilogue_from_padded(ElementType type, const void* from, std::int64_t pitch,
-                                      const ConvEpilogue& e, cudaStream_t stream) {
-  if (e.count == 0) {
-    return;
-  }
-  for_type_and_activation(type, e.activation, [&](auto number, auto activation) {
-    using T = decltype(number);
+    if (!e.channels_last) {
+      launch_transposing<activation.value, /*kToPlanes=*/true>(
+          arguments_of<T>(e), from, /*images=*/e.count / e.plane / e.channels, e.channels, pitch,
+          e.plane, stream);
+      return;
+    }
     constexpr std::int64_t kElements = std::int64_t{kThreads} * kLanes<T>;
     const auto blocks = static_cast<unsigned>((e.count + kElements - 1) / kElements);
-    with_index(e.count / e.channels * pitch, [&](auto number) {
-      using Index = decltype(number);
+    with_index(e.count / e.channels * pitch, [&](auto index) {
+      using Index = decltype(index);
       unpadding_kernel<activation.value, T, Index><<<blocks, kThreads, 0, stream>>>(
           arguments_of<T>(e), static_cast<const T*>(from), static_cast<Index>(e.count),
           static_cast<Index>(e.channels), static_cast<Index>(pitch));
@@ -517,8 +523,8 @@ void launch_to_channels_last(ElementType type, const void* from, void* to, std::
   for_type(type, [&](auto number) {
     using T = decltype(number);
     const Arguments<T> only_to{static_cast<T*>(to), nullptr, nullptr, 0, 0};
-    launch_transposing<Activation::kIdentity, /*kToPlanes=*/false>(only_to, from, batch, channels,
-                                                                   plane, stream);
+    launch_transposing<Activation::kIdentity, /*kToPlanes=*/false>(
+        only_to, from, batch, channels, /*channel_pitch=*/channels, plane, stream);
   });
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }

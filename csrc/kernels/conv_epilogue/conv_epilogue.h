@@ -28,16 +28,12 @@ struct ConvEpilogue {
 CONVTIME_API void launch_conv_epilogue(ElementType type, const ConvEpilogue& epilogue,
                                        cudaStream_t stream);
 
-/// Compute from channels-last values into y, whose channels are not last.
+/// Compute from channels-last values whose pixels have `pitch` channels, of which y has the first
+/// ones.
 CONVTIME_API void launch_conv_epilogue_from_channels_last(ElementType type, const void* from,
+                                                          std::int64_t pitch,
                                                           const ConvEpilogue& epilogue,
                                                           cudaStream_t stream);
-
-/// Compute from channels-last values with `pitch` channels, of which y has the first ones, into y,
-/// whose channels are last.
-CONVTIME_API void launch_conv_epilogue_from_padded(ElementType type, const void* from,
-                                                   std::int64_t pitch, const ConvEpilogue& epilogue,
-                                                   cudaStream_t stream);
 
 /// Convert a batch of images to channels-last; `plane` is the number of elements of a channel.
 CONVTIME_API void launch_to_channels_last(ElementType type, const void* from, void* to,

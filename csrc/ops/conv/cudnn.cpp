@@ -360,8 +360,6 @@ class CudnnCall {
         return apply_steps(x, w, epilogue);
       case Way::kConverted:
         return apply_converted(x, w, epilogue);
-      case Way::kPadded:
-        return apply_padded(x, w, epilogue);
     }
     return y;
   }
@@ -484,8 +482,7 @@ class CudnnCall {
   enum class Way {
     kFused,      ///< in cuDNN's graph
     kSteps,      ///< in cuDNN's convolution, then in one kernel
-    kConverted,  ///< like kSteps, but in channels-last layout
-    kPadded,     ///< like kSteps, but with more output channels
+    kConverted,  ///< like kSteps, but in channels-last layout, with output channels padded
   };
 
   at::Tensor apply_steps(const at::Tensor& x, const at::Tensor& w,
@@ -495,36 +492,63 @@ class CudnnCall {
     return y;
   }
 
-  /// cuDNN converts many convolutions to channels-last, too, but in kernels of its own, before and
-  /// after. Here the epilogue's kernel converts the result.
+  /// Engines need channels-last layout and numbers of channels that are multiples of 16 bytes.
+  /// cuDNN converts and pads others in kernels of its own, before and after, or takes slow engines.
+  /// Here the epilogue's kernel converts the result and removes the padding.
   at::Tensor apply_converted(const at::Tensor& x, const at::Tensor& w,
                              const EpilogueOperands& epilogue) const {
     const at::MemoryFormat last = channels_last_format(x);
-    const auto converted = [&](const at::Tensor& from) {
-      if (from.is_contiguous(last)) {
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    const auto converted = [&](const at::Tensor& from, std::int64_t padded) {
+      const bool is_last = from.is_contiguous(last);
+      if (is_last && padded == from.size(0)) {
         return from;
       }
-      const at::Tensor to =
-          at::detail::empty_cuda(from.sizes(), from.options().memory_format(last));
-      launch_to_channels_last(element_type_of(from), from.const_data_ptr(), to.mutable_data_ptr(),
-                              from.size(0), from.size(1), plane_of(from),
-                              c10::cuda::getCurrentCUDAStream());
+      at::DimVector size(from.sizes());
+      size[0] = padded;
+      const at::Tensor to = at::detail::empty_cuda(size, from.options().memory_format(last));
+      auto* const begin = static_cast<char*>(to.mutable_data_ptr());
+      if (is_last) {
+        CONVTIME_CUDA_CHECK(cudaMemcpyAsync(begin, from.const_data_ptr(), from.nbytes(),
+                                            cudaMemcpyDeviceToDevice, stream));
+      } else {
+        launch_to_channels_last(element_type_of(from), from.const_data_ptr(), begin, from.size(0),
+                                from.size(1), plane_of(from), stream);
+      }
+      if (to.nbytes() > from.nbytes()) {
+        CONVTIME_CUDA_CHECK(
+            cudaMemsetAsync(begin + from.nbytes(), 0, to.nbytes() - from.nbytes(), stream));
+      }
       return to;
     };
-    const at::Tensor y_last = fprop(converted(x), converted(w));
-    const at::Tensor y = at::detail::empty_cuda(
-        y_last.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
+    const std::int64_t multiple = channel_multiple(w);
+    const std::int64_t padded = (w.size(0) + multiple - 1) / multiple * multiple;
+    const at::Tensor y_last = fprop(converted(x, x.size(0)), converted(w, padded));
+    at::DimVector size(y_last.sizes());
+    size[1] = w.size(0);
+    const at::MemoryFormat format = is_channels_last(x, w) ? last : at::MemoryFormat::Contiguous;
+    const at::Tensor y = at::detail::empty_cuda(size, x.options().memory_format(format));
     with_epilogue_arguments(y, epilogue, [&](const ConvEpilogue& arguments) {
-      launch_conv_epilogue_from_channels_last(element_type_of(y), y_last.const_data_ptr(),
-                                              arguments, c10::cuda::getCurrentCUDAStream());
+      launch_conv_epilogue_from_channels_last(element_type_of(y), y_last.const_data_ptr(), padded,
+                                              arguments, stream);
     });
     return y;
   }
 
-  /// Whether apply_converted() computes it: in float64, cuDNN has no channels-last engines, and its
-  /// kernels count the pixels of an image in 32 bits.
+  /// Of which engines need a multiple of channels.
+  static std::int64_t channel_multiple(const at::Tensor& w) { return 16 / w.element_size(); }
+
+  /// Whether apply_converted() computes it, and there is something to convert or pad: in float64,
+  /// cuDNN has no channels-last engines, and its kernels count the pixels of an image in 32 bits.
   static bool is_convertible(const conv::Problem& problem, const at::Tensor& x,
                              const at::Tensor& w) {
+    if (x.scalar_type() == at::kDouble || x.size(1) != w.size(1)) {
+      return false;
+    }
+    if (is_channels_last(x, w)) {
+      const std::int64_t multiple = channel_multiple(w);
+      return x.size(1) % multiple == 0 && w.size(0) % multiple != 0;
+    }
     const auto is_countable = [&](const conv::TensorShape& shape) {
       std::int64_t pixels = 1;
       for (std::int32_t dim = 2; dim < problem.rank; ++dim) {
@@ -532,40 +556,7 @@ class CudnnCall {
       }
       return pixels <= std::numeric_limits<std::int32_t>::max();
     };
-    return !is_channels_last(x, w) && x.scalar_type() != at::kDouble && x.size(1) == w.size(1) &&
-           !has_one_pixel(x) && is_countable(problem.x) && is_countable(problem.y);
-  }
-
-  /// Engines need numbers of channels that are multiples of kPadding. cuDNN pads others in kernels
-  /// of its own, before and after, or takes slow engines. Here the epilogue's kernel removes the
-  /// padding.
-  at::Tensor apply_padded(const at::Tensor& x, const at::Tensor& w,
-                          const EpilogueOperands& epilogue) const {
-    const at::MemoryFormat last = channels_last_format(x);
-    cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    at::DimVector size(w.sizes());
-    size[0] = (size[0] + kPadding - 1) / kPadding * kPadding;
-    const at::Tensor w_padded = at::detail::empty_cuda(size, w.options().memory_format(last));
-    auto* const to = static_cast<char*>(w_padded.mutable_data_ptr());
-    CONVTIME_CUDA_CHECK(
-        cudaMemcpyAsync(to, w.const_data_ptr(), w.nbytes(), cudaMemcpyDeviceToDevice, stream));
-    CONVTIME_CUDA_CHECK(
-        cudaMemsetAsync(to + w.nbytes(), 0, w_padded.nbytes() - w.nbytes(), stream));
-    const at::Tensor y_padded = fprop(x, w_padded);
-    at::DimVector y_size(y_padded.sizes());
-    y_size[1] = w.size(0);
-    const at::Tensor y = at::detail::empty_cuda(y_size, x.options().memory_format(last));
-    with_epilogue_arguments(y, epilogue, [&](const ConvEpilogue& arguments) {
-      launch_conv_epilogue_from_padded(element_type_of(y), y_padded.const_data_ptr(), size[0],
-                                       arguments, stream);
-    });
-    return y;
-  }
-
-  static bool is_paddable(const at::Tensor& x, const at::Tensor& w) {
-    return is_channels_last(x, w) && w.is_contiguous(channels_last_format(x)) &&
-           w.element_size() == 2 && x.size(1) == w.size(1) && x.size(1) % kPadding == 0 &&
-           w.size(0) % kPadding != 0;
+    return !has_one_pixel(x) && is_countable(problem.x) && is_countable(problem.y);
   }
 
   /// Run the graph, unless no engine supports it or another way is known to be faster, and return
@@ -625,9 +616,6 @@ class CudnnCall {
     candidates.push_back({Way::kSteps, [&] { apply_steps(x, w, epilogue); }});
     if (is_convertible(key.problem, x, w)) {
       candidates.push_back({Way::kConverted, [&] { apply_converted(x, w, epilogue); }});
-    }
-    if (is_paddable(x, w)) {
-      candidates.push_back({Way::kPadded, [&] { apply_padded(x, w, epilogue); }});
     }
     const auto fails = [&](const Candidate& candidate, const auto& action) {
       try {
@@ -695,8 +683,6 @@ class CudnnCall {
       return conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
     });
   }
-
-  static constexpr std::int64_t kPadding = 8;
 
   const char* op_;
   const ConvParams& params_;
