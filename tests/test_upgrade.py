@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from convtime import cli, load
+from convtime.cli.exit_codes import INTERRUPTED
 from convtime.exchange.unknown import of_samples
 from convtime.regression.attribution import Attribution
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
+from convtime.upgrading import upgrade as upgrading
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
 from convtime.upgrading.probe import wait_until_quiet
@@ -316,6 +318,13 @@ def test_findings_are_confirmed_from_the_ratios_within_each_pair():
         "whether 0 repeats: it gave no time again",
     )
 
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    kept = confirmed(pair_of(1.0, 1.05), interrupted, 0.02, 1)
+    assert kept.changes.changes[0].verdict == "slower"
+    assert kept.missing == ("whether the findings repeat: it was interrupted",)
+
 
 def test_slow_layer_is_found_where_it_is(folder):
     options = ("--layer", "0", "--layer", "2", "--pairs", "1", "--markdown", "found.md")
@@ -491,6 +500,33 @@ def test_convolutions_in_one_line_are_compared_without_a_step(folder, capsys):
     assert (first.before.dtype, first.before.layout) == ("float64", "channels_last")
     assert first.before.error < 1e-14
     assert first.change.reproducer.endswith(f"--new {sys.executable} --device cpu {lines[0]}")
+
+
+def test_an_interrupted_command_keeps_what_was_timed(folder, capsys, monkeypatch):
+    lines = ["conv2d:n2c4h8w8k4r3s3p1", "conv_transpose1d:n2c4w9k2s2stride2"]
+    alternating = upgrading._alternating
+
+    def interrupted(each, *arguments):
+        if each.layers == (lines[1],) and each.which == "forward":
+            raise KeyboardInterrupt
+        return alternating(each, *arguments)
+
+    monkeypatch.setattr(upgrading, "_alternating", interrupted)
+    command = ["upgrade", "--old", sys.executable, "--new", sys.executable, "--json", "-", *QUICK]
+    assert cli.main([*command, *lines]) == INTERRUPTED
+    found = Upgrade.from_dict(json.loads(capsys.readouterr().out))
+    assert found.interrupted
+    assert [each.title for each in sorted(found.layers, key=lambda each: each.title)] == [
+        f"{lines[0]} backward",
+        f"{lines[0]} forward",
+    ]
+    assert found.failures == (
+        f"{lines[1]} forward: it was interrupted",
+        f"{lines[1]} backward: it was interrupted",
+    )
+    assert found.pairs == 0
+    assert "whether the findings repeat: it was interrupted" in found.missing
+    assert cli.main([*command, lines[1]]) == INTERRUPTED  # nothing was timed
 
 
 def test_a_process_waits_until_its_threads_give_up_their_cpus() -> None:

@@ -14,8 +14,11 @@ from convtime.regression.medians import standard_error
 from convtime.regression.noise import Repeats
 from convtime.timing.measurement import Measurement
 
-#: By name, the old and the new interpreter's measurement in one pair of processes.
-Run = Mapping[str, tuple[Measurement, Measurement]]
+#: The old and the new interpreter's measurement in one pair of processes.
+Pair = tuple[Measurement, Measurement]
+Run = Mapping[str, Pair]  # by name
+
+INTERRUPTED = "it was interrupted"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +56,9 @@ def confirmed(
     try:
         while suspects and len(runs) < pairs:
             runs.append(again(suspects, len(runs) + 1))
-    except InputError as error:  # the interpreter worked before: keep what is known
-        missing.append(f"whether the findings repeat: {error}")
+    except (InputError, KeyboardInterrupt) as error:  # keep what is known
+        why = error if isinstance(error, InputError) else INTERRUPTED
+        missing.append(f"whether the findings repeat: {why}")
         pairs = len(runs)
     if runs:
         again_judged = judged(runs, margin, changes.changes)

@@ -66,7 +66,8 @@ class Upgrade(codec.Stored, Shown, show=show):
         margin: relative difference that counts as equal.
         pairs: number of fresh pairs of processes that confirmed each finding.
         missing: facts that are unknown here, a sentence each.
-        failures: passes or tests that neither interpreter can run, a sentence each.
+        failures: passes or tests that no interpreter ran, a sentence each.
+        interrupted: whether Ctrl-C ended the timing early.
     """
 
     layers: tuple[LayerChange, ...]
@@ -77,6 +78,7 @@ class Upgrade(codec.Stored, Shown, show=show):
     step: tuple[LayerChange, ...] = ()
     missing: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    interrupted: bool = False
 
     def __getitem__(self, title: str) -> LayerChange:
         """Return the change of any layer's pass, e.g. ``conv1 forward``, or of a test's time."""

@@ -15,7 +15,7 @@ from convtime.exchange.unknown import of_samples
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
-from convtime.upgrading.confirming import Run, confirmed
+from convtime.upgrading.confirming import INTERRUPTED, Pair, Run, confirmed
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.probe import BACKWARD, FORWARD, STEP
 from convtime.upgrading.result import LayerChange, Upgrade
@@ -82,6 +82,8 @@ def upgrade(
         pairs: number of fresh pairs of processes that confirm each finding.
         tell: is called with a description, the number of steps done, and of all steps.
 
+    A KeyboardInterrupt ends the timing; passes that were timed before are judged.
+
     Raises:
         InputError: an interpreter cannot be used, or does not have the named layers.
     """
@@ -95,32 +97,47 @@ def upgrade(
             tell("facts", index, len(passes))
             known[each.title] = _known(each, sides, on_gpu=on_gpu)
         settings = (sides[0].settings(), sides[1].settings())
-        missing = tuple(_missing(sides, on_gpu=on_gpu))
+        missing = [*_missing(sides, on_gpu=on_gpu)]
     timed = [each for each in passes if not any(known[each.title].failures)]
     gpus = [f"GPU-{environments[0]['gpu_uuid']}"] if on_gpu else []
     kind = "cuda" if on_gpu else "cpu"
 
-    def run(chosen: Sequence[_Pass], what: str) -> Run:
-        """Time passes in a pair of processes; note failures."""
-        found = {}
+    def run(chosen: Sequence[_Pass], what: str, found: dict[str, Pair]) -> None:
+        """Time passes in a pair of processes and add them to `found`; note failures."""
         with turn(gpus, _PATIENCE), interpreters.pair() as pair:
             for index, each in enumerate(chosen):
                 tell(what, index, len(chosen))
                 bursts = _alternating(each, pair, known[each.title], budget, kind)
                 if bursts is not None:
                     found[each.title] = _measured(each.title, bursts, environments, kind)
-        return found
 
     def again(names: Collection[str], pair: int) -> Run:
-        return run([each for each in timed if each.title in names], f"confirming, pair {pair}")
+        found: dict[str, Pair] = {}
+        run([each for each in timed if each.title in names], f"confirming, pair {pair}", found)
+        return found
 
-    first = run(timed, "times") if timed else {}
+    first: dict[str, Pair] = {}
+    untimed: list[_Pass] = []
+    interrupted = False
+    try:
+        if timed:
+            run(timed, "times", first)
+    except KeyboardInterrupt:
+        if not first:
+            raise
+        interrupted, pairs = True, 0
+        missing.append(f"whether the findings repeat: {INTERRUPTED}")
+        untimed = [
+            each
+            for each in timed
+            if each.title not in first and not any(known[each.title].failures)
+        ]
     verdicts = confirmed(first, again, margin, pairs)
     judged = {change.name: change for change in verdicts.changes.changes}
     found = [
         _layer_change(each, known[each.title], judged.get(each.title), settings, interpreters)
         for each in passes
-        if known[each.title].failures.count(_NO_GRADIENT) < 2
+        if each not in untimed and known[each.title].failures.count(_NO_GRADIENT) < 2
     ]
     failed = [each for each in found if each.before is None and each.after is None]
     rest = [each for each in found if each not in failed]
@@ -132,7 +149,11 @@ def upgrade(
         pairs=verdicts.pairs,
         step=tuple(each for each in rest if each.layers[0] == STEP),
         missing=(*missing, *verdicts.missing),
-        failures=tuple(f"{each.title}: {each.change.sentence}" for each in failed),
+        failures=(
+            *(f"{each.title}: {each.change.sentence}" for each in failed),
+            *(f"{each.title}: {INTERRUPTED}" for each in untimed),
+        ),
+        interrupted=interrupted,
     )
 
 
