@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -186,6 +187,7 @@ def simulated(
             follows_list=follows_list,
             options={},
             clock=CLOCK,
+            threads=1,  # simulated time passes in one thread
         ).run(only)
 
     return search
@@ -386,7 +388,7 @@ class TestSearch:
     def test_far_slower_engines_are_not_raced(
         self, simulated: Searching, raced: list[set[str]]
     ) -> None:
-        engines = [Engine(2, {0: 290e-6}), Engine(3, {0: 310e-6}), Engine(4, {0: 2e-3})]
+        engines = [Engine(2, {0: 190e-6}), Engine(3, {0: 210e-6}), Engine(4, {0: 2e-3})]
         choice, facts = simulated(engines, follows_list=False)
         assert choice == Choice("pytorch")
         assert raced == [{PYTORCH, "eng2_k2=0"}]
@@ -394,6 +396,40 @@ class TestSearch:
         above = Engine(1, {0: 100e-6}, workspace_bytes=9)
         choice, _facts = simulated([above, *engines[1:]], workspace=8)
         assert choice.engine == 3, "the fastest of those that may be chosen"
+
+    @pytest.mark.parametrize(("seconds", "runs"), [(190e-6, 3), (210e-6, 2)])
+    def test_a_far_slower_engine_runs_twice(
+        self, simulated: Searching, monkeypatch: pytest.MonkeyPatch, seconds: float, runs: int
+    ) -> None:
+        made: list[float] = []
+        call = Run.__call__
+
+        def counted(run: Run) -> torch.Tensor:
+            made.append(run.seconds)
+            return call(run)
+
+        monkeypatch.setattr(Run, "__call__", counted)
+        simulated([Engine(2, {0: seconds})], follows_list=False)
+        assert made.count(seconds) == runs
+
+    def test_engines_are_built_by_several_threads(self) -> None:
+        together = threading.Barrier(3, timeout=30)
+
+        class Slow(Source):
+            def build(self, tag: str) -> tuple[int, Callable[[], None]]:
+                together.wait()
+                return super().build(tag)
+
+        engines = [Engine(index, {0: 1e-6}) for index in range(6)]
+        limits = Limits(5.0, 0.01, 1.1)
+        search = Search(
+            *(Slow(engines), Run(1e-6, 1e-3), EXACT, limits),
+            follows_list=False,
+            options={},
+            threads=3,
+        )
+        search.build()
+        assert {choice.engine for choice in search.built} == {*range(6)}
 
     def test_only_given_choices_are_tried_again(self, simulated: Searching) -> None:
         engines = [Engine(1, {0: 60e-6}), Engine(2, {0: 80e-6})]

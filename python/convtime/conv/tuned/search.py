@@ -9,7 +9,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from time import monotonic
 from typing import Any, Protocol
 
@@ -29,7 +31,9 @@ PYTORCH = "PyTorch"
 _NOT_REPEATABLE = "its results are not repeatable"
 _NO_TIME = "the budget did not suffice to build it"
 _RUNS = 3  # whose bits are compared
-_FAR_SLOWER = 3.0  # times the shortest single run: such a candidate is not raced
+_FAR_SLOWER = 2.0  # times the shortest single run: such a candidate is not raced
+# Some engines compile for a second, most take a tenth of a millisecond; more threads gain nothing.
+_THREADS = min(4, os.cpu_count() or 1)
 _SEARCHED = 2  # engines whose settings are varied
 _MOST_VALUES = 6  # of a setting that are tried at once
 # Parts of the budget after which listed engines are no longer built, and settings no longer varied.
@@ -101,6 +105,7 @@ class Search:
         follows_list: whether PyTorch takes the first engine of the list "instant" that runs.
         options: options of the timings.
         clock: time in seconds.
+        threads: number of threads that build engines.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class Search:
         follows_list: bool,
         options: Mapping[str, Any],
         clock: Callable[[], float] = monotonic,
+        threads: int = _THREADS,
     ) -> None:
         self._sources: dict[Layout | None, EngineSource] = {None: source}
         self._theirs = theirs
@@ -121,6 +127,7 @@ class Search:
         self._follows_list = follows_list
         self._options = options
         self._clock = clock
+        self._threads = threads
         self._pytorch_error = error_of(theirs(), exact)
         self._start = clock()  # with cudnn.benchmark on, PyTorch's first call was a search too
         self._pytorch_seconds = min(self._timed(theirs) for _ in range(_RUNS))
@@ -194,15 +201,43 @@ class Search:
         if layout is None and self._follows_list:
             self._find_pytorchs(usable)
         order = _each_engine_first(usable)
-        for choice in order if layout is None else order[:_CONVERTED]:
-            if self._was_tried(choice):
-                continue
-            candidates = len(self._promising(self._built)) + 1
-            none_ran = not (self._built or self._inexact)
-            if none_ran or self._has_time(self._end(share), candidates):
-                self._build(choice, usable[choice]["workspace_bytes"])
-            else:
-                self._unbuilt.append(choice)
+        chosen = order if layout is None else order[:_CONVERTED]
+        listed_bytes = {choice: usable[choice]["workspace_bytes"] for choice in chosen}
+        self._unbuilt += self._build_until(self._end(share), listed_bytes, [*self._built])
+
+    def _build_until(
+        self, end: float, choices: Mapping[Choice, int | None], rivals: Iterable[Choice]
+    ) -> list[Choice]:
+        """Build candidates, several at once, while they can still be raced, and run each.
+
+        Args:
+            end: when their race ends.
+            choices: the candidates, with their workspaces in bytes if these are listed.
+            rivals: candidates that were built before, and are in the race.
+
+        Returns:
+            Those for which there was no time.
+        """
+        waiting = collections.deque(choices.items())
+        unbuilt: list[Choice] = []
+        begun: dict[Future[tuple[int, Callable[[], None]]], Choice] = {}
+        with ThreadPoolExecutor(self._threads) as threads:
+            while waiting or begun:
+                while waiting and len(begun) < self._threads:
+                    choice, listed_bytes = waiting.popleft()
+                    if self._was_tried(choice) or self._is_too_large(choice, listed_bytes):
+                        continue
+                    built = {*rivals, *choices} & self._built.keys()
+                    candidates = len(self._promising(built)) + len(begun) + 1
+                    none_ran = not (self._built or self._inexact)
+                    if not (none_ran or self._has_time(end, candidates)):
+                        unbuilt.append(choice)
+                        continue
+                    build = self._source(choice.layout).build
+                    begun[threads.submit(build, choice.tag)] = choice
+                for ended in wait(begun, return_when=FIRST_COMPLETED).done:
+                    self._try(begun.pop(ended), ended.result)
+        return unbuilt
 
     def _usable(self, layout: Layout | None) -> dict[Choice, dict[str, Any]]:
         """Return the engines that are listed and not excluded, as they are listed."""
@@ -238,11 +273,15 @@ class Search:
 
     def _promising(self, choices: Iterable[Choice]) -> list[Choice]:
         """Return those of the built candidates whose single runs are not far slower than others."""
+        most = self._most_seconds()
+        return [choice for choice in choices if self._built[choice].seconds <= most]
+
+    def _most_seconds(self) -> float:
+        """Return the longest time of a single run that is not far longer than others."""
         times = [each.seconds for each in self._built.values()]
         if PYTORCH not in self._refused:
             times.append(self._pytorch_seconds)
-        most = _FAR_SLOWER * min(times, default=0.0)
-        return [choice for choice in choices if self._built[choice].seconds <= most]
+        return _FAR_SLOWER * min(times, default=float("inf"))
 
     def _timed(self, run: Callable[[], object]) -> float:
         """Return the time of a run as the host sees it: about the GPU's, and some microseconds."""
@@ -254,18 +293,25 @@ class Search:
 
     def _build(self, choice: Choice, listed_bytes: int | None = None) -> bool:
         """Build and run a candidate; return whether it runs, whatever its error is."""
+        if self._is_too_large(choice, listed_bytes):
+            return False
+        return self._try(choice, lambda: self._source(choice.layout).build(choice.tag))
+
+    def _try(self, choice: Choice, build: Callable[[], tuple[int, Callable[[], None]]]) -> bool:
+        """Run a candidate that `build` returns; return whether it runs, whatever its error is."""
         source = self._source(choice.layout)
         try:
-            if self._is_too_large(choice, listed_bytes):
-                return False
-            workspace_bytes, run = source.build(choice.tag)
+            workspace_bytes, run = build()
             if self._is_too_large(choice, workspace_bytes):
                 return False
-            results, times = [], []
-            for _ in range(_RUNS):
+            results: list[torch.Tensor] = []
+            times: list[float] = []
+            while len(times) < _RUNS:
                 source.result.fill_(float("nan"))  # an engine that writes nothing is not exact
                 times.append(self._timed(run))
                 results.append(source.result.clone())
+                if len(times) > 1 and min(times) > self._most_seconds():  # the first one may load
+                    break
             _synchronize(source.result)
         except RuntimeError as error:  # also out of memory; others may run
             _synchronize(source.result)  # raises if the GPU is unusable
@@ -350,14 +396,9 @@ class Search:
                 yield best
 
     def _built_neighbors(self, choice: Choice, end: float) -> list[Choice]:
-        found: list[Choice] = []
-        for other in self._neighbors(choice):
-            if not self._has_time(end, len(found) + 2):  # some engines compile a kernel for each
-                break
-            self._build(other)
-            if other in self._built:
-                found.append(other)
-        return found
+        found = [*self._neighbors(choice)]
+        self._build_until(end, dict.fromkeys(found), [choice])
+        return [other for other in found if other in self._built]
 
     def _neighbors(self, choice: Choice) -> Iterator[Choice]:
         """Yield the choices that differ in one setting and were not tried before."""
