@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 
 import convtime
-from convtime import InputError, time_op
+from convtime import Candidate, InputError, time_op
+from convtime.core.load import _C
+from convtime.distributed.calls import Calls
 from convtime.distributed.clocks import CommonClock, Offset, bounded
 from convtime.distributed.failure import Failure, is_of_communication
 from convtime.distributed.marks import EventMarks
@@ -323,13 +325,34 @@ class FakeEvent:
 def test_events_are_related_to_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(100_000, 10_000_000, 4_000))
     monkeypatch.setattr("convtime.distributed.marks.now", lambda: next(times))
-    marks = EventMarks(FakeEvent)
+    marks = EventMarks(FakeEvent, spin_on_fake_device)
     marks.begin()
     FakeEvent.clock += 1e-3
     (found,) = marks.times([marks.mark()])
     # Each reading took 4 µs: the first event is 2 µs after the host's first time.
     assert found == pytest.approx(102_000 + 1e6)
     assert marks.uncertainty == pytest.approx(2e-6 + 0.5e-6)
+
+
+def spin_on_fake_device(nanoseconds: int) -> None:
+    """A kernel, with gaps of 4 µs around it."""
+    FakeEvent.clock += 1e-9 * nanoseconds + 4e-6
+
+
+def test_gaps_around_the_work_between_two_events_are_not_part_of_it() -> None:
+    marks = EventMarks(FakeEvent, spin_on_fake_device)
+    candidates = [Candidate(spin_on_fake_device, 25_000), Candidate(int)]
+    calls = Calls(candidates, marks, _C.CollectiveStamps(), on_gpu=True)
+    calls.begin(None, [0.0, 0.0])
+    assert marks.excess == pytest.approx(4_000)
+    for candidate in calls.candidates:
+        candidate.fn(*candidate.args)
+    (spin,), (nothing,) = (
+        [end - begin for begin, end in zip(each.begin, each.end, strict=True)]
+        for each in calls.take()
+    )
+    assert spin == pytest.approx(25_000)
+    assert nothing == 0
 
 
 @pytest.mark.cuda

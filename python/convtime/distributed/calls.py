@@ -98,7 +98,11 @@ class Calls:
         found = []
         for marked in self._marked:
             begins = self._marks.times([begin for begin, _ in marked])
-            ends = self._marks.times([end for _, end in marked])
+            marked_ends = self._marks.times([end for _, end in marked])
+            ends = [
+                max(begin, end - self._marks.excess)
+                for begin, end in zip(begins, marked_ends, strict=True)
+            ]
             arrivals = (
                 begins
                 if self._on_gpu

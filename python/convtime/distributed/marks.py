@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +12,8 @@ from convtime.distributed.clocks import now
 
 _READINGS = 10
 _EVENT_TICK_SECONDS = 0.5e-6  # resolution of CUDA's events
+_KNOWN_NS = 10_000
+_HELD_NS = 2_000_000  # which is enough to issue all readings
 
 
 class Marks(Protocol):
@@ -18,9 +21,11 @@ class Marks(Protocol):
 
     Attributes:
         uncertainty: bound of the error of a time, in seconds.
+        excess: by how many nanoseconds two marks around work are further apart than it takes.
     """
 
     uncertainty: float
+    excess: float
 
     def begin(self) -> None:
         """Begin a batch; the device is idle."""
@@ -36,6 +41,7 @@ class HostMarks:
     """Marks of the host's work, which are times."""
 
     uncertainty = 0.0
+    excess = 0.0
 
     def begin(self) -> None:
         pass
@@ -51,20 +57,26 @@ class EventMarks:
     """Marks of a GPU's work: CUDA events on the current stream.
 
     At each batch, an event on the idle GPU, between two readings of the host's clock, relates
-    events to the host's clock. The closest of several such pairs counts.
+    events to the host's clock. The closest of several such pairs counts. Kernels of known duration
+    tell how long the gaps are that events include, before and after the work between them.
 
     Args:
         make_event: creates an event.
+        spin: keeps the GPU busy for a number of nanoseconds.
     """
 
-    def __init__(self, make_event: Any = None) -> None:
+    def __init__(self, make_event: Any = None, spin: Callable[[int], object] | None = None) -> None:
         self._make = make_event or (lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        self._spin = spin or torch.ops.convtime.spin_ns
         self._unused: list[Any] = []
         self._origin: tuple[Any, float] | None = None
         self.uncertainty = 0.0
+        self.excess = 0.0
 
     def begin(self) -> None:
-        """Relate events to the host's clock."""
+        """Relate events to the host's clock and, at first, measure their excess."""
+        if self._origin is None:
+            self.excess = self._measured_excess()
         best = None
         for _ in range(_READINGS):
             event = self._make()
@@ -77,6 +89,19 @@ class EventMarks:
         assert best is not None
         self._origin = best[1], best[2]
         self.uncertainty = max(self.uncertainty, 1e-9 * best[0] / 2 + _EVENT_TICK_SECONDS)
+
+    def _measured_excess(self) -> float:
+        self._spin(_HELD_NS)
+        pairs = []
+        for _ in range(_READINGS):
+            begin, end = self._make(), self._make()
+            begin.record()
+            self._spin(_KNOWN_NS)
+            end.record()
+            pairs.append((begin, end))
+        pairs[-1][1].synchronize()
+        found: float = statistics.median(1e6 * begin.elapsed_time(end) for begin, end in pairs)
+        return max(0.0, found - _KNOWN_NS)
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
