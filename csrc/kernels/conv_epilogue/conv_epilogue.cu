@@ -191,13 +191,20 @@ __global__ void __launch_bounds__(kThreads)
   for (unsigned i = 0; i < kPack; ++i) {
     old[i] = load(reinterpret_cast<const Vector<T>*>(square + std::size_t{i} * pitch));
   }
+  if (a.z != nullptr) {
 #pragma unroll
-  for (unsigned j = 0; j < kPack; ++j) {
-    if (j < count) {
-      if (a.z != nullptr) {
+    for (unsigned j = 0; j < kPack; ++j) {
+      if (j < count) {
         addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
       }
-      bias.lane[j] = a.b != nullptr ? load(a.b + column + j) : T();
+    }
+  }
+  if (a.b != nullptr && count == kPack && is_aligned(a.b)) {
+    bias = load(reinterpret_cast<const Vector<T>*>(a.b + column));
+  } else if (a.b != nullptr) {
+#pragma unroll
+    for (unsigned j = 0; j < kPack; ++j) {
+      bias.lane[j] = j < count ? load(a.b + column + j) : T();
     }
   }
 #pragma unroll
@@ -253,6 +260,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const unsigned rest = blockIdx.x / column_tiles;
   const unsigned first_row = rest % row_tiles * shape.rows();
   const std::size_t image_row = std::size_t{rest / row_tiles} * rows;
+  const std::size_t image = image_row * columns;
+  const T* const image_from = from + image_row * pitch;
   // Call action(n, element, offset, column) for the thread's n-th element of the result.
   const auto for_results = [&](const auto& action) {
 #pragma unroll
@@ -263,8 +272,8 @@ __global__ void __launch_bounds__(kTileThreads)
       const unsigned row = first_row + in_row;
       const unsigned column = first_column + in_column;
       if (row < rows && column < columns) {
-        action(n, tile[in_row * tile_pitch + in_column],
-               image_row * columns + std::size_t{column} * rows + row, column);
+        action(n, tile[in_row * tile_pitch + in_column], image + std::size_t{column} * rows + row,
+               column);
       }
     }
   };
@@ -277,7 +286,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const unsigned row = first_row + (i >> shape.log_columns);
     const unsigned column = first_column + (i & (shape.columns() - 1));
     if (row < rows && column < columns) {
-      loaded[n] = load(from + (image_row + row) * pitch + column);
+      loaded[n] = load(image_from + std::size_t{row} * pitch + column);
     }
   }
   if (a.z != nullptr) {
@@ -311,6 +320,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const unsigned count = min(1U << log_planes, channels - first);
   const std::size_t image = blockIdx.x / tiles;
   const std::size_t first_pack = (image * channels + first) * plane / kPack;
+  const std::size_t first_element = image * plane * pitch + first;
   // Call action(n, element, offset) for the thread's elements, in the order of channels-last
   // layout.
   const auto for_elements = [&](const auto& action) {
@@ -321,7 +331,7 @@ __global__ void __launch_bounds__(kTileThreads)
       const unsigned pixel = i >> log_planes;
       if (channel < count && pixel < plane) {
         action(n, elements[channel * plane + pixel],
-               (image * plane + pixel) * pitch + first + channel);
+               first_element + std::size_t{pixel} * pitch + channel);
       }
     }
   };
