@@ -191,20 +191,20 @@ __global__ void __launch_bounds__(kThreads)
   for (unsigned i = 0; i < kPack; ++i) {
     old[i] = load(reinterpret_cast<const Vector<T>*>(square + std::size_t{i} * pitch));
   }
-  if (a.z != nullptr) {
-#pragma unroll
-    for (unsigned j = 0; j < kPack; ++j) {
-      if (j < count) {
-        addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
-      }
-    }
-  }
   if (a.b != nullptr && count == kPack && is_aligned(a.b)) {
     bias = load(reinterpret_cast<const Vector<T>*>(a.b + column));
   } else if (a.b != nullptr) {
 #pragma unroll
     for (unsigned j = 0; j < kPack; ++j) {
       bias.lane[j] = j < count ? load(a.b + column + j) : T();
+    }
+  }
+#pragma unroll
+  for (unsigned j = 0; j < kPack; ++j) {
+    if (j < count) {
+      if (a.z != nullptr) {
+        addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
+      }
     }
   }
 #pragma unroll
