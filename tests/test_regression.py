@@ -496,12 +496,18 @@ def test_why_a_verdict_is_uncertain_is_said(seconds: Any, reason: str) -> None:
 
 def test_what_counts_is_what_a_second_look_bears_out() -> None:
     rng = np.random.default_rng(11)
-    base = {name: noisy(rng) for name in ("twice", "once", "calm")}
-    after = {name: noisy(rng, 1.1e-5) for name in ("twice", "once")} | {"calm": noisy(rng)}
+    base = {name: noisy(rng) for name in ("twice", "once", "both", "calm")}
+    after = {name: noisy(rng, 1.1e-5) for name in base} | {"calm": noisy(rng)}
     first = compare_runs(base, after)
-    again = compare_runs(base, {"twice": noisy(rng, 1.1e-5), "once": noisy(rng)})
-    found = first.confirmed(dataclasses.replace(again, changes=again.of("slower", "same")))
-    assert [change.verdict for change in found.changes] == ["slower", "same", "same"]
+    second = {"twice": noisy(rng, 1.1e-5), "once": noisy(rng), "both": noisy(rng, 0.9e-5)}
+    again = compare_runs(base, second)
+    found = first.confirmed(
+        dataclasses.replace(again, changes=again.of("slower", "faster", "same"))
+    )
+    verdicts = [change.verdict for change in found.changes]
+    assert verdicts == ["slower", "same", "uncertain", "same"]
+    assert found["both"].reason == "not-confirmed"
+    assert "then faster: the measurements disagree" in found["both"].sentence
     assert found["twice"].sentence.startswith("found twice, first as 1.")
     assert found["once"].sentence.startswith("at first slower: 1.")
     assert found["twice"].ratio != first["twice"].ratio

@@ -131,7 +131,8 @@ class Changes(codec.Stored, Shown, show=show):
     def confirmed(self, again: Changes) -> Changes:
         """Return the changes after some names were measured again and compared with the same run.
 
-        The second verdict on these names counts; its sentence names the first one.
+        The second verdict on these names counts; its sentence names the first one. What was slower
+        and then faster, or the reverse, is uncertain.
         """
         second = {change.name: change for change in again.changes}
         return dataclasses.replace(
@@ -205,5 +206,8 @@ def _confirmed(first: Change, second: Change) -> Change:
     said = f"at first {first.verdict}: {found}"
     if first.verdict == second.verdict:
         said = f"found twice, first as {found}"
+    if {first.verdict, second.verdict} == {"slower", "faster"}:
+        said += f", then {second.verdict}: the measurements disagree"
+        second = dataclasses.replace(second, verdict="uncertain", reason="not-confirmed")
     sentence = "; ".join(filter(None, (said, second.sentence)))
     return dataclasses.replace(second, sentence=sentence)

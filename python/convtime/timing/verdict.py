@@ -41,8 +41,9 @@ Finding = tuple[str, str]
 #: ``too-few-samples``: there is no interval. ``method-cost``: the method overhead is not known well
 #: enough. ``disturbed``: the interval is wide, and others used the GPU or the CPU.
 #: ``wide-interval``: it is wider than the margin. ``at-the-margin``: it is narrower, and contains
-#: the margin's edge. ``not-confirmed``: a fresh process gave a different verdict. ``placement``:
-#: the placement of tensors in a CPU's memory can cause a difference of that size.
+#: the margin's edge. ``not-confirmed``: a fresh process gave a different verdict, or a second
+#: look the opposite one. ``placement``: the placement of tensors in a CPU's memory can cause a
+#: difference of that size.
 #: ``other-conditions``: the two times are not comparable. ``no-time``: a median is not above 0,
 #: e.g. of calls that issue no work to the GPU. ``one-of-many``: it would be slower or faster alone,
 #: but among so many names chance can cause such a difference.
