@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from convtime.core.errors import InputError
 from convtime.regression.baseline import Baseline
@@ -37,13 +37,13 @@ class Confirmed:
 
 
 def confirmed(
-    first: Run, again: Callable[[Collection[str], int], Run], margin: float, pairs: int
+    first: Run, again: Callable[[Collection[str]], Iterator[Run]], margin: float, pairs: int
 ) -> Confirmed:
     """Judge the times as the gate does, and findings once more from fresh pairs of processes.
 
     Args:
         first: the times of the first pair.
-        again: times some names in a fresh pair; is called with them and the number of the pair.
+        again: times some names in fresh pairs of processes, one after the other.
         margin: relative difference that counts as equal.
         pairs: number of fresh pairs.
     """
@@ -54,8 +54,9 @@ def confirmed(
     runs: list[Run] = []
     missing: list[str] = []
     try:
-        while suspects and len(runs) < pairs:
-            runs.append(again(suspects, len(runs) + 1))
+        if suspects:
+            for run in again(suspects):
+                runs.append(run)  # noqa: PERF402 (an error keeps the earlier ones)
     except (InputError, KeyboardInterrupt) as error:  # keep what is known
         why = error if isinstance(error, InputError) else INTERRUPTED
         missing.append(f"whether the findings repeat: {why}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convtime.core.errors import InputError
 from convtime.upgrading.workers import Side
+
+_AT_ONCE = 3  # pairs of processes, each with torch and a CUDA context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,18 +39,50 @@ class Interpreters:
         Raises:
             InputError: an interpreter cannot be used, or they use different GPUs.
         """
+        with self._begun(logs=logs) as sides:
+            yield _loaded(sides)
+
+    def pairs(self, count: int) -> Iterator[tuple[Side, Side]]:
+        """Yield pairs of fresh processes, each of which ends when the next one is asked for.
+
+        They start together, since the import of torch takes longer than many timings, and before
+        the first pair is yielded, since it would disturb these.
+
+        Raises:
+            InputError: as :meth:`pair`.
+        """
+        for first in range(0, count, _AT_ONCE):
+            with contextlib.ExitStack() as begun:
+                waiting = [
+                    begun.enter_context(self._begun()) for _ in range(min(_AT_ONCE, count - first))
+                ]
+                for side in itertools.chain.from_iterable(waiting):
+                    side.await_start()
+                for sides in waiting:
+                    yield _loaded(sides)
+                    for side in sides:
+                        side.end()
+
+    @contextlib.contextmanager
+    def _begun(self, *, logs: bool = False) -> Iterator[tuple[Side, Side]]:
+        """Start a pair of processes without waiting for them."""
         with (
             Side("old", self.old, self.program, self.load, logs=logs) as old,
             Side("new", self.new, self.program, self.load, logs=logs) as new,
         ):
             old.begin()
-            new.begin()  # both import torch at the same time
-            old.load()
-            new.load()
-            gpus = [side.environment["gpu_uuid"] for side in (old, new)]
-            if gpus[0] != gpus[1]:
-                raise InputError(
-                    f"--old and --new must run on the same GPU, but used {gpus[0]} and {gpus[1]}; "
-                    "set CUDA_VISIBLE_DEVICES"
-                )
+            new.begin()
             yield old, new
+
+
+def _loaded(sides: tuple[Side, Side]) -> tuple[Side, Side]:
+    """Load the layers or tests in both."""
+    for side in sides:
+        side.load()
+    old, new = (side.environment["gpu_uuid"] for side in sides)
+    if old != new:
+        raise InputError(
+            f"--old and --new must run on the same GPU, but used {old} and {new}; "
+            "set CUDA_VISIBLE_DEVICES"
+        )
+    return sides

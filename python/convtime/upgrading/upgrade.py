@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from convtime.core.errors import InputError
@@ -102,26 +102,31 @@ def upgrade(
     gpus = [f"GPU-{environments[0]['gpu_uuid']}"] if on_gpu else []
     kind = "cuda" if on_gpu else "cpu"
 
-    def run(chosen: Sequence[_Pass], what: str, found: dict[str, Pair]) -> None:
+    def run(
+        pair: tuple[Side, Side], chosen: list[_Pass], what: str, found: dict[str, Pair]
+    ) -> None:
         """Time passes in a pair of processes and add them to `found`; note failures."""
-        with turn(gpus, _PATIENCE), interpreters.pair() as pair:
+        with turn(gpus, _PATIENCE):
             for index, each in enumerate(chosen):
                 tell(what, index, len(chosen))
                 bursts = _alternating(each, pair, known[each.title], budget, kind)
                 if bursts is not None:
                     found[each.title] = _measured(each.title, bursts, environments, kind)
 
-    def again(names: Collection[str], pair: int) -> Run:
-        found: dict[str, Pair] = {}
-        run([each for each in timed if each.title in names], f"confirming, pair {pair}", found)
-        return found
+    def again(names: Collection[str]) -> Iterator[Run]:
+        chosen = [each for each in timed if each.title in names]
+        for number, pair in enumerate(interpreters.pairs(pairs), start=1):
+            found: dict[str, Pair] = {}
+            run(pair, chosen, f"confirming, pair {number}", found)
+            yield found
 
     first: dict[str, Pair] = {}
     untimed: list[_Pass] = []
     interrupted = False
     try:
         if timed:
-            run(timed, "times", first)
+            with interpreters.pair() as pair:
+                run(pair, timed, "times", first)
     except KeyboardInterrupt:
         if not first:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from convtime.core.errors import InputError
 from convtime.regression.changes import Change
@@ -80,9 +80,9 @@ def upgrade_tests(
         wanted = {tests[name] for name in names}
         return [test for test in every if test in wanted]
 
-    def again(names: Collection[str], pair: int) -> Run:
-        with interpreters.pair() as sides:
-            return _run(*_recorded(sides, tests_of(names), f"confirming, pair {pair}", tell))
+    def again(names: Collection[str]) -> Iterator[Run]:
+        for number, sides in enumerate(interpreters.pairs(pairs), start=1):
+            yield _run(*_recorded(sides, tests_of(names), f"confirming, pair {number}", tell))
 
     verdicts = confirmed(_run(old, new), again, margin, pairs)
     missing = [_MISSING, *verdicts.missing]

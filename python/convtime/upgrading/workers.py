@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +61,7 @@ class Side:
         self._load = load
         self._logs = logs
         self._process: subprocess.Popen[str] | None = None
+        self._has_started = False
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder = tempfile.TemporaryDirectory(prefix="convtime-upgrade-")
 
@@ -68,7 +69,7 @@ class Side:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._end()
+        self.end()
         self._folder.cleanup()
 
     @property
@@ -115,10 +116,29 @@ class Side:
                     f"--{self.which}: {self._command[0]} cannot be run ({error.strerror})"
                 ) from error
         self._lines = queue.Queue()
+        self._has_started = False
         threading.Thread(
             target=_read_lines, args=(self._process.stdout, self._lines), daemon=True
         ).start()
         self._send({"do": "environment"})
+
+    def await_start(self) -> None:
+        """Wait until the process, which is begun if it has not been, has imported torch.
+
+        Raises:
+            InputError: the interpreter cannot be used.
+        """
+        if self._process is None:
+            self.begin()
+        if self._has_started:
+            return
+        with self._named_errors():
+            environment = self._receive(_START_SECONDS)
+            if self.environment and environment != self.environment:
+                self.end()
+                raise FailedError(f"its process started again with {_changed(self, environment)}")
+        self.environment = environment
+        self._has_started = True
 
     def load(self) -> None:
         """Wait for the process and load the layers or tests.
@@ -126,16 +146,15 @@ class Side:
         Raises:
             InputError: the interpreter cannot be used, or not with these.
         """
-        if self._process is None:
-            self.begin()
-        try:
-            environment = self._receive(_START_SECONDS)
-            if self.environment and environment != self.environment:
-                self._end()
-                raise FailedError(f"its process started again with {_changed(self, environment)}")
-            self.environment = environment
+        self.await_start()
+        with self._named_errors():
             self._send(self._load)
             self.loaded = self._receive(_ANSWER_SECONDS)
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
         except FailedError as error:
             raise InputError(f"--{self.which} {self._command[0]}: {error}") from error
 
@@ -166,12 +185,12 @@ class Side:
         try:
             line = self._lines.get(timeout=patience)
         except queue.Empty:
-            self._end()
+            self.end()
             raise FailedError(f"it gave no answer in {patience:.0f} s") from None
         if line is None:
             status = self._process.wait()
             how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
-            self._end()
+            self.end()
             raise FailedError(f"it ended {how}{self._last_error()}")
         answer: dict[str, Any] = json.loads(line)
         if "unusable" in answer:
@@ -188,7 +207,8 @@ class Side:
         told = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
         return f" ({told})" if told else ""
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the process, if there is one."""
         if self._process is None:
             return
         assert self._process.stdin is not None
