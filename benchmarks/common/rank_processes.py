@@ -31,6 +31,8 @@ _CLONE_NEWTIME = 0x80
 #: For which the process that holds the store outlives its own work, where others do not end.
 STORE_SECONDS = 0.5
 
+HOST = "127.0.0.1"
+
 Body = Callable[[int], Any]
 
 
@@ -137,14 +139,15 @@ def launch(
             it.
         backend: Of the process group; with "nccl", each rank has the GPU of its number.
     """
-    port = _free_port()
     sys.stdout.flush()
     ranks = []
-    for rank in range(size):
-        if before_fork is not None:
-            before_fork(rank)
-        group = functools.partial(_process_group, rank, size, port, backend)
-        ranks.append(_fork(rank, group, body, urgent=urgent))
+    # Bound before the fork: between the search for a free port and its use, others could take it.
+    with socket.create_server((HOST, 0)) as listener:
+        for rank in range(size):
+            if before_fork is not None:
+                before_fork(rank)
+            group = functools.partial(_process_group, rank, size, listener, backend)
+            ranks.append(_fork(rank, group, body, urgent=urgent))
     if watch is not None:
         watch([pid for pid, _ in ranks])
     begin = time.monotonic()
@@ -205,7 +208,7 @@ def _fork(
 
 
 @contextlib.contextmanager
-def _process_group(rank: int, size: int, port: int, backend: str) -> Iterator[None]:
+def _process_group(rank: int, size: int, listener: socket.socket, backend: str) -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
@@ -213,15 +216,23 @@ def _process_group(rank: int, size: int, port: int, backend: str) -> Iterator[No
     device = torch.device("cuda", rank) if backend == "nccl" else None
     if device is not None:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        backend,
-        device_id=device,
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=30),
+    port = listener.getsockname()[1]
+    listening = listener.detach()
+    if rank > 0:
+        os.close(listening)
+    patience = timedelta(seconds=30)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        HOST,
+        port,
+        size,
+        is_master=rank == 0,
+        timeout=patience,
+        wait_for_workers=False,
+        master_listen_fd=listening if rank == 0 else None,
     )
-    store = dist.distributed_c10d._get_default_store()
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=size, timeout=patience, device_id=device
+    )
     try:
         yield
     finally:
@@ -232,9 +243,3 @@ def _process_group(rank: int, size: int, port: int, backend: str) -> Iterator[No
             others = [f"done/{other}" for other in range(1, size)]
             while rank == 0 and time.monotonic() < end and not store.check(others):
                 time.sleep(0.005)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
