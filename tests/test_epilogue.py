@@ -729,11 +729,11 @@ def test_sums_and_a_relu_are_always_fused(
 def test_timed_ways_compute_the_same(rank: int, activation: str, dtype: torch.dtype) -> None:
     """Which one is fastest depends on the GPU.
 
-    One of them converts to channels-last and back, and one pads the channels.
+    One of them converts to channels-last and back, and pads the output's channels.
     """
     last = torch.channels_last if rank == 2 else torch.channels_last_3d
     cases = itertools.product(
-        ((3, 17, 40), (8, 9, 25), (64, 14, 94), (33, 31, 40), (16, 40, 1)),
+        ((3, 17, 40), (8, 9, 25), (64, 14, 94), (33, 31, 40), (16, 40, 1), (1, 28, 64)),
         (torch.contiguous_format, last),
     )
     for (channels, size, outputs), layout in cases:

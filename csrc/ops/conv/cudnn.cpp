@@ -556,7 +556,9 @@ class CudnnCall {
       }
       return pixels <= std::numeric_limits<std::int32_t>::max();
     };
-    return !has_one_pixel(x) && is_countable(problem.x) && is_countable(problem.y);
+    // The strides of one channel fit both layouts, and PyTorch takes such tensors for contiguous
+    // ones.
+    return x.size(1) > 1 && !has_one_pixel(x) && is_countable(problem.x) && is_countable(problem.y);
   }
 
   /// Run the graph, unless no engine supports it or another way is known to be faster, and return
@@ -885,6 +887,8 @@ std::vector<conv::ListedEngine> EnginePass::list() const {
 
 EnginePass::Ready EnginePass::build(std::string_view tag) const {
   const c10::cuda::CUDAGuard guard(operation_.x.device());
+  // Some engines need the thread to have a CUDA context, which the guard does not make.
+  CONVTIME_CUDA_CHECK(cudaSetDevice(operation_.x.get_device()));
   return with_torch_errors(kEnginesName, [&] {
     const conv::EngineTag named = conv::parse_tag(tag);
     std::shared_ptr<conv::Plan> plan =

@@ -27,7 +27,7 @@ class CONVTIME_API EnginePass {
   };
   struct Ready {
     std::int64_t workspace_bytes;
-    std::function<void()> run;  ///< on the current stream, and only in this thread
+    std::function<void()> run;  ///< on the current stream, and in one thread at a time
   };
 
   /// Take the arguments of cudnn_forward(), or with grad_output of cudnn_backward() for the
