@@ -397,7 +397,7 @@ class TestSearch:
         choice, _facts = simulated([above, *engines[1:]], workspace=8)
         assert choice.engine == 3, "the fastest of those that may be chosen"
 
-    @pytest.mark.parametrize(("seconds", "runs"), [(190e-6, 3), (210e-6, 2)])
+    @pytest.mark.parametrize(("seconds", "runs"), [(1.9e-3, 3), (2.1e-3, 2)])
     def test_a_far_slower_engine_runs_twice(
         self, simulated: Searching, monkeypatch: pytest.MonkeyPatch, seconds: float, runs: int
     ) -> None:
@@ -409,8 +409,25 @@ class TestSearch:
             return call(run)
 
         monkeypatch.setattr(Run, "__call__", counted)
-        simulated([Engine(2, {0: seconds})], follows_list=False)
+        simulated([Engine(2, {0: seconds})], Run(1e-3, 1e-3), follows_list=False)
         assert made.count(seconds) == runs
+
+    def test_an_engine_that_other_builds_delayed_is_raced(
+        self, simulated: Searching, raced: list[set[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        call = Run.__call__
+        delays = iter([0.0, 1e-3, 1e-3])  # a race simulates its own times
+
+        def delayed(run: Run) -> torch.Tensor:
+            if run.seconds == 90e-6:
+                CLOCK.now += next(delays, 0.0)
+            return call(run)
+
+        monkeypatch.setattr(Run, "__call__", delayed)
+        engines = [Engine(1, {0: 100e-6}), Engine(2, {0: 90e-6})]
+        choice, _facts = simulated(engines)
+        assert choice.engine == 2
+        assert raced == [{PYTORCH, "eng2_k2=0"}]
 
     def test_engines_are_built_by_several_threads(self) -> None:
         together = threading.Barrier(3, timeout=30)
