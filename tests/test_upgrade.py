@@ -325,6 +325,7 @@ def test_findings_are_confirmed_from_the_ratios_within_each_pair():
 
     kept = confirmed(pair_of(1.0, 1.05), interrupted, 0.02, 3)
     assert kept.pairs == 1
+    assert kept.interrupted
     assert kept.changes.changes[0].ratio.value == pytest.approx(1.04)
     assert kept.missing == ("whether the findings repeat: it was interrupted",)
 

@@ -208,6 +208,12 @@ def _confirmed(first: Change, second: Change) -> Change:
         said = f"found twice, first as {found}"
     if {first.verdict, second.verdict} == {"slower", "faster"}:
         said += f", then {second.verdict}: the measurements disagree"
-        second = dataclasses.replace(second, verdict="uncertain", reason="not-confirmed")
+        instructions = second.more_instructions
+        second = dataclasses.replace(
+            second,
+            verdict="uncertain",
+            reason="not-confirmed",
+            attribution=Attribution("code", instructions) if instructions else None,
+        )
     sentence = "; ".join(filter(None, (said, second.sentence)))
     return dataclasses.replace(second, sentence=sentence)

@@ -29,11 +29,13 @@ class Confirmed:
         changes: the changes.
         pairs: number of fresh pairs of processes that confirmed each finding.
         missing: why that is fewer than requested, as sentences.
+        interrupted: whether Ctrl-C ended the confirmation.
     """
 
     changes: Changes
     pairs: int
     missing: tuple[str, ...] = ()
+    interrupted: bool = False
 
 
 def confirmed(
@@ -53,12 +55,14 @@ def confirmed(
     suspects = {change.name for change in changes.of("slower", "faster")}
     runs: list[Run] = []
     missing: list[str] = []
+    interrupted = False
     try:
         if suspects:
             for run in again(suspects):
                 runs.append(run)  # noqa: PERF402 (an error keeps the earlier ones)
     except (InputError, KeyboardInterrupt) as error:  # keep what is known
-        why = error if isinstance(error, InputError) else INTERRUPTED
+        interrupted = isinstance(error, KeyboardInterrupt)
+        why = INTERRUPTED if interrupted else error
         missing.append(f"whether the findings repeat: {why}")
         pairs = len(runs)
     if runs:
@@ -66,7 +70,7 @@ def confirmed(
         changes = changes.confirmed(again_judged)
         lost = suspects - {change.name for change in again_judged.changes}
         missing += [f"whether {name} repeats: it gave no time again" for name in sorted(lost)]
-    return Confirmed(changes, pairs, tuple(missing))
+    return Confirmed(changes, pairs, tuple(missing), interrupted)
 
 
 def judged(runs: Sequence[Run], margin: float, others: Collection[Change] = ()) -> Changes:

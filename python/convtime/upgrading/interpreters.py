@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,12 +55,13 @@ class Interpreters:
                 waiting = [
                     begun.enter_context(self._begun()) for _ in range(min(_AT_ONCE, count - first))
                 ]
-                for side in itertools.chain.from_iterable(waiting):
-                    side.await_start()
-                for sides in waiting:
+                started, error = _started(waiting)
+                for sides in started:
                     yield _loaded(sides)
                     for side in sides:
                         side.end()
+                if error is not None:
+                    raise error
 
     @contextlib.contextmanager
     def _begun(self, *, logs: bool = False) -> Iterator[tuple[Side, Side]]:
@@ -73,6 +73,21 @@ class Interpreters:
             old.begin()
             new.begin()
             yield old, new
+
+
+def _started(
+    waiting: list[tuple[Side, Side]],
+) -> tuple[list[tuple[Side, Side]], InputError | None]:
+    """Wait for pairs; return those before the first that does not start, and why it does not."""
+    started: list[tuple[Side, Side]] = []
+    try:
+        for sides in waiting:
+            for side in sides:
+                side.await_start()
+            started.append(sides)
+    except InputError as error:
+        return started, error
+    return started, None
 
 
 def _loaded(sides: tuple[Side, Side]) -> tuple[Side, Side]:

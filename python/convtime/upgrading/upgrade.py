@@ -106,26 +106,26 @@ def upgrade(
         pair: tuple[Side, Side], chosen: list[_Pass], what: str, found: dict[str, Pair]
     ) -> None:
         """Time passes in a pair of processes and add them to `found`; note failures."""
-        with turn(gpus, _PATIENCE):
-            for index, each in enumerate(chosen):
-                tell(what, index, len(chosen))
-                bursts = _alternating(each, pair, known[each.title], budget, kind)
-                if bursts is not None:
-                    found[each.title] = _measured(each.title, bursts, environments, kind)
+        for index, each in enumerate(chosen):
+            tell(what, index, len(chosen))
+            bursts = _alternating(each, pair, known[each.title], budget, kind)
+            if bursts is not None:
+                found[each.title] = _measured(each.title, bursts, environments, kind)
 
     def again(names: Collection[str]) -> Iterator[Run]:
         chosen = [each for each in timed if each.title in names]
-        for number, pair in enumerate(interpreters.pairs(pairs), start=1):
-            found: dict[str, Pair] = {}
-            run(pair, chosen, f"confirming, pair {number}", found)
-            yield found
+        with turn(gpus, _PATIENCE):
+            for number, pair in enumerate(interpreters.pairs(pairs), start=1):
+                found: dict[str, Pair] = {}
+                run(pair, chosen, f"confirming, pair {number}", found)
+                yield found
 
     first: dict[str, Pair] = {}
     untimed: list[_Pass] = []
     interrupted = False
     try:
         if timed:
-            with interpreters.pair() as pair:
+            with turn(gpus, _PATIENCE), interpreters.pair() as pair:
                 run(pair, timed, "times", first)
     except KeyboardInterrupt:
         if not first:
@@ -158,7 +158,7 @@ def upgrade(
             *(f"{each.title}: {each.change.sentence}" for each in failed),
             *(f"{each.title}: {INTERRUPTED}" for each in untimed),
         ),
-        interrupted=interrupted,
+        interrupted=interrupted or verdicts.interrupted,
     )
 
 

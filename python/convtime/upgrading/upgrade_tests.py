@@ -11,7 +11,7 @@ from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import ChangeVerdict
 from convtime.upgrading.causes import PassFacts, cause_of
-from convtime.upgrading.confirming import Run, confirmed
+from convtime.upgrading.confirming import INTERRUPTED, Run, confirmed
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.result import LayerChange, Upgrade
 from convtime.upgrading.upgrade import MARGIN, PAIRS, Tell, by_cost
@@ -87,7 +87,9 @@ def upgrade_tests(
     verdicts = confirmed(_run(old, new), again, margin, pairs)
     missing = [_MISSING, *verdicts.missing]
     changed = [change.name for change in verdicts.changes.of(*_CHANGED)]
-    if changed and on_gpu:
+    if changed and on_gpu and verdicts.interrupted:
+        missing.append(f"cuDNN's plans: {INTERRUPTED}")
+    elif changed and on_gpu:
         try:
             with interpreters.pair(logs=True) as sides:
                 logged = _recorded(sides, tests_of(changed), "plans", tell)
@@ -113,6 +115,7 @@ def upgrade_tests(
         failures=tuple(
             f"{test}: {_failure(test, '', old, new)}" for test in without if test not in silent
         ),
+        interrupted=verdicts.interrupted,
     )
 
 
