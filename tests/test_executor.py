@@ -387,6 +387,28 @@ def test_calls_are_cancelled_where_an_executor_breaks_while_they_are_handed_out(
     assert executor.kept.cancelled()
 
 
+class Slow(Pickling):
+    """Answers after half a second."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        made = super().submit(fn, *args, **kwargs)
+        late: Future[Any] = Future()
+        threading.Timer(0.5, lambda: late.set_result(made.result())).start()
+        return late
+
+
+def test_that_no_worker_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executing, "_FIRST_ANSWER_SECONDS", 0.1)
+    with pytest.warns(UserWarning, match=r"no worker has answered for 0\.1 s") as told:
+        made = [*executing.call_in_workers(Slow(), None, math.sqrt, [4.0])]
+    assert [future.result() for _place, future in made] == [2.0]
+    assert len(told) == 1
+    monkeypatch.setattr(visiting, "ANSWER_SECONDS", 0.1)
+    with pytest.warns(UserWarning, match="no worker has answered"):
+        swept_late = convtime.sweep(swept.relu, {"size": [64]}, executor=Slow(), **QUICK)
+    assert all(point.measurement is not None for point in swept_late.points)
+
+
 def test_a_process_measures_one_point_at_a_time() -> None:
     executor = Pickling()
     with worker._busy, pytest.raises(InputError, match="one point at a time in each process"):

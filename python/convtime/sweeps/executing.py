@@ -10,8 +10,9 @@ import pickle
 import secrets
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
@@ -29,6 +30,10 @@ from convtime.sweeps.worker import (
     machine_of,
     visit,
 )
+
+# A point can compile kernels for minutes, but a worker says at once what it is.
+ANSWER_SECONDS = 600.0
+_FIRST_ANSWER_SECONDS = 60.0
 
 Item = TypeVar("Item")
 #: What runs the points: None for this process, a number of local workers, or an executor.
@@ -129,11 +134,31 @@ def call_in_workers(
         try:
             for place, item in enumerate(items):
                 futures[executor.submit(made, item)] = place
-            for future in as_completed(futures):
-                yield futures[future], future
+            waiting = {*futures}
+            while waiting:
+                done = wait_aloud(waiting, ANSWER_SECONDS)
+                waiting -= done
+                for future in done:
+                    yield futures[future], future
         finally:
             for future in futures:
                 future.cancel()
+
+
+def wait_aloud(futures: Collection[Future[Any]], seconds: float) -> set[Future[Any]]:
+    """Wait until any of the futures is done, and return those that are.
+
+    A warning says that none is after so many seconds: an executor without workers never answers.
+    """
+    done, _ = wait(futures, seconds, FIRST_COMPLETED)
+    if not done:
+        warnings.warn(
+            f"no worker has answered for {seconds:g} s: check that the executor has workers that "
+            "run; the wait goes on until one answers, or until Ctrl-C",
+            stacklevel=2,
+        )
+        done, _ = wait(futures, return_when=FIRST_COMPLETED)
+    return done
 
 
 def _machine(
@@ -141,7 +166,9 @@ def _machine(
 ) -> dict[str, Any]:
     """Return the machine of the worker that answers first, which has the versions used here."""
     try:
-        name, machine = executor.submit(describe, requested, run).result()
+        described = executor.submit(describe, requested, run)
+        wait_aloud([described], _FIRST_ANSWER_SECONDS)
+        name, machine = described.result()
     except InputError:
         raise
     except BrokenExecutor as error:

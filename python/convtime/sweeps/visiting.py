@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from convtime.core.errors import InputError, first_line, shown
 from convtime.core.progress import progress_bar
-from convtime.sweeps.executing import Crew
+from convtime.sweeps.executing import ANSWER_SECONDS, Crew, wait_aloud
 from convtime.sweeps.journal import Journal, opened
 from convtime.sweeps.plan import Plan, Point
 from convtime.sweeps.worker import Report
@@ -130,7 +130,10 @@ class _HandOut(Generic[Point]):
                 if is_free:
                     self._submit(self._left.popleft(), is_last=len(self._left) < known)
                 # In this process, a point is done now, and is written before the next begins.
-                done, _ = wait(self._pending, 0 if is_free else None, FIRST_COMPLETED)
+                if is_free:
+                    done, _ = wait(self._pending, 0, FIRST_COMPLETED)
+                else:
+                    done = wait_aloud(self._pending, ANSWER_SECONDS)
                 for future in sorted(done, key=_ends_run):  # the others are written first
                     self._take(self._pending.pop(future), future)
         finally:
