@@ -439,8 +439,9 @@ class Search:
             repeats=built.repeats if built else self._repeats(),
             raced=len(self._built),
             ties=raced.ties,
-            inexact=tuple(self._inexact.items()),
-            refused=(*self._refused.items(), *unbuilt),
+            # In the order of their names: threads end in any order.
+            inexact=tuple(sorted(self._inexact.items())),
+            refused=tuple(sorted((*self._refused.items(), *unbuilt))),
             budget_seconds=self._clock() - self._start,
         )
 
