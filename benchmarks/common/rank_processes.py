@@ -227,7 +227,6 @@ def _process_group(rank: int, size: int, listener: socket.socket, backend: str) 
         size,
         is_master=rank == 0,
         timeout=patience,
-        wait_for_workers=False,
         master_listen_fd=listening if rank == 0 else None,
     )
     dist.init_process_group(

@@ -179,8 +179,11 @@ def absent(rank: int) -> list[str]:
 
 def without_store(rank: int) -> list[str]:
     """Rank 0, which holds the store, is killed before rank 1 connects to it."""
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
+        store.get("joined")  # or rank 1 could still be joining the group
         os.kill(os.getpid(), signal.SIGKILL)
+    store.set("joined", "")
     time.sleep(0.3)
     begin = time.monotonic()
     said = said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=1))
