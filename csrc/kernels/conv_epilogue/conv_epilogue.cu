@@ -201,10 +201,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (unsigned j = 0; j < kPack; ++j) {
-    if (j < count) {
-      if (a.z != nullptr) {
-        addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
-      }
+    if (j < count && a.z != nullptr) {
+      addend[j] = load(reinterpret_cast<const Vector<T>*>(a.z + to + std::size_t{j} * rows));
     }
   }
 #pragma unroll

@@ -512,6 +512,7 @@ class CudnnCall {
         CONVTIME_CUDA_CHECK(cudaMemcpyAsync(begin, from.const_data_ptr(), from.nbytes(),
                                             cudaMemcpyDeviceToDevice, stream));
       } else {
+        TORCH_INTERNAL_ASSERT(from.is_contiguous(), "a convolution's operand has gaps");
         launch_to_channels_last(element_type_of(from), from.const_data_ptr(), begin, from.size(0),
                                 from.size(1), plane_of(from), stream);
       }
@@ -524,6 +525,7 @@ class CudnnCall {
     const std::int64_t multiple = channel_multiple(w);
     const std::int64_t padded = (w.size(0) + multiple - 1) / multiple * multiple;
     const at::Tensor y_last = fprop(converted(x, x.size(0)), converted(w, padded));
+    TORCH_INTERNAL_ASSERT(y_last.is_contiguous(last), "a converted output's channels are not last");
     at::DimVector size(y_last.sizes());
     size[1] = w.size(0);
     const at::MemoryFormat format = is_channels_last(x, w) ? last : at::MemoryFormat::Contiguous;

@@ -74,6 +74,8 @@ def upgrade(
 ) -> Upgrade:
     """Compare two interpreters, layer by layer.
 
+    A KeyboardInterrupt ends the timing; passes that were timed before are judged.
+
     Args:
         interpreters: the interpreters and their layers.
         layers: names of the layers to compare; empty for all.
@@ -81,8 +83,6 @@ def upgrade(
         budget: seconds for each pass, both interpreters together.
         pairs: number of fresh pairs of processes that confirm each finding.
         tell: is called with a description, the number of steps done, and of all steps.
-
-    A KeyboardInterrupt ends the timing; passes that were timed before are judged.
 
     Raises:
         InputError: an interpreter cannot be used, or does not have the named layers.

@@ -244,6 +244,7 @@ class Search:
         return unbuilt
 
     def _run_slower_again(self, choices: Iterable[Choice]) -> None:
+        """Time those that seem far slower again, now that no other thread builds engines."""
         built = {*choices} & self._built.keys()
         for choice in built.difference(self._promising(built)):
             candidate = self._built[choice]
