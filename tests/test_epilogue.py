@@ -750,9 +750,11 @@ def test_timed_ways_compute_the_same(rank: int, activation: str, dtype: torch.dt
         expected = separate(
             x.double(), w.double(), bias.double(), other=other.double(), activation=activation
         )
+        # PyTorch takes images and weights of one channel as contiguous, whichever layout is asked.
+        strides = separate(x, w, bias, activation="identity").stride()
         for _ in range(2):  # the first call times the ways
             ours = fused(rank)(x, w, bias, other=other, activation=activation, policy="benchmark")
-            assert ours.is_contiguous(memory_format=layout)
+            assert ours.stride() == strides
             tolerance = 2e-2 if dtype == torch.float16 else 1e-3
             torch.testing.assert_close(ours.double(), expected, rtol=tolerance, atol=tolerance)
 

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from convtime import cli, load
 from convtime.cli.exit_codes import INTERRUPTED
@@ -383,6 +384,19 @@ def test_unchanged_model_has_equal_facts(folder):
     assert "aten::sum" in found["5 forward"].before.kernels
 
 
+def test_passes_without_kernels_on_both_sides_have_no_time_on_a_gpu():
+    none = dataclasses.replace(FACTS, kernels=())
+    sides = {"both": [FACTS, FACTS], "none": [none, none], "old": [FACTS, none]}
+    passes = [upgrading._Pass((name,), "forward") for name in (*sides, "failed")]
+    known = {
+        f"{name} forward": upgrading._Known([*facts], ["", ""]) for name, facts in sides.items()
+    }
+    known["failed forward"] = upgrading._Known([none, None], ["", "it ended"])
+    assert upgrading._idle(passes, known) == [passes[1]]
+    # A profiler that sees no kernel at all says nothing about any pass.
+    assert not upgrading._idle([passes[1]], known)
+
+
 @pytest.mark.cuda
 def test_on_a_gpu_plans_memory_and_clocks_are_known(folder):
     found = upgraded(folder, "padding", "--pairs", "0", "--device", "cuda")
@@ -395,6 +409,8 @@ def test_on_a_gpu_plans_memory_and_clocks_are_known(folder):
     assert forward.memory_bytes > 0
     assert found["3 forward"].before.plan == ""
     assert not any("clock" in each for each in found.missing)
+    assert any("no kernels (2, e.g. 6 forward)" in each for each in found.missing)
+    assert "6 forward" not in [each.title for each in found.layers]
     assert all(each.before.first_call_seconds > 0 for each in (*found.step, *found.layers))
 
 
@@ -436,8 +452,12 @@ def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
     # second test can be one by chance, on a machine that does something else.
     is_finding = "at first" in second.change.sentence or "twice" in second.change.sentence
     again = "first second" if is_finding else "first"
+    expected = ["first second", "first second", again, again]
+    if torch.cuda.is_available():  # and what changed was run once more, for cuDNN's plans
+        changed = second.change.verdict in ("slower", "faster")
+        expected += ["first second" if changed else "first"] * 2
     runs = Path("shared.txt").read_text().splitlines()
-    assert sorted(runs) == sorted([again, again, "first second", "first second"])
+    assert sorted(runs) == sorted(expected)
 
 
 @pytest.mark.parametrize(

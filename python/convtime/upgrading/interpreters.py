@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from convtime.core.errors import InputError
@@ -41,11 +41,15 @@ class Interpreters:
         with self._begun(logs=logs) as sides:
             yield _loaded(sides)
 
-    def pairs(self, count: int) -> Iterator[tuple[Side, Side]]:
+    def pairs(self, count: int, *, first_logs: bool = False) -> Generator[tuple[Side, Side]]:
         """Yield pairs of fresh processes, each of which ends when the next one is asked for.
 
         They start together, since the import of torch takes longer than many timings, and before
         the first pair is yielded, since it would disturb these.
+
+        Args:
+            count: number of pairs.
+            first_logs: whether cuDNN's frontend logs its plans in the first pair.
 
         Raises:
             InputError: as :meth:`pair`.
@@ -53,7 +57,8 @@ class Interpreters:
         for first in range(0, count, _AT_ONCE):
             with contextlib.ExitStack() as begun:
                 waiting = [
-                    begun.enter_context(self._begun()) for _ in range(min(_AT_ONCE, count - first))
+                    begun.enter_context(self._begun(logs=first_logs and number == 0))
+                    for number in range(first, min(count, first + _AT_ONCE))
                 ]
                 started, error = _started(waiting)
                 for sides in started:

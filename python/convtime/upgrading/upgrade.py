@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import shlex
 import statistics
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,9 +26,9 @@ from convtime.upgrading.workers import FailedError, Side
 MARGIN = 0.03
 BUDGET = 0.5  # seconds per pass, both interpreters together
 PAIRS = 3
-_BURST_SECONDS = {"cuda": 2e-3, "cpu": 5e-3}
+_BURST_SECONDS = {"cuda": 1e-3, "cpu": 5e-3}
 _MOST_CALLS = 1000
-_ROUNDS = range(12, 61)
+_LEAST_ROUNDS, _MOST_ROUNDS = 12, 60
 _PATIENCE = 600.0  # seconds to wait for other timings on the same GPU
 _NO_GRADIENT = "it has no gradient"
 
@@ -63,6 +65,35 @@ class _Known:
             self.facts[index] = dataclasses.replace(facts, first_call_seconds=seconds)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Examined:
+    """What is known of both interpreters before passes are timed.
+
+    Attributes:
+        environments: versions and GPU of each.
+        settings: versions and settings of each, by name.
+        passes: the passes.
+        known: facts of each pass, by title.
+        missing: what is unknown and why, as sentences.
+    """
+
+    environments: tuple[Mapping[str, Any], Mapping[str, Any]]
+    settings: tuple[Mapping[str, str], Mapping[str, str]]
+    passes: list[_Pass]
+    known: dict[str, _Known]
+    missing: list[str]
+
+    @property
+    def kind(self) -> str:
+        """The kind of device."""
+        return "cpu" if self.environments[0]["gpu_uuid"] is None else "cuda"
+
+    @property
+    def gpus(self) -> list[str]:
+        """The GPU, by its unique name; empty for a CPU."""
+        return [] if self.kind == "cpu" else [f"GPU-{self.environments[0]['gpu_uuid']}"]
+
+
 def upgrade(
     interpreters: Interpreters,
     *,
@@ -87,79 +118,77 @@ def upgrade(
     Raises:
         InputError: an interpreter cannot be used, or does not have the named layers.
     """
-    with interpreters.pair(logs=True) as sides:
-        environments = sides[0].environment, sides[1].environment
-        on_gpu = environments[0]["gpu_uuid"] is not None
-        passes = _passes(sides, layers)
-        known = {}
-        # The layers come before the step, which would make their first calls.
-        for index, each in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
-            tell("facts", index, len(passes))
-            known[each.title] = _known(each, sides, on_gpu=on_gpu)
-        settings = (sides[0].settings(), sides[1].settings())
-        missing = [*_missing(sides, on_gpu=on_gpu)]
-    timed = [each for each in passes if not any(known[each.title].failures)]
-    gpus = [f"GPU-{environments[0]['gpu_uuid']}"] if on_gpu else []
-    kind = "cuda" if on_gpu else "cpu"
-
-    def run(
-        pair: tuple[Side, Side], chosen: list[_Pass], what: str, found: dict[str, Pair]
-    ) -> None:
-        """Time passes in a pair of processes and add them to `found`; note failures."""
-        for index, each in enumerate(chosen):
-            tell(what, index, len(chosen))
-            bursts = _alternating(each, pair, known[each.title], budget, kind)
-            if bursts is not None:
-                found[each.title] = _measured(each.title, bursts, environments, kind)
-
-    def again(names: Collection[str]) -> Iterator[Run]:
-        chosen = [each for each in timed if each.title in names]
-        with turn(gpus, _PATIENCE):
-            for number, pair in enumerate(interpreters.pairs(pairs), start=1):
-                found: dict[str, Pair] = {}
-                run(pair, chosen, f"confirming, pair {number}", found)
-                yield found
-
     first: dict[str, Pair] = {}
     untimed: list[_Pass] = []
     interrupted = False
-    try:
-        if timed:
-            with turn(gpus, _PATIENCE), interpreters.pair() as pair:
-                run(pair, timed, "times", first)
-    except KeyboardInterrupt:
-        if not first:
-            raise
-        interrupted, pairs = True, 0
-        missing.append(f"whether the findings repeat: {INTERRUPTED}")
-        untimed = [
-            each
-            for each in timed
-            if each.title not in first and not any(known[each.title].failures)
-        ]
+    # Those that time start with those that look for facts, since the import of torch takes long.
+    with contextlib.closing(interpreters.pairs(2, first_logs=True)) as both:
+        work = _examined(next(both), layers, tell)
+        timed = [each for each in work.passes if not any(work.known[each.title].failures)]
+        try:
+            if timed:
+                with turn(work.gpus, _PATIENCE):
+                    for title, times in _times(next(both), timed, work, budget, "times", tell):
+                        first[title] = times  # noqa: PERF403 (an interrupt keeps the earlier ones)
+        except KeyboardInterrupt:
+            if not first:
+                raise
+            interrupted, pairs = True, 0
+            work.missing.append(f"whether the findings repeat: {INTERRUPTED}")
+            untimed = [
+                each
+                for each in timed
+                if each.title not in first and not any(work.known[each.title].failures)
+            ]
+
+    def again(names: Collection[str]) -> Iterator[Run]:
+        chosen = [each for each in timed if each.title in names]
+        with turn(work.gpus, _PATIENCE):
+            for number, pair in enumerate(interpreters.pairs(pairs), start=1):
+                yield dict(_times(pair, chosen, work, budget, f"confirming, pair {number}", tell))
+
     verdicts = confirmed(first, again, margin, pairs)
     judged = {change.name: change for change in verdicts.changes.changes}
     found = [
-        _layer_change(each, known[each.title], judged.get(each.title), settings, interpreters)
-        for each in passes
-        if each not in untimed and known[each.title].failures.count(_NO_GRADIENT) < 2
+        _layer_change(each, work, judged.get(each.title), interpreters)
+        for each in work.passes
+        if each not in untimed and work.known[each.title].failures.count(_NO_GRADIENT) < 2
     ]
     failed = [each for each in found if each.before is None and each.after is None]
     rest = [each for each in found if each not in failed]
     return Upgrade(
         layers=by_cost(each for each in rest if each.layers[0] != STEP),
-        before=settings[0],
-        after=settings[1],
+        before=work.settings[0],
+        after=work.settings[1],
         margin=margin,
         pairs=verdicts.pairs,
         step=tuple(each for each in rest if each.layers[0] == STEP),
-        missing=(*missing, *verdicts.missing),
+        missing=(*work.missing, *verdicts.missing),
         failures=(
             *(f"{each.title}: {each.change.sentence}" for each in failed),
             *(f"{each.title}: {INTERRUPTED}" for each in untimed),
         ),
         interrupted=interrupted or verdicts.interrupted,
     )
+
+
+def _examined(sides: tuple[Side, Side], layers: Collection[str], tell: Tell) -> _Examined:
+    """Find the passes and their facts."""
+    environments = sides[0].environment, sides[1].environment
+    on_gpu = environments[0]["gpu_uuid"] is not None
+    passes = _passes(sides, layers)
+    known = {}
+    # The layers come before the step, which would make their first calls.
+    for index, each in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
+        tell("facts", index, len(passes))
+        known[each.title] = _known(each, sides, on_gpu=on_gpu)
+    missing = [*_missing(sides, on_gpu=on_gpu)]
+    if on_gpu and (idle := _idle(passes, known)):
+        told = f"the times of passes that run no kernels ({len(idle)}, e.g. {idle[0].title})"
+        missing.append(told)
+        passes = [each for each in passes if each not in idle]
+    settings = (sides[0].settings(), sides[1].settings())
+    return _Examined(environments, settings, passes, known, missing)
 
 
 def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
@@ -200,12 +229,39 @@ def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
     return known
 
 
+def _idle(passes: Collection[_Pass], known: Mapping[str, _Known]) -> list[_Pass]:
+    """Return the passes that run no kernels in either interpreter, such as an identity's."""
+
+    def kernels(each: _Pass) -> list[str]:
+        return [name for facts in known[each.title].facts if facts for name in facts.kernels]
+
+    idle = [each for each in passes if not any(known[each.title].failures) and not kernels(each)]
+    # Where the profiler sees no kernels at all, it tells nothing.
+    return idle if any(map(kernels, passes)) else []
+
+
 @dataclasses.dataclass(frozen=True)
 class _Bursts:
     """Times per call of one side's bursts, and the GPU's clock during each, if it is known."""
 
     seconds: list[float] = dataclasses.field(default_factory=list)
     clocks_hz: list[float | None] = dataclasses.field(default_factory=list)
+
+
+def _times(
+    sides: tuple[Side, Side],
+    passes: Collection[_Pass],
+    work: _Examined,
+    budget: float,
+    what: str,
+    tell: Tell,
+) -> Iterator[tuple[str, Pair]]:
+    """Yield the times of passes by title; failures are noted in what is known."""
+    for index, each in enumerate(passes):
+        tell(what, index, len(passes))
+        bursts = _alternating(each, sides, work.known[each.title], budget, work.kind)
+        if bursts is not None:
+            yield each.title, _measured(each.title, bursts, work.environments, work.kind)
 
 
 def _alternating(
@@ -228,11 +284,12 @@ def _alternating(
             first = burst(index, 1)["seconds"]  # it allocates and chooses algorithms
             known.add_first_call(index, first)
         calls = _calls(slowest(1), kind)
-        calls = _calls(once := slowest(calls), kind)
-        rounds = int(budget / (2 * calls * once))
-        rounds = max(_ROUNDS.start, min(_ROUNDS.stop - 1, rounds))
+        calls = _calls(slowest(calls), kind)
         found = _Bursts(), _Bursts()
-        for number in range(rounds):
+        end = time.perf_counter() + budget
+        for number in range(_MOST_ROUNDS):
+            if number >= _LEAST_ROUNDS and time.perf_counter() > end:
+                break
             for index in (0, 1) if number % 2 == 0 else (1, 0):
                 answer = burst(index, calls)
                 found[index].seconds.append(answer["seconds"])
@@ -275,11 +332,11 @@ def _measured(
 
 def _layer_change(
     each: _Pass,
-    known: _Known,
+    work: _Examined,
     change: Change | None,
-    settings: tuple[Mapping[str, str], Mapping[str, str]],
     interpreters: Interpreters,
 ) -> LayerChange:
+    known = work.known[each.title]
     before, after = known.facts
     if any(known.failures):
         verdict = "missing" if known.failures[1] else "new"
@@ -297,7 +354,7 @@ def _layer_change(
         return found
     cause = None
     if change.verdict in ("slower", "faster"):
-        cause = cause_of(before, after, settings, change.attribution)
+        cause = cause_of(before, after, work.settings, change.attribution)
     cost = None
     if change.before is not None and change.after is not None:
         cost = len(each.layers) * (change.after - change.before)
