@@ -290,7 +290,9 @@ class Probe:
 
     def environment(self) -> dict[str, Any]:
         """Return the versions, and the GPU if the device is one."""
-        torch.ones(1, device=self.device)  # report an unusable GPU at startup
+        x = torch.ones(1, device=self.device, requires_grad=True)  # report an unusable GPU here
+        # A process's first call with a gradient imports sympy, for seconds that no layer costs.
+        torch.autograd.grad(x * 2, x, torch.ones_like(x))
         on_gpu = self.device.type == "cuda"
         cudnn: Any = torch.backends.cudnn
         version = cudnn.version() if cudnn.is_available() else None
