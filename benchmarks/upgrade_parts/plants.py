@@ -197,6 +197,13 @@ _SECOND = _by_site(
         "dtype": "conv3_deep linear_half",
     }
 )
+#: All of them small: extra work that takes as long as it is to, and more of the same work.
+_SMALL = _by_site(
+    {
+        "spin": "conv3 depthwise gelu avg_pool",
+        "sizes": "layer_norm silu softmax hardswish",
+    }
+)
 _UNAFFECTED = ("linear_bf16", "layer_norm", "gelu", "softmax")
 _IN_TF32 = ("conv3", "conv1", "first", "linear")
 
@@ -208,6 +215,7 @@ def _some(*names: str) -> dict[str, Site]:
 ON_GPU: dict[str, Group] = {
     "layers": Group(GPU_SITES, _FIRST),
     "layers, others": Group(GPU_SITES, _SECOND),
+    "layers, small": Group(_some(*_SMALL), _SMALL),
     "no TF32": Group(
         _some(*_IN_TF32, "conv3_half", "linear_half", *_UNAFFECTED),
         flags=(
