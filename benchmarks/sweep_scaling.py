@@ -30,7 +30,7 @@ from common import running
 if TYPE_CHECKING:
     from convtime.sweeps.local_pool import LocalPool
 
-POINTS_OF_SCALING, SECONDS_OF_A_POINT, ROUNDS = 100, 0.2, 3
+POINTS_OF_SCALING, SECONDS_OF_A_POINT, ROUNDS = 60, 0.2, 3
 SIDE = 100  # values of each of two axes
 WORKERS, POINTS_BETWEEN_KILLS = 8, 250
 SEED = 20
