@@ -8,7 +8,11 @@ import stat
 import sys
 import textwrap
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -22,9 +26,9 @@ from convtime.timing.measurement import Measurement
 from convtime.upgrading import upgrade as upgrading
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
-from convtime.upgrading.probe import wait_until_quiet
+from convtime.upgrading.probe import Layer, Probe, UnusableError, wait_until_quiet
 from convtime.upgrading.result import LayerChange, Upgrade
-from convtime.upgrading.workers import KEPT_MEMORY, Side
+from convtime.upgrading.workers import KEPT_MEMORY, FailedError, Side
 
 PYTHON = sys.executable
 FACTS = PassFacts(
@@ -179,7 +183,9 @@ def folder(tmp_path, monkeypatch, warm_python):
 def interpreter(folder: Path, planted: str) -> str:
     """Return an interpreter whose models are changed."""
     path = folder / f"python-{planted}"
-    path.write_text(f'#!/bin/sh\nPLANTED={planted} exec "{sys.executable}" "$@"\n')
+    # A script can print lines of its own.
+    start = f'PLANTED={planted} exec "{sys.executable}" "$@"'
+    path.write_text(f"#!/bin/sh\necho loading an environment\n{start}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
@@ -303,17 +309,20 @@ def test_findings_are_confirmed_from_the_ratios_within_each_pair():
     (change,) = judged([pair_of(speed, 1.05) for speed in speeds], 0.01).changes
     assert change.verdict == "slower"
     assert change.ratio.value == pytest.approx(1.05)
-    (change,) = judged([pair_of(1.0, ratio) for ratio in (0.9, 1.05, 1.2)], 0.01).changes
-    assert change.verdict == "uncertain"  # the pairs disagree
+    assert change.after == pytest.approx(1.05 * change.before)  # not those of the first pair alone
+    # The pairs disagree, even if all but one agree.
+    for ratios in ((0.9, 1.05, 1.2), (1.10, 1.11, 1.00), (1.0, 1.11, 1.10, 1.11)):
+        (change,) = judged([pair_of(1.0, ratio) for ratio in ratios], 0.01).changes
+        assert change.verdict == "uncertain"
     asked = []
 
     def again(names):
         asked.append(names)
-        yield from (pair_of(1.0, 1.0), pair_of(1.0, 1.001))
+        yield from (pair_of(1.0, ratio) for ratio in (1.0, 1.001, 0.999, 1.0))
 
-    found = confirmed(pair_of(1.0, 1.05), again, 0.02, 2)
+    found = confirmed(pair_of(1.0, 1.05), again, 0.02, 4)
     assert asked == [{"0"}]
-    assert found.pairs == 2
+    assert found.pairs == 4
     assert found.changes.changes[0].verdict == "same"
     assert "at first slower" in found.changes.changes[0].sentence
     assert confirmed(pair_of(1.0, 1.05), lambda _: iter([{}]), 0.02, 1).missing == (
@@ -378,10 +387,203 @@ def test_unchanged_model_has_equal_facts(folder):
         assert each.before.kernels == each.after.kernels
         assert each.before.error is None or each.before.error < 1e-5
     assert found["8 forward"].before.bits == ""  # dropout does not repeat
-    assert all(each.before.first_call_seconds > 0 for each in (*found.step, *found.layers))
+    first_calls = [each.before.first_call_seconds for each in (*found.step, *found.layers)]
+    assert first_calls.count(None) == 1  # of the step's backward pass, after those of the layers
+    assert all(each is None or each > 0 for each in first_calls)
     assert found["4 forward"].before.backend == "Mkldnn"
     assert "aten::addmm" in found["7 forward"].before.kernels
     assert "aten::sum" in found["5 forward"].before.kernels
+
+
+MODES = """
+    import torch
+    from torch import nn
+
+
+    class Modes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cast = nn.Conv2d(3, 8, 3, padding=1)
+            self.frozen = nn.Conv2d(8, 8, 3, padding=1)
+            self.same = nn.Conv2d(8, 8, 3, padding=1)
+            self.last = nn.Conv2d(8, 8, 3, padding=1)
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = self.cast(x)
+            with torch.no_grad():
+                frozen = self.frozen(x.float())
+            return self.last(self.same(frozen))
+
+
+    class Calls(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.few, self.many, self.again = (nn.Embedding(50, 8) for _ in range(3))
+            self.trained, self.fixed = nn.BatchNorm1d(8), nn.BatchNorm1d(8).eval()
+            self.short, self.long = (nn.ConvTranspose1d(8, 8, 3, stride=2) for _ in range(2))
+            self.sparse = nn.Embedding(50, 8, sparse=True)
+            self.strict, self.unbatched = Strict(), nn.Conv1d(8, 8, 3)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.fixed.eval()
+            return self
+
+        def forward(self, x):
+            few = torch.arange(4)
+            x = self.few(few) + self.again(few) + self.many(torch.arange(40)).sum() + x.sum()
+            x = self.fixed(self.trained(x + self.sparse(few)))
+            x = self.strict(x).t()[None]
+            x = self.short(x).sum() + self.long(x, output_size=[10])
+            return self.unbatched(x[0])
+
+
+    class Strict(nn.Module):
+        def forward(self, x):
+            assert x.dtype == torch.float32
+            return x * 2
+"""
+
+
+def loaded_probe(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, *shape: int) -> Probe:
+    (folder / "modes.py").write_text(textwrap.dedent(MODES))
+    monkeypatch.syspath_prepend(folder)
+    probe = Probe("cpu")
+    probe.answer({"do": "load_model", "model": f"modes:{model}", "shape": [*shape]})
+    return probe
+
+
+def test_layers_run_in_the_modes_in_which_the_model_calls_them(tmp_path, monkeypatch):
+    probe = loaded_probe(tmp_path, monkeypatch, "Modes", 2, 3, 16, 16)
+    described = {name: layer.described() for name, layer in probe.layers.items()}
+    assert described["cast"]["dtype"] == "float32, autocast to bfloat16"
+    kernels = probe.answer({"do": "facts", "layer": "cast", "which": "forward"})["kernels"]
+    assert any("aten::copy_" in each or "aten::_to_copy" in each for each in kernels)
+    facts = probe.answer({"do": "facts", "layer": "cast", "which": "backward"})
+    assert 1e-4 < facts["error"] < 0.1  # compared with float64, which is not cast
+    with pytest.raises(UnusableError, match="it has no gradient"):
+        probe.answer({"do": "facts", "layer": "frozen", "which": "backward"})
+    keys = {name: each["key"] for name, each in described.items()}
+    assert keys["same"] != keys["last"]  # whose input has a gradient
+    assert keys["frozen"] != keys["same"]
+
+
+def test_only_identical_calls_are_timed_once_and_facts_do_not_prevent_times(tmp_path, monkeypatch):
+    probe = loaded_probe(tmp_path, monkeypatch, "Calls", 2, 3)
+    described = {name: layer.described() for name, layer in probe.layers.items()}
+    keys = {name: each["key"] for name, each in described.items()}
+    assert keys["few"] == keys["again"]
+    different = ("few", "many", "trained", "fixed", "short", "long")
+    assert len({keys[name] for name in different}) == len(different)
+    assert described["many"]["sizes"] == "40"
+    for layer, which in (("strict", "forward"), ("sparse", "backward"), ("unbatched", "forward")):
+        question = {"layer": layer, "which": which}
+        facts = probe.answer({"do": "facts", **question})
+        assert (facts["error"] is None) == (layer in ("strict", "sparse")), layer
+        assert (facts["bits"] == "") == (layer == "sparse"), layer
+        assert probe.answer({"do": "time", **question, "calls": 1})["seconds"] > 0
+
+
+def test_modules_are_compared_by_what_both_versions_of_torch_know():
+    def described(module: str, **attributes: str) -> dict[str, Any]:
+        return {"module": module, "attributes": attributes}
+
+    old = described("BatchNorm2d(3, eps=1e-05)", type="BatchNorm2d", eps="1e-05")
+    new = described("BatchNorm2d(3, bias=True)", type="BatchNorm2d", eps="1e-05", more="1")
+    assert upgrading._modules(old, new) == (old["module"], old["module"])
+    new["attributes"]["eps"] = "0.1"
+    assert upgrading._modules(old, new) == (old["module"], new["module"])
+    assert upgrading._modules(described("Mine(1)"), described("Mine(2)")) == ("Mine(1)", "Mine(2)")
+    assert upgrading._modules(described("Mine(1)"), None) == ("Mine(1)", "")
+
+    class Act(torch.nn.Module):
+        def extra_repr(self) -> str:
+            return repr(torch.relu)
+
+    assert " at 0x" in repr(Act())
+    assert "0x" not in Layer("act", Act(), ((), {})).described()["module"]
+
+
+class FakeSide:
+    """An interpreter with one layer, whose calls take some seconds or fail."""
+
+    environment: ClassVar = {"gpu_uuid": None, "gpu": None, "torch": "2"}
+
+    def __init__(self, which: str, seconds: float | None) -> None:
+        self.which = which
+        self._seconds = seconds
+        layer = {"name": "0", "key": "0", "module": "", "dtype": "float32", "sizes": ""}
+        self.loaded = {"layers": [{**layer, "layout": "", "attributes": {}}]}
+
+    def ask(self, do: str, which: str, **_: Any) -> dict[str, Any]:
+        if which == "backward":
+            raise FailedError("it has no gradient")
+        if do == "facts":
+            named = {each.name: getattr(FACTS, each.name) for each in dataclasses.fields(FACTS)}
+            return {name: named[name] for name in FACTS_OF_A_PASS}
+        if self._seconds is None:
+            raise FailedError("out of memory")
+        return {"seconds": self._seconds, "clock_hz": None}
+
+    def settings(self) -> dict[str, str]:
+        return {}
+
+
+FACTS_OF_A_PASS = ("first_call_seconds", "memory_bytes", "bits", "backend", "kernels", "error")
+
+
+def fake_interpreters(*pairs: tuple[float | None, float | None]) -> Any:
+    """The pair that times comes second; the others confirm."""
+
+    def made(count: int, **_options: Any) -> Iterator[tuple[FakeSide, FakeSide]]:
+        for _ in range(count):
+            old, new = left.pop(0)
+            yield FakeSide("old", old), FakeSide("new", new)
+
+    left = [*pairs]
+    return SimpleNamespace(pairs=made, command="convtime upgrade")
+
+
+def test_a_failure_in_a_confirming_pair_leaves_the_first_verdict():
+    pairs = (1e-3, 1e-3), (1e-3, 2e-3), (1e-3, 2e-3), (1e-3, None)
+    found = upgrading.upgrade(fake_interpreters(*pairs), pairs=2, budget=0)
+    (change,) = (each.change for each in found.layers)
+    assert change.verdict == "slower"
+    assert change.ratio.value == pytest.approx(2)
+    assert found.missing[-1] == "whether 0 forward repeats: it gave no time again"
+
+
+def test_a_pass_that_both_interpreters_cannot_repeat_is_no_difference_between_them():
+    found = upgrading.upgrade(fake_interpreters((1e-3, 1e-3), (None, None)), budget=0)
+    assert not found.layers
+    assert "the old interpreter: out of memory and the new interpreter" in found.failures[0]
+    found = upgrading.upgrade(fake_interpreters((1e-3, 1e-3), (None, 1e-3)), budget=0)
+    assert [each.change.verdict for each in found.layers] == ["new"]
+
+
+def test_what_most_layers_have_in_common_is_no_clock():
+    run = {name: pair_of(1.0, 1.3)["0"] for name in "abcdef"}
+    for change in judged([run], 0.01).changes:
+        assert change.verdict == "slower"
+        assert change.attribution.cause != "hardware or clocks"
+
+
+def test_a_script_that_starts_the_interpreter_as_its_child_leaves_no_process(tmp_path):
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    program = tmp_path / "program.py"
+    said = """print('convtime: {"pid": %d}' % os.getpid(), flush=True)"""
+    program.write_text(f"import os, time\n{said}\ntime.sleep(60)\n")
+    with Side("old", str(script), [str(program)], {}) as side:
+        side.begin()
+        child = side._receive(30)["pid"]
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists():
+            return
+        time.sleep(0.05)
+    pytest.fail("the child runs on")
 
 
 def test_passes_without_kernels_on_both_sides_have_no_time_on_a_gpu():
@@ -586,7 +788,7 @@ def test_processes_keep_the_pages_of_freed_memory(
                 for _ in range(20):
                     use()
                 used = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-                print(json.dumps({"faults": used}), flush=True)
+                print("convtime: " + json.dumps({"faults": used}), flush=True)
             """
         ),
         encoding="utf-8",

@@ -20,6 +20,11 @@ _BETWEEN_PROCESSES_ON_HOST = 0.005
 _USUAL = 2.0
 
 
+def between_processes(measured: Measurement) -> float:
+    """Return the assumed standard deviation of a median between processes, as a share."""
+    return _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
+
+
 def log_median(
     measured: Measurement, repeats: Repeats | None = None, spread: float = 0.0
 ) -> LogMedian:
@@ -31,7 +36,7 @@ def log_median(
         spread: observed standard deviation between processes, which counts if it is larger than
             the assumed one.
     """
-    between = _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
+    between = between_processes(measured)
     if measured.between_runs:
         between = 0.0  # already included in the interval
     found = LogMedian.of_interval(

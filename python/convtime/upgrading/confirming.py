@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from convtime.core.errors import InputError
+from convtime.regression.attribution import attribute
 from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Change, Changes
 from convtime.regression.compare_runs import compare_runs
-from convtime.regression.medians import standard_error
-from convtime.regression.noise import Repeats
+from convtime.regression.medians import between_processes
+from convtime.regression.noise import Noise, Repeats
 from convtime.timing.measurement import Measurement
 
 #: The old and the new interpreter's measurement in one pair of processes.
@@ -66,38 +68,66 @@ def confirmed(
         missing.append(f"whether the findings repeat: {why}")
         pairs = len(runs)
     if runs:
-        again_judged = judged(runs, margin, changes.changes)
+        again_judged = judged(runs, margin)
         changes = changes.confirmed(again_judged)
         lost = suspects - {change.name for change in again_judged.changes}
         missing += [f"whether {name} repeats: it gave no time again" for name in sorted(lost)]
     return Confirmed(changes, pairs, tuple(missing), interrupted)
 
 
-def judged(runs: Sequence[Run], margin: float, others: Collection[Change] = ()) -> Changes:
+def judged(runs: Sequence[Run], margin: float) -> Changes:
     """Judge the names that all pairs of processes have, from their ratios in each pair.
 
-    A change of the machine between two pairs affects both times of a pair alike.
+    A change of the machine between two pairs affects both times of a pair alike. All pairs count:
+    one that contradicts the others shows that processes differ.
 
     Args:
         runs: the times of each pair.
         margin: relative difference that counts as equal.
-        others: changes of names that these runs lack; see compare_runs.
     """
     names = [name for name in runs[0] if all(name in run for run in runs)]
-    measured = [{name: runs[0][name][index] for name in names} for index in (0, 1)]
-    repeats: list[dict[str, Repeats]] = [{}, {}]
-    comparable = [
-        name
-        for name in names
-        if len(runs) > 1 and all(one.median > 0 for run in runs for one in run[name])
-    ]
-    for name in comparable:
-        center = runs[0][name][0].median
+    before, after = ({name: runs[0][name][side] for name in names} for side in (0, 1))
+    repeats: tuple[dict[str, Repeats], dict[str, Repeats]] = ({}, {})
+    for name in names:
         pairs = [run[name] for run in runs]
-        repeats[0][name] = Repeats((center,) * len(pairs), (0.0,) * len(pairs))
-        repeats[1][name] = Repeats(
-            tuple(center * new.median / old.median for old, new in pairs),
-            tuple(math.hypot(*map(standard_error, pair)) for pair in pairs),
-        )
-    before, after = (Baseline(*side) for side in zip(measured, repeats, strict=True))
-    return compare_runs(before, after, margin=margin, others=others)
+        if len(runs) > 1 and all(one.median > 0 for pair in pairs for one in pair):
+            for side, found in zip(repeats, _as_one(pairs, margin), strict=True):
+                side[name] = found
+    changes = compare_runs(Baseline(before, repeats[0]), Baseline(after, repeats[1]), margin=margin)
+    return dataclasses.replace(
+        changes,
+        changes=tuple(
+            _restated(change, before[change.name], after[change.name], several=len(runs) > 1)
+            for change in changes.changes
+        ),
+    )
+
+
+def _as_one(pairs: Sequence[Pair], margin: float) -> tuple[Repeats, Repeats]:
+    """Return the old time and the new one, with the noise of the mean of the pairs' ratios.
+
+    compare_runs takes the noise of two times, each of which has half of the ratio's variance.
+    """
+    logs = [math.log(new.median / old.median) for old, new in pairs]
+    assumed = math.sqrt(2) * between_processes(pairs[0][0])
+    spread = max(assumed, statistics.stdev(logs)) / math.sqrt(2 * len(logs))
+    noise = Noise(len(logs), 0.0, spread, margin)
+    center = pairs[0][0].median
+    times = (center, center * math.exp(statistics.fmean(logs)))
+    old, new = (Repeats((each,), (0.0,), noise) for each in times)
+    return old, new
+
+
+def _restated(change: Change, old: Measurement, new: Measurement, *, several: bool) -> Change:
+    """Give a change the times of its ratio, and a cause from this name alone.
+
+    Both interpreters alternate on one device, which cannot make all names of only one slower.
+    """
+    ratio, was = change.ratio, change.before
+    if ratio is None or was is None:
+        return change
+    if several:
+        change = dataclasses.replace(change, after=was * ratio.value)
+    if change.attribution is None:
+        return change
+    return dataclasses.replace(change, attribution=attribute(old, new, ratio))

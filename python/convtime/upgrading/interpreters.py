@@ -10,7 +10,7 @@ from typing import Any
 from convtime.core.errors import InputError
 from convtime.upgrading.workers import Side
 
-_AT_ONCE = 3  # pairs of processes, each with torch and a CUDA context
+_AT_ONCE = 4  # pairs of processes, each with torch and a CUDA context
 
 
 @dataclasses.dataclass(frozen=True)

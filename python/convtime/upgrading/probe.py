@@ -16,6 +16,7 @@ import json
 import math
 import operator
 import os
+import re
 import sys
 import threading
 import time
@@ -27,6 +28,8 @@ from typing import Any
 
 import torch
 
+#: Begins each answer: an interpreter can print lines of its own before this program starts.
+ANSWER = "convtime: "
 FORWARD, BACKWARD = "forward", "backward"
 STEP = "whole step"
 # Operations that only allocate or describe memory: which of them run differs between versions of
@@ -51,6 +54,45 @@ class UnusableError(Exception):
     """The user's model cannot be used; the message is one sentence."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Modes:
+    """Settings of the thread that calls a layer, which a model can change around its layers.
+
+    Attributes:
+        gradient: whether gradients are recorded.
+        autocast: dtype to which each kind of device casts automatically, if it does.
+    """
+
+    gradient: bool = True
+    autocast: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def now(cls) -> Modes:
+        casts = [(kind, _autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+        return cls(torch.is_grad_enabled(), tuple((kind, dtype) for kind, dtype in casts if dtype))
+
+    @contextlib.contextmanager
+    def casting(self) -> Iterator[None]:
+        """Cast as the model does around the call."""
+        with contextlib.ExitStack() as stack:
+            for kind, dtype in self.autocast:
+                stack.enter_context(torch.autocast(kind, dtype=getattr(torch, dtype)))
+            yield
+
+
+def _autocast_dtype(kind: str) -> str:
+    """Return the dtype to which operations on a kind of device are cast; empty if they are not."""
+    older: Any = torch  # before torch 2.4, each kind has functions of its own
+    try:
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    except (TypeError, AttributeError):
+        if kind == "cpu":
+            enabled, dtype = older.is_autocast_cpu_enabled(), older.get_autocast_cpu_dtype()
+        else:
+            enabled, dtype = older.is_autocast_enabled(), older.get_autocast_gpu_dtype()
+    return str(dtype).partition(".")[2] if enabled else ""
+
+
 @dataclasses.dataclass
 class Layer:
     """One call of a module: the whole model, or one of its layers.
@@ -61,42 +103,72 @@ class Layer:
         arguments: its positional and keyword arguments, with a :class:`Blank` for each
             floating-point tensor.
         first_forward_seconds: time of the call that found the layer; None if there was none.
+        modes: those in which the model calls it.
     """
 
     name: str
     module: torch.nn.Module
     arguments: Any
     first_forward_seconds: float | None = None
+    modes: Modes = dataclasses.field(default_factory=Modes)
 
     @property
     def plain(self) -> bool:
-        """Whether the module is one of torch's."""
-        return type(self.module).__module__.startswith("torch.nn.")
+        """Whether the module is one of torch's, and calls nothing else."""
+        module: Any = self.module
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        return type(module).__module__.startswith("torch.nn.") and not any(
+            getattr(module, each, None) for each in hooks
+        )
 
     def described(self) -> dict[str, Any]:
         """Describe the call by what decides its kernels."""
         blanks = [*_leaves(self.arguments, Blank)]
         weights = [Blank.of(each) for each in self.module.parameters()]
+        dtypes = [each.dtype for each in (*blanks, *weights)]
+        dtypes += [f"autocast to {dtype}" for _, dtype in self.modes.autocast]
         return {
             "name": self.name,
-            "key": self._key(blanks),
-            "module": " ".join(repr(self.module).split()) if self.name != STEP else "",
-            "dtype": ", ".join(dict.fromkeys(each.dtype for each in (*blanks, *weights))),
-            "sizes": ", ".join("×".join(map(str, each.sizes)) for each in blanks),
+            "key": self._key(),
+            "module": _without_addresses(self.module) if self.name != STEP else "",
+            "attributes": _attributes(self.module) if self.plain else {},
+            "dtype": ", ".join(dict.fromkeys(dtypes)),
+            "sizes": ", ".join(
+                "×".join(map(str, each.sizes))
+                for each in _leaves(_all_blank(self.arguments), Blank)
+            ),
             "layout": ", ".join(
                 dict.fromkeys(each.layout for each in (*blanks, *weights) if len(each.sizes) > 2)
             ),
         }
 
-    def _key(self, blanks: list[Blank]) -> str:
+    def _key(self) -> str:
         """Return a string that identical calls share.
 
         A module of the user can have properties that its description does not show.
         """
         if not self.plain:
             return self.name
-        weights = [Blank.of(each) for each in self.module.parameters()]
-        return repr((self.module, blanks, weights))
+        tensors = (*self.module.named_parameters(), *self.module.named_buffers())
+        named = [(name, Blank.of(each)) for name, each in tensors]
+        called = (_all_blank(self.arguments), self.module.training, self.modes)
+        return repr((self.module, _attributes(self.module), called, named))
+
+
+def _without_addresses(module: torch.nn.Module) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(module).split()))
+
+
+def _attributes(module: torch.nn.Module) -> dict[str, str]:
+    """Return what was given to a module of torch's; its description differs between versions."""
+    simple = (bool, int, float, str, tuple, type(None))
+    found = {
+        name: repr(value)
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name != "training" and isinstance(value, simple)
+    }
+    names = ", ".join(sorted(name for name, _ in module.named_parameters()))
+    return {"type": type(module).__name__, "parameters": names, **found}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +234,12 @@ def numbers(count: int, seed: int, device: torch.device) -> torch.Tensor:
 
 
 def fingerprint(tensors: list[torch.Tensor]) -> str:
-    """Return a number that depends on every bit of the tensors, but not on their strides."""
+    """Return a number that depends on every bit of the tensors, but not on their strides.
+
+    It is empty if some are not dense.
+    """
+    if any(each.layout != torch.strided for each in tensors):
+        return ""
     total = 0
     for tensor in tensors:
         flat = tensor.detach().contiguous().view(-1)
@@ -200,6 +277,11 @@ def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     return value
 
 
+def _all_blank(arguments: Any) -> Any:
+    """Return arguments with a blank for each tensor, also for those that are kept."""
+    return _mapped(arguments, torch.Tensor, Blank.of)
+
+
 def _blank(tensor: torch.Tensor) -> Any:
     """Return a floating-point tensor's blank; keep others: an index must stay within its range."""
     plain = tensor.is_floating_point() and tensor.layout == torch.strided
@@ -231,22 +313,29 @@ class Call:
             return tensor
 
         args, kwargs = _mapped(layer.arguments, Blank, fill)
+        modes = layer.modes if dtype is None else dataclasses.replace(layer.modes, autocast=())
+        casting = modes.casting if modes.autocast else contextlib.nullcontext
+
+        def forward() -> Any:
+            with casting():
+                return module(*args, **kwargs)
+
         self._run: Callable[[], Any]
         if which == FORWARD and layer.name != STEP:
-            self._run = torch.no_grad()(lambda: module(*args, **kwargs))
+            self._run = torch.no_grad()(forward)
             return
         if which == FORWARD:
-            self._run = lambda: module(*args, **kwargs)
+            self._run = forward
             return
+        if not modes.gradient:
+            raise UnusableError("it has no gradient")
         wanted = [each for each in _leaves((args, kwargs), torch.Tensor) if each.requires_grad]
         wanted += [each for each in module.parameters() if each.requires_grad]
         # A module may change its input in place, which a leaf that needs a gradient does not allow.
         used = _mapped((args, kwargs), torch.Tensor, torch.clone)
-        outputs = [
-            each
-            for each in _leaves(module(*used[0], **used[1]), torch.Tensor)
-            if each.requires_grad
-        ]
+        with casting():
+            results = module(*used[0], **used[1])
+        outputs = [each for each in _leaves(results, torch.Tensor) if each.requires_grad]
         if not outputs or not wanted:
             raise UnusableError("it has no gradient")
         gradients = [
@@ -396,7 +485,7 @@ class Probe:
         found = {
             "first_call_seconds": first,
             "memory_bytes": peak,
-            "bits": bits if fingerprint(again.results()) == bits else "",
+            "bits": bits if bits and fingerprint(again.results()) == bits else "",
             "backend": backend(one, self.device),
             "kernels": self._kernels(again),
             "error": None,
@@ -435,12 +524,12 @@ class Probe:
         torch.manual_seed(0)
         try:
             exact = Call(layer, which, self.device, torch.float64).results()
-        except (RuntimeError, TypeError):
+        except Exception:  # a module of the user can refuse float64 in any way
             return None
         errors = [
             float((given.double() - right).abs().max() / right.abs().max().clamp_min(1e-300))
             for given, right in zip(results, exact)  # noqa: B905  # strict= needs Python 3.10
-            if right.is_floating_point() and right.numel()
+            if right.is_floating_point() and right.numel() and right.layout == torch.strided
         ]
         known = [each for each in errors if math.isfinite(each)]
         return max(known) if known else None
@@ -611,8 +700,11 @@ def backend(layer: Layer, device: torch.device) -> str:
     inputs = [*_leaves(layer.arguments, Blank)]
     if module.padding_mode != "zeros" or len(inputs) != 1:
         return ""
+    x = inputs[0].filled(device, 1)
+    if x.dim() < module.weight.dim():  # without a batch, which the module adds
+        x = x.unsqueeze(0)
     selected = torch._C._select_conv_backend(
-        *(inputs[0].filled(device, 1), module.weight, module.bias, module.stride, module.padding),
+        *(x, module.weight, module.bias, module.stride, module.padding),
         *(module.dilation, module.transposed, module.output_padding, module.groups),
     )
     # torch's binding names every CPU and GPU backend except this one.
@@ -650,7 +742,7 @@ class _Recorder:
             earlier = sum(each.module is module for each in self.found)
             called = f"{name} (call {earlier + 1})" if earlier else name
             blanks = _mapped((args, kwargs), torch.Tensor, _blank)
-            self.found.append(Layer(called, module, blanks))
+            self.found.append(Layer(called, module, blanks, modes=Modes.now()))
             self._synchronize()
             self._start = time.perf_counter()
 
@@ -697,7 +789,7 @@ def main(device: str) -> None:
     os.dup2(2, 1)
     probe = Probe(device)
     for line in sys.stdin:
-        print(json.dumps(_answer(probe, json.loads(line))), file=answers, flush=True)
+        print(ANSWER + json.dumps(_answer(probe, json.loads(line))), file=answers, flush=True)
 
 
 def _answer(probe: Probe, question: dict[str, Any]) -> dict[str, Any]:
@@ -706,7 +798,7 @@ def _answer(probe: Probe, question: dict[str, Any]) -> dict[str, Any]:
         return probe.answer(question)
     except UnusableError as error:
         return {"unusable": str(error)}
-    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+    except Exception as error:  # of the user's model
         return {"unusable": _said(error)}
 
 

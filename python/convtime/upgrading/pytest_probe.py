@@ -69,7 +69,7 @@ class Turns:
         return document
 
     def _answer(self, answer: dict[str, Any]) -> None:
-        print(json.dumps(answer), file=self._answers, flush=True)
+        print(self._probe["ANSWER"] + json.dumps(answer), file=self._answers, flush=True)
 
 
 def main() -> int:
@@ -79,11 +79,12 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def answer(found: dict[str, Any]) -> None:
-        print(json.dumps(found), file=answers, flush=True)
-
     # By its path, because this interpreter's convtime may be another one.
     probe = runpy.run_path(str(Path(__file__).with_name("probe.py")))
+
+    def answer(found: dict[str, Any]) -> None:
+        print(probe["ANSWER"] + json.dumps(found), file=answers, flush=True)
+
     questions.readline()  # about the environment
     device = "cuda" if probe["torch"].cuda.is_available() else "cpu"
     answer(probe["Probe"](device).environment())

@@ -25,7 +25,7 @@ from convtime.upgrading.workers import FailedError, Side
 
 MARGIN = 0.03
 BUDGET = 0.5  # seconds per pass, both interpreters together
-PAIRS = 3
+PAIRS = 4
 _BURST_SECONDS = {"cuda": 1e-3, "cpu": 5e-3}
 _MOST_CALLS = 1000
 _LEAST_ROUNDS, _MOST_ROUNDS = 12, 60
@@ -128,7 +128,10 @@ def upgrade(
         try:
             if timed:
                 with turn(work.gpus, _PATIENCE):
-                    for title, times in _times(next(both), timed, work, budget, "times", tell):
+                    pair = next(both)
+                    for title, times in _times(
+                        pair, timed, work, work.known, budget, "times", tell
+                    ):
                         first[title] = times  # noqa: PERF403 (an interrupt keeps the earlier ones)
         except KeyboardInterrupt:
             if not first:
@@ -145,17 +148,20 @@ def upgrade(
         chosen = [each for each in timed if each.title in names]
         with turn(work.gpus, _PATIENCE):
             for number, pair in enumerate(interpreters.pairs(pairs), start=1):
-                yield dict(_times(pair, chosen, work, budget, f"confirming, pair {number}", tell))
+                # A failure here leaves the first verdict as it is.
+                known = {each.title: _Known([None, None], ["", ""]) for each in chosen}
+                what = f"confirming, pair {number}"
+                yield dict(_times(pair, chosen, work, known, budget, what, tell))
 
     verdicts = confirmed(first, again, margin, pairs)
     judged = {change.name: change for change in verdicts.changes.changes}
-    found = [
+    changes = [
         _layer_change(each, work, judged.get(each.title), interpreters)
         for each in work.passes
         if each not in untimed and work.known[each.title].failures.count(_NO_GRADIENT) < 2
     ]
-    failed = [each for each in found if each.before is None and each.after is None]
-    rest = [each for each in found if each not in failed]
+    failed = [each for each in changes if all(work.known[each.title].failures)]
+    rest = [each for each in changes if each not in failed]
     return Upgrade(
         layers=by_cost(each for each in rest if each.layers[0] != STEP),
         before=work.settings[0],
@@ -210,9 +216,10 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
 
 def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
     known = _Known([None, None], ["", ""])
-    for index, side in enumerate(sides):
-        described = {one["name"]: one for one in side.loaded["layers"]}.get(each.layers[0])
-        if described is None:
+    described = [_described(each, side) for side in sides]
+    modules = _modules(*described)
+    for index, (side, described_one) in enumerate(zip(sides, described, strict=True)):
+        if described_one is None:
             known.failures[index] = f"the {side.which} interpreter does not have it"
             continue
         try:
@@ -223,10 +230,29 @@ def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
         except FailedError as error:
             known.failures[index] = str(error)
             continue
-        call = {what: described[what] for what in ("module", "dtype", "sizes", "layout")}
+        call = {what: described_one[what] for what in ("dtype", "sizes", "layout")}
         facts["kernels"] = tuple(facts["kernels"])
-        known.facts[index] = PassFacts(**call, **facts, plan=plan)
+        known.facts[index] = PassFacts(module=modules[index], **call, **facts, plan=plan)
     return known
+
+
+def _described(each: _Pass, side: Side) -> dict[str, Any] | None:
+    """Return an interpreter's description of a layer; None if it does not have it."""
+    by_name = {one["name"]: one for one in side.loaded["layers"]}
+    return by_name.get(each.layers[0])
+
+
+def _modules(old: dict[str, Any] | None, new: dict[str, Any] | None) -> tuple[str, str]:
+    """Return the modules as text, which is the same if only torch's way to describe them differs.
+
+    What only one version of torch has as an attribute is no difference.
+    """
+    was, now = (one["module"] if one else "" for one in (old, new))
+    if old and new and old["attributes"] and new["attributes"]:
+        common = old["attributes"].keys() & new["attributes"].keys()
+        if all(old["attributes"][what] == new["attributes"][what] for what in common):
+            return was, was
+    return was, now
 
 
 def _idle(passes: Collection[_Pass], known: Mapping[str, _Known]) -> list[_Pass]:
@@ -252,14 +278,15 @@ def _times(
     sides: tuple[Side, Side],
     passes: Collection[_Pass],
     work: _Examined,
+    known: Mapping[str, _Known],
     budget: float,
     what: str,
     tell: Tell,
 ) -> Iterator[tuple[str, Pair]]:
-    """Yield the times of passes by title; failures are noted in what is known."""
+    """Yield the times of passes by title; failures are noted in ``known``."""
     for index, each in enumerate(passes):
         tell(what, index, len(passes))
-        bursts = _alternating(each, sides, work.known[each.title], budget, work.kind)
+        bursts = _alternating(each, sides, known[each.title], budget, work.kind)
         if bursts is not None:
             yield each.title, _measured(each.title, bursts, work.environments, work.kind)
 
@@ -274,6 +301,9 @@ def _alternating(
             return sides[index].ask("time", **each.question, calls=calls)
         except FailedError as error:
             known.failures[index] = str(error)
+            other = 1 - index
+            if not known.failures[other]:  # which perhaps fails, too
+                burst(other, calls)
             raise
 
     def slowest(calls: int) -> float:
@@ -282,7 +312,8 @@ def _alternating(
     try:
         for index in (0, 1):
             first = burst(index, 1)["seconds"]  # it allocates and chooses algorithms
-            known.add_first_call(index, first)
+            if kind == "cuda":  # on a CPU, a call that is not timed comes before it
+                known.add_first_call(index, first)
         calls = _calls(slowest(1), kind)
         calls = _calls(slowest(calls), kind)
         found = _Bursts(), _Bursts()

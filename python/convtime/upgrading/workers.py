@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 from convtime.conv.plan_log import kept_tags
 from convtime.core.errors import InputError
+from convtime.upgrading.probe import ANSWER
 
 _START_SECONDS = 180.0  # the import of torch from a cold disk, and the start of CUDA
 _ANSWER_SECONDS = 300.0  # a layer's first call may compile
@@ -90,7 +92,10 @@ class Side:
     def settings(self) -> dict[str, str]:
         """Return the versions and settings, by name."""
         facts = {**self.environment, "threads": self.loaded["threads"]}
-        facts |= {f"flag {name}": value for name, value in self.loaded["flags"].items()}
+        flags = self.loaded["flags"]
+        if self.environment["gpu"] is None:  # these have no effect
+            flags = {name: flags[name] for name in flags if not name.startswith(("cudnn", "cuda"))}
+        facts |= {f"flag {name}": value for name, value in flags.items()}
         return {name: str(value) for name, value in facts.items() if value is not None}
 
     def begin(self) -> None:
@@ -110,6 +115,7 @@ class Side:
                     stderr=errors,
                     text=True,
                     env=variables,
+                    start_new_session=True,  # a script can start the interpreter as its child
                 )
             except OSError as error:
                 raise InputError(
@@ -203,7 +209,7 @@ class Side:
     def _last_error(self) -> str:
         lines = self._errors().read_text(errors="replace").strip().splitlines()
         # Python ends with one line about the error, pytest with several after this word.
-        errors = [number for number, line in enumerate(lines) if line.startswith("ERROR:")]
+        errors = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
         told = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
         return f" ({told})" if told else ""
 
@@ -214,7 +220,8 @@ class Side:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
 
@@ -246,5 +253,7 @@ def _read_lines(stream: IO[str] | None, lines: queue.Queue[str | None]) -> None:
     assert stream is not None
     with stream:
         for line in stream:
-            lines.put(line)
+            _, marker, answer = line.partition(ANSWER)
+            if marker:
+                lines.put(answer)
     lines.put(None)
