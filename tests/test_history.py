@@ -110,6 +110,15 @@ def test_what_is_no_change(values: Any) -> None:
     assert find_changes(values, range(len(values)), RATE) == []
 
 
+@pytest.mark.parametrize(("count", "share"), [(60, 0.2), (200, 0.1), (200, 0.3)])
+def test_runs_of_two_modes_are_no_change(count: int, share: float) -> None:
+    false = 0
+    for seed in range(60):
+        slow = np.random.default_rng(1000 + seed).random(count) < share
+        false += bool(find_changes(noise(seed, count, 0.002) + 0.05 * slow, range(count), RATE))
+    assert false <= 4
+
+
 def test_a_step_between_equal_values_is_found() -> None:
     (found,) = find_changes([0.0] * 10 + [0.1] * 10, range(20), RATE)
     assert found.at == found.earliest == found.latest == 10
@@ -488,6 +497,33 @@ def test_files_of_pytest_benchmark_are_runs(tmp_path: Path) -> None:
     assert sorted(intervals) == [False, True]  # only one of them has samples
 
 
+def test_files_of_pytest_benchmark_outside_of_git_have_no_commit(tmp_path: Path) -> None:
+    for number, value in enumerate(1e-3 * np.exp(noise(1, 24)) * ([1.0] * 12 + [1.5] * 12)):
+        data = {"data": [value] * 20} if number % 2 else {}
+        document = {
+            "machine_info": {"cpu": {"brand_raw": "A CPU"}},
+            "commit_info": {"id": "unversioned", "dirty": None},
+            "datetime": (BEGIN + timedelta(hours=number)).isoformat(),
+            "benchmarks": [
+                {"fullname": "test_it.py::test_sum", "stats": {"median": value, **data}}
+            ],
+        }
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    found = convtime.history(tmp_path)
+    assert {run.commit for run in found.runs} == {""}
+    assert len({run.label for run in found.runs}) == 24  # the whole time, not only its hour
+
+
+def test_uncommitted_changes_of_one_commit_can_differ(tmp_path: Path) -> None:
+    for number, value in enumerate(1e-3 * np.exp(noise(1, 24)) * ([1.0] * 12 + [1.5] * 12)):
+        for name, dirty in (("clean", False), ("dirty", True)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            write_run(tmp_path / name, number, {"test_a": value}, commit="a" * 40, dirty=dirty)
+    assert not convtime.history(tmp_path / "clean")["test_a"].changes
+    (change,) = convtime.history(tmp_path / "dirty")["test_a"].changes
+    assert abs(change.run - 12) <= 1
+
+
 def asv_document(number: int, **changes: Any) -> dict[str, Any]:
     """Results as asv 0.6 writes them."""
     return {
@@ -540,6 +576,43 @@ def test_results_of_asv_are_runs(tmp_path: Path) -> None:
     assert found["sums.time_of(2, 'a')"].high == (5.1e-6,) * 3
     (remark,) = found.remarks
     assert "asv's results of version 1, must be 2" in remark
+
+
+def test_what_asv_skipped_or_measured_of_other_code_costs_no_other_time(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "machine"
+    folder.mkdir(parents=True)
+    results = asv_document(0)["results"]
+    results["sums.time_failed"] = [[math.nan], [], "v"]  # as asv writes what is skipped
+    results["sums.time_sum"][2] = "of an earlier benchmark"
+    (folder / "0.json").write_text(json.dumps(asv_document(0, results=results)))
+    (tmp_path / "results" / "benchmarks.json").write_text(
+        json.dumps({"sums.time_sum": {"unit": "seconds", "version": "v"}})
+    )
+    found = convtime.history(tmp_path / "results")
+    assert not found.remarks
+    assert {series.name.partition("(")[0] for series in found.series} == {"sums.time_of"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"results": {"time_a": [1e-6, [], "v"]}}, "result of 'time_a' must be a list"),
+        ({"results": {"time_a": [[1e-6], 5, "v"]}}, "params of 'time_a' must be a list"),
+        ({"results": {"time_a": [[1e-6], [5], "v"]}}, "params that are not lists"),
+        ({"results": {"time_a": [[1e-6], [], "v", 1, 1, 5.0]}}, "stats_ci_99_a of 'time_a'"),
+        ({"date": 10**30}, "date must be in milliseconds since 1970"),
+    ],
+)
+def test_files_of_asv_of_a_wrong_form_are_left_out(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "right.json").write_text(json.dumps(asv_document(0)))
+    (tmp_path / "wrong.json").write_text(json.dumps(asv_document(1, **changes)))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    found = convtime.history(tmp_path)
+    assert len(found.runs) == 1
+    assert any(said in each for each in found.remarks)
+    assert any("deep.json: is left out" in each for each in found.remarks)
 
 
 def test_the_newest_run_is_written_for_bencher(tmp_path: Path) -> None:

@@ -60,6 +60,18 @@ def test_outlying_processes_are_recognized(
     assert center <= max(medians[each] for each in repeats.kept)
 
 
+def test_a_second_mode_is_part_of_the_noise() -> None:
+    medians = (1.0, 1.001, 0.999, 1.0, 1.002, 0.998, 1.0, 1.05)
+    one, two = (Repeats(each, (0.001,) * len(each)) for each in (medians, (*medians, 1.05)))
+    once, twice = (each.calibrated(0.0).noise for each in (one, two))
+    assert once is not None
+    assert twice is not None
+    assert once.processes == 7  # one that is outlying is an accident
+    assert once.spread < 0.002
+    assert twice.processes == 9
+    assert twice.spread == pytest.approx(0.021, abs=0.001)
+
+
 def process(
     rng: np.random.Generator, median: float = 1e-5, spread: float = 0.004, **fields: Any
 ) -> Measurement:

@@ -45,6 +45,12 @@ def is_one(document: Mapping[str, Any]) -> bool:
     return "benchmarks" in document and "machine_info" in document
 
 
+def commit_of(commit_info: Mapping[str, Any]) -> str:
+    """Return the commit; empty if it is unknown, for which pytest-benchmark writes a word."""
+    commit = str(commit_info.get("id") or "")
+    return "" if commit == "unversioned" else commit
+
+
 def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
     """Read the measurements of a run, named by the tests' full names.
 
@@ -75,7 +81,7 @@ def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
         {
             "cpu": cpu.get("brand_raw") if isinstance(cpu, Mapping) else None,
             "git": {
-                "commit": run.commit_info.get("id"),
+                "commit": commit_of(run.commit_info) or None,
                 "dirty": run.commit_info.get("dirty"),
             },
             "date": run.datetime,

@@ -29,6 +29,7 @@ _CONFIDENCE = 0.95
 _LENGTHS = (10, 12, 16, 20, 40, 80, 160, 320, 640, 1280)
 _TESTS = (1.0, 3.0, 6.5, 9.0, 18.0, 31.0, 40.0, 50.0, 61.0, 77.0)
 _OUTLIER = 5.0  # standard deviations from the local median beyond which a value is an outlier
+_MOST_OUTLIERS = 0.05  # of a series; adjacent ones count once
 _CLEAR_CORRELATION = 2.0  # standard errors above 0
 _TIE = 1e-6  # weight of the most probable place if several windows around it are as probable
 _MAD = 0.6745  # median absolute deviation of a normal variable
@@ -106,11 +107,18 @@ def deviation_of(values: Array | Sequence[float]) -> float:
 
 
 def _without_outliers(series: Array, deviation: float) -> Array:
-    """Replace outliers by the median of the runs around them; steps stay as they are."""
+    """Replace outliers by the median of the runs around them; steps stay as they are.
+
+    Many that are apart from each other are a second mode, whose runs must count as noise.
+    """
     half = FEWEST_RUNS - 1  # a level is the majority of the runs
     windows = np.lib.stride_tricks.sliding_window_view(series, 2 * half + 1)
     local = np.pad(np.median(windows, axis=1), half, mode="edge")
-    kept: Array = np.where(np.abs(series - local) <= _OUTLIER * deviation, series, local)
+    outlying = np.abs(series - local) > _OUTLIER * deviation
+    times = np.count_nonzero(np.diff(outlying, prepend=False) & outlying)
+    if times > max(1, _MOST_OUTLIERS * len(series)):
+        return series
+    kept: Array = np.where(outlying, local, series)
     return kept
 
 

@@ -64,7 +64,7 @@ def read_pytest_benchmark(document: Mapping[str, Any], source: str) -> HistoryRu
     kind = Kind(str(brand or session.machine_info.get("node") or "unknown"), "pytest-benchmark")
     return make_run(
         date=session.datetime,
-        commit=str(session.commit_info.get("id") or ""),
+        commit=pytest_benchmark.commit_of(session.commit_info),
         dirty=session.commit_info.get("dirty"),
         tool=f"pytest-benchmark {session.version}".strip(),
         machine={"cpu": brand, "python": session.machine_info.get("python_version")},
@@ -105,17 +105,17 @@ def read_asv(document: Mapping[str, Any], path: Path) -> HistoryRun:
         raise ValueError(f"has asv's results of version {found.version}, must be {_ASV_VERSION}")
     hardware = str(found.params.get("cpu") or found.params.get("machine") or "unknown")
     kind = Kind(hardware, f"asv, {found.env_name}")
-    units = _asv_units(path.parent.parent / "benchmarks.json")
-    times = [
-        (row, kind)
-        for name, values in found.results.items()
-        if _is_time(name, units)
-        for row in _asv_rows(name, dict(zip(found.result_columns, values, strict=False)))
-    ]
+    described = _asv_described(path.parent.parent / "benchmarks.json")
+    times = []
+    for name, values in found.results.items():
+        benchmark = described.get(name, {})
+        columns = dict(zip(found.result_columns, values, strict=False))
+        if _is_time(name, benchmark) and _is_current(columns, benchmark):
+            times += [(row, kind) for row in _asv_rows(name, columns)]
     if not times:
         raise ValueError("contains no time")
     return make_run(
-        date=datetime.fromtimestamp(found.date / 1e3, timezone.utc).isoformat(),
+        date=_date_of(found.date).isoformat(),
         commit=found.commit_hash,
         dirty=False,
         tool="asv",
@@ -124,36 +124,54 @@ def read_asv(document: Mapping[str, Any], path: Path) -> HistoryRun:
     )
 
 
+def _date_of(milliseconds: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1e3, timezone.utc)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(
+            f"date must be in milliseconds since 1970 and before the year 10000, got {milliseconds}"
+        ) from error
+
+
 @functools.lru_cache(maxsize=8)
-def _asv_units(path: Path) -> dict[str, str]:
-    """Return the units of the benchmarks, as asv describes them; empty if it does not."""
+def _asv_described(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the benchmarks as asv describes them; empty if it does not."""
     try:
         described = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return {
-        name: str(fields.get("unit"))
-        for name, fields in described.items()
-        if isinstance(fields, Mapping)
-    }
+    if not isinstance(described, Mapping):
+        return {}
+    return {name: fields for name, fields in described.items() if isinstance(fields, Mapping)}
 
 
-def _is_time(name: str, units: Mapping[str, str]) -> bool:
-    if name in units:
-        return units[name] == "seconds"
+def _is_time(name: str, benchmark: Mapping[str, Any]) -> bool:
+    if "unit" in benchmark:
+        return bool(benchmark["unit"] == "seconds")
     return name.rpartition(".")[2].startswith(("time_", "timeraw_"))
+
+
+def _is_current(columns: Mapping[str, Any], benchmark: Mapping[str, Any]) -> bool:
+    """Return whether a result is of the benchmark's present code, as asv shows only these."""
+    was, now = columns.get("version"), benchmark.get("version")
+    return was is None or now is None or was == now
 
 
 def _asv_rows(name: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
     """Yield a time for each combination of parameters; combinations that failed have none."""
-    values = columns.get("result") or ()
-    combinations = list(itertools.product(*columns.get("params") or ()))
+    values, parameters_of, low_ends, high_ends = (
+        _list_in(columns, what, name)
+        for what in ("result", "params", "stats_ci_99_a", "stats_ci_99_b")
+    )
+    if not all(isinstance(each, list) for each in parameters_of):
+        raise ValueError(f"{shown(name)} has params that are not lists")
+    combinations = list(itertools.product(*parameters_of))
     if values and len(values) != len(combinations):
         raise ValueError(
             f"{shown(name)} has {len(values)} results for {len(combinations)} combinations of "
             "parameters"
         )
-    ends = (columns.get(f"stats_ci_99_{end}") or itertools.repeat(None) for end in "ab")
+    ends = (each or itertools.repeat(None) for each in (low_ends, high_ends))
     for parameters, value, low, high in zip(combinations, values, *ends, strict=False):
         if isinstance(value, int | float) and math.isfinite(value):
             label = f"{name}({', '.join(map(str, parameters))})" if parameters else name
@@ -163,3 +181,11 @@ def _asv_rows(name: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, floa
                 low if isinstance(low, int | float) else -math.inf,
                 high if isinstance(high, int | float) else math.inf,
             )
+
+
+def _list_in(columns: Mapping[str, Any], what: str, name: str) -> list[Any]:
+    """Return a column; empty if there is none."""
+    found = columns.get(what) or []
+    if not isinstance(found, list):
+        raise ValueError(f"{what} of {shown(name)} must be a list, got a {type(found).__name__}")
+    return found

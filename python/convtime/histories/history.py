@@ -127,8 +127,9 @@ def _gathered(
 def _judged(series: Series, runs: Sequence[HistoryRun], false_alarms: float) -> Series:
     logs = [math.log(seconds) for seconds in series.seconds]
     own = [runs[number] for number in series.runs]
+    # Uncommitted changes of two runs can differ although their commit is the same.
     changed = (
-        (run.version, run.dirty) != (earlier.version, earlier.dirty)
+        run.version != earlier.version or bool(run.dirty or earlier.dirty)
         for earlier, run in itertools.pairwise(own)
     )
     commits = [0]

@@ -71,7 +71,7 @@ class HistoryRun(codec.Stored):
     @property
     def label(self) -> str:
         """The commit in short, or the date if it is unknown; with a + for uncommitted changes."""
-        return self.version[:12] + ("+" if self.dirty else "")
+        return (self.commit[:12] or self.version) + ("+" if self.dirty else "")
 
     @property
     def version(self) -> str:

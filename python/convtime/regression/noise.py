@@ -26,6 +26,7 @@ _LEAST_SPREAD = 0.0007
 # standard deviations, and more than a share of the time.
 _OUTLYING = 5.0
 _OUTLYING_SHARE = 0.03
+_MOST_OUTLYING = 0.1  # of the processes
 _NORMAL_PER_MAD = 1.4826
 # A finding must be confirmed: each of two looks must find what is to be found with POWER.
 _POWER_OF_LOOK = (1 + POWER) / 2
@@ -36,7 +37,7 @@ class Noise:
     """Noise of an unchanged test, as shares of its time.
 
     Attributes:
-        processes: number of processes that it is estimated from, without outlying ones.
+        processes: number of processes that it is estimated from, without single outlying ones.
         within: standard error of the median of one process.
         between: standard deviation of the medians between processes, beyond ``within``.
         margin: smallest slowdown that the gate finds with 95 % power, when it finds 0.1 % of the
@@ -101,7 +102,10 @@ class Repeats:
     @property
     def spread(self) -> float:
         """Standard deviation of the medians, as a share; 0 for fewer than two."""
-        logs = [math.log(self.medians[index]) for index in self.kept]
+        return self._spread_of(self.kept)
+
+    def _spread_of(self, processes: Sequence[int]) -> float:
+        logs = [math.log(self.medians[index]) for index in processes]
         return statistics.stdev(logs) if len(logs) > 1 else 0.0
 
     def times(self, factor: float) -> Repeats:
@@ -117,13 +121,17 @@ class Repeats:
         return dataclasses.replace(self, noise=self._noise(tick))
 
     def _noise(self, tick: float) -> Noise | None:
-        count = len(self.kept)
+        kept = self.kept
+        # More than a few are no accidents but a second mode, which is part of the test's noise.
+        if len(self.medians) - len(kept) > max(1, int(_MOST_OUTLYING * len(self.medians))):
+            kept = tuple(range(len(self.medians)))
+        count = len(kept)
         if count < LEAST_PROCESSES:
             return None
-        within = statistics.median(self.errors[index] for index in self.kept)
+        within = statistics.median(self.errors[index] for index in kept)
         if not math.isfinite(within):  # too few samples for an interval: all of it is between
             within = 0.0
-        spread = max(self.spread, _LEAST_SPREAD, tick / math.sqrt(12))
+        spread = max(self._spread_of(kept), _LEAST_SPREAD, tick / math.sqrt(12))
         within = min(within, spread)
         between = math.sqrt(spread**2 - within**2)
         return Noise(count, within, between, margin_of(spread, count))
