@@ -144,6 +144,11 @@ def test_a_process_sees_its_gpu_and_runs_on_its_cpus(pool: LocalPool) -> None:
         pool.submit(divmod, 1, 0).result()
 
 
+def test_an_error_that_cannot_be_sent_is_told_in_one_line(pool: LocalPool) -> None:
+    with pytest.raises(RuntimeError, match="^UnsendableError: it failed$"):
+        pool.submit(swept.raise_unsendable).result()
+
+
 def test_a_point_that_kills_its_processes_fails_and_the_others_stand(
     pool: LocalPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +277,79 @@ def test_a_control_that_an_executor_loses_is_left_out(tmp_path: Path) -> None:
     assert "drift is unknown: the control is relu size=6, and it failed: OSError" in str(found)
 
 
+class LosesTheFirstTwo(Pickling):
+    """Loses the first point when it has the second, and that one after the first's second try."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[int, Future[Any]] = {}
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        made = super().submit(fn, *args, **kwargs)
+        number = self.submitted - 1  # behind the call that describes the worker
+        if number in (1, 2):
+            made = self._kept[number] = Future()
+        if number in (2, 4):
+            self._kept[number // 2].set_exception(OSError("worker lost"))
+        return made
+
+
+def test_each_point_that_was_lost_with_the_control_is_tried_without_it() -> None:
+    found = convtime.sweep(swept.relu, SIZES, executor=LosesTheFirstTwo(), **QUICK)
+    assert not found.failed
+    assert len(found.measurements) == 10
+    assert [point.error for point in found.controls] == ["OSError: worker lost"]
+
+
+class TakesOnePoint(Pickling):
+    """Has measured its first point when it refuses the second."""
+
+    made: Future[Any]
+    kept: Future[Any]
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.submitted == 0:  # the call that describes the worker
+            return super().submit(fn, *args, **kwargs)
+        if self.submitted == 1:
+            self.made = super().submit(fn, *args, **kwargs)
+            self.kept = Future()
+            return self.kept
+        self.kept.set_result(self.made.result())
+        raise self._error
+
+
+def test_an_executor_that_takes_no_more_points_keeps_those_that_are_done(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    given: dict[str, Any] = {"fn": swept.relu, "axes": SIZES, "file": file, "seed": 1, **QUICK}
+    ended = TakesOnePoint(RuntimeError("cannot schedule new futures\nafter shutdown"))
+    with pytest.raises(BrokenExecutor) as broken:
+        convtime.sweep(executor=ended, **given)
+    assert str(broken.value) == (
+        "executor broke before 9 of 10 points were measured (BrokenExecutor: submit raised "
+        f"RuntimeError: cannot schedule new futures); {file} has the others, and the same call "
+        "continues there"
+    )
+    assert len(sizes_in(file)) == 1
+    with pytest.raises(InputError, match="^no$"):
+        convtime.sweep(executor=TakesOnePoint(InputError("no")), **given)
+    assert len(sizes_in(file)) == 2
+
+
+def test_errors_of_this_process_are_not_those_of_an_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise OSError("no device")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", fail)
+    with pytest.raises(OSError, match="^no device$"):
+        convtime.sweep(swept.relu, SIZES, **QUICK)
+
+
 def test_an_interrupt_ends_our_processes_and_cancels_those_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -370,19 +448,32 @@ class BreaksAtTheThirdCall(Pickling):
 
     kept: Future[Any]
 
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self.submitted == 0:
             return super().submit(fn, *args, **kwargs)
         self.submitted += 1
         if self.submitted == 3:
-            raise BrokenExecutor("all of its processes ended")
+            raise self._error
         self.kept = Future()
         return self.kept
 
 
-def test_calls_are_cancelled_where_an_executor_breaks_while_they_are_handed_out() -> None:
-    executor = BreaksAtTheThirdCall()
-    with pytest.raises(BrokenExecutor, match="all of its processes ended"):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BrokenExecutor("all of its processes ended"), "^all of its processes ended$"),
+        (OSError("it ended\nhere"), "^submit raised OSError: it ended$"),
+    ],
+)
+def test_calls_are_cancelled_where_an_executor_breaks_while_they_are_handed_out(
+    error: Exception, said: str
+) -> None:
+    executor = BreaksAtTheThirdCall(error)
+    with pytest.raises(BrokenExecutor, match=said):
         next(executing.call_in_workers(executor, None, math.sqrt, [1.0, 4.0]))
     assert executor.kept.cancelled()
 
@@ -448,6 +539,28 @@ def test_a_worker_visits_the_control_again_after_points_or_minutes(
     places = [place for place, those in enumerate(visits) if len(those) == 2]
     assert places[:3] == [0, expected, 2 * expected]
     assert [each.control for each in measuring.visit(point, plan.control, is_last=True).visits][-1]
+
+
+def test_runs_that_share_a_process_visit_the_control_as_often_as_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Made(worker.Maker[SweepPoint]):
+        def make(self, point: SweepPoint) -> SweepPoint:
+            return point
+
+    monkeypatch.setattr(worker, "_workers", {})
+    monkeypatch.setattr(worker, "_loaded", lambda _: Made({}, Axes({}, {"device": "cpu"})))
+    machine = worker.machine_of(torch.device("cpu"))
+    (point,) = PLAN.points()
+
+    def visits(run: str) -> int:
+        made = worker.visit(b"", run, machine, point, PLAN.control, is_last=False)
+        return len(made.visits)
+
+    assert [visits(run) for run in "abab"] == [2, 2, 1, 1]
+    assert [visits(run) for run in "cdaefa"] == [2, 2, 1, 2, 2, 1]
+    assert [*worker._workers] == ["d", "e", "f", "a"]  # the others are forgotten
 
 
 def controls_of(**factors: Sequence[float]) -> Controls:

@@ -19,6 +19,15 @@ def double(size: int) -> Callable[[], object]:
     return lambda: x + x
 
 
+def raise_unsendable() -> None:
+    """Raise an error that cannot be pickled, because its type has no name in the module."""
+
+    class UnsendableError(Exception):
+        pass
+
+    raise UnsendableError("it failed\nhere")
+
+
 def deadly(size: int) -> Callable[[], object]:
     """End the process at the size of 3."""
     if size == 3:

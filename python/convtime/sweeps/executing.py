@@ -63,8 +63,12 @@ class Crew(Generic[Point]):
     def submit(
         self, point: Point, control: Point | None, *, is_last: bool
     ) -> Future[Report[Point]]:
-        """Have a worker measure a point; arguments as for :meth:`Worker.visit`."""
-        return self.executor.submit(self.visit, point, control, is_last=is_last)
+        """Have a worker measure a point; arguments as for :meth:`Worker.visit`.
+
+        Raises:
+            BrokenExecutor: the executor takes no points.
+        """
+        return _submitted(self.executor, self.visit, point, control, is_last=is_last)
 
 
 class _ThisThread(Executor):
@@ -74,6 +78,24 @@ class _ThisThread(Executor):
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
+
+
+def _submitted(
+    executor: Executor, call: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Future[Any]:
+    """Submit a call to an executor.
+
+    Raises:
+        BrokenExecutor: it does not take the call; executors raise other errors too, such as a
+            RuntimeError after they were shut down.
+    """
+    try:
+        return executor.submit(call, *args, **kwargs)
+    except Exception as error:
+        # This thread's submit makes the call, so that errors are those of the call.
+        if isinstance(executor, _ThisThread) or isinstance(error, BrokenExecutor | InputError):
+            raise
+        raise BrokenExecutor(f"submit raised {first_line(error)}") from error
 
 
 @contextlib.contextmanager
@@ -124,6 +146,7 @@ def call_in_workers(
 
     Raises:
         InputError: as for :func:`crew_of`.
+        BrokenExecutor: the executor does not take a call.
     """
     sent = _pickled(call, "this call")
     run = secrets.token_hex(8)
@@ -133,7 +156,7 @@ def call_in_workers(
         futures: dict[Future[Any], int] = {}
         try:
             for place, item in enumerate(items):
-                futures[executor.submit(made, item)] = place
+                futures[_submitted(executor, made, item)] = place
             waiting = {*futures}
             while waiting:
                 done = wait_aloud(waiting, ANSWER_SECONDS)

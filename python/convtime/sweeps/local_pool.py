@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from convtime.core.cpu import by_core
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, first_line
 from convtime.core.text import counted
 from convtime.device.resolve import resolve_device
 
@@ -299,8 +299,16 @@ def _serve(pipe: Connection[Any, Any], threads: int) -> None:
                 fn, args, kwargs = pickle.loads(content)  # noqa: S301 (from the parent)
                 answer = pickle.dumps((True, fn(*args, **kwargs)))
             except Exception as error:
-                answer = pickle.dumps((False, error))
+                answer = _pickled_error(error)
             pipe.send_bytes(answer)
+
+
+def _pickled_error(error: Exception) -> bytes:
+    """Pickle the error of a call; a RuntimeError with its text stands for one that cannot be."""
+    try:
+        return pickle.dumps((False, error))
+    except Exception:  # whatever the error's own methods raise
+        return pickle.dumps((False, RuntimeError(first_line(error))))
 
 
 def _end_with_parent() -> None:

@@ -112,7 +112,8 @@ class _HandOut(Generic[Point]):
         self._left = collections.deque(_remaining(journal))
         self._control: Point | None = journal.plan.control
         self._lost: dict[tuple[str, ...], str] = {}  # why points are tried again, by their keys
-        self._pending: dict[Future[Report[Point]], Point] = {}
+        # The points that are out, and the control that was sent with them.
+        self._pending: dict[Future[Report[Point]], tuple[Point, Point | None]] = {}
         self._processes: set[str] = set()
 
     def run(self) -> None:
@@ -135,17 +136,20 @@ class _HandOut(Generic[Point]):
                 else:
                     done = wait_aloud(self._pending, ANSWER_SECONDS)
                 for future in sorted(done, key=_ends_run):  # the others are written first
-                    self._take(self._pending.pop(future), future)
+                    self._take(*self._pending.pop(future), future)
         finally:
             for future in self._pending:
                 future.cancel()
+            for future, sent in self._pending.items():  # done since the last wait
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    self._take(*sent, future)
 
     def _submit(self, point: Point, *, is_last: bool) -> None:
         self._bar.set_description_str(" ".join(point.name.split()))
         control = None if point.key in self._lost else self._control
-        self._pending[self._crew.submit(point, control, is_last=is_last)] = point
+        self._pending[self._crew.submit(point, control, is_last=is_last)] = point, control
 
-    def _take(self, point: Point, future: Future[Report[Point]]) -> None:
+    def _take(self, point: Point, control: Point | None, future: Future[Report[Point]]) -> None:
         """Write the visits that a worker reports, or why it was lost."""
         plan = self._journal.plan
         lost = None if _ends_run(future) else future.exception()
@@ -158,7 +162,7 @@ class _HandOut(Generic[Point]):
                 self._control = None
         else:
             error = first_line(lost)  # an executor has its own exceptions for killed workers
-            if self._control is not None and point.key not in self._lost:
+            if control is not None:  # which may be at fault, even if no others get it by now
                 self._lost[point.key] = error
                 self._left.appendleft(point)
                 return

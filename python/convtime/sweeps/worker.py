@@ -27,6 +27,9 @@ from convtime.timing.snippet import raised_by
 # sooner. A control that takes long still gets no larger share of the time.
 _POINTS_BETWEEN_CONTROLS = 8
 _SECONDS_BETWEEN_CONTROLS = 180.0
+# Runs whose workers a process keeps, as several can use the same executor at a time. A worker has
+# the values of its run's axes, which can be large.
+_MOST_RUNS = 4
 # Facts that distinguish machines with incomparable times.
 _MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
 
@@ -159,7 +162,7 @@ def check_alike(
 
 
 _busy = threading.Lock()  # held while this process measures a point for an executor
-_workers: dict[str, Worker[Any]] = {}  # of the latest run, by its identifier
+_workers: dict[str, Worker[Any]] = {}  # of the latest runs, by their identifiers; latest last
 
 
 def visit(
@@ -179,12 +182,14 @@ def visit(
         InputError: this process cannot be a worker of the run.
     """
     with _alone():
-        if run not in _workers:
-            _workers.clear()
-            worker: Worker[Any] = Worker(_loaded(sent))
+        worker: Worker[Any] | None = _workers.pop(run, None)
+        if worker is None:
+            if len(_workers) == _MOST_RUNS:
+                del _workers[next(iter(_workers))]
+            worker = Worker(_loaded(sent))
             _check_machine(worker.name, machine_of(worker.device), machine)
-            _workers[run] = worker
-        return _workers[run].visit(point, control, is_last=is_last)
+        _workers[run] = worker
+        return worker.visit(point, control, is_last=is_last)
 
 
 def call_alone(
