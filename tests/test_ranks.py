@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,18 @@ import convtime
 from convtime import Candidate, InputError, time_op
 from convtime.core.load import _C
 from convtime.distributed.calls import Calls
+from convtime.distributed.checks import refuse_timeout
 from convtime.distributed.clocks import CommonClock, Offset, bounded
 from convtime.distributed.failure import Failure, is_of_communication
 from convtime.distributed.marks import EventMarks
-from convtime.distributed.meeting import behind
-from convtime.distributed.results import _bandwidth, _communication, _slower
+from convtime.distributed.meeting import Meeting, _own_store, behind, groups_here, limited
+from convtime.distributed.results import (
+    _all_wait,
+    _arrivals_reason,
+    _bandwidth,
+    _communication,
+    _slower,
+)
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.ranks import Collective, RankTimes
 from tests.helpers.measurements import make
@@ -33,6 +43,8 @@ PATIENCE = 240
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch has no Gloo"
 )
+
+GLOO_SECONDS = 30
 
 Found = dict[str, list[dict[str, Any]]]
 
@@ -56,6 +68,19 @@ def both(found: Found) -> list[dict[str, Any]]:
     """What two ranks measured."""
     assert [each["text"] for each in found["measures"]] == ["", ""]
     return [each["value"] for each in found["measures"]]
+
+
+@pytest.fixture
+def alone() -> Iterator[Any]:
+    """A process group of this process alone."""
+    begin_alone(dist.HashStore())  # type: ignore[attr-defined]
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def begin_alone(store: Any) -> None:
+    patience = timedelta(seconds=GLOO_SECONDS)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=patience)
 
 
 def test_ranks_make_the_same_calls_and_have_the_same_samples(both) -> None:
@@ -93,20 +118,29 @@ def test_a_late_rank_is_seen_and_named(both) -> None:
 def test_calls_and_results_are_described(both) -> None:
     sizes = {
         "all_reduce": 262144,
+        "functional all_gather": 8192,
         "all_gather": 8192,
         "reduce_scatter": 4096,
         "broadcast": 4096,
         "send": 4096,
         "all_to_all": 2048,
         "ddp": 4 * (64 * 64 + 64),
+        "backward": 4 * (64 * 64 + 64),
     }
     for name, nbytes in sizes.items():
         (collective,) = both[0][name]["ranks"]["collectives"]
-        kind = "all_reduce" if name == "ddp" else name
+        kind = "all_reduce" if name in ("ddp", "backward") else name.split()[-1]
         assert collective == {"kind": kind, "nbytes": nbytes, "ranks": 2}
         assert both[0][name]["again"]
     assert "2 operations" in both[0]["twice"]["ranks"]["arrivals_reason"]
     assert not both[0]["twice"]["ranks"]["transfer_seconds"]
+    # After the first operation, ranks wait and compute again.
+    twice = both[0]["slow twice"]["ranks"]
+    assert "2 operations" in twice["arrivals_reason"]
+    assert not any(twice[what] for what in ("skew_seconds", "transfer_seconds", "slower"))
+    for each in twice["ranks"]:
+        assert not each["waiting_seconds"]
+        assert not each["computing_seconds"]
     assert "barrier" in both[0]["barrier"]["ranks"]["bandwidth_reason"]
     details = both[0]["all_reduce"]["details"]
     assert all(word in details for word in ("arrival skew", "transfer", "rank 1:", "one machine"))
@@ -118,11 +152,15 @@ def test_calls_without_communication_are_of_one_rank(both) -> None:
 
 def test_bad_input_is_one_sentence_on_every_rank(both, found: Found) -> None:
     first, second = (each["refused"] for each in both)
-    for name in ("quick", "warmup", "regime", "verdict", "over", "options", "names"):
+    for name in ("quick", "warmup", "regime", "verdict", "over", "options", "names", "timeout"):
         assert first[name] == second[name]
         assert first[name][0] in ("InputError", "ValueError")
     assert "CollectiveRefused" in first["race"][1]
     assert "budget, got '1' on rank 0 and '2' on rank 1" in first["options"][1]
+    for name in ("unfinished", "unfinished in a list"):
+        assert first[name] == second[name]
+        assert first[name][0] == "InputError"
+        assert "must wait for its communication" in first[name][1]
     assert "candidates" in first["names"][1]
     assert "rank 1" in first["one rank"][1]
     assert "budget must be" in first["one rank"][1]
@@ -162,6 +200,7 @@ def test_clocks_of_machines_are_compared_through_the_store(found: Found) -> None
         ("exit at 20", "rank 1 exited with code 7"),
         ("kill at 20", "ended without a word"),
         ("hang at 20", "rank 1 did not come as far"),
+        ("hang elsewhere at 1", "rank 1 did not come as far"),  # in another group of both ranks
     ],
 )
 def test_a_failure_ends_the_measurement_everywhere_and_names_the_rank(
@@ -179,14 +218,65 @@ def test_a_failure_ends_the_measurement_everywhere_and_names_the_rank(
         assert second["value"][:2] == ["ValueError", "planted"]
     if case == "exit at 20":
         assert second["error"] == "SystemExit"
-    if case == "hang at 20":  # it was sleeping, and is woken
+    if "hang" in case:  # it was sleeping, and is woken
         assert second["value"][:2] == [kind, text]
 
 
+def test_each_rank_that_raises_keeps_its_exception(found: Found) -> None:
+    for rank, each in enumerate(found["raise both at 20"]):
+        assert each["value"][:2] == ["ValueError", f"planted {rank}"]
+
+
+def test_only_errors_of_communication_follow_from_another_ranks_failure(alone) -> None:
+    meeting = Meeting(alone, 10)
+    failure = Failure("raised", 1, "was interrupted", True)
+    assert meeting._is_consequence(RuntimeError("gloo: connection closed by peer"), failure)
+    for own in (KeyboardInterrupt(), SystemExit(1), ValueError("own"), failure.error("aborted")):
+        assert not meeting._is_consequence(own, failure)
+    meeting._interrupted = True  # by this rank itself, to end a call
+    assert meeting._is_consequence(KeyboardInterrupt(), failure)
+
+
 def test_a_rank_that_does_not_take_part_is_named(found: Found) -> None:
-    kind, text = found["absent"][0]["value"]
+    first, second = (each["value"] for each in found["absent"])
+    kind, text, *later = first
     assert kind == "RankError"
     assert "rank 1 did not take part within timeout=0.8 s" in text
+    assert later == second[2:] == ["", ""]  # both take part in the same measurement again
+
+
+def test_measurements_are_counted_by_store_and_without_those_that_a_rank_missed(alone) -> None:
+    def assert_next(number: int, failure: Failure | None = None) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        if failure is not None:
+            store.set("convtime/0/2/failed", failure.to_json())
+        _own_store(dist.group.WORLD)().set("entered", "")
+        assert store.check([f"convtime/0/{number}/entered"])
+
+    assert_next(0)
+    assert_next(1)
+    assert_next(3, Failure("absent", 0, "did not take part"))
+    dist.destroy_process_group()
+    begin_alone(dist.HashStore())  # type: ignore[attr-defined]
+    assert_next(0)
+    assert_next(1)
+    assert_next(2, Failure("input", 1, "rank 1: an argument of every rank"))
+
+
+def test_operations_of_every_group_are_limited_for_the_time_of_a_measurement(alone) -> None:
+    other: Any = dist.new_group([0], timeout=timedelta(seconds=GLOO_SECONDS))
+    assert set(groups_here()) == {alone, other}
+    options = [each._get_backend(torch.device("cpu")).options for each in (alone, other)]
+    with limited(groups_here()) as limit:
+        limit(1.5)
+        assert [each._timeout.total_seconds() for each in options] == [1.5, 1.5]
+    assert [each._timeout.total_seconds() for each in options] == [GLOO_SECONDS, GLOO_SECONDS]
+
+
+def test_timeouts_fit_the_timer() -> None:
+    refuse_timeout(threading.TIMEOUT_MAX)
+    with pytest.raises(InputError, match="timeout and budget must be less than 9.22e"):
+        refuse_timeout(1e10)
 
 
 def test_a_store_that_is_gone_ends_the_measurement_in_time(found: Found) -> None:
@@ -244,6 +334,28 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     late, reason = _bandwidth(reduced, np.full(10, 2e-4), transfer, 0.0)
     assert late is None
     assert "200.0 µs apart" in reason
+    # Nor do the slow samples of late ranks make a bandwidth.
+    transfer = np.array([1e-3] * 12 + [1e-2] * 8)
+    slow, reason = _bandwidth(reduced, np.full(20, 1.5e-4), transfer, 0.0)
+    assert slow is None
+    assert "150.0 µs apart" in reason
+    few, reason = _bandwidth(reduced, np.full(5, 1e-6), transfer[:5], 0.0)
+    assert few is None
+    assert "at least 6" in reason
+
+
+def test_a_call_with_several_operations_has_no_arrivals() -> None:
+    def rank(operations: int) -> dict[str, Any]:
+        return {"collectives": [{}] * operations}
+
+    assert _arrivals_reason(True, [rank(1), rank(1)]) == ""
+    assert "do not communicate on every rank" in _arrivals_reason(False, [rank(1), rank(0)])
+    for known in (False, True):
+        assert "has 1 or 2 operations" in _arrivals_reason(known, [rank(2), rank(1)])
+    reduced, recorded = Collective("all_reduce", 1_000_000, 2), {"communicating": [1e-3] * 10}
+    assert _all_wait([recorded, recorded], [reduced])
+    # On a GPU, too: the sum of the kernels' times can be the same on ranks that wait in turn.
+    assert not _all_wait([recorded, recorded], [reduced, reduced])
 
 
 def activity(name: str, seconds: float, stream: int) -> DeviceActivity:

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from common.rank_processes import Appointments, clock_ahead, launch
 
 import convtime
@@ -82,6 +83,9 @@ def measures(rank: int) -> dict[str, Any]:
     layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
     batch = torch.ones(8, 64)
     operations: dict[str, Callable[[], object]] = {
+        "functional all_gather": lambda: functional.wait_tensor(
+            functional.all_gather_tensor(small, 0, dist.group.WORLD)
+        ),
         "all_gather": lambda: dist.all_gather_into_tensor(gathered, small),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(scattered, small),
         "broadcast": lambda: dist.broadcast(small, 0),
@@ -93,6 +97,13 @@ def measures(rank: int) -> dict[str, Any]:
     }
     for name, call in operations.items():
         found[name] = facts(time_op(call, group=dist.group.WORLD, **FEW))
+    found["backward"] = facts(time_op(layer, batch, backward=True, **FEW))
+
+    def slow_twice() -> None:
+        slow()
+        dist.all_reduce(x)
+
+    found["slow twice"] = facts(time_op(slow_twice, group=dist.group.WORLD, **FEW))
 
     compared = compare(
         {"once": lambda: dist.all_reduce(x), "twice": operations["twice"]}, budget=0.4, timeout=20
@@ -106,6 +117,8 @@ def measures(rank: int) -> dict[str, Any]:
     found["local"] = time_op(torch.relu, x, max_samples=10, stop="count").ranks is None
     found["only one"] = rank == 1 or time_op(torch.relu, x, **FEW).ranks is None
 
+    large = torch.zeros(1 << 20)
+
     def refused(**options: Any) -> list[str]:
         return said_by(lambda: time_op(counted, **{"group": dist.group.WORLD, **options}))
 
@@ -118,6 +131,15 @@ def measures(rank: int) -> dict[str, Any]:
         "over": said_by(lambda: compare([counted], {"budget": [1, 2]}, group=dist.group.WORLD)),
         "options": refused(budget=1 + rank, timeout=20),
         "names": refused(name=f"of {rank}", timeout=20),
+        "timeout": refused(timeout=1e10),
+        "unfinished": said_by(
+            lambda: time_op(dist.all_reduce, large, kwargs={"async_op": True}, **FEW)
+        ),
+        "unfinished in a list": said_by(
+            lambda: time_op(
+                lambda: [dist.all_reduce(large, async_op=True)], group=dist.group.WORLD, **FEW
+            )
+        ),
         "one rank": refused(budget=[1, "long"][rank], timeout=20),
     }
     found["afterwards"] = time_op(counted, group=dist.group.WORLD, **FEW).ranks is not None
@@ -145,12 +167,15 @@ def with_other_clock() -> list[Any]:
 
 
 def faulty(rank: int, *, kind: str, at: int) -> list[str]:
-    """Rank 1 fails in one of its calls."""
+    """Rank 1, or each rank, fails in one of its calls."""
     x = torch.zeros(1000)
     calls = [0]
+    other: Any = dist.new_group() if kind == "hang elsewhere" else None
 
     def call() -> None:
         calls[0] += 1
+        if kind == "raise both" and calls[0] == at:
+            raise ValueError(f"planted {rank}")
         if rank == 1 and calls[0] == at:
             if kind == "raise":
                 raise ValueError("planted")
@@ -159,22 +184,26 @@ def faulty(rank: int, *, kind: str, at: int) -> list[str]:
             if kind == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(1000)
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=other)
 
     begin = time.monotonic()
-    timeout = 1.5 if kind == "hang" else 20
+    timeout = 1.5 if "hang" in kind else 20
     said = said_by(lambda: time_op(call, group=dist.group.WORLD, **FEW | {"timeout": timeout}))
+    seconds = time.monotonic() - begin
+    if kind == "hang elsewhere" and rank == 1:
+        time.sleep(1.5)  # its end would also end the other's operation
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
     usual = str(backend.options._timeout)
-    return [*said, str(time.monotonic() - begin), usual]
+    return [*said, str(seconds), usual]
 
 
 def absent(rank: int) -> list[str]:
-    """Rank 1 does not make the call."""
-    if rank == 1:
-        time.sleep(1.2)
-        return ["", ""]
-    return said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=0.8))
+    """Rank 1 does not make the first call, but the second."""
+    said = ["", ""]
+    if rank == 0:
+        said = said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=0.8))
+    dist.barrier()
+    return [*said, *said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, **FEW))]
 
 
 def without_store(rank: int) -> list[str]:
@@ -198,7 +227,10 @@ CASES: dict[str, Callable[[], list[Any]]] = {
     "without store": partial(launch, 2, without_store, seconds=20),
     **{
         f"{kind} at {at}": partial(launch, 2, partial(faulty, kind=kind, at=at), seconds=20)
-        for kind, at in (("raise", 1), ("exit", 20), ("kill", 20), ("hang", 20))
+        for kind, at in (
+            *(("raise", 1), ("raise both", 20), ("exit", 20)),
+            *(("kill", 20), ("hang", 20), ("hang elsewhere", 1)),
+        )
     },
 }
 

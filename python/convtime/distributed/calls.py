@@ -112,9 +112,7 @@ class Calls:
         return found
 
     def _wrapped(self, index: int, candidate: Candidate) -> Candidate:
-        candidate = clearing_gradients(candidate)
-        if candidate.backward:
-            candidate = backward_of(candidate)
+        candidate = timed_part(candidate)
         fn, prepare, mark = candidate.fn, candidate.before, self._marks.mark
         entered = [0, 0]
 
@@ -141,6 +139,12 @@ class Calls:
             return
         wait_until(self._next)
         self._next += self._pitches[index]
+
+
+def timed_part(candidate: Candidate) -> Candidate:
+    """Return the candidate whose whole call is timed; what comes before is in its ``before``."""
+    candidate = clearing_gradients(candidate)
+    return backward_of(candidate) if candidate.backward else candidate
 
 
 def wait_until(instant: float) -> None:

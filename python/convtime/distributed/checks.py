@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from convtime.core.errors import InputError
 from convtime.core.load import _build_info
 from convtime.core.provenance import gpu_uuid
+from convtime.distributed.collectives import Watched
 from convtime.distributed.meeting import Meeting
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
@@ -52,6 +54,38 @@ def refuse_options(options: Options) -> None:
             "warmup must be 'steady' or a number of calls for calls that communicate with other "
             f"ranks, got {options.warmup!r} seconds, in which each rank makes other calls"
         )
+
+
+def refuse_timeout(timeout: float) -> None:
+    """Refuse a timeout that a timer of Python's threads cannot have.
+
+    Raises:
+        InputError: for such a timeout.
+    """
+    if timeout > threading.TIMEOUT_MAX:
+        raise InputError(
+            f"timeout and budget must be less than {threading.TIMEOUT_MAX:.3g} seconds for calls "
+            f"that communicate with other ranks, got a timeout of {timeout:.3g} seconds"
+        )
+
+
+def refuse_unfinished(
+    meeting: Meeting, candidates: Sequence[Candidate], watched: Sequence[Watched]
+) -> None:
+    """Refuse calls that do not wait for their communication, which a CPU's time would not contain.
+
+    Raises:
+        InputError: for such a call on any rank; all ranks raise it with the same sentence.
+    """
+    by_rank = meeting.gather("the first call is checked", [each.unfinished for each in watched])
+    for candidate, unfinished in zip(candidates, zip(*by_rank, strict=True), strict=True):
+        if any(unfinished):
+            meeting.calling = False  # all ranks have issued the same: nothing has to be aborted
+            meeting.refuse(
+                f"the timed function must wait for its communication, got {candidate.name!r}, "
+                "which returns a torch.distributed.Work that is not completed; call its wait(), or "
+                "leave out async_op"
+            )
 
 
 def check_ranks(

@@ -43,10 +43,12 @@ class Watched:
     Attributes:
         collectives: the operations in order.
         groups: their process groups.
+        unfinished: whether the call returned an operation that had not ended.
     """
 
     collectives: list[Collective] = dataclasses.field(default_factory=list)
     groups: list[dist.ProcessGroup] = dataclasses.field(default_factory=list)
+    unfinished: bool = False
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -66,15 +68,17 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        result = func(*args, **(kwargs or {}))
         namespace, _, name = func._schema.name.partition("::")
         if namespace in _NAMESPACES and not any(each in name for each in _NOT_COMMUNICATING):
             group = next(filter(None, map(_group, args)), None)
             size = 0 if group is None else group.size()
             kind = next((kind for part, kind in _KINDS.items() if part in name), name)
-            self.seen.collectives.append(Collective(kind, max(map(_nbytes, args), default=0), size))
+            nbytes = max(map(_nbytes, (*args, result)))  # functional collectives return outputs
+            self.seen.collectives.append(Collective(kind, nbytes, size))
             if group is not None and group not in self.seen.groups:
                 self.seen.groups.append(group)
-        return func(*args, **(kwargs or {}))
+        return result
 
 
 def watch(candidate: Candidate) -> Watched:
@@ -83,12 +87,16 @@ def watch(candidate: Candidate) -> Watched:
         candidate.before()
     watching = _Watch()
     with watching:
-        candidate.fn(*candidate.args, **candidate.kwargs)
+        result = candidate.fn(*candidate.args, **candidate.kwargs)
+    returned = result if isinstance(result, tuple | list) else [result]
+    watching.seen.unfinished = any(
+        isinstance(each, dist.Work) and not each.is_completed() for each in returned
+    )
     return watching.seen
 
 
 def _nbytes(argument: object) -> int:
-    """Bytes of an argument's tensors: the larger of input and output is nccl-tests' size."""
+    """Bytes of tensors of an operation: the larger of input and output is nccl-tests' size."""
     if isinstance(argument, torch.Tensor | list | tuple):
         leaves = pytree.tree_leaves(argument)
         return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))

@@ -14,8 +14,8 @@ class RankError(RuntimeError):
 
 
 #: ``input``: the ranks' arguments do not fit; ``raised``: an exception; ``ended``: the process is
-#: gone; ``late``: it did not come as far as the others in time.
-Kind = Literal["input", "raised", "ended", "late"]
+#: gone; ``late``: it did not come as far as the others in time; ``absent``: it did not take part.
+Kind = Literal["input", "raised", "ended", "late", "absent"]
 
 
 @dataclasses.dataclass(frozen=True)

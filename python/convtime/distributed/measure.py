@@ -10,12 +10,17 @@ import torch.distributed as dist
 
 from convtime.core.load import _C
 from convtime.distributed.accord import Accord
-from convtime.distributed.calls import Calls
-from convtime.distributed.checks import check_ranks, refuse_options
+from convtime.distributed.calls import Calls, timed_part
+from convtime.distributed.checks import (
+    check_ranks,
+    refuse_options,
+    refuse_timeout,
+    refuse_unfinished,
+)
 from convtime.distributed.clocks import CommonClock, is_shared, offset_of
 from convtime.distributed.collectives import Watched, watch
 from convtime.distributed.marks import EventMarks, HostMarks
-from convtime.distributed.meeting import Meeting, group_of, limited
+from convtime.distributed.meeting import Meeting, group_of, groups_here, limited
 from convtime.distributed.results import Own, joined
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
@@ -48,7 +53,11 @@ def measure_in_group(
         RankError: a rank raised an exception, ended, hung or fell behind. On the rank that raised
             an exception, it passes through.
     """
+    timeout = float(options.budget) + _TIMEOUT
+    if options.timeout is not None:
+        timeout = float(options.timeout)
     with telling(group):
+        refuse_timeout(timeout)
         place = find_place(candidates, options.device)
     watched = None
     if group is None:
@@ -56,17 +65,20 @@ def measure_in_group(
         groups = {id(found): found for each in watched for found in each.groups}
         group = next(iter(groups.values())) if len(groups) == 1 else None
     group = group_of(group)
-    timeout = float(options.budget) + _TIMEOUT if options.timeout is None else options.timeout
-    with Meeting(group, float(timeout)) as meeting, limited(group) as limit:
+    everywhere = groups_here()  # until a call was watched, it may use any of them
+    with Meeting(group, timeout) as meeting, limited(everywhere) as limit:
         refuse_options(options)
         facts = check_ranks(meeting, candidates, options, place.device)
         first = offset_of(meeting)
         stamps = _C.CollectiveStamps()
         meeting.progress = lambda: (0, stamps.count())
-        meeting.calling = True
         if watched is None:
+            meeting.used = everywhere
+            meeting.calling = True
             limit(meeting.seconds_left)
             watched = _watch(candidates, options, place)
+        refuse_unfinished(meeting, candidates, watched)
+        meeting.calling = True
         groups_used = (found for each in watched for found in each.groups)
         meeting.used = [*{id(each): each for each in (group, *groups_used)}.values()]
         marks = EventMarks() if place.on_gpu else HostMarks()
@@ -78,7 +90,7 @@ def measure_in_group(
             calls,
             limit,
             aligned=not place.on_gpu,
-            timeout=float(timeout),
+            timeout=timeout,
         )
         measured = measure(
             calls.candidates,
@@ -100,7 +112,9 @@ def measure_in_group(
 
 def _watch(candidates: Sequence[Candidate], options: Options, place: Place) -> list[Watched]:
     with on(place.device, options.stream):
-        watched = [watch(candidate) for candidate in candidates]
+        watched = [watch(timed_part(candidate)) for candidate in candidates]
         if place.on_gpu:
             torch.cuda.synchronize(place.device)
+            for each in watched:
+                each.unfinished = False  # a GPU's marks follow what was issued
     return watched

@@ -17,6 +17,7 @@ import queue
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -40,7 +41,8 @@ _GRACE = 0.5  # seconds for the measuring thread to end by itself after a failur
 _LEAVE_SECONDS = 2.0  # for which the rank that may hold the store waits for the others to leave
 _TELL_SECONDS = 2.0  # for which a rank that does not take part waits for the store
 _CUT_OFF = "its communication was cut off"
-_numbers: dict[str, itertools.count[int]] = collections.defaultdict(itertools.count)
+#: Numbers of this process's next measurements, by store and ranks.
+_numbers: dict[tuple[bytes, str], itertools.count[int]] = collections.defaultdict(itertools.count)
 
 #: Functions of the store's thread: they get the store, and a function that waits for keys.
 _Wait = Callable[[Sequence[str]], None]
@@ -227,9 +229,11 @@ class Meeting:
 
     def _is_consequence(self, error: BaseException, failure: Failure) -> bool:
         """Whether an exception of this rank is because of the failure, and not its cause."""
+        if isinstance(error, KeyboardInterrupt):
+            return self._interrupted  # or it is the user's, whose terminal interrupts all ranks
         own = failure.kind == "raised" and failure.rank == self.rank
-        interrupted = isinstance(error, KeyboardInterrupt) and self._interrupted
-        return interrupted or (not own and type(error) is not type(failure.error("")))
+        told = isinstance(error, type(failure.error("")))
+        return not own and not told and is_of_communication(error)
 
     def _leave(self) -> None:
         """Leave without a failure; the rank that may hold the store leaves last."""
@@ -404,7 +408,7 @@ class Meeting:
                     f"did not take part {late}: every rank of the group has to make the same "
                     "call at the same time"
                 )
-                return Failure("late", rank, reason, self.calling)
+                return Failure("absent", rank, reason, self.calling)
             found[rank] = tuple(json.loads(self._store.get(f"beat/{rank}"))[1])
         rank = min(found, key=lambda each: found[each])
         where = behind(found[rank], max(found.values()))
@@ -505,11 +509,17 @@ def _backends(group: dist.ProcessGroup) -> list[Any]:
     return list({id(backend): backend for backend in found}.values())
 
 
+def groups_here() -> list[dist.ProcessGroup]:
+    """Return all process groups that contain this process."""
+    return list(dist.distributed_c10d._world.pg_map)
+
+
 @contextlib.contextmanager
-def limited(group: dist.ProcessGroup) -> Iterator[Callable[[float], None]]:
+def limited(groups: Sequence[dist.ProcessGroup]) -> Iterator[Callable[[float], None]]:
     """Yield a function that limits the time of Gloo's next operations, which nothing can abort."""
     backends = [
         (backend, backend.options._timeout)
+        for group in groups
         for backend in _backends(group)
         if backend.name() == "gloo"
     ]
@@ -566,13 +576,21 @@ def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
 
 
 def _own_store(group: dist.ProcessGroup) -> Callable[[], Store]:
-    """Return what connects to the store for the ranks' next measurement."""
+    """Return what connects to the store for the ranks' next measurement.
+
+    Each rank counts the measurements that it takes part in. The counts begin again with another
+    store, and leave out those that ended because a rank did not take part: it may have been this.
+    """
     ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
-    number = next(_numbers[ranks])
 
     def connect() -> Store:
         store = dist.distributed_c10d._get_default_store().clone()
-        return PrefixStore(f"convtime/{ranks}/{number}", store)
+        # A store can outlive the process group.
+        numbers = _numbers[store.compare_set("convtime/store", "", uuid.uuid4().hex), ranks]
+        while True:
+            own = PrefixStore(f"convtime/{ranks}/{next(numbers)}", store)
+            if not own.check(["failed"]) or Failure.from_json(own.get("failed")).kind != "absent":
+                return own
 
     return connect
 

@@ -124,7 +124,7 @@ def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measuremen
 def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched) -> dict[str, Any]:
     times = _kept(index, measured, own)
     communication, communicating, computing, reason = _communication(measured, own.on_gpu)
-    if not own.on_gpu:
+    if not own.on_gpu and len(watched.collectives) <= 1:  # or it also computes after the first
         computing = [
             arrival - begin for begin, arrival in zip(times.begin, times.arrival, strict=True)
         ]
@@ -239,10 +239,10 @@ def _ranks(
         uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
     else:
         waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
-    skew = waiting.max(axis=0) if waiting.size else np.empty(0)
-    reason = _arrivals_reason(bool(waiting.size), own, collectives)
+    reason = _arrivals_reason(bool(waiting.size), own)
     if reason:
-        transfer = np.empty(0)
+        waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
+    skew = waiting.max(axis=0) if waiting.size else np.empty(0)
     times = tuple(
         _rank_times(meeting, rank, facts[rank], parts[rank], own[rank], waiting[rank])
         for rank in range(meeting.size)
@@ -275,28 +275,30 @@ def _agreed(by_rank: Sequence[Sequence[Collective]]) -> list[Collective]:
     ]
 
 
-def _arrivals_reason(
-    known: bool, own: Sequence[dict[str, Any]], collectives: Sequence[Collective]
-) -> str:
-    if not known:
+def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]]) -> str:
+    counts = sorted({len(each["collectives"]) for each in own})
+    if known and counts == [1]:
+        return ""
+    if not known and counts[-1] <= 1:
         return (
             "some calls do not communicate on every rank, or the begin of their communication on "
             "the GPU was not recorded: that needs method 'kernel', or a held queue and a call that "
             "does not compute"
         )
-    if len(collectives) != 1 or any(len(each["collectives"]) != 1 for each in own):
-        return (
-            f"a call has {len(collectives)} operations of torch.distributed, and only one can be "
-            "divided into waiting and transfer"
-        )
-    return ""
+    return (
+        f"a call has {' or '.join(map(str, counts))} operations of torch.distributed, and only one "
+        "can be divided into waiting and transfer"
+    )
 
 
 def _all_wait(own: Sequence[dict[str, Any]], collectives: Sequence[Collective]) -> bool:
     """Whether each rank's communication lasts until the last rank has arrived, on record."""
     symmetric = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     recorded = all(each["communicating"] for each in own)
-    return recorded and all(each.kind in symmetric for each in collectives)
+    # With several, a rank may wait for others in one, and they for it in the next.
+    return (
+        recorded and len(collectives) <= 1 and all(each.kind in symmetric for each in collectives)
+    )
 
 
 def _rank_times(
@@ -337,12 +339,18 @@ def _bandwidth(
     (collective,) = collectives
     if collective.bus_factor is None:
         return None, f"{collective.kind} has no defined bandwidth"
-    together = transfer[skew <= _MOST_SKEW * transfer + uncertainty]
-    if together.size < _FEWEST:
+    # Of the median: a share of each sample's own transfer would keep the slow samples alone.
+    together = transfer[skew <= _MOST_SKEW * np.median(transfer) + uncertainty]
+    if 2 * together.size < transfer.size:
         apart = np.median(skew)
         return None, (
             f"the ranks arrived {format_seconds(apart)} apart, more than {_MOST_SKEW:.0%} of the "
             "transfer time: data may have been transferred before the last arrival"
+        )
+    if together.size < _FEWEST:
+        return None, (
+            f"the ranks arrived together in {together.size} samples, and at least {_FEWEST} are "
+            "needed"
         )
     return float(collective.nbytes / np.median(together)), ""
 
