@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import re
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,11 +31,14 @@ FOLDER = ".convtime"  # in pytest's rootdir
 
 _INSTRUCTIONS = "more-instructions"
 # by comparison with a stored run
-_JUDGED = ("slower", "faster", "uncertain", "missing", _INSTRUCTIONS)
-_FAILURES = (*_JUDGED, "different", "contradictory")
+_JUDGED = ("slower", "faster", "uncertain", "missing", "contradictory", _INSTRUCTIONS)
+_FAILURES = (*_JUDGED, "different")
 _CANNOT_TELL = 125  # makes `git bisect run` skip a commit
 _PATIENCE_SECONDS = 60.0
 _COLORS = {"failed": "red", "passed": "green", "inconclusive": "yellow"}  # of verdicts
+# Whether Python finds the current folder's modules first, as with `python -m pytest`. This is
+# imported before pytest adds the folders of conftest files and tests.
+_FOLDER_IS_FIRST = sys.path[:1] in ([""], [os.getcwd()])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -285,12 +289,13 @@ class Recorder:
         return distinct
 
     def discard(self, test: str) -> None:
-        """Remove the measurements of a test."""
+        """Remove what was recorded of a test."""
         for name in [name for name, of in self.tests.items() if of == test]:
             del self.tests[name], self.measurements[name]
+            self.different.pop(name, None)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remove the times of a test that fails, also in its teardown."""
+        """Remove what was recorded of a test that does not pass, also in its teardown."""
         if report.passed and report.when == "call":
             self.passed.add(report.nodeid)
         if not report.passed:
@@ -394,11 +399,16 @@ class _Again(Recorder):
             measured = dataclasses.replace(measured, provenance=provenance)
         return super().record(test, label, measured)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, items: list[pytest.Item]
+    ) -> Generator[None, object, object]:
+        """Select tests after all others: a plugin that takes a share of them gets all again."""
+        result = yield
         if self._tests is not None:
             asked = set(self._tests)
             items[:] = [item for item in items if item.nodeid in asked]
+        return result
 
     def pytest_sessionfinish(self) -> None:
         self._output.write_text(json.dumps(self.document()), encoding="utf-8")
@@ -423,7 +433,9 @@ class _Main(Recorder):
         if any(file is not None for file in files):
             from convtime.integrations.pytest_gate import Gate
 
-            self._gate = Gate(self, config.rootpath / FOLDER, margins)
+            self._gate = Gate(
+                self, config.rootpath / FOLDER, margins, folder_is_first=_FOLDER_IS_FIRST
+            )
 
     def _check_options(self) -> None:
         option = self.config.option
@@ -498,7 +510,7 @@ class _Main(Recorder):
 
             told = headline(self._gate.changes, self._failures)
             return told if told.startswith("failed") or exitstatus == 0 else ""
-        if self.different:
+        if self.different and "different" in self._failures:
             return f"failed: different: {', '.join(self.different)}"
         return ""
 

@@ -9,6 +9,8 @@ import pytest
 import convtime
 from convtime import Comparison, cli
 from convtime.core import codec
+from convtime.regression.baseline import Baseline
+from convtime.regression.noise import LEAST_PROCESSES
 
 QUICK = ["--device", "cpu", "--stop", "count", "--max-samples", "40", "--warmup", "1"]
 
@@ -141,6 +143,25 @@ def test_compare_files_of_a_measurement_each_does_not_ask_for_its_name(tmp_path,
     after = run_of(tmp_path / "b.json", slowed(measured, 0.5, "new"))
     assert cli.main(["compare-files", before, after, "--fail-on", "faster"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "exits with 1: old → new (faster)"
+
+
+def test_compare_files_uses_the_repeats_and_margins_of_saved_runs(tmp_path, capsys, measured):
+    def saved(name, title, *factors):
+        runs = [{title: slowed(measured, factor, title)} for factor in factors]
+        run = Baseline.of(runs, {title: title}, calibrated=len(factors) >= LEAST_PROCESSES)
+        run.save(tmp_path / name)
+        return str(tmp_path / name)
+
+    fail = ["--fail-on", "slower,faster,uncertain"]
+    quiet = saved("quiet.json", "one", *(1 + 1e-4 * index for index in range(10)))
+    for title in ("one", "renamed"):
+        given = ["compare-files", quiet, saved("later.json", title, 1.02), *fail]
+        assert cli.main([*given, "--margin", "0.03"]) == 0
+        capsys.readouterr()
+        assert cli.main(given) == 1
+        assert "(slower)" in capsys.readouterr().out
+    under_load = saved("load.json", "one", 1.4, 1, 1)
+    assert cli.main(["compare-files", under_load, saved("later.json", "one", 1), *fail]) == 0
 
 
 def test_instructions_that_are_not_judged_are_said_and_have_the_code_for_it(

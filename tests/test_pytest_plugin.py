@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,10 @@ import convtime.regression.show
 import convtime.timing.agreement
 import convtime.timing.show
 import convtime.timing.time_op
+from convtime.integrations.pytest_gate import Gate
+from convtime.regression.baseline import Baseline
+from convtime.regression.show_baseline import remarks
+from convtime.timing.measurement import Measurement
 from tests.helpers import ROOT
 
 pytest_plugins = "pytester"
@@ -332,6 +339,64 @@ def test_a_test_that_fails_when_it_is_run_again_counts_as_it_was(
     result.stdout.fnmatch_lines(["run again alone, *test_slow gave no time (*1 failed*"])
 
 
+WHERE = """
+import os, sys
+sys.executable = os.environ["WARM"]  # for the second run
+import package
+
+def test_it(time_op):
+    time_op(int, warmup=1, stop="count", max_samples=10)
+    with open("log", "a") as log:
+        log.write(f"{package.PLACE}\\n")
+"""
+AS_A_COMMAND = "import sys; sys.path.pop(0); import pytest; sys.exit(pytest.main())"
+
+
+@pytest.mark.parametrize(
+    ("start", "place"),
+    [(["-m", "pytest"], "folder"), (["-c", AS_A_COMMAND], "installed")],
+)
+def test_a_second_run_imports_what_the_first_did(
+    start: list[str],
+    place: str,
+    pytester: pytest.Pytester,
+    warm_python: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setenv("WARM", warm_python)
+    installed = pytester.mkdir("site")
+    monkeypatch.setenv("PYTHONPATH", str(installed), prepend=os.pathsep)
+    (installed / "package.py").write_text("PLACE = 'installed'")
+    (pytester.path / "package.py").write_text("PLACE = 'folder'")
+    (pytester.mkdir("tests") / "test_it.py").write_text(WHERE)
+    save = ("--convtime-save=main", "--convtime-runs=2")
+    done = subprocess.run(
+        [warm_python, *start, *LOADED, *OTHERS, *save], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (pytester.path / "log").read_text().split() == [place, place]
+
+
+def test_tests_run_again_where_a_plugin_takes_a_share_of_them(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(items):
+            del items[:len(items) // 2]
+        """
+    )
+    more = "\n\n@pytest.mark.parametrize('number', range(4))\ndef test_more(time_op, number):\n"
+    pytester.makepyfile(test_it=SUITE + more + "    time_op(int)\n")
+    result = run("--convtime-save", "main", "--convtime-runs=2")
+    assert "gave no time" not in output(result)
+    assert len(saved(pytester)["repeats"]) == 3
+
+
 @pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize(
     ("fail_on", "environment", "select", "code"),
@@ -500,17 +565,23 @@ def test_a_run_under_load_is_not_part_of_the_baseline(run: Any, pytester: pytest
 
 
 def test_a_finding_is_confirmed_with_both_commits(
-    run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_python: str
 ) -> None:
-    """Both take longer now, so that the code has not changed."""
+    """Both take longer now, so that the code has not changed; the folder has the later code."""
     monkeypatch.setattr(convtime.integrations.pytest_gate, "_ROUNDS", 1)
-    pytester.makepyfile(test_it=SUITE)
+    monkeypatch.setattr(pytest_convtime, "_FOLDER_IS_FIRST", True)
+    state = "'folder' if os.getcwd() in sys.path else '', 'PYTHONSAFEPATH' in os.environ"
+    logging = f"\nimport sys\nprint({state}, file=open('log', 'a'))\n"
+    (pytester.mkdir("tests") / "test_it.py").write_text(SUITE + logging)
     assert run("--convtime-save", "main").ret == 0
     gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
     assert run(*gate, FACTOR="1.1").ret == 1
-    both = run(*gate, f"--convtime-base={sys.executable}", FACTOR="1.1")
+    base = shutil.copy(warm_python, pytester.path / "python")
+    both = run(*gate, f"--convtime-base={base}", FACTOR="1.1")
     assert both.ret == 0
     both.stdout.fnmatch_lines(["2 compared: 2 same*"])
+    log = (pytester.path / "log").read_text(encoding="utf-8").splitlines()
+    assert log[-2:] == [" False", "folder False"]
 
 
 def test_calibrated_tests_have_their_own_margins(run: Any, pytester: pytest.Pytester) -> None:
@@ -528,6 +599,30 @@ def test_calibrated_tests_have_their_own_margins(run: Any, pytester: pytest.Pyte
     assert (
         run("--convtime-against", "main", "--convtime-fail-on", "slower:3%", FACTOR="1.02").ret == 0
     )
+
+
+def test_a_test_that_is_not_calibrated_is_named(
+    run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(gate: Gate, tests: Collection[str]) -> tuple[dict[str, Measurement], str]:
+        slow, quick = SAVED
+        first = gate._run.measurements
+        return {slow: dataclasses.replace(first[quick], name=slow), quick: first[quick]}, ""
+
+    monkeypatch.setattr(Gate, "_run_again", again)
+    pytester.makepyfile(test_it=SUITE)
+    result = run("--convtime-save=main", "--convtime-calibrate", "5", FACTOR="1.4")
+    said = (
+        "not calibrated, so that the common margin counts: test_it.py::test_slow (4 runs left); "
+        "at least 5 are needed: calibrate with more runs"
+    )
+    assert said in result.outlines
+    found = convtime.exchange.files.read_baseline(pytester.path / ".convtime" / "main.json")
+    assert said in str(found)
+    single = Baseline(found.measurements)
+    assert [*remarks(single)] == []
+    (none,) = remarks(single, calibrated=True)
+    assert "test_it.py::test_slow (1 run left), test_it.py::test_quick (1 run left); at" in none
 
 
 PAIR = """
@@ -580,6 +675,23 @@ def test_another_result_fails_where_that_is_asked(run: Any, pytester: pytest.Pyt
     changes = json.loads((pytester.path / "changes.json").read_text(encoding="utf-8"))
     (name,) = changes["different"]
     assert name.endswith("::test_pair b")
+
+
+@pytest.mark.parametrize("ending", ["pytest.xfail('known')", "pytest.skip('known')"])
+def test_another_result_does_not_count_in_a_test_that_does_not_pass(
+    ending: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest, torch
+        def test_pair(compare):
+            compare({{"a": lambda: torch.zeros(2), "b": lambda: torch.ones(2)}}, max_samples=10)
+            {ending}
+        """
+    )
+    result = run("--convtime-fail-on", "different")
+    assert result.ret == 0
+    assert "different:" not in output(result)
 
 
 TURNS = """
@@ -816,6 +928,7 @@ def test_gpu_benchmark_can_be_switched_off_as_benchmark_can(
             "one margin for more-instructions",
         ),
         (["--convtime-fail-on", "slower"], "--convtime-fail-on slower needs --convtime-against"),
+        (["--convtime-fail-on", "contradictory"], "contradictory needs --convtime-against"),
         (["--convtime-bisect"], "--convtime-bisect needs --convtime-against"),
         (["--convtime-base", sys.executable], "--convtime-base needs --convtime-against"),
         (["--convtime-calibrate", "9"], "--convtime-calibrate needs --convtime-save NAME"),
@@ -1004,6 +1117,16 @@ def test_other_gpus_are_not_judged(run: Any, pytester: pytest.Pytester) -> None:
         "--convtime-against", "other.json", "--convtime-fail-on=slower", "--convtime-bisect"
     )
     assert bisect.ret == 125
+    judged = run("--convtime-against=other.json", "--convtime-fail-on=slower", "--color=yes")
+    assert "convtime: inconclusive: none of 2 could be compared" in judged.outlines[-1]
+    assert judged.outlines[-1].startswith("\x1b[33m")  # yellow
+    missing = run("--convtime-against=other.json", "--convtime-fail-on=missing")
+    assert missing.outlines[-1] == "convtime: passed: 0 of 2 compared, none missing"
+    *_, known = saved(pytester)["measurements"].items()
+    document["measurements"] |= [known]
+    (pytester.path / "other.json").write_text(json.dumps(document))
+    some = run("--convtime-against", "other.json", "--convtime-fail-on", "slower")
+    assert some.outlines[-1] == "convtime: passed: 1 of 2 compared, none slower"
 
 
 def test_the_wheel_names_the_plugin() -> None:

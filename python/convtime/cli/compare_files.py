@@ -11,7 +11,7 @@ from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
 from convtime.core.text import printable
-from convtime.exchange.files import read_measurements, with_names_in_common
+from convtime.exchange.files import baselines_in_common, read_baseline
 from convtime.regression.changes import FINDS
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.differences import SameGpu
@@ -32,9 +32,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         type=arguments.number,
-        default=0.03,
         metavar="SHARE",
-        help="relative difference from the earlier time that counts as equal (default: 0.03)",
+        help="relative difference from the earlier time that counts as equal (default: each "
+        "test's own if BEFORE is a calibrated run of the pytest plugin, and 0.03 for others)",
     )
     parser.add_argument(
         "--false-discoveries",
@@ -69,8 +69,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     check_outputs(options, {"BEFORE": options.before, "AFTER": options.after})
     first, second = options.before, options.after
-    before, after = with_names_in_common(
-        read_measurements(first), read_measurements(second), str(first), str(second)
+    before, after = baselines_in_common(
+        read_baseline(first), read_baseline(second), str(first), str(second)
     )
     try:
         changes = compare_runs(

@@ -19,6 +19,7 @@ from convtime.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
 from convtime.exchange.unknown import named
 from convtime.exchange.upgrade import renewed, upgraded
 from convtime.regression.baseline import Baseline
+from convtime.regression.noise import Repeats
 from convtime.sweeps import files as sweeps
 from convtime.sweeps.result import Sweep
 from convtime.sweeps.table import ComparisonTable
@@ -178,6 +179,23 @@ def with_names_in_common(
             f"second {_some(after)}"
         )
     return before, after
+
+
+def baselines_in_common(
+    before: Baseline, after: Baseline, first: str, second: str
+) -> tuple[Baseline, Baseline]:
+    """Return two saved runs like :func:`with_names_in_common`, with their noise."""
+    were, now = with_names_in_common(before.measurements, after.measurements, first, second)
+    return _with_names_of(were, before), _with_names_of(now, after)
+
+
+def _with_names_of(measurements: Mapping[str, Measurement], baseline: Baseline) -> Baseline:
+    names = dict(zip(baseline.measurements, measurements, strict=True))
+
+    def renamed(repeats: Mapping[str, Repeats]) -> dict[str, Repeats]:
+        return {names[name]: one for name, one in repeats.items() if name in names}
+
+    return Baseline(measurements, renamed(baseline.repeats), renamed(baseline.relative))
 
 
 def _some(names: Mapping[str, object]) -> str:

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 # Runs of either side, alternating, that confirm a finding where both commits can be run.
 _ROUNDS = 3
 
+# Starts pytest as its own command does: without the current folder among the folders of modules.
+_WITHOUT_FOLDER = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); import pytest; sys.exit(pytest.main())"
+)
+
 _USE_RELATIVE = (
     "times on a shared CPU differ from process to process: time the call with compare, next to a "
     "reference operation, and judge it with --convtime-relative"
@@ -56,17 +61,20 @@ class Gate:
         run: records the measurements of the run.
         folder: folder of the saved runs.
         margins: margins of ``compare_runs`` that differ from its defaults.
+        folder_is_first: whether Python looks for modules in the current folder first.
 
     Raises:
         UsageError: a file cannot be written or read. This is known before hours of timing.
     """
 
-    def __init__(self, run: Recorder, folder: Path, margins: Mapping[str, float]) -> None:
+    def __init__(
+        self, run: Recorder, folder: Path, margins: Mapping[str, float], *, folder_is_first: bool
+    ) -> None:
         self.changes: Changes | None = None
         self.told: list[str] = []
         self._run, self._margins = run, margins
         self._config, self._option = run.config, run.config.option
-        self._folder = folder
+        self._folder, self._folder_is_first = folder, folder_is_first
         self._save = self._saved_as(self._option.convtime_save)
         self._markdown = self._path(self._option.convtime_markdown)
         self._json = self._path(self._option.convtime_json)
@@ -181,8 +189,9 @@ class Gate:
             run, last = self._run_again(set(tests.values()))
             self._tell_lost(tests.keys() - run.keys(), last, "they have fewer runs")
             runs.append(run)
-        baseline = Baseline.of(runs, tests, calibrated=self._option.convtime_calibrate is not None)
-        self.told += remarks(baseline)
+        calibrated = self._option.convtime_calibrate is not None
+        baseline = Baseline.of(runs, tests, calibrated=calibrated)
+        self.told += remarks(baseline, calibrated=calibrated)
         kept = ""
         if self._earlier is not None:
             new = len(baseline.measurements)
@@ -312,11 +321,11 @@ class Gate:
             asked.write_text(json.dumps(request), encoding="utf-8")
             done = subprocess.run(
                 [
-                    *(python, "-m", "pytest", *self._arguments(Path(folder, "cache"))),
+                    *(python, *self._start(python), *self._arguments(Path(folder, "cache"))),
                     f"--convtime-again={asked}",
                 ],
                 cwd=self._config.invocation_params.dir,
-                env={**os.environ, **_environment(python, folder)},
+                env={**os.environ, "COVERAGE_FILE": str(Path(folder, "coverage"))},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -327,6 +336,12 @@ class Gate:
                 again = measurements_in(json.loads(output.read_text(encoding="utf-8")))
         return again, " ".join((done.stdout + done.stderr).strip().splitlines()[-1:])
 
+    def _start(self, python: str) -> list[str]:
+        """Return Python's arguments for a pytest that finds the same modules as this one."""
+        if self._folder_is_first and python == sys.executable:
+            return ["-m", "pytest"]
+        return ["-c", _WITHOUT_FOLDER]  # for another Python, the folder has the other commit
+
     def _arguments(self, cache: Path) -> list[str]:
         has = self._config.pluginmanager.hasplugin
         one_process = ["-n0"] if has("xdist") else []
@@ -334,10 +349,3 @@ class Gate:
         no_cache = ["-o", f"cache_dir={cache}"] if has("cacheprovider") else []
         given = map(str, self._config.invocation_params.args)
         return [*given, f"--rootdir={self._config.rootpath}", *one_process, *no_cache]
-
-
-def _environment(python: str, folder: str) -> dict[str, str]:
-    environment = {"COVERAGE_FILE": str(Path(folder, "coverage"))}
-    if python != sys.executable:  # the current folder has the other commit
-        environment["PYTHONSAFEPATH"] = "1"
-    return environment

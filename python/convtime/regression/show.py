@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _VERDICTS: tuple[ChangeVerdict, ...] = get_args(ChangeVerdict)
 _QUIET: tuple[ChangeVerdict, ...] = ("same",)  # shown only as a count
 _NAMED = 5  # tests in a headline
+_OTHER_FAILURES = frozenset(("missing", "different"))  # found without a comparison of times
 _HEADERS = ("verdict", "ratio [95 %]", "before → after", "name")
 
 
@@ -53,7 +54,10 @@ def judged(changes: Changes, failures: Collection[str]) -> Iterator[Block]:
 
 
 def headline(changes: Changes, failures: Collection[str]) -> str:
-    """Return whether a gate with these failures passes, and otherwise the names and reasons."""
+    """Return whether a gate with these failures passes, and otherwise the names and reasons.
+
+    It is inconclusive if no times could be compared that are to be.
+    """
     found: dict[str, list[str]] = {}
     common = changes.common
     for change in changes.changes:
@@ -69,7 +73,12 @@ def headline(changes: Changes, failures: Collection[str]) -> str:
         told.insert(0, f"{common}, {_some(common.names)}")
     if told:
         return f"failed: {'; '.join(told)}"
-    return f"passed: {len(changes.changes)} compared, none {' or '.join(sorted(failures))}"
+    count = len(changes.changes)
+    compared = sum(change.p_value is not None for change in changes.changes)
+    if not compared and not _OTHER_FAILURES.issuperset(failures):
+        return f"inconclusive: none of {count} could be compared"
+    of = "" if compared == count else f" of {count}"
+    return f"passed: {compared}{of} compared, none {' or '.join(sorted(failures))}"
 
 
 def _size(change: Change, kind: str) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Line, Sentences, Table
+from convtime.core.text import counted
 from convtime.core.units import format_seconds
+from convtime.regression.noise import LEAST_PROCESSES
 
 if TYPE_CHECKING:
     from convtime.regression.baseline import Baseline
@@ -39,12 +41,38 @@ def details(baseline: Baseline) -> Iterator[Block]:
     return printed(baseline)
 
 
-def remarks(baseline: Baseline) -> Iterator[str]:
-    """Yield sentences about outlying runs and about tests that are too noisy."""
+def remarks(baseline: Baseline, *, calibrated: bool = False) -> Iterator[str]:
+    """Yield sentences about outlying runs and tests that are not calibrated or too noisy.
+
+    Args:
+        baseline: the baseline.
+        calibrated: whether all tests were to be calibrated; assumed if any test is.
+    """
     for run, names in sorted(baseline.outlying.items()):
         yield f"run {run} is outlying and does not count for {', '.join(names)}"
+    uncalibrated = _uncalibrated(baseline)
+    if uncalibrated and (calibrated or any(one.noise for one in baseline.repeats.values())):
+        yield (
+            f"not calibrated, so that the common margin counts: {', '.join(uncalibrated)}; at "
+            f"least {LEAST_PROCESSES} are needed: calibrate with more runs"
+        )
     for sentence in baseline.too_noisy:
         yield f"too noisy to be worth its time: {sentence}"
+
+
+def _uncalibrated(baseline: Baseline) -> list[str]:
+    """Return the names that have a time but no noise, with the number of runs that count."""
+    found = {
+        name: baseline.repeats.get(name)
+        for name, measured in baseline.measurements.items()
+        if measured.median > 0
+    }
+    found |= {f"{name}, relative": one for name, one in baseline.relative.items()}
+    return [
+        f"{name} ({counted(1 if repeats is None else len(repeats.kept), 'run')} left)"
+        for name, repeats in found.items()
+        if repeats is None or repeats.noise is None
+    ]
 
 
 def _noise(repeats: Repeats | None) -> tuple[str, str, str, str]:
