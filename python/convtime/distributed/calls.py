@@ -142,7 +142,7 @@ class Calls:
 
 
 def timed_part(candidate: Candidate) -> Candidate:
-    """Return the candidate whose whole call is timed; what comes before is in its ``before``."""
+    """Return the candidate whose whole call is timed, with its preparation in ``before``."""
     candidate = clearing_gradients(candidate)
     return backward_of(candidate) if candidate.backward else candidate
 

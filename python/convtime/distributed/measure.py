@@ -65,7 +65,7 @@ def measure_in_group(
         groups = {id(found): found for each in watched for found in each.groups}
         group = next(iter(groups.values())) if len(groups) == 1 else None
     group = group_of(group)
-    everywhere = groups_here()  # until a call was watched, it may use any of them
+    everywhere = groups_here()  # a call that was not watched yet may use any group
     with Meeting(group, timeout) as meeting, limited(everywhere) as limit:
         refuse_options(options)
         facts = check_ranks(meeting, candidates, options, place.device)
@@ -116,5 +116,5 @@ def _watch(candidates: Sequence[Candidate], options: Options, place: Place) -> l
         if place.on_gpu:
             torch.cuda.synchronize(place.device)
             for each in watched:
-                each.unfinished = False  # a GPU's marks follow what was issued
+                each.unfinished = False  # a GPU's marks come after all issued work
     return watched

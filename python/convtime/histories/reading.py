@@ -75,7 +75,7 @@ def _decoded(content: bytes) -> Any:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         with contextlib.suppress(ValueError, RecursionError):
-            document = json.loads(content)  # reads NaN, which asv writes for what it skips
+            document = json.loads(content)  # reads NaN, which asv writes for skipped benchmarks
             if isinstance(document, Mapping) and foreign.is_asv(document):
                 return document
         what = "empty" if not content.strip() else "not valid JSON, perhaps half-written"

@@ -122,7 +122,7 @@ class Repeats:
 
     def _noise(self, tick: float) -> Noise | None:
         kept = self.kept
-        # More than a few are no accidents but a second mode, which is part of the test's noise.
+        # More than a few are a second mode of the test, and so part of its noise.
         if len(self.medians) - len(kept) > max(1, int(_MOST_OUTLYING * len(self.medians))):
             kept = tuple(range(len(self.medians)))
         count = len(kept)

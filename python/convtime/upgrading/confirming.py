@@ -106,7 +106,7 @@ def judged(runs: Sequence[Run], margin: float) -> Changes:
 def _as_one(pairs: Sequence[Pair], margin: float) -> tuple[Repeats, Repeats]:
     """Return the old time and the new one, with the noise of the mean of the pairs' ratios.
 
-    compare_runs takes the noise of two times, each of which has half of the ratio's variance.
+    compare_runs takes the noise of two times; each has half of the ratio's variance.
     """
     logs = [math.log(new.median / old.median) for old, new in pairs]
     assumed = math.sqrt(2) * between_processes(pairs[0][0])

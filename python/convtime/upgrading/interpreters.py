@@ -42,7 +42,7 @@ class Interpreters:
             yield _loaded(sides)
 
     def pairs(self, count: int, *, first_logs: bool = False) -> Generator[tuple[Side, Side]]:
-        """Yield pairs of fresh processes, each of which ends when the next one is asked for.
+        """Yield pairs of fresh processes; a pair ends before the next one is yielded.
 
         They start together, since the import of torch takes longer than many timings, and before
         the first pair is yielded, since it would disturb these.

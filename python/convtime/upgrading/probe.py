@@ -122,7 +122,7 @@ class Layer:
         )
 
     def described(self) -> dict[str, Any]:
-        """Describe the call by what decides its kernels."""
+        """Describe the call by the facts that decide its kernels."""
         blanks = [*_leaves(self.arguments, Blank)]
         weights = [Blank.of(each) for each in self.module.parameters()]
         dtypes = [each.dtype for each in (*blanks, *weights)]
@@ -160,7 +160,7 @@ def _without_addresses(module: torch.nn.Module) -> str:
 
 
 def _attributes(module: torch.nn.Module) -> dict[str, str]:
-    """Return what was given to a module of torch's; its description differs between versions."""
+    """Return the settings of a module of torch's; its description differs between versions."""
     simple = (bool, int, float, str, tuple, type(None))
     found = {
         name: repr(value)
