@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -50,8 +51,20 @@ Found = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
-    """What came of each rank, by case."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What came of each rank, by case; processes that share the tests run the cases once."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    told = folder / "ranks.txt"
+    with (folder / "ranks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            told.write_text(run_cases())
+    return dict(map(json.loads, told.read_text().splitlines()))
+
+
+def run_cases() -> str:
     done = subprocess.run(
         [sys.executable, str(CASES)],
         capture_output=True,
@@ -60,7 +73,7 @@ def found() -> Found:
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
     )
     assert done.returncode == 0, done.stderr
-    return dict(map(json.loads, done.stdout.splitlines()))
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
