@@ -77,7 +77,8 @@ def serve() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket.new")
         listener.listen(64)
-        import torch  # noqa: F401
+        import torch
+        import torch.fx.experimental.symbolic_shapes  # noqa: F401 (for the first backward pass)
 
         Path("socket.new").rename("socket")
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers leave no zombies
