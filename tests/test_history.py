@@ -110,13 +110,13 @@ def test_what_is_no_change(values: Any) -> None:
     assert find_changes(values, range(len(values)), RATE) == []
 
 
-@pytest.mark.parametrize(("count", "share"), [(60, 0.2), (200, 0.1), (200, 0.3)])
+@pytest.mark.parametrize(("count", "share"), [(60, 0.2), (200, 0.3)])
 def test_runs_of_two_modes_are_no_change(count: int, share: float) -> None:
     false = 0
-    for seed in range(60):
+    for seed in range(40):
         slow = np.random.default_rng(1000 + seed).random(count) < share
         false += bool(find_changes(noise(seed, count, 0.002) + 0.05 * slow, range(count), RATE))
-    assert false <= 4
+    assert false <= 2
 
 
 def test_a_step_between_equal_values_is_found() -> None:
