@@ -198,7 +198,7 @@ _SECOND = _by_site(
     }
 )
 #: All of them small: extra work that takes as long as it is to, and more of the same work.
-_SMALL = _by_site(
+_THIRD = _by_site(
     {
         "spin": "conv3 depthwise gelu avg_pool",
         "sizes": "layer_norm silu softmax hardswish",
@@ -215,7 +215,7 @@ def _some(*names: str) -> dict[str, Site]:
 ON_GPU: dict[str, Group] = {
     "layers": Group(GPU_SITES, _FIRST),
     "layers, others": Group(GPU_SITES, _SECOND),
-    "layers, small": Group(_some(*_SMALL), _SMALL),
+    "layers, small": Group(_some(*_THIRD), _THIRD),
     "no TF32": Group(
         _some(*_IN_TF32, "conv3_half", "linear_half", *_UNAFFECTED),
         flags=(
