@@ -31,29 +31,26 @@ _NOT_IN_A_GROUP: Mapping[str, tuple[object, ...]] = {
 _OF_EACH_RANK = ("device", "stream", "pin", "log", "clocks", "exclusive")
 
 
-def refuse_options(options: Options) -> None:
-    """Refuse options that cannot be agreed on.
-
-    Raises:
-        InputError: for such an option.
-    """
+def refusal(options: Options) -> str:
+    """Return why options cannot be agreed on; empty if they can."""
     for name, refused in _NOT_IN_A_GROUP.items():
         value = getattr(options, name)
         if value in refused:
-            raise InputError(
+            return (
                 f"{name}={value!r} cannot be used for calls that communicate with other ranks, "
                 f"because each rank would decide by itself how often it calls; leave out {name}"
             )
     if options.queue == "sleep":
-        raise InputError(
+        return (
             "queue must be 'auto', 'gate' or 'none' for calls that communicate with other ranks, "
             "got 'sleep', which releases each rank's calls at another time"
         )
     if options.warmup != "steady" and not isinstance(options.warmup, int):
-        raise InputError(
+        return (
             "warmup must be 'steady' or a number of calls for calls that communicate with other "
             f"ranks, got {options.warmup!r} seconds, in which each rank makes other calls"
         )
+    return ""
 
 
 def refuse_timeout(timeout: float) -> None:
@@ -91,7 +88,7 @@ def refuse_unfinished(
 def check_ranks(
     meeting: Meeting, candidates: Sequence[Candidate], options: Options, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Check that all ranks time the same, and return facts of each.
+    """Check that all ranks time the same in a way that they can, and return facts of each.
 
     Raises:
         InputError: they do not; all ranks raise it with the same sentence.
@@ -104,6 +101,8 @@ def check_ranks(
                 f"all ranks must have the same {_words(what)}, got {found[0]!r} on rank 0 and "
                 f"{found[odd]!r} on rank {odd}"
             )
+    if reason := refusal(options):
+        meeting.refuse(reason)
     for rank, each in enumerate(everyone):
         if each["problem"]:
             meeting.refuse(f"rank {rank}: {each['problem']}")

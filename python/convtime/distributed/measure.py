@@ -11,12 +11,7 @@ import torch.distributed as dist
 from convtime.core.load import _C
 from convtime.distributed.accord import Accord
 from convtime.distributed.calls import Calls, timed_part
-from convtime.distributed.checks import (
-    check_ranks,
-    refuse_options,
-    refuse_timeout,
-    refuse_unfinished,
-)
+from convtime.distributed.checks import check_ranks, refuse_timeout, refuse_unfinished
 from convtime.distributed.clocks import CommonClock, is_shared, offset_of
 from convtime.distributed.collectives import Watched, watch
 from convtime.distributed.marks import EventMarks, HostMarks
@@ -67,7 +62,6 @@ def measure_in_group(
     group = group_of(group)
     everywhere = groups_here()  # a call that was not watched yet may use any group
     with Meeting(group, timeout) as meeting, limited(everywhere) as limit:
-        refuse_options(options)
         facts = check_ranks(meeting, candidates, options, place.device)
         first = offset_of(meeting)
         stamps = _C.CollectiveStamps()
