@@ -20,6 +20,7 @@ from convtime.cli import main
 from convtime.core.errors import InputError
 from convtime.core.text import printable
 from convtime.exchange.files import write_measurements
+from convtime.regression.baseline import Baseline
 from convtime.reporting.report import write_page
 from convtime.storage.load import TYPES
 from tests.helpers.every_result import every_result, sampled
@@ -319,6 +320,21 @@ def test_what_makes_results_hard_to_compare_is_said(folder: Path) -> None:
     assert "are not compared" in page_of(other, broken)
     unlike = page_of(*(every_result()[kind] for kind in ("Energy", "Recording")))
     assert 'class="caution"' not in unlike
+
+
+def test_saved_runs_of_one_measurement_keep_their_noise_under_another_name(folder: Path) -> None:
+    def saved(title: str, *factors: float) -> Baseline:
+        runs = [
+            {title: dataclasses.replace(sampled(title), seconds=(factor * 1e-5,) * 40)}
+            for factor in factors
+        ]
+        return Baseline.of(runs, {title: title}, calibrated=len(factors) > 1)
+
+    quiet = saved("one", *(1 + 1e-4 * index for index in range(10)))
+    for title in ("one", "renamed"):
+        write_page({"a": quiet, "b": saved(title, 1.02)}, folder / "renamed.html")
+        summary = (folder / "renamed.html").read_text(encoding="utf-8").partition("<section")[0]
+        assert ">slower<" in summary  # by more than the calibrated margin, and less than 3 %
 
 
 # ---- results and the command ----

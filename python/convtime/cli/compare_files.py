@@ -11,7 +11,7 @@ from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
 from convtime.core.text import printable
-from convtime.exchange.files import baselines_in_common, read_baseline
+from convtime.exchange.files import read_baseline, with_names_in_common
 from convtime.regression.changes import FINDS
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.differences import SameGpu
@@ -69,7 +69,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     check_outputs(options, {"BEFORE": options.before, "AFTER": options.after})
     first, second = options.before, options.after
-    before, after = baselines_in_common(
+    before, after = with_names_in_common(
         read_baseline(first), read_baseline(second), str(first), str(second)
     )
     try:

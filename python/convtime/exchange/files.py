@@ -96,8 +96,7 @@ def read_baseline(path: str | os.PathLike[str]) -> Baseline:
     Raises:
         InputError: the file cannot be read; the message says in one sentence why.
     """
-    found = read_file(path)
-    return found if isinstance(found, Baseline) else Baseline(measurements_of(found))
+    return baseline_of(read_file(path))
 
 
 Found = codec.Stored | dict[str, Measurement]
@@ -155,9 +154,14 @@ def measurements_of(found: Found) -> dict[str, Measurement]:
     return {}
 
 
+def baseline_of(found: Found) -> Baseline:
+    """Return a saved run as it is, with its noise, and any other result as a single run."""
+    return found if isinstance(found, Baseline) else Baseline(measurements_of(found))
+
+
 def with_names_in_common(
-    before: Mapping[str, Measurement], after: Mapping[str, Measurement], first: str, second: str
-) -> tuple[Mapping[str, Measurement], Mapping[str, Measurement]]:
+    before: Baseline, after: Baseline, first: str, second: str
+) -> tuple[Baseline, Baseline]:
     """Return two runs to compare; two runs of one measurement each have one name for both.
 
     Args:
@@ -169,33 +173,27 @@ def with_names_in_common(
     Raises:
         InputError: the runs have no name in common.
     """
-    if len(before) == len(after) == 1 and before.keys() != after.keys():
-        (old,), (new,) = before.values(), after.values()
+    were, now = before.measurements, after.measurements
+    if len(were) == len(now) == 1 and were.keys() != now.keys():
+        (old,), (new,) = were.values(), now.values()
         name = f"{old.name} → {new.name}"
-        return _renamed({name: old}), _renamed({name: new})
-    if not before.keys() & after.keys():
+        return _under(name, before), _under(name, after)
+    if not were.keys() & now.keys():
         raise InputError(
-            f"{first} and {second} have no name in common: the first has {_some(before)}, the "
-            f"second {_some(after)}"
+            f"{first} and {second} have no name in common: the first has {_some(were)}, the "
+            f"second {_some(now)}"
         )
     return before, after
 
 
-def baselines_in_common(
-    before: Baseline, after: Baseline, first: str, second: str
-) -> tuple[Baseline, Baseline]:
-    """Return two saved runs like :func:`with_names_in_common`, with their noise."""
-    were, now = with_names_in_common(before.measurements, after.measurements, first, second)
-    return _with_names_of(were, before), _with_names_of(now, after)
-
-
-def _with_names_of(measurements: Mapping[str, Measurement], baseline: Baseline) -> Baseline:
-    names = dict(zip(baseline.measurements, measurements, strict=True))
+def _under(name: str, single: Baseline) -> Baseline:
+    """Return the run of one measurement under another name."""
+    ((old, measured),) = single.measurements.items()
 
     def renamed(repeats: Mapping[str, Repeats]) -> dict[str, Repeats]:
-        return {names[name]: one for name, one in repeats.items() if name in names}
+        return {name: repeats[old]} if old in repeats else {}
 
-    return Baseline(measurements, renamed(baseline.repeats), renamed(baseline.relative))
+    return Baseline(_renamed({name: measured}), renamed(single.repeats), renamed(single.relative))
 
 
 def _some(names: Mapping[str, object]) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from convtime.core.page import Block, Details, Sentences, Table
 from convtime.core.shown import blocks_of
-from convtime.exchange.files import Found, measurements_of, with_names_in_common
-from convtime.regression.baseline import Baseline
+from convtime.exchange.files import Found, baseline_of, measurements_of, with_names_in_common
 from convtime.regression.changes import Changes
 from convtime.regression.compare_runs import compare_runs
 from convtime.reporting.section import provenances, written
@@ -31,20 +30,14 @@ def side_by_side(before: tuple[str, Found], after: tuple[str, Found]) -> Iterato
 
 def _changes(first: str, earlier: Found, second: str, later: Found) -> Iterator[Block]:
     try:
-        were, now = with_names_in_common(
-            measurements_of(earlier), measurements_of(later), first, second
-        )
-        # A baseline has its noise.
-        changes = compare_runs(
-            earlier if isinstance(earlier, Baseline) else were,
-            later if isinstance(later, Baseline) else now,
-        )
+        were, now = with_names_in_common(baseline_of(earlier), baseline_of(later), first, second)
+        changes = compare_runs(were, now)
     except ValueError as error:
         yield Sentences([f"the times are not compared: {error}"], role="caution")
         return
     blocks = blocks_of(changes)
     yield from (block for block in blocks if block.role == "answer")
-    yield _table(changes, were, now, (first, second))
+    yield _table(changes, were.measurements, now.measurements, (first, second))
     yield from (block for block in blocks if block.role == "caution")
     yield Details([block for block in blocks if not block.role], title="changes with their causes")
 
