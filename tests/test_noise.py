@@ -164,6 +164,24 @@ def test_runs_under_load_do_not_make_later_ones_faster() -> None:
     assert "run 1 is outlying and does not count for one (1.4" in several.details()
 
 
+def test_a_second_mode_is_named_and_counts_for_the_noise() -> None:
+    def calibrated(*slow: int) -> Baseline:
+        rng = np.random.default_rng(11)
+        runs = [{"one": process(rng, 1.4e-5 if run in slow else 1e-5)} for run in range(10)]
+        return Baseline.of(runs, {"one": "one"}, calibrated=True)
+
+    single, several = calibrated(2), calibrated(2, 5, 7)
+    assert "run 3 is outlying and does not count for one (1.4" in single.details()
+    assert "second mode" not in single.details()
+    assert "3 runs are a second mode of one, which counts for its noise" in several.details()
+    assert "outlying" not in several.details()
+    noise, with_mode = single.repeats["one"].noise, several.repeats["one"].noise
+    assert noise is not None
+    assert with_mode is not None
+    assert (noise.processes, with_mode.processes) == (9, 10)
+    assert noise.margin < 0.1 < with_mode.margin
+
+
 def test_a_merged_baseline_keeps_tests_that_did_not_run() -> None:
     rng = np.random.default_rng(6)
     names = ("a", "a x", "b", "b y")

@@ -86,13 +86,27 @@ class Baseline(codec.Stored, Shown, show=show_baseline):
 
     @property
     def outlying(self) -> dict[int, list[str]]:
-        """For each run that is outlying for some names, their sentences; runs count from 1."""
+        """For each run that is outlying for some names, their sentences; runs count from 1.
+
+        A second mode, which counts for a name's noise, is not outlying.
+        """
         found: dict[int, list[str]] = {}
         for name, repeats in self.repeats.items():
+            if name in self.second_modes:
+                continue
             for index in repeats.outlying:
                 factor = repeats.medians[index] / math.exp(repeats.log_median)
                 found.setdefault(index + 1, []).append(f"{name} ({factor:.2f}×)")
         return found
+
+    @property
+    def second_modes(self) -> dict[str, int]:
+        """By name, in how many runs it has a second mode, which counts for its calibrated noise."""
+        return {
+            name: len(one.outlying)
+            for name, one in self.repeats.items()
+            if one.noise is not None and one.has_second_mode
+        }
 
     @property
     def too_noisy(self) -> tuple[str, ...]:

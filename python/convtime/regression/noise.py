@@ -85,7 +85,7 @@ class Repeats:
 
     @property
     def outlying(self) -> tuple[int, ...]:
-        """Indices of outlying processes: they do not count."""
+        """Indices of outlying processes: they do not count for the median."""
         return outlying(self.medians)
 
     @property
@@ -93,6 +93,12 @@ class Repeats:
         """Indices of the other processes."""
         left_out = self.outlying
         return tuple(index for index in range(len(self.medians)) if index not in left_out)
+
+    @property
+    def has_second_mode(self) -> bool:
+        """Whether so many processes are outlying that they are part of the test's noise."""
+        few = max(1, int(_MOST_OUTLYING * len(self.medians)))
+        return len(self.medians) - len(self.kept) > few
 
     @property
     def log_median(self) -> float:
@@ -121,10 +127,7 @@ class Repeats:
         return dataclasses.replace(self, noise=self._noise(tick))
 
     def _noise(self, tick: float) -> Noise | None:
-        kept = self.kept
-        # More than a few are a second mode of the test, and so part of its noise.
-        if len(self.medians) - len(kept) > max(1, int(_MOST_OUTLYING * len(self.medians))):
-            kept = tuple(range(len(self.medians)))
+        kept = tuple(range(len(self.medians))) if self.has_second_mode else self.kept
         count = len(kept)
         if count < LEAST_PROCESSES:
             return None

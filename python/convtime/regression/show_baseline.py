@@ -50,6 +50,8 @@ def remarks(baseline: Baseline, *, calibrated: bool = False) -> Iterator[str]:
     """
     for run, names in sorted(baseline.outlying.items()):
         yield f"run {run} is outlying and does not count for {', '.join(names)}"
+    for name, count in baseline.second_modes.items():
+        yield f"{count} runs are a second mode of {name}, which counts for its noise"
     uncalibrated = _uncalibrated(baseline)
     if uncalibrated and (calibrated or any(one.noise for one in baseline.repeats.values())):
         yield (
