@@ -443,8 +443,8 @@ def test_a_function_is_called_with_each_item_in_workers() -> None:
         next(executing.call_in_workers(given, None, lambda item: item, [1]))
 
 
-class BreaksAtTheThirdCall(Pickling):
-    """Describes itself, keeps the next call, and then takes none."""
+class BreaksAtTheFourthCall(Pickling):
+    """Describes itself, makes a call, keeps the next one, and then takes none."""
 
     kept: Future[Any]
 
@@ -453,10 +453,10 @@ class BreaksAtTheThirdCall(Pickling):
         self._error = error
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if self.submitted == 0:
+        if self.submitted < 2:
             return super().submit(fn, *args, **kwargs)
         self.submitted += 1
-        if self.submitted == 3:
+        if self.submitted == 4:
             raise self._error
         self.kept = Future()
         return self.kept
@@ -469,13 +469,18 @@ class BreaksAtTheThirdCall(Pickling):
         (OSError("it ended\nhere"), "^submit raised OSError: it ended$"),
     ],
 )
-def test_calls_are_cancelled_where_an_executor_breaks_while_they_are_handed_out(
+def test_calls_that_no_worker_began_end_where_an_executor_breaks(
     error: Exception, said: str
 ) -> None:
-    executor = BreaksAtTheThirdCall(error)
-    with pytest.raises(BrokenExecutor, match=said):
-        next(executing.call_in_workers(executor, None, math.sqrt, [1.0, 4.0]))
+    executor = BreaksAtTheFourthCall(error)
+    items = [1.0, 4.0, 9.0, 16.0]
+    made = dict(executing.call_in_workers(executor, None, math.sqrt, items))
     assert executor.kept.cancelled()
+    assert executor.submitted == 4
+    assert made[0].result() == 1.0
+    for place in (1, 2, 3):
+        with pytest.raises(BrokenExecutor, match=said):
+            made[place].result()
 
 
 class Slow(Pickling):

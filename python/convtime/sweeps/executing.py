@@ -142,11 +142,11 @@ def call_in_workers(
         items: its arguments.
 
     Yields:
-        The position of an item and its future, when that is done.
+        The position of an item and its future, when that is done. If the executor does not take a
+        call, those of items that no worker has begun have its BrokenExecutor.
 
     Raises:
         InputError: as for :func:`crew_of`.
-        BrokenExecutor: the executor does not take a call.
     """
     sent = _pickled(call, "this call")
     run = secrets.token_hex(8)
@@ -155,8 +155,15 @@ def call_in_workers(
         made = functools.partial(call_alone, sent, run, machine, requested)
         futures: dict[Future[Any], int] = {}
         try:
-            for place, item in enumerate(items):
-                futures[_submitted(executor, made, item)] = place
+            try:
+                for place, item in enumerate(items):
+                    futures[_submitted(executor, made, item)] = place
+            except BrokenExecutor as error:
+                untaken: Future[Any] = Future()
+                untaken.set_exception(error)
+                left = range(len(futures), len(items))
+                left_out = [futures.pop(future) for future in [*futures] if future.cancel()]
+                yield from ((place, untaken) for place in (*left_out, *left))
             waiting = {*futures}
             while waiting:
                 done = wait_aloud(waiting, ANSWER_SECONDS)
