@@ -176,7 +176,8 @@ def test_instructions_that_are_not_judged_are_said_and_have_the_code_for_it(
 
 def test_uncertain_has_the_code_that_it_is_given(tmp_path, measured):
     few = dataclasses.replace(slowed(measured, 1), seconds=(1e-3, 2e-3), batches=(0, 1))
-    given = ["compare-files", run_of(tmp_path / "a.json", few), run_of(tmp_path / "b.json", few)]
+    later = dataclasses.replace(few, seconds=(1e-3, 2.1e-3))
+    given = ["compare-files", run_of(tmp_path / "a.json", few), run_of(tmp_path / "b.json", later)]
     assert cli.main([*given, "--uncertain", "125"]) == 125
     assert cli.main([*given, "--uncertain", "125", "--fail-on", "uncertain"]) == 1
 

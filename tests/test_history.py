@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ import pytest
 import convtime
 from convtime.cli import main
 from convtime.core import codec
+from convtime.histories import order
 from convtime.histories.change_points import find_changes
 from convtime.histories.run import Kind, append_run, make_run
 from convtime.regression.significance import normal_of_student, student_of_normal
@@ -30,6 +33,7 @@ pytest.importorskip("ruptures")
 
 RATE = 0.0005
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+FORGED = "gpgsig -----BEGIN PGP SIGNATURE-----\n -----END PGP SIGNATURE-----\n"
 GPU = Kind("NVIDIA H100", "method kernel, cache cold")
 
 
@@ -60,6 +64,12 @@ def write_runs(folder: Path, count: int, step: float = 1.0, at: int = 0) -> Path
     for number, value in enumerate(values):
         write_run(folder, number, {"test_a": float(value * (step if number >= at else 1))})
     return folder
+
+
+@pytest.fixture(autouse=True)
+def outside_of_a_repository(tmp_path: Path, monkeypatch) -> None:
+    """Read no history of this repository, which can be slow."""
+    monkeypatch.chdir(tmp_path)
 
 
 # ---- change points ----
@@ -257,8 +267,9 @@ def test_a_folder_without_a_run_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def commit(tmp_path: Path) -> Callable[[], str]:
+def commit(tmp_path: Path, monkeypatch) -> Callable[[], str]:
     """Make commits in a repository around the folder, an hour apart."""
+    monkeypatch.setattr(order, "_GIT_SECONDS", 600.0)  # a slow machine changes no order
     count = 0
 
     def git(*arguments: str) -> str:
@@ -299,6 +310,7 @@ def test_git_decides_the_order_and_a_wrong_clock_is_told(tmp_path: Path, commit)
     ]
     (early,) = (remark for remark in found.remarks if "before the commit" in remark)
     assert "and 3 more" in early  # runs 2 to 5; the first two are after their commits
+    assert str(found).startswith("7 runs (2025-12-31 to 2125-12-08)")  # by date
     (future,) = (remark for remark in found.remarks if "in the future" in remark)
     assert future.startswith("'future.json'")
 
@@ -318,10 +330,48 @@ def test_an_unknown_commit_is_placed_by_its_date(tmp_path: Path, commit) -> None
     assert "git does not know" in remark
 
 
+def test_a_signature_that_git_shows_is_no_commit(tmp_path: Path, commit) -> None:
+    def git(*arguments: str, given: str = "") -> str:
+        command = ["git", *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True, input=given
+        ).stdout
+
+    unsigned = git("cat-file", "commit", commit())
+    signed = unsigned.replace("\n\n", f"\n{FORGED}\n", 1)
+    name = git("hash-object", "-t", "commit", "-w", "--stdin", given=signed).strip()
+    git("update-ref", "HEAD", name)
+    git("config", "log.showSignature", "true")
+    git("config", "gpg.program", sys.executable)  # which says that it knows no such option
+    assert len(git("log", "--format=%H").splitlines()) > 1
+    assert order.commits_of(tmp_path) == ({name: BEGIN.timestamp() + 3600}, "")
+
+
+def test_a_failure_of_git_is_told_where_the_commits_matter(
+    tmp_path: Path, commit, monkeypatch
+) -> None:
+    write_run(tmp_path, 1, {"test_a": 1e-5}, commit=commit())
+    assert convtime.history(tmp_path).remarks == ()
+    with monkeypatch.context() as patch:
+        patch.setattr(order, "_GIT_SECONDS", 0.0)
+        (slow,) = convtime.history(tmp_path).remarks
+    assert slow == "git did not list the commits within 0 s, so the date decides the order"
+    with (tmp_path / ".git" / "config").open("a") as config:
+        config.write("[core]\nrepositoryformatversion = 99\n")
+    (failed,) = convtime.history(tmp_path).remarks
+    assert failed.startswith("git cannot list the commits (fatal: ")
+    monkeypatch.setenv("PATH", "")
+    (missing,) = convtime.history(tmp_path).remarks
+    assert missing.startswith("git cannot be run (No such file")
+    write_run(tmp_path, 1, {"test_a": 1e-5}, commit="")
+    assert convtime.history(tmp_path).remarks == ()
+
+
 def test_the_repository_of_the_working_directory_counts_for_a_folder_elsewhere(
     tmp_path: Path, tmp_path_factory, commit, monkeypatch
 ) -> None:
     folder = tmp_path_factory.mktemp("history")
+    monkeypatch.chdir(folder)
     for number, each in enumerate([commit() for _ in range(3)]):
         date = (BEGIN + timedelta(hours=30 - number)).isoformat()
         write_run(folder, number, {"test_a": 1e-5}, commit=each, date=date)
@@ -348,7 +398,7 @@ def test_a_renamed_test_is_told_and_joined(tmp_path: Path) -> None:
         write_run(tmp_path, number, {name: float(value), "other": 1e-6})
     apart = convtime.history(tmp_path)
     (remark,) = apart.remarks
-    assert "--renamed 'a.py::test_old=b.py::test_new' joins them" in remark
+    assert "--renamed a.py::test_old=b.py::test_new joins them" in remark
     assert len(apart["a.py::test_old"].runs) == len(apart["b.py::test_new"].runs) == 20
     joined = convtime.history(tmp_path, renamed={"a.py::test_old": "b.py::test_new"})
     assert joined.remarks == ()
@@ -360,15 +410,16 @@ def test_a_renamed_test_is_told_and_joined(tmp_path: Path) -> None:
 def test_removed_and_parametrized_tests_are_told(tmp_path: Path) -> None:
     for number in range(6):
         names = (
-            ["test_x", "test_gone", "test_kept", "test_also"]
+            ["test_x", "test_y a[0]", "test_gone", "test_kept", "test_also"]
             if number < 3
-            else [*("test_x[1]", "test_x[2]", "test_kept")]
+            else ["test_x[1]", "test_x[2]", "test_y[3] a[0]", "test_kept"]
         )
         write_run(tmp_path, number, dict.fromkeys(names, 1e-5))
     found = convtime.history(tmp_path)
-    parametrized, removed = found.remarks
+    parametrized, with_label, removed = found.remarks
     assert "'test_x' was parametrized at 000000000000" in parametrized
     assert "'test_x[1]', 'test_x[2]'" in parametrized
+    assert "'test_y a[0]' was parametrized at 000000000000: 'test_y[3] a[0]'" in with_label
     assert removed.startswith("'test_gone', 'test_also': last measured at")
     assert len(found["test_gone"].runs) == 3
 
@@ -472,7 +523,7 @@ def test_a_rate_out_of_range_is_refused(tmp_path: Path, rate: Any) -> None:
 def test_files_of_pytest_benchmark_are_runs(tmp_path: Path) -> None:
     pytest.importorskip("pytest_benchmark")
     suite = tmp_path / "test_it.py"
-    suite.write_text("def test_sum(benchmark):\n    benchmark(sum, range(100))\n")
+    suite.write_text("def test_sum(benchmark):\n    benchmark(sum, range(100_000))\n")
     for options in (("--benchmark-autosave",), ("--benchmark-autosave", "--benchmark-save-data")):
         subprocess.run(
             [
@@ -669,9 +720,24 @@ def test_bad_arguments_are_one_sentence(
     assert error.count("\n") == 1
 
 
-def test_names_with_equals_signs_in_parameters_are_renamed(tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("test_a[x=1]", "test_b[y=2]"),
+        ("test_a[(]", "test_b[it's]"),
+        ("test_a x=1", "test_b"),
+        ("test_a", "test_b 'y'=2"),
+    ],
+)
+def test_the_suggested_option_joins_names_with_any_characters(
+    tmp_path: Path, capsys, old: str, new: str
+) -> None:
     for number in range(4):
-        name = "test_a[x=1]" if number < 2 else "test_b[y=2]"
-        write_run(tmp_path, number, {name: 1e-5})
-    assert main(["history", str(tmp_path), "--renamed", "test_a[x=1]=test_b[y=2]"]) == 0
+        write_run(tmp_path, number, {old if number < 2 else new: 1e-5})
+    (remark,) = convtime.history(tmp_path).remarks
+    option = re.search(r"--renamed .*(?= joins them)", remark)
+    assert option is not None
+    assert main(["history", str(tmp_path), *shlex.split(option[0])]) == 0
     assert "4 runs (2026-01-01 to 2026-01-01), 1 series" in capsys.readouterr().out
+    assert main(["history", str(tmp_path), "--renamed", "test_c[x=1]=test_d[y=2]"]) == 0
+    assert "'test_c[x=1]' is to be renamed" in capsys.readouterr().out

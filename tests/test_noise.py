@@ -182,6 +182,19 @@ def test_a_second_mode_is_named_and_counts_for_the_noise() -> None:
     assert noise.margin < 0.1 < with_mode.margin
 
 
+def test_runs_that_are_outlying_only_relative_to_a_reference_are_named() -> None:
+    def calibrated(*slow: int) -> Baseline:
+        rng = np.random.default_rng(7)
+        runs = [
+            shared_cpu(rng, rng.lognormal(0, 0.2), 1.3 if run in slow else 1.0) for run in range(10)
+        ]
+        return Baseline.of(runs, {"baseline": "t", "call": "t"}, calibrated=True)
+
+    (sentence,) = calibrated(3).outlying[4]
+    assert sentence.startswith("call, relative (1.3")
+    assert calibrated(3, 6, 8).second_modes == {"call, relative": 3}
+
+
 def test_a_merged_baseline_keeps_tests_that_did_not_run() -> None:
     rng = np.random.default_rng(6)
     names = ("a", "a x", "b", "b y")

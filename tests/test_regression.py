@@ -224,7 +224,8 @@ def test_what_has_a_baseline_is_none() -> None:
 def test_a_run_compared_with_itself_reports_nothing() -> None:
     rng = np.random.default_rng(6)
     dirty = PROVENANCE | {"git": {"commit": "a" * 40, "dirty": True}}
-    run = {name: dataclasses.replace(noisy(rng), provenance=dirty) for name in "ab"}
+    run = {"a": noisy(rng), "b": of(1e-5 * rng.lognormal(0, 0.5, 20))}  # b is too noisy to judge
+    run = {name: dataclasses.replace(each, provenance=dirty) for name, each in run.items()}
     changes = compare_runs(run, run)
     assert changes.findings == (("a", "same"), ("b", "same"))
     assert len(changes.details().splitlines()) == 1
@@ -546,6 +547,12 @@ def test_exit_codes() -> None:
     assert unsure.exit_code() == 0
     assert unsure.exit_code(uncertain=125) == 125
     assert unsure.exit_code("uncertain", 125) == 1
+    told = unsure.to_markdown("slower")
+    assert told.startswith("**passed: 2 compared, none slower, 1 uncertain**")
+    unknown = dataclasses.replace(unsure, changes=(unsure["x"],))
+    assert unknown.to_markdown("slower").startswith("**inconclusive: 1 compared, all uncertain**")
+    told = unknown.to_markdown("missing")
+    assert told.startswith("**passed: 1 compared, none missing, 1 uncertain**")
     with pytest.raises(ValueError, match="fail_on must be some of"):
         slower.exit_code("slow")  # type: ignore[arg-type]
 

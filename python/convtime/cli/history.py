@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 from convtime.cli import arguments
@@ -12,6 +13,7 @@ from convtime.cli.output import add_outputs, check_outputs, deliver_result, text
 from convtime.core.errors import InputError, shown
 from convtime.core.files import check_distinct, check_writable
 from convtime.histories.history import history
+from convtime.histories.reading import read_runs
 from convtime.histories.result import History
 
 
@@ -66,9 +68,7 @@ def _run(options: argparse.Namespace) -> None:
         files = {f"--{name}": getattr(options, name) for name in ("bencher", "json", "plot")}
         check_distinct(files)
         check_writable(options.bencher)
-    found = history(
-        options.folder, renamed=_renamed(options.renamed), false_alarms=options.false_alarms
-    )
+    found = history(options.folder, renamed=_renamed(options), false_alarms=options.false_alarms)
     if options.test:
         found = _selected(found, options.test)
     deliver_result(
@@ -80,10 +80,13 @@ def _run(options: argparse.Namespace) -> None:
     )
 
 
-def _renamed(given: list[str]) -> dict[str, str]:
+def _renamed(options: argparse.Namespace) -> dict[str, str]:
     renamed: dict[str, str] = {}
-    for entry in given:
-        old, new = _parted(entry)
+    names: set[str] = set()
+    if any(entry.count("=") > 1 for entry in options.renamed):
+        names = {row[0] for run in read_runs(options.folder)[0] for row in run.times}
+    for entry in options.renamed:
+        old, new = _parted(entry, names)
         if not (old and new):
             raise InputError(f"--renamed must be OLD=NEW, got {shown(entry)}")
         if renamed.setdefault(old, new) != new:
@@ -91,14 +94,19 @@ def _renamed(given: list[str]) -> dict[str, str]:
     return renamed
 
 
-def _parted(entry: str) -> tuple[str, str]:
-    """Part two names at the first = outside of the brackets of a test's parameters."""
-    depth = 0
-    for place, character in enumerate(entry):
-        depth += (character in "[(") - (character in "])")
-        if character == "=" and depth == 0:
-            return entry[:place], entry[place + 1 :]
-    return entry, ""
+def _parted(entry: str, names: Collection[str]) -> tuple[str, str]:
+    """Part two names at the = whose left side is a test; names can have one in a parameter.
+
+    If none is, they are parted where both names have as many.
+    """
+    places = [place for place, character in enumerate(entry) if character == "="]
+    parts = [(entry[:place], entry[place + 1 :]) for place in places]
+
+    def fit(pair: tuple[str, str]) -> tuple[bool, bool, int]:
+        old, new = pair
+        return old in names, new in names, -abs(old.count("=") - new.count("="))
+
+    return max(parts, key=fit, default=(entry, ""))
 
 
 def _selected(found: History, patterns: list[str]) -> History:

@@ -50,26 +50,30 @@ def history(
     names.check_renamed(renamed)
     change_points.import_ruptures()
     found, problems = read_runs(folder)
-    runs, doubts = in_order(found, _commits(found, Path(folder)))
+    commits, failed = _commits(found, Path(folder))
+    runs, doubts = in_order(found, commits)
     gathered, present, zeros = _gathered(runs, renamed)
     return History(
         runs=tuple(dataclasses.replace(run, times=()) for run in runs),
         series=tuple(_judged(each, runs, false_alarms) for each in gathered),
         false_alarms=false_alarms,
-        remarks=(*problems, *doubts, *zeros, *names.sentences(runs, present, renamed)),
+        remarks=(*problems, *failed, *doubts, *zeros, *names.sentences(runs, present, renamed)),
     )
 
 
-def _commits(runs: Sequence[HistoryRun], folder: Path) -> dict[str, int]:
+def _commits(runs: Sequence[HistoryRun], folder: Path) -> tuple[dict[str, int], list[str]]:
     """Return the commits of the repository around the folder or around the working directory.
 
-    Empty if neither has a commit of any run.
+    They are empty if neither has a commit of any run; a sentence says so if git failed.
     """
+    failed = ""
     for place in (folder, Path.cwd()):
-        commits = commits_of(place)
+        commits, reason = commits_of(place)
         if any(run.commit in commits for run in runs):
-            return commits
-    return {}
+            return commits, []
+        failed = failed or reason
+    matters = failed and any(run.commit for run in runs)
+    return {}, [f"{failed}, so the date decides the order"] if matters else []
 
 
 @dataclasses.dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 from convtime.core.errors import InputError, shown
@@ -71,7 +72,7 @@ def _about(ended: list[str], began: list[str], before: HistoryRun, after: Histor
     told = []
     removed = []
     for name in ended:
-        cases = [new for new in began if _function(new) == name]
+        cases = [new for new in began if _is_case(new, name)]
         if cases:
             told.append(
                 f"{shown(name)} was parametrized at {after.label}: {_listed(cases)}; each is a "
@@ -81,9 +82,10 @@ def _about(ended: list[str], began: list[str], before: HistoryRun, after: Histor
         alike = [new for new in began if new.rpartition("::")[2] == name.rpartition("::")[2]]
         alike = alike or (began if len(ended) == len(began) == 1 else [])
         if len(alike) == 1:
+            option = shlex.quote(f"{name}={alike[0]}")
             told.append(
                 f"{shown(name)} ends at {before.label}, and {shown(alike[0])} begins at "
-                f"{after.label}; if it was renamed, --renamed '{name}={alike[0]}' joins them"
+                f"{after.label}; if it was renamed, --renamed {option} joins them"
             )
         else:
             removed.append(name)
@@ -95,9 +97,18 @@ def _about(ended: list[str], began: list[str], before: HistoryRun, after: Histor
     return told
 
 
-def _function(name: str) -> str:
-    """Return the name without parameters: those of pytest in brackets, or of asv in parentheses."""
-    return re.sub(r"(\[.*\]|\(.*\))$", "", name)
+def _is_case(case: str, name: str) -> bool:
+    """Return whether a name is another one with parameters, before a label if it has one.
+
+    Those of pytest are in brackets, those of asv in parentheses.
+    """
+    places = [place for place, character in enumerate(name) if character == " "]
+    return any(
+        case.startswith(name[:place])
+        and case.endswith(name[place:])
+        and re.fullmatch(r"\[.*\]|\(.*\)", case[place : len(case) - len(name) + place])
+        for place in (*places, len(name))
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

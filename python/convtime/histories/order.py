@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import time
 from bisect import bisect_right
@@ -9,32 +11,46 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from convtime.core.errors import shown
+from convtime.core.errors import shown, why
 from convtime.histories.run import HistoryRun
 
 _GIT_SECONDS = 20.0
+# What git says where there is no commit at all.
+_NO_COMMITS = ("not a git repository", "bad revision 'HEAD'")
 # Differences of clocks that are not worth a sentence: runs on other machines than the commits.
 _SAME_CLOCK_SECONDS = 300.0
 
 
-def commits_of(folder: Path) -> dict[str, int]:
+def commits_of(folder: Path) -> tuple[dict[str, int], str]:
     """Return the commits of the repository around a folder, oldest first, with their times.
 
-    Empty outside of a repository.
+    There are none outside of a repository, or if git fails, for the reason that is also returned.
     """
     try:
         log = subprocess.run(
-            ["git", "log", "--topo-order", "--reverse", "--format=%H %ct", "HEAD", "--"],
+            [
+                *("git", "-c", "log.showSignature=false"),  # each would be more lines
+                *("log", "--topo-order", "--reverse", "--format=%H %ct", "HEAD", "--"),
+            ],
             cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},  # its messages are read
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
-            check=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
             timeout=_GIT_SECONDS,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return {commit: int(seconds) for commit, seconds in map(str.split, log.splitlines())}
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"git did not list the commits within {_GIT_SECONDS:g} s"
+    except OSError as error:
+        return {}, f"git cannot be run ({why(error)})"
+    if log.returncode:
+        said = log.stderr.partition("\n")[0]
+        is_empty = any(each in log.stderr for each in _NO_COMMITS)
+        return {}, "" if is_empty else f"git cannot list the commits ({said})"
+    lines = re.findall(r"^([0-9a-f]+) (\d+)$", log.stdout, re.MULTILINE)
+    return {commit: int(seconds) for commit, seconds in lines}, ""
 
 
 def in_order(

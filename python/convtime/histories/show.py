@@ -19,7 +19,8 @@ _RUNS = ("run", "date", "tests", "tool", "file")
 def line(history: History) -> str:
     """Return one line with the counts."""
     runs, series = history.runs, history.series
-    span = f"{runs[0].date[:10]} to {runs[-1].date[:10]}"
+    by_date = sorted(runs, key=lambda run: run.seconds_since_1970)  # their order is by commit
+    span = f"{by_date[0].date[:10]} to {by_date[-1].date[:10]}"
     unjudged = sum(not each.judged for each in series)
     few = f", {unjudged} with too few runs to judge" if unjudged else ""
     return (

@@ -91,8 +91,9 @@ class Baseline(codec.Stored, Shown, show=show_baseline):
         A second mode, which counts for a name's noise, is not outlying.
         """
         found: dict[int, list[str]] = {}
-        for name, repeats in self.repeats.items():
-            if name in self.second_modes:
+        second_modes = self.second_modes
+        for name, repeats in self._all_repeats().items():
+            if name in second_modes:
                 continue
             for index in repeats.outlying:
                 factor = repeats.medians[index] / math.exp(repeats.log_median)
@@ -101,12 +102,19 @@ class Baseline(codec.Stored, Shown, show=show_baseline):
 
     @property
     def second_modes(self) -> dict[str, int]:
-        """By name, in how many runs it has a second mode, which counts for its calibrated noise."""
+        """By name, in how many runs it has a second mode, which counts for its calibrated noise.
+
+        Relative times have the name ``NAME, relative``.
+        """
         return {
             name: len(one.outlying)
-            for name, one in self.repeats.items()
+            for name, one in self._all_repeats().items()
             if one.noise is not None and one.has_second_mode
         }
+
+    def _all_repeats(self) -> dict[str, Repeats]:
+        """Return the repeats by name, and the relative ones, which can be judged instead."""
+        return {**self.repeats, **{f"{name}, relative": one for name, one in self.relative.items()}}
 
     @property
     def too_noisy(self) -> tuple[str, ...]:

@@ -55,7 +55,8 @@ def compare_runs(
     medians with the variation of medians between processes: a standard deviation of 0.3 %, or
     0.5 % for times by the host's clock. A name is ``slower`` or ``faster`` if its time is found to
     be beyond the margin at a false-discovery rate of ``false_discoveries``: among 300 names, some
-    are beyond the margin by chance. It is ``same`` if the whole interval is within the margin.
+    are beyond the margin by chance. It is ``same`` if the whole interval is within the margin, or
+    if both runs have the very same samples, as when a file is compared with itself.
 
     Args:
         before: the earlier run, by name.
@@ -216,6 +217,7 @@ class _Compared:
     reason: Reason | None = None
     sentence: str = ""
     noise: Noise | None = None  # calibrated
+    is_same: bool = False  # both are one measurement, which its noise does not make uncertain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,7 +285,8 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
     why = incomparable(before, after, same_gpu)
     if why:
         return _Compared(None, ratio, "other-conditions", why)
-    return _Compared(pair, ratio, noise=noise)
+    is_same = (before.seconds, before.provenance, was) == (after.seconds, after.provenance, now)
+    return _Compared(pair, ratio, noise=noise, is_same=is_same)
 
 
 def _judge(
@@ -296,7 +299,7 @@ def _judge(
         assert ratio is not None
         if bar.chance <= bar.limit:
             verdict = "slower" if ratio.value > 1 else "faster"
-        elif _C.judge(ratio.low, ratio.high, bar.margin) == "same":
+        elif compared.is_same or _C.judge(ratio.low, ratio.high, bar.margin) == "same":
             verdict = "same"
         else:
             reason, sentence = _doubt(ratio, _known(compared), bar, pair)

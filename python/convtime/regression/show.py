@@ -17,6 +17,7 @@ _VERDICTS: tuple[ChangeVerdict, ...] = get_args(ChangeVerdict)
 _QUIET: tuple[ChangeVerdict, ...] = ("same",)  # shown only as a count
 _NAMED = 5  # tests in a headline
 _OTHER_FAILURES = frozenset(("missing", "different"))  # found without a comparison of times
+_BY_TIME = frozenset(("slower", "faster"))
 _HEADERS = ("verdict", "ratio [95 %]", "before → after", "name")
 
 
@@ -56,7 +57,8 @@ def judged(changes: Changes, failures: Collection[str]) -> Iterator[Block]:
 def headline(changes: Changes, failures: Collection[str]) -> str:
     """Return whether a gate with these failures passes, and otherwise the names and reasons.
 
-    It is inconclusive if no times could be compared that are to be.
+    It is inconclusive if no times could be compared that are to be, or if all verdicts on them are
+    uncertain.
     """
     found: dict[str, list[str]] = {}
     common = changes.common
@@ -75,15 +77,19 @@ def headline(changes: Changes, failures: Collection[str]) -> str:
         return f"failed: {'; '.join(told)}"
     count = len(changes.changes)
     compared = sum(change.p_value is not None for change in changes.changes)
+    unsure = sum(change.p_value is not None for change in changes.of("uncertain"))
     if not compared and not _OTHER_FAILURES.issuperset(failures):
         return f"inconclusive: none of {count} could be compared"
     of = "" if compared == count else f" of {count}"
-    return f"passed: {compared}{of} compared, none {' or '.join(sorted(failures))}"
+    if unsure == compared and not _BY_TIME.isdisjoint(failures):
+        return f"inconclusive: {compared}{of} compared, all uncertain"
+    doubt = f", {unsure} uncertain" if unsure else ""
+    return f"passed: {compared}{of} compared, none {' or '.join(sorted(failures))}{doubt}"
 
 
 def _size(change: Change, kind: str) -> str:
     """Return the size of a slowdown or speedup, with its margin and cause."""
-    if kind not in ("slower", "faster") or change.ratio is None or change.margin is None:
+    if kind not in _BY_TIME or change.ratio is None or change.margin is None:
         return ""
     cause = "" if change.attribution is None else f", {change.attribution.cause}"
     return f" ({change.ratio.value:.3f}, margin {change.margin:.1%}{cause})"
