@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from convtime import cli, load
+from convtime.cli import upgrade as cli_upgrade
 from convtime.cli.exit_codes import INTERRUPTED
+from convtime.core.errors import InputError
 from convtime.exchange.unknown import of_samples
 from convtime.regression.attribution import Attribution
 from convtime.regression.changes import Change
@@ -26,7 +28,16 @@ from convtime.timing.measurement import Measurement
 from convtime.upgrading import upgrade as upgrading
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
-from convtime.upgrading.probe import Layer, Probe, UnusableError, wait_until_quiet
+from convtime.upgrading.probe import (
+    Blank,
+    Layer,
+    Probe,
+    UnusableError,
+    _answer,
+    fill_parameters,
+    fingerprint,
+    wait_until_quiet,
+)
 from convtime.upgrading.result import LayerChange, Upgrade
 from convtime.upgrading.workers import KEPT_MEMORY, FailedError, Side
 
@@ -47,6 +58,7 @@ FACTS = PassFacts(
 SETTINGS = {"torch": "2.11.0", "threads": "2", "flag cudnn.allow_tf32": "True"}
 MODEL = """
     import os
+    import sys
     import time
 
     import torch
@@ -66,6 +78,7 @@ MODEL = """
 
 
     def model():
+        assert not sys.stdin.read()  # the questions are not in it
         if "crash" in PLANTED:
             os.abort()
         if "threads" in PLANTED:
@@ -241,6 +254,13 @@ def test_clock_of_the_gates_attribution_is_a_cause_only_of_the_same_work():
     assert cause_of(FACTS, slower, (SETTINGS, SETTINGS), clock).cause == "backend"
 
 
+def test_commits_that_no_interpreter_has_are_not_named():
+    code = Attribution("code", "no recorded property differs, and the commits are unknown")
+    assert str(cause_of(FACTS, FACTS, (SETTINGS, SETTINGS), code)) == (
+        "unknown: no recorded fact differs"
+    )
+
+
 def test_flag_that_one_version_lacks_is_no_difference():
     known, lacks = ({**SETTINGS, "flag new": value} for value in ("True", "unknown"))
     other = dataclasses.replace(FACTS, backend="Slow2d")
@@ -292,6 +312,19 @@ def test_findings_are_verdicts_and_other_bits():
     assert example()["relu forward"].which == "forward"
     with pytest.raises(KeyError, match="was not timed"):
         _ = example()["relu backward"]
+
+
+def test_step_ratio_is_that_of_the_forward_pass():
+    slower = dataclasses.replace(example().layers[0], which="backward")
+    assert dataclasses.replace(example(), step=(slower,)).step_ratio is None
+
+
+def test_nothing_compared_is_an_error(monkeypatch, capsys):
+    failed = dataclasses.replace(example(), layers=(), failures=("0 forward: out of memory",))
+    monkeypatch.setattr(cli_upgrade, "upgrade", lambda *_, **__: failed)
+    command = ["upgrade", "--old", PYTHON, "--new", PYTHON, "conv2d:n1c1h4w4k1r1s1", *QUICK]
+    assert cli.main(command) == 2
+    assert "nothing was compared: 0 forward: out of memory" in capsys.readouterr().err
 
 
 def pair_of(speed: float, ratio: float) -> dict[str, tuple[Measurement, Measurement]]:
@@ -397,8 +430,12 @@ def test_unchanged_model_has_equal_facts(folder):
 
 
 MODES = """
+    import dataclasses
+    import types
+
     import torch
     from torch import nn
+    from torch.utils.checkpoint import checkpoint
 
 
     class Modes(nn.Module):
@@ -444,6 +481,94 @@ MODES = """
         def forward(self, x):
             assert x.dtype == torch.float32
             return x * 2
+
+
+    @dataclasses.dataclass(frozen=True)
+    class Result:
+        y: torch.Tensor
+
+
+    class Attributes(dict):
+        y = property(lambda self: self["y"])
+
+
+    class Containers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(4, 4))
+            self.wraps, self.unwraps = Wraps(self.weight), Unwraps()
+            self.hides, self.packed = Hides(self.weight), nn.GRU(4, 4, batch_first=True)
+
+        def forward(self, x):
+            x = self.unwraps(self.wraps(x), Attributes(y=x))
+            self.hides(x)
+            packed = nn.utils.rnn.pack_padded_sequence(x[None], [2], batch_first=True)
+            return Result(self.packed(packed)[0].data)
+
+
+    class Wraps(nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x):
+            return Result(x @ self.weight)
+
+
+    class Unwraps(nn.Module):
+        def forward(self, result, attributes):
+            return result.y.relu() + attributes.y
+
+
+    class Hides(Wraps):
+        def forward(self, x):
+            return types.SimpleNamespace(y=x @ self.weight)
+
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 8), nn.Linear(16, 2)
+            self.inside = nn.Sequential(nn.Linear(8, 16), nn.Tanh())
+
+        def forward(self, x):
+            return self.last(checkpoint(self.inside, self.first(x), use_reentrant=True))
+
+
+    class Repeated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hooked, self.same, self.patched = (nn.Linear(4, 4) for _ in range(3))
+            self.hooked.register_forward_pre_hook(lambda _, args: (args[0].flatten(0, -2)[:3],))
+            self.patched.forward = types.MethodType(lambda _, x: x.sin(), self.patched)
+            self.inverts, self.turns, self.squares = Inverts(), Turns(), Squares()
+
+        def forward(self, x):
+            x = self.patched(self.same(self.hooked(x)))
+            x = self.inverts(x, torch.zeros(x.shape, dtype=torch.bool))
+            return self.squares(self.turns(x))
+
+
+    def lazy_and_scripted():
+        return nn.Sequential(nn.LazyLinear(4), torch.jit.script(nn.ReLU()), nn.Tanh())
+
+
+    instance = nn.Linear(2, 2)
+
+
+    class Inverts(nn.Module):
+        def forward(self, x, mask):
+            return torch.where(mask.logical_not_(), x, 0.0)
+
+
+    class Turns(nn.Module):
+        def forward(self, x):
+            return torch.fft.fft(x).conj()
+
+
+    class Squares(nn.Module):
+        def forward(self, z):
+            return (z * z.conj()).real
 """
 
 
@@ -486,6 +611,121 @@ def test_only_identical_calls_are_timed_once_and_facts_do_not_prevent_times(tmp_
         assert probe.answer({"do": "time", **question, "calls": 1})["seconds"] > 0
 
 
+def facts_of(probe: Probe, layer: str, which: str) -> dict[str, Any]:
+    return probe.answer({"do": "facts", "layer": layer, "which": which})
+
+
+def test_tensors_in_dataclasses_and_other_containers_are_found(tmp_path, monkeypatch):
+    probe = loaded_probe(tmp_path, monkeypatch, "Containers", 2, 4)
+    for layer in ("whole step", "wraps", "unwraps", "packed"):
+        for which in ("forward", "backward"):
+            facts = facts_of(probe, layer, which)
+            assert facts["bits"]
+            assert layer == "whole step" or facts["error"] < 1e-5
+    assert probe.layers["unwraps"].described()["sizes"] == "2×4, 2×4"
+    assert facts_of(probe, "hides", "forward")["bits"] == ""
+    with pytest.raises(UnusableError, match="no tensors that convtime knows"):
+        facts_of(probe, "hides", "backward")
+
+
+def test_reentrant_checkpoints_have_gradients(tmp_path, monkeypatch):
+    probe = loaded_probe(tmp_path, monkeypatch, "Checkpointed", 2, 4)
+    kernels = facts_of(probe, "whole step", "backward")["kernels"]
+    assert "aten::tanh_backward" in kernels
+    assert "5× aten::mm" in kernels  # of all three layers
+    assert all(each.grad is None for each in probe.layers["whole step"].module.parameters())
+    assert "2× aten::mm" in facts_of(probe, "inside.0", "backward")["kernels"]
+    assert "aten::tanh_backward" in facts_of(probe, "inside.1", "backward")["kernels"]
+
+
+def test_calls_are_repeated_as_the_model_makes_them(tmp_path, monkeypatch):
+    probe = loaded_probe(tmp_path, monkeypatch, "Repeated", 2, 2, 4)
+    described = {name: layer.described() for name, layer in probe.layers.items()}
+    assert described["hooked"]["sizes"] == "2×2×4"  # which the user's hook replaces in each call
+    assert described["same"]["sizes"] == described["patched"]["sizes"] == "3×4"
+    assert described["patched"]["key"] == "patched"
+    assert facts_of(probe, "hooked", "forward")["error"] < 1e-5
+    # A mask that a call changes in place is as before in the next one.
+    assert facts_of(probe, "inverts", "forward")["error"] == 0
+    probe.answer({"do": "time", "layer": "inverts", "which": "forward", "calls": 1})
+    assert facts_of(probe, "inverts", "backward")["bits"]
+    # Complex numbers have values of their own, not those of the layer before.
+    assert 0 < facts_of(probe, "turns", "forward")["error"] < 1e-5
+    for which in ("forward", "backward"):
+        assert 0 < facts_of(probe, "squares", which)["error"] < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:")
+def test_lazy_modules_are_initialized_and_scripted_ones_are_named(tmp_path, monkeypatch):
+    probe = loaded_probe(tmp_path, monkeypatch, "lazy_and_scripted", 2, 3)
+    assert [*probe.layers] == ["whole step", "0", "2"]
+    assert facts_of(probe, "0", "forward")["error"] < 1e-5
+    loaded = probe._loaded()
+    assert loaded["scripted"] == ["1"]
+    sides: Any = [SimpleNamespace(loaded=loaded)] * 2
+    said = " ".join(upgrading._missing(sides, on_gpu=False))
+    assert "scripted modules, which have no hooks (1, e.g. 1)" in said
+    with pytest.raises(UnusableError, match="modes:instance is a model, but must be a function"):
+        loaded_probe(tmp_path, monkeypatch, "instance", 2, 3)
+
+
+def test_facts_of_a_call_include_indices_strides_and_the_mode(tmp_path, monkeypatch):
+    probe = loaded_probe(tmp_path, monkeypatch, "Calls", 2, 3)
+    described = {name: layer.described() for name, layer in probe.layers.items()}
+    assert described["many"]["dtype"] == "int64, float32"
+    assert described["fixed"]["module"].endswith(" in evaluation mode")
+    assert upgrading._modules(described["trained"], described["fixed"]) == (
+        described["trained"]["module"],
+        described["fixed"]["module"],
+    )
+    turned = Blank.of(torch.ones(4, 3).t())
+    layer = Layer("0", torch.nn.Linear(4, 2), ((turned, Blank.of(torch.ones(2).to_sparse())), {}))
+    assert layer.described()["layout"] == "strides (1, 3), contiguous"
+
+
+def test_a_process_whose_gpu_refuses_all_work_is_broken(monkeypatch):
+    def refuse() -> None:
+        raise RuntimeError("device-side assert triggered")
+
+    probe = Probe("cpu")
+    assert not _answer(probe, {"do": "no such question"})["broken"]
+    monkeypatch.setattr(probe, "_synchronize", refuse)
+    assert _answer(probe, {"do": "no such question"})["broken"]
+
+
+def test_exact_results_of_zero_have_no_error():
+    probe = Probe("cpu")
+    layer = Layer("0", torch.nn.Threshold(9.0, 0.0), ((Blank.of(torch.ones(2, 3)),), {}))
+    assert probe._error(layer, "forward") is None
+    layer.module = torch.nn.Threshold(0.0, 0.0)
+    assert probe._error(layer, "forward") == 0
+
+
+def test_conjugated_results_have_the_bits_of_equal_ones():
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    assert fingerprint([numbers.conj()]) == fingerprint([numbers.conj().resolve_conj()])
+    assert fingerprint([numbers.conj().imag]) == fingerprint([-numbers.imag])
+    assert fingerprint([]) == ""
+
+
+def test_values_of_parameters_depend_on_their_names_only():
+    def filled(*extra: torch.nn.Module) -> dict[str, torch.Tensor]:
+        torch.manual_seed(len(extra))
+        parts = {"rnn": torch.nn.LSTM(3, 4), "norm": torch.nn.LayerNorm(4)}
+        parts |= {"extra": torch.nn.Sequential(*extra), "last": torch.nn.Linear(4, 2)}
+        module = torch.nn.ModuleDict(parts)
+        module.vector = torch.nn.Parameter(torch.rand(5))
+        module.turned = torch.nn.Parameter(torch.rand(2, 2, dtype=torch.complex64))
+        fill_parameters(module)
+        return {name: each.detach() for name, each in module.named_parameters()}
+
+    old, new = filled(), filled(torch.nn.Linear(1, 1))
+    for name, each in old.items():
+        assert torch.equal(each, new[name]), name
+    assert (old["norm.weight"] == 1).all()
+    assert old["turned"].imag.abs().min() > 0
+
+
 def test_modules_are_compared_by_what_both_versions_of_torch_know():
     def described(module: str, **attributes: str) -> dict[str, Any]:
         return {"module": module, "attributes": attributes}
@@ -497,6 +737,18 @@ def test_modules_are_compared_by_what_both_versions_of_torch_know():
     assert upgrading._modules(old, new) == (old["module"], new["module"])
     assert upgrading._modules(described("Mine(1)"), described("Mine(2)")) == ("Mine(1)", "Mine(2)")
     assert upgrading._modules(described("Mine(1)"), None) == ("Mine(1)", "")
+
+    class Norm(torch.nn.LayerNorm):
+        shown = ""
+
+        def extra_repr(self) -> str:  # as that of another torch
+            return self.shown
+
+    norms = Norm(4), Norm(4), Norm(4, eps=0.1)
+    norms[1].shown = norms[2].shown = "bias=True"
+    old, new, other = (Layer("0", norm, ((), {})).described() for norm in norms)
+    assert upgrading._modules(old, new) == (old["module"], old["module"])
+    assert upgrading._modules(old, other) == (old["module"], other["module"])
 
     class Act(torch.nn.Module):
         def extra_repr(self) -> str:
@@ -515,7 +767,7 @@ class FakeSide:
         self.which = which
         self._seconds = seconds
         layer = {"name": "0", "key": "0", "module": "", "dtype": "float32", "sizes": ""}
-        self.loaded = {"layers": [{**layer, "layout": "", "attributes": {}}]}
+        self.loaded = {"layers": [{**layer, "layout": "", "attributes": {}}], "scripted": []}
 
     def ask(self, do: str, which: str, **_: Any) -> dict[str, Any]:
         if which == "backward":
@@ -587,6 +839,60 @@ def test_a_script_that_starts_the_interpreter_as_its_child_leaves_no_process(tmp
     pytest.fail("the child runs on")
 
 
+def program_that_prints(folder: Path, *lines: str) -> str:
+    path = folder / "python"
+    path.write_text("\n".join(["#!/bin/sh", *lines, "exec sleep 60\n"]))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_process_that_cannot_load_or_continue_is_ended_and_other_encodings_are_read(tmp_path):
+    prints = [
+        *("printf '\\377\\n'", "echo 'convtime: null'", "echo 'convtime: {}'"),
+        """echo 'convtime: {"unusable": "no model", "broken": true}'""",
+    ]
+    with Side("old", program_that_prints(tmp_path, *prints), [], {}) as side:
+        with pytest.raises(InputError, match="no model"):
+            side.load()
+        assert side._process is None
+        side.await_start()
+        with pytest.raises(FailedError, match="no model"):
+            side.ask("facts")
+        assert side._process is None
+
+
+def test_a_program_that_is_no_interpreter_is_said_to_be_none():
+    with (
+        Side("new", "/bin/true", [], {}) as side,
+        pytest.raises(InputError, match="exit code 0; it is perhaps not a Python interpreter"),
+    ):
+        side.load()
+
+
+def test_reason_of_a_crash_is_what_python_or_pytest_says_of_it():
+    crash = b"""earlier
+ERROR: cache is stale
+Fatal Python error: Aborted
+
+  File "a.py", line 1 in forward
+
+Extension modules: numpy (total: 1)
+"""
+    log = b"ValueError: too small\nERROR:2026-01-01 09:00:00 1:1 a.cpp:56] failed with code 35\n"
+    usage = b"ERROR: not found: test_a\n(no name)\n"
+    for do, written, said in (
+        ("load_model", crash, " (Fatal Python error: Aborted)"),
+        ("load_model", log, " (ValueError: too small)"),
+        ("load_model", usage, " ((no name))"),
+        ("load_tests", usage, " (ERROR: not found: test_a (no name))"),
+    ):
+        with Side("old", PYTHON, [], {"do": do}) as side:
+            side._errors().write_bytes(written)
+            assert side._last_error() == said
+            side._told_bytes = len(written)  # all of it came before the last answer
+            assert side._last_error() == ""
+
+
 def test_passes_without_kernels_on_both_sides_have_no_time_on_a_gpu():
     none = dataclasses.replace(FACTS, kernels=())
     sides = {"both": [FACTS, FACTS], "none": [none, none], "old": [FACTS, none]}
@@ -648,6 +954,8 @@ def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
     assert "the new interpreter: it failed (AssertionError: in the new one" in failed.sentence
     removed = found["test_planted.py::test_removed"].change
     assert "the new interpreter: it does not have this test" in removed.sentence
+    assert not removed.reproducer  # which would fail
+    assert failed.reproducer.endswith("test_planted.py::test_that_fails[10]'")
     (skipped,) = found.failures
     assert "test_that_is_skipped: the old interpreter: it was skipped (for later)" in skipped
     assert any("test_without_time" in each for each in found.missing)
@@ -677,9 +985,12 @@ def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
         (["planted_models:model", "--input", "2,5,16,16"], "called on shape \\(2, 5, 16, 16\\)"),
         (["planted_models:model", "--layer", "99"], "--layer must be one of .*got '99'"),
         (["planted_models:model", "--margin", "2"], "--margin must be a share"),
+        (["planted_models:model", "--device", "meta"], "--device must be cpu, cuda or cuda:N"),
         (["conv2d:n1c1h4w4k1r1s1"], "--input requires a model"),
         (["conv2d:n1c1h4w4k1r1s1", "planted_models:model"], "MODEL must be one model"),
         (["test_planted.py", "--layer", "0"], "--layer is for models"),
+        (["test_nope.py::test_x"], "^.*: test_nope.py does not exist"),
+        (["test_planted.py", "nope"], "^.*: nope does not exist"),
         (
             ["test_planted.py::test_no"],
             "--old .*exit code 4 .*not found: .*test_planted.py::test_n",
@@ -708,7 +1019,7 @@ def test_bad_input_is_one_sentence(folder, capsys, arguments, said):
         given += [] if option in given else [option, value]
     if not tests and not any("planted_models" in each or "conv2d" in each for each in given):
         given.append("planted_models:model")
-    assert cli.main(["upgrade", *given, *([] if tests else QUICK)]) == 2
+    assert cli.main(["upgrade", *([] if tests else QUICK), *given]) == 2
     error = capsys.readouterr().err.strip()
     assert len(error.splitlines()) == 1
     assert re.search(said, error), error

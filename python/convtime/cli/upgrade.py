@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,6 +118,9 @@ def _run(options: argparse.Namespace) -> int:
         else:
             budget = BUDGET if options.budget is None else options.budget
             found = upgrade(interpreters, layers=options.layer, budget=budget, **judging)
+    if not found.step and not found.layers:
+        why_not = (*found.failures, *found.missing[-1:])[0]
+        raise InputError(f"nothing was compared: {why_not}")
     code, why = judge(found.findings, options)
     deliver_result(
         options,
@@ -131,7 +135,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _device(device: str | None) -> str:
-    return device or ("cuda" if _has_gpu() else "cpu")
+    if device is None:
+        return "cuda" if _has_gpu() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise InputError(f"--device must be cpu, cuda or cuda:N, got {device!r}")
+    return device
 
 
 def _has_gpu() -> bool:
@@ -141,7 +149,12 @@ def _has_gpu() -> bool:
 
 
 def _are_tests(source: Sequence[str]) -> bool:
-    return all(Path(each.partition("::")[0]).exists() for each in source)
+    paths = [each.partition("::")[0] for each in source]
+    absent = [path for path in paths if not Path(path).exists()]
+    for path in absent:
+        if path.endswith(".py") or (":" not in path and len(absent) < len(paths)):
+            raise InputError(f"{path} does not exist")
+    return not absent
 
 
 def _load_tests(options: argparse.Namespace) -> dict[str, Any]:

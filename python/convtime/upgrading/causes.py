@@ -119,7 +119,9 @@ def cause_of(
     if attribution is not None and attribution.cause == "hardware or clocks":
         return Explained("clock", attribution.evidence)
     versions = [told for what in _VERSIONS for told in _differing(*settings, what).values()]
-    told = _NOTHING if attribution is None else attribution.evidence
+    told = attribution.evidence if attribution is not None else _NOTHING
+    if told.endswith("the commits are unknown"):  # an interpreter has none
+        told = _NOTHING
     named = [each for each in versions if each not in told]
     return Explained("version" if versions else "unknown", "; ".join([*named, told]))
 

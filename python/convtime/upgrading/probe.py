@@ -20,11 +20,12 @@ import re
 import sys
 import threading
 import time
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -101,7 +102,7 @@ class Layer:
         name: name in the model.
         module: the module.
         arguments: its positional and keyword arguments, with a :class:`Blank` for each
-            floating-point tensor.
+            tensor of real or complex numbers.
         first_forward_seconds: time of the call that found the layer; None if there was none.
         modes: those in which the model calls it.
     """
@@ -116,6 +117,8 @@ class Layer:
     def plain(self) -> bool:
         """Whether the module is one of torch's, and calls nothing else."""
         module: Any = self.module
+        if "forward" in vars(module):  # patched
+            return False
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         return type(module).__module__.startswith("torch.nn.") and not any(
             getattr(module, each, None) for each in hooks
@@ -123,7 +126,7 @@ class Layer:
 
     def described(self) -> dict[str, Any]:
         """Describe the call by the facts that decide its kernels."""
-        blanks = [*_leaves(self.arguments, Blank)]
+        blanks = [*_leaves(_all_blank(self.arguments), Blank)]
         weights = [Blank.of(each) for each in self.module.parameters()]
         dtypes = [each.dtype for each in (*blanks, *weights)]
         dtypes += [f"autocast to {dtype}" for _, dtype in self.modes.autocast]
@@ -131,14 +134,11 @@ class Layer:
             "name": self.name,
             "key": self._key(),
             "module": _without_addresses(self.module) if self.name != STEP else "",
-            "attributes": _attributes(self.module) if self.plain else {},
+            "attributes": _attributes(self.module) if _extends_torch(self.module) else {},
             "dtype": ", ".join(dict.fromkeys(dtypes)),
-            "sizes": ", ".join(
-                "×".join(map(str, each.sizes))
-                for each in _leaves(_all_blank(self.arguments), Blank)
-            ),
+            "sizes": ", ".join("×".join(map(str, each.sizes)) for each in blanks),
             "layout": ", ".join(
-                dict.fromkeys(each.layout for each in (*blanks, *weights) if len(each.sizes) > 2)
+                dict.fromkeys(each.layout for each in (*blanks, *weights) if len(each.sizes) > 1)
             ),
         }
 
@@ -156,16 +156,25 @@ class Layer:
 
 
 def _without_addresses(module: torch.nn.Module) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(module).split()))
+    mode = "" if module.training else " in evaluation mode"  # the model is in training mode
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(module).split())) + mode
+
+
+def _extends_torch(module: torch.nn.Module) -> bool:
+    """Whether it is a layer of torch's or a subclass of one."""
+    return any(
+        base.__module__.startswith("torch.nn.") and base is not torch.nn.Module
+        for base in type(module).__mro__
+    )
 
 
 def _attributes(module: torch.nn.Module) -> dict[str, str]:
-    """Return the settings of a module of torch's; its description differs between versions."""
+    """Return the settings of a layer of torch's; its description differs between versions."""
     simple = (bool, int, float, str, tuple, type(None))
     found = {
         name: repr(value)
         for name, value in vars(module).items()
-        if not name.startswith("_") and name != "training" and isinstance(value, simple)
+        if not name.startswith("_") and isinstance(value, simple)
     }
     names = ", ".join(sorted(name for name, _ in module.named_parameters()))
     return {"type": type(module).__name__, "parameters": names, **found}
@@ -173,7 +182,7 @@ def _attributes(module: torch.nn.Module) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Blank:
-    """A floating-point tensor without its values."""
+    """A tensor of real or complex numbers without its values."""
 
     dtype: str
     sizes: tuple[int, ...]
@@ -190,11 +199,17 @@ class Blank:
             tensor.requires_grad,
         )
 
+    def with_gradient(self) -> Blank:
+        return dataclasses.replace(self, needs_gradient=True)
+
     @property
     def layout(self) -> str:
-        """``contiguous``, ``channels_last``, or the strides."""
+        """``contiguous``, ``channels_last``, the strides, or that there are none."""
+        if len(self.strides) != len(self.sizes):
+            return "without strides"
         steps = {"contiguous": range(len(self.sizes))}
-        steps["channels_last"] = (0, *range(2, len(self.sizes)), 1)  # type: ignore[assignment]
+        if len(self.sizes) > 2:
+            steps["channels_last"] = (0, *range(2, len(self.sizes)), 1)  # type: ignore[assignment]
         for name, order in steps.items():
             if self._follows(order):
                 return name
@@ -212,7 +227,7 @@ class Blank:
     def filled(self, device: torch.device, seed: int) -> torch.Tensor:
         """Return a tensor with these sizes and strides, whose values depend on the seed only."""
         dtype = getattr(torch, self.dtype)
-        values = numbers(math.prod(self.sizes), seed, device).view(self.sizes).to(dtype)
+        values = _values(self.sizes, seed, device, is_complex=dtype.is_complex).to(dtype)
         tensor = torch.empty_strided(self.sizes, self.strides, dtype=dtype, device=device)
         if 0 in self.strides:  # an expanded tensor repeats values, so it cannot be written
             return values.requires_grad_(self.needs_gradient)
@@ -233,16 +248,26 @@ def numbers(count: int, seed: int, device: torch.device) -> torch.Tensor:
     return uniform * math.sqrt(3)
 
 
+def _values(
+    sizes: tuple[int, ...], seed: int, device: torch.device, *, is_complex: bool
+) -> torch.Tensor:
+    """Return a tensor of :func:`numbers`, which are also the imaginary parts of complex ones."""
+    if is_complex:
+        parts = numbers(2 * math.prod(sizes), seed, device)
+        return torch.view_as_complex(parts.view(*sizes, 2))
+    return numbers(math.prod(sizes), seed, device).view(sizes)
+
+
 def fingerprint(tensors: list[torch.Tensor]) -> str:
     """Return a number that depends on every bit of the tensors, but not on their strides.
 
-    It is empty if some are not dense.
+    It is empty if there are none, or some are not dense.
     """
-    if any(each.layout != torch.strided for each in tensors):
+    if not tensors or any(each.layout != torch.strided for each in tensors):
         return ""
     total = 0
     for tensor in tensors:
-        flat = tensor.detach().contiguous().view(-1)
+        flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
         if flat.is_complex():
             flat = torch.view_as_real(flat).reshape(-1)
         kind = _INTEGERS[flat.element_size()]
@@ -253,28 +278,62 @@ def fingerprint(tensors: list[torch.Tensor]) -> str:
 
 
 def _leaves(value: Any, kind: type) -> Iterator[Any]:
-    """Yield the objects of a type in nested tuples, lists and dicts."""
+    """Yield the objects of a type in nested containers and dataclasses."""
     if isinstance(value, kind):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for each in value.values():
             yield from _leaves(each, kind)
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from _leaves(each, kind)
+    elif _is_dataclass(value):
+        for each in _fields(value).values():
+            yield from _leaves(each, kind)
 
 
-def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Replace the objects of a type in nested tuples, lists and dicts."""
+def _mapped(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
+    """Replace the objects of a type in nested containers and dataclasses."""
     if isinstance(value, kind):
         return change(value)
-    if isinstance(value, dict):
-        return {key: _mapped(each, kind, change) for key, each in value.items()}
+    if isinstance(value, Mapping):
+        items = {key: _mapped(each, kind, change) for key, each in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return items
+        copied = copy.copy(value)
+        for key, each in items.items():
+            copied[key] = each
+        return copied
     if isinstance(value, (tuple, list)):
         found = [_mapped(each, kind, change) for each in value]
-        named = hasattr(value, "_fields")
-        return type(value)(*found) if named else type(value)(found)
+        return type(value)._make(found) if hasattr(value, "_make") else type(value)(found)
+    if _is_dataclass(value):
+        copied = copy.copy(value)  # its constructor may expect tensors
+        for name, each in _fields(value).items():
+            object.__setattr__(copied, name, _mapped(each, kind, change))
+        return copied
     return value
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    names = (each.name for each in dataclasses.fields(value))
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is dense and of real or complex numbers, so that others can replace it."""
+    return tensor.layout == torch.strided and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _exact(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in double precision; integers stay as they are."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _all_blank(arguments: Any) -> Any:
@@ -283,16 +342,15 @@ def _all_blank(arguments: Any) -> Any:
 
 
 def _blank(tensor: torch.Tensor) -> Any:
-    """Return a floating-point tensor's blank; keep others: an index must stay within its range."""
-    plain = tensor.is_floating_point() and tensor.layout == torch.strided
-    return Blank.of(tensor) if plain else tensor.detach().clone()
+    """Return a tensor's blank; keep one of integers: an index must stay within its range."""
+    return Blank.of(tensor) if _has_values(tensor) else tensor.detach().clone()
 
 
 class Call:
     """One pass of a layer with its tensors, ready to be repeated."""
 
     def __init__(
-        self, layer: Layer, which: str, device: torch.device, dtype: torch.dtype | None = None
+        self, layer: Layer, which: str, device: torch.device, *, exact: bool = False
     ) -> None:
         """Make the tensors.
 
@@ -300,20 +358,24 @@ class Call:
             layer: the layer.
             which: the pass.
             device: where it runs.
-            dtype: another floating-point dtype for the module and all values.
+            exact: whether the module and all values are in double precision.
         """
         self.issue_seconds = 0.0  # of the host, in the last burst
-        module = layer.module if dtype is None else copy.deepcopy(layer.module).to(dtype)
+        module: Any = layer.module
+        if exact:
+            module = copy.deepcopy(module)._apply(_exact)  # to() would make complex numbers real
         seeds = iter(range(1, 10**6))
 
-        def fill(blank: Blank) -> torch.Tensor:
-            tensor = blank.filled(device, next(seeds))
-            if dtype is not None:
-                tensor = tensor.detach().to(dtype).requires_grad_(blank.needs_gradient)
+        def made(given: Blank | torch.Tensor) -> torch.Tensor:
+            if isinstance(given, torch.Tensor):  # which the module may change in place
+                return given.clone()
+            tensor = given.filled(device, next(seeds))
+            if exact:
+                tensor = _exact(tensor.detach()).requires_grad_(given.needs_gradient)
             return tensor
 
-        args, kwargs = _mapped(layer.arguments, Blank, fill)
-        modes = layer.modes if dtype is None else dataclasses.replace(layer.modes, autocast=())
+        args, kwargs = _mapped(layer.arguments, (Blank, torch.Tensor), made)
+        modes = dataclasses.replace(layer.modes, autocast=()) if exact else layer.modes
         casting = modes.casting if modes.autocast else contextlib.nullcontext
 
         def forward() -> Any:
@@ -335,16 +397,30 @@ class Call:
         used = _mapped((args, kwargs), torch.Tensor, torch.clone)
         with casting():
             results = module(*used[0], **used[1])
-        outputs = [each for each in _leaves(results, torch.Tensor) if each.requires_grad]
+        tensors = [*_leaves(results, torch.Tensor)]
+        if wanted and not tensors:
+            raise UnusableError("its results contain no tensors that convtime knows")
+        outputs = [each for each in tensors if each.requires_grad]
         if not outputs or not wanted:
             raise UnusableError("it has no gradient")
         gradients = [
             dataclasses.replace(Blank.of(each), needs_gradient=False).filled(device, -index)
             for index, each in enumerate(outputs, 1)
         ]
-        self._run = lambda: torch.autograd.grad(
-            outputs, wanted, gradients, retain_graph=True, allow_unused=True
-        )
+
+        def step_backward() -> list[Any]:
+            torch.autograd.backward(outputs, gradients, retain_graph=True)
+            found = [each.grad for each in wanted]
+            for each in wanted:
+                each.grad = None
+            return found
+
+        # As in a training step; reentrant checkpoints in a model also require it.
+        self._run = step_backward
+        if layer.name != STEP:
+            self._run = lambda: torch.autograd.grad(
+                outputs, wanted, gradients, retain_graph=True, allow_unused=True
+            )
 
     def __call__(self) -> Any:
         return self._run()
@@ -360,6 +436,7 @@ class Probe:
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
         self.layers: dict[str, Layer] = {}
+        self._scripted: list[str] = []
         self._ready: tuple[tuple[str, str], Call] | None = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -401,30 +478,44 @@ class Probe:
     def _load_model(self, model: str, shape: list[int]) -> dict[str, Any]:
         torch.manual_seed(0)
         module = _made(model).to(self.device).train()
-        fill_parameters(module)
+
+        def call(given: torch.Tensor) -> None:
+            try:
+                module(given)
+                self._synchronize()
+            except Exception as error:
+                raise UnusableError(
+                    f"the model of {model}, called on shape {tuple(shape)}, raised {_said(error)}"
+                ) from error
+
         floating = (each.dtype for each in module.parameters() if each.is_floating_point())
         dtype = next(floating, torch.get_default_dtype())
         example = Blank(str(dtype).partition(".")[2], tuple(shape), (), False)
         strides = torch.empty(shape, device="meta").stride()
         example = dataclasses.replace(example, strides=tuple(strides))
+        if any(map(torch.nn.parameter.is_lazy, module.parameters())):
+            with torch.no_grad():
+                call(example.filled(self.device, 1))  # which initializes them
+        fill_parameters(module)
         arguments: Any = ((example,), {})
         recorder = _Recorder(self._synchronize)
+        parts = {
+            name: part for name, part in module.named_modules() if name and not [*part.children()]
+        }
+        self._scripted = [
+            name for name, part in parts.items() if isinstance(part, torch.jit.ScriptModule)
+        ]
         hooks = [
             hook
-            for name, part in module.named_modules()
-            if name and not [*part.children()]
+            for name, part in parts.items()
+            if name not in self._scripted  # hooks cannot be added to them
             for hook in recorder.hooks(name, part)
         ]
         given = example.filled(self.device, 1)
         self._synchronize()
         start = time.perf_counter()
         try:
-            module(given)
-            self._synchronize()
-        except Exception as error:
-            raise UnusableError(
-                f"the model of {model}, called on shape {tuple(shape)}, raised {_said(error)}"
-            ) from error
+            call(given)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -455,6 +546,7 @@ class Probe:
         return {
             "layers": [layer.described() for layer in self.layers.values()],
             "no_clock": self._clock()[1],
+            "scripted": self._scripted,
             **settings(),
         }
 
@@ -523,13 +615,13 @@ class Probe:
         results = Call(layer, which, self.device).results()
         torch.manual_seed(0)
         try:
-            exact = Call(layer, which, self.device, torch.float64).results()
+            exact = Call(layer, which, self.device, exact=True).results()
         except Exception:  # a module of the user can refuse float64 in any way
             return None
         errors = [
-            float((given.double() - right).abs().max() / right.abs().max().clamp_min(1e-300))
+            float((_exact(given) - right).abs().max() / right.abs().max())
             for given, right in zip(results, exact)  # noqa: B905  # strict= needs Python 3.10
-            if right.is_floating_point() and right.numel() and right.layout == torch.strided
+            if _has_values(right) and right.any()  # an error has no share of zero
         ]
         known = [each for each in errors if math.isfinite(each)]
         return max(known) if known else None
@@ -617,6 +709,14 @@ class Probe:
         except Exception as error:  # of NVML, whose errors torch passes on
             return None, _said(error)
 
+    def is_broken(self) -> bool:
+        """Whether the GPU refuses all further work of this process, as after a failed assertion."""
+        try:
+            self._synchronize()
+        except RuntimeError:
+            return True
+        return False
+
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -645,14 +745,25 @@ def _another_thread_runs() -> bool:
 
 
 def fill_parameters(module: torch.nn.Module) -> None:
-    """Give weights and biases values that every torch computes alike, of their usual size."""
+    """Give weights and biases values that every torch computes alike, of their usual size.
+
+    They depend on the name only, so that another parameter more does not change them.
+    """
     with torch.no_grad():
-        for index, (name, each) in enumerate(module.named_parameters()):
-            if not each.is_floating_point() or (each.dim() < 2 and not name.endswith("bias")):
+        for name, each in module.named_parameters():
+            is_number = each.is_floating_point() or each.is_complex()
+            if not is_number or (each.dim() < 2 and _is_scale(name, each)):
                 continue
             fan_in = math.prod(each.shape[1:]) if each.dim() > 1 else 100
-            values = numbers(each.numel(), 1000 + index, each.device).view(each.shape)
+            seed = zlib.crc32(name.encode()) >> 1
+            values = _values(tuple(each.shape), seed, each.device, is_complex=each.is_complex())
             each.copy_(values / math.sqrt(max(fan_in, 1)))
+
+
+def _is_scale(name: str, vector: torch.Tensor) -> bool:
+    """Whether it is constant and no bias, such as the weight of a normalization."""
+    is_bias = "bias" in name.rpartition(".")[2]
+    return not is_bias and bool((vector == vector.reshape(-1)[:1]).all())
 
 
 def settings() -> dict[str, Any]:
@@ -742,7 +853,11 @@ class _Recorder:
             earlier = sum(each.module is module for each in self.found)
             called = f"{name} (call {earlier + 1})" if earlier else name
             blanks = _mapped((args, kwargs), torch.Tensor, _blank)
-            self.found.append(Layer(called, module, blanks, modes=Modes.now()))
+            modes = Modes.now()
+            if not modes.gradient and _is_checkpointed():  # the backward pass calls it once more
+                modes = dataclasses.replace(modes, gradient=True)
+                blanks = _mapped(blanks, Blank, Blank.with_gradient)
+            self.found.append(Layer(called, module, blanks, modes=modes))
             self._synchronize()
             self._start = time.perf_counter()
 
@@ -751,9 +866,21 @@ class _Recorder:
             self.found[-1].first_forward_seconds = time.perf_counter() - self._start
 
         return [
-            module.register_forward_pre_hook(before, with_kwargs=True),
+            # Before the user's hooks, which are part of each call and may replace its input.
+            module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
             module.register_forward_hook(after),
         ]
+
+
+def _is_checkpointed() -> bool:
+    """Whether the caller runs in a reentrant checkpoint of torch's, which turns gradients off."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        where = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if where == ("torch.utils.checkpoint", "forward"):
+            return True
+    return False
 
 
 def _dotted(cudnn: int) -> str:
@@ -767,7 +894,11 @@ def _made(spec: str) -> torch.nn.Module:
     module_name, _, attribute = spec.partition(":")
     try:
         factory = operator.attrgetter(attribute)(importlib.import_module(module_name))
+        if isinstance(factory, torch.nn.Module):
+            raise UnusableError(f"{spec} is a model, but must be a function that returns one")
         module = factory()
+    except UnusableError:
+        raise
     except (Exception, SystemExit) as error:
         raise UnusableError(f"{spec}() raised {_said(error)}") from error
     if not isinstance(module, torch.nn.Module):
@@ -782,13 +913,23 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+def own_streams() -> tuple[IO[str], IO[str]]:
+    """Return the streams of questions and answers.
+
+    Other code of this process may read from standard input, which is then empty, and print to
+    standard output, which is then standard error.
+    """
+    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    return questions, answers
+
+
 def main(device: str) -> None:
     """Answer until standard input closes."""
-    # Libraries may print to standard output, which must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    questions, answers = own_streams()
     probe = Probe(device)
-    for line in sys.stdin:
+    for line in questions:
         print(ANSWER + json.dumps(_answer(probe, json.loads(line))), file=answers, flush=True)
 
 
@@ -799,7 +940,7 @@ def _answer(probe: Probe, question: dict[str, Any]) -> dict[str, Any]:
     except UnusableError as error:
         return {"unusable": str(error)}
     except Exception as error:  # of the user's model
-        return {"unusable": _said(error)}
+        return {"unusable": _said(error), "broken": probe.is_broken()}
 
 
 if __name__ == "__main__":

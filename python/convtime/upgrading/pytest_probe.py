@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import runpy
 import sys
 import tempfile
@@ -74,13 +73,9 @@ class Turns:
 
 def main() -> int:
     """Answer until standard input closes; return pytest's exit code."""
-    # Pytest and the tests print to standard output, and pytest replaces standard input.
-    questions = os.fdopen(os.dup(0))
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
     # By its path, because this interpreter's convtime may be another one.
     probe = runpy.run_path(str(Path(__file__).with_name("probe.py")))
+    questions, answers = probe["own_streams"]()
 
     def answer(found: dict[str, Any]) -> None:
         print(probe["ANSWER"] + json.dumps(found), file=answers, flush=True)

@@ -97,7 +97,8 @@ class Upgrade(codec.Stored, Shown, show=show):
     @property
     def step_ratio(self) -> Ratio | None:
         """Ratio of the forward pass of the whole step; None without a model."""
-        return self.step[0].change.ratio if self.step else None
+        forward = (each.change.ratio for each in self.step if each.which == "forward")
+        return next(forward, None)
 
     def to_markdown(self, fail_on: str | Collection[str] = ()) -> str:
         """Return :meth:`details` in Markdown for a pull request, with everything escaped.

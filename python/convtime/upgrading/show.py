@@ -107,7 +107,7 @@ def _remarks(each: LayerChange) -> Iterator[str]:
     memory = _memory(each.before, each.after)
     if memory:
         yield memory
-    if change.verdict in ("slower", "missing", "new"):
+    if change.verdict in ("slower", "missing", "new") and change.reproducer:
         yield f"again: {change.reproducer}"
 
 

@@ -400,6 +400,10 @@ def by_cost(changes: Iterable[LayerChange]) -> tuple[LayerChange, ...]:
 
 
 def _missing(sides: tuple[Side, Side], *, on_gpu: bool) -> Iterator[str]:
+    scripted = dict.fromkeys(name for side in sides for name in side.loaded["scripted"])
+    if scripted:
+        first = next(iter(scripted))
+        yield f"the times of scripted modules, which have no hooks ({len(scripted)}, e.g. {first})"
     if not on_gpu:
         yield "clocks, memory and cuDNN's plans: they are known on a GPU only"
         return

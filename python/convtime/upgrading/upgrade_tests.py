@@ -18,6 +18,7 @@ from convtime.upgrading.upgrade import MARGIN, PAIRS, Tell, by_cost
 from convtime.upgrading.workers import FailedError, Side
 
 _MISSING = "sizes, layouts, backends, memory and bits of results: tests do not record them"
+_ABSENT = "it does not have this test"
 _CHANGED: tuple[ChangeVerdict, ...] = ("slower", "faster")
 
 
@@ -73,6 +74,8 @@ def upgrade_tests(
         settings = (sides[0].settings(), sides[1].settings())
         on_gpu = sides[0].environment["gpu_uuid"] is not None
         every = dict.fromkeys(test for side in sides for test in side.loaded["tests"])
+        if not every:
+            raise InputError(f"{' '.join(interpreters.load['paths'])} contains no tests")
         old, new = _recorded(sides, [*every], "times", tell)
     tests = {**new.tests, **old.tests}
 
@@ -134,7 +137,7 @@ def _recorded(
 def _record(side: Side, test: str, later: Sequence[str], recorded: _Recorded) -> None:
     has = side.loaded["tests"]
     if test not in has:
-        recorded.failures[test] = "it does not have this test"
+        recorded.failures[test] = _ABSENT
         return
     # Pytest keeps the fixtures that the next test shares.
     following = next((each for each in later if each in has), None)
@@ -170,7 +173,8 @@ def _change(
     if change is None:
         verdict: ChangeVerdict = "missing" if after is None else "new"
         change = Change(name, verdict, sentence=_failure(test, name, old, new))
-    change = dataclasses.replace(change, reproducer=f"{command} {shlex.quote(test)}")
+    if _ABSENT not in (old.failures.get(test), new.failures.get(test)):  # pytest rejects it there
+        change = dataclasses.replace(change, reproducer=f"{command} {shlex.quote(test)}")
     found = LayerChange((name,), "", change, None, before, after)
     if before is None or after is None:
         return found

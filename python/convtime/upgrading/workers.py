@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -24,8 +25,14 @@ _ANSWER_SECONDS = 300.0  # a layer's first call may compile
 # The C library keeps freed memory for later calls. Otherwise a process may return it after each
 # call and map its pages again in the next one, which depends on what else it has allocated.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-# With -c, the working directory is on the import path, which the model may need.
-_BOOT = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+# With -c, the working directory is on the import path, which the model may need. The first line
+# shows that the program is a Python interpreter.
+_BOOT = (
+    f"import runpy, sys; print({ANSWER + 'null'!r}, flush=True); "
+    "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+)
+# Lines of the profiler's log, and the end of what Python writes about a crash.
+_NO_REASON = re.compile(r"(USDT|INFO|WARNING|ERROR):\d{4}-|Extension modules:")
 
 
 class FailedError(Exception):
@@ -64,6 +71,8 @@ class Side:
         self._logs = logs
         self._process: subprocess.Popen[str] | None = None
         self._has_started = False
+        self._runs_python = False
+        self._told_bytes = 0  # of standard error, before the last answer
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder = tempfile.TemporaryDirectory(prefix="convtime-upgrade-")
 
@@ -114,6 +123,7 @@ class Side:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
+                    errors="replace",  # a script can print in any encoding
                     env=variables,
                     start_new_session=True,  # a script can start the interpreter as its child
                 )
@@ -122,9 +132,10 @@ class Side:
                     f"--{self.which}: {self._command[0]} cannot be run ({error.strerror})"
                 ) from error
         self._lines = queue.Queue()
-        self._has_started = False
+        self._has_started = self._runs_python = False
+        self._told_bytes = 0
         threading.Thread(
-            target=_read_lines, args=(self._process.stdout, self._lines), daemon=True
+            target=self._read_lines, args=(self._process.stdout, self._lines), daemon=True
         ).start()
         self._send({"do": "environment"})
 
@@ -155,7 +166,11 @@ class Side:
         self.await_start()
         with self._named_errors():
             self._send(self._load)
-            self.loaded = self._receive(_ANSWER_SECONDS)
+            try:
+                self.loaded = self._receive(_ANSWER_SECONDS)
+            except FailedError:
+                self.end()  # the next question needs a process that has loaded them
+                raise
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -197,9 +212,13 @@ class Side:
             status = self._process.wait()
             how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
             self.end()
-            raise FailedError(f"it ended {how}{self._last_error()}")
+            no_python = "" if self._runs_python else "; it is perhaps not a Python interpreter"
+            raise FailedError(f"it ended {how}{self._last_error()}{no_python}")
+        self._told_bytes = self._errors().stat().st_size
         answer: dict[str, Any] = json.loads(line)
         if "unusable" in answer:
+            if answer.get("broken"):
+                self.end()
             raise FailedError(answer["unusable"])
         return answer
 
@@ -207,11 +226,17 @@ class Side:
         return Path(self._folder.name, "errors.txt")
 
     def _last_error(self) -> str:
-        lines = self._errors().read_text(errors="replace").strip().splitlines()
-        # Python ends with one line about the error, pytest with several after this word.
-        errors = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
-        told = " ".join(" ".join(lines[errors[-1] if errors else -1 :]).split())
-        return f" ({told})" if told else ""
+        written = self._errors().read_bytes()[self._told_bytes :].decode(errors="replace")
+        lines = [line for line in written.splitlines() if line and not _NO_REASON.match(line)]
+        # Python ends with one line about an error, but begins with one about a signal.
+        told = lines[-1:]
+        for number, line in enumerate(lines):
+            if line.startswith("Fatal Python error"):
+                told = [line]
+            elif line.startswith("ERROR: ") and self._load.get("do") == "load_tests":
+                told = lines[number:]  # pytest ends with several lines about an error
+        sentence = " ".join(" ".join(told).split())
+        return f" ({sentence})" if sentence else ""
 
     def end(self) -> None:
         """End the process, if there is one."""
@@ -224,6 +249,19 @@ class Side:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
+
+    def _read_lines(self, stream: IO[str] | None, lines: queue.Queue[str | None]) -> None:
+        assert stream is not None
+        try:
+            with stream:
+                for line in stream:
+                    _, marker, answer = line.partition(ANSWER)
+                    if answer.strip() == "null":
+                        self._runs_python = True
+                    elif marker:
+                        lines.put(answer)
+        finally:
+            lines.put(None)
 
 
 def executable(which: str, python: str) -> str:
@@ -247,13 +285,3 @@ def _changed(side: Side, environment: Mapping[str, Any]) -> str:
         for what, value in environment.items()
         if value != side.environment.get(what)
     )
-
-
-def _read_lines(stream: IO[str] | None, lines: queue.Queue[str | None]) -> None:
-    assert stream is not None
-    with stream:
-        for line in stream:
-            _, marker, answer = line.partition(ANSWER)
-            if marker:
-                lines.put(answer)
-    lines.put(None)
