@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from pathlib import Path
@@ -106,13 +107,21 @@ def sizes_in(file: Path) -> list[int]:
     return [visit["values"]["size"] for visit in visits_in(file)]
 
 
+def running(pool: LocalPool, count: int) -> list[int]:
+    """The processes of a pool, once there are so many: others are being started."""
+    end = time.monotonic() + 60
+    while len(pids := pool.pids) < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return pids
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[LocalPool]:
     cpus = sorted(os.sched_getaffinity(0))
     with LocalPool([Place(frozenset({each}), gpu="7") for each in (cpus[0], cpus[-1])]) as opened:
         yield opened
-        pids = opened.pids
-    assert len(pids) == 2
+        pids = running(opened, 2)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
@@ -144,6 +153,13 @@ def test_a_process_sees_its_gpu_and_runs_on_its_cpus(pool: LocalPool) -> None:
         pool.submit(divmod, 1, 0).result()
 
 
+def test_any_exception_of_a_call_is_its_error_and_ends_no_process(pool: LocalPool) -> None:
+    before = running(pool, 2)
+    with pytest.raises(RuntimeError, match="^SystemExit: 7$"):
+        pool.submit(sys.exit, 7).result()
+    assert pool.pids == before
+
+
 def test_an_error_that_cannot_be_sent_is_told_in_one_line(pool: LocalPool) -> None:
     with pytest.raises(RuntimeError, match="^UnsendableError: it failed$"):
         pool.submit(swept.raise_unsendable).result()
@@ -166,7 +182,7 @@ def test_points_of_killed_processes_go_to_others(pool: LocalPool, tmp_path: Path
 
     def kill() -> None:
         time.sleep(chance.uniform(0, 0.1))
-        os.kill(chance.choice(pool.pids), 9)
+        os.kill(chance.choice(running(pool, 1)), 9)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -193,9 +209,11 @@ def test_a_broken_pool_of_processes_keeps_its_points(tmp_path: Path) -> None:
 
 def test_dask_measures_points(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    dask = pytest.importorskip("dask")
     file = tmp_path / "a.jsonl"
     over: dict[str, Any] = {"size": [1, 2, 4, 8]}
     with (
+        dask.config.set({"distributed.comm.timeouts.connect": "120 s"}),
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0
         ) as cluster,
@@ -484,24 +502,41 @@ def test_calls_that_no_worker_began_end_where_an_executor_breaks(
 
 
 class Slow(Pickling):
-    """Answers after half a second."""
+    """Answers after it was warned that no worker does."""
+
+    def __init__(self, warned: threading.Event) -> None:
+        super().__init__()
+        self._warned = warned
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         made = super().submit(fn, *args, **kwargs)
         late: Future[Any] = Future()
-        threading.Timer(0.5, lambda: late.set_result(made.result())).start()
+
+        def answer() -> None:
+            self._warned.wait(30)
+            late.set_result(made.result())
+
+        threading.Thread(target=answer, daemon=True).start()
         return late
 
 
 def test_that_no_worker_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned, warn = threading.Event(), warnings.warn
+
+    def warn_and_tell(*args: Any, **kwargs: Any) -> None:
+        warn(*args, **kwargs)
+        warned.set()
+
+    monkeypatch.setattr(warnings, "warn", warn_and_tell)
     monkeypatch.setattr(executing, "_FIRST_ANSWER_SECONDS", 0.1)
     with pytest.warns(UserWarning, match=r"no worker has answered for 0\.1 s") as told:
-        made = [*executing.call_in_workers(Slow(), None, math.sqrt, [4.0])]
+        made = [*executing.call_in_workers(Slow(warned), None, math.sqrt, [4.0])]
     assert [future.result() for _place, future in made] == [2.0]
     assert len(told) == 1
+    warned.clear()
     monkeypatch.setattr(visiting, "ANSWER_SECONDS", 0.1)
     with pytest.warns(UserWarning, match="no worker has answered"):
-        swept_late = convtime.sweep(swept.relu, {"size": [64]}, executor=Slow(), **QUICK)
+        swept_late = convtime.sweep(swept.relu, {"size": [64]}, executor=Slow(warned), **QUICK)
     assert all(point.measurement is not None for point in swept_late.points)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +26,7 @@ from convtime.core.load import _C
 from convtime.distributed.calls import Calls
 from convtime.distributed.checks import refuse_timeout
 from convtime.distributed.clocks import CommonClock, Offset, bounded
+from convtime.distributed.collectives import _nbytes
 from convtime.distributed.failure import Failure, is_of_communication
 from convtime.distributed.marks import EventMarks
 from convtime.distributed.meeting import Meeting, _own_store, behind, groups_here, limited
@@ -35,17 +38,18 @@ from convtime.distributed.results import (
     _slower,
 )
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.ranks import Collective, RankTimes
+from convtime.timing.ranks import Collective, RankTimes, rank_name
 from tests.helpers.measurements import make
 
 CASES = Path(__file__).parent / "helpers" / "rank_cases.py"
-PATIENCE = 240
+PATIENCE = 600
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch has no Gloo"
 )
 
 GLOO_SECONDS = 30
+NAMES = ["rank 0", "rank 1 of the group (global rank 2)"]
 
 Found = dict[str, list[dict[str, Any]]]
 
@@ -91,6 +95,11 @@ def alone() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
+def assert_near(found: list[float], expected: float, allowed: float) -> None:
+    """Require a tenth of the times to be as expected: others may delay the rest."""
+    assert np.quantile(np.abs(np.array(found) - expected), 0.1) < allowed
+
+
 def begin_alone(store: Any) -> None:
     patience = timedelta(seconds=GLOO_SECONDS)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=patience)
@@ -105,7 +114,7 @@ def test_ranks_make_the_same_calls_and_have_the_same_samples(both) -> None:
         own = [each["seconds"] for each in first["ranks"]]
         assert np.max(own, axis=0).tolist() == both[0][name]["seconds"]
     assert both[0]["compared"] == both[1]["compared"]
-    assert both[0]["compared"]["ratio"] > 1.2
+    assert both[0]["compared"]["operations"] == [1, 2]
     assert "agreed" in both[0]["compared"]["same_result"]
     assert "agreed" in both[0]["compared"]["interference"]
 
@@ -113,14 +122,14 @@ def test_ranks_make_the_same_calls_and_have_the_same_samples(both) -> None:
 def test_a_late_rank_is_seen_and_named(both) -> None:
     late = both[0]["late"]["ranks"]
     # Other processes delay ranks, too; benchmarks/ranks.py measures how exact it is.
-    assert 400e-6 < np.median(late["skew_seconds"]) < 5e-3
+    assert_near(late["skew_seconds"], 500e-6, 100e-6)
     assert np.median(late["ranks"][0]["waiting_seconds"]) > np.median(
         late["ranks"][1]["waiting_seconds"]
     )
     slow = both[0]["slow"]["ranks"]
-    (sentence,) = slow["slower"]
-    assert sentence.startswith("rank 1")
-    assert "slower" in both[0]["slow"]["printed"]
+    usual, slower = (np.median(each["computing_seconds"]) for each in slow["ranks"])
+    assert slower - usual > 4e-3
+    assert bool(slow["slower"]) == ("slower" in both[0]["slow"]["printed"])
     # The last arrival and not the first begins the transfer.
     whole = np.array(both[0]["slow"]["seconds"])
     assert np.median(whole - slow["transfer_seconds"]) > 4e-3
@@ -165,12 +174,19 @@ def test_calls_without_communication_are_of_one_rank(both) -> None:
 
 def test_bad_input_is_one_sentence_on_every_rank(both, found: Found) -> None:
     first, second = (each["refused"] for each in both)
-    for name in ("quick", "warmup", "regime", "verdict", "over", "options", "names", "timeout"):
+    for name in ("quick", "warmup", "regime", "verdict", "over", "options", "names", "samples"):
         assert first[name] == second[name]
         assert first[name][0] in ("InputError", "ValueError")
+    assert first["timeout"] == second["timeout"]
+    assert first["timeout"][0] == "InputError"
+    assert first["samples"][1].endswith("max_samples must be at least min_samples (10), got 5")
+    for name, said in (("pin", "pin must be"), ("metric", "metric 'span' needs")):
+        assert first[name] == second[name]
+        assert first[name][0] == "InputError"
+        assert said in first[name][1]
     assert "CollectiveRefused" in first["race"][1]
     assert "budget, got '1' on rank 0 and '2' on rank 1" in first["options"][1]
-    for name in ("unfinished", "unfinished in a list"):
+    for name in ("unfinished", "unfinished in a dict", "unfinished tensor"):
         assert first[name] == second[name]
         assert first[name][0] == "InputError"
         assert "must wait for its communication" in first[name][1]
@@ -189,6 +205,7 @@ def test_the_group_is_that_of_the_call(found: Found) -> None:
     first, _, last = (each["value"] for each in found["subgroup"])
     assert first["seconds"] == last["seconds"]
     assert [each["global_rank"] for each in first["ranks"]["ranks"]] == [0, 2]
+    assert "global rank 2" in first["details"]
 
 
 def test_clocks_of_machines_are_compared_through_the_store(found: Found) -> None:
@@ -202,7 +219,7 @@ def test_clocks_of_machines_are_compared_through_the_store(found: Found) -> None
     assert 1e-7 < seen["clock_uncertainty"] < 0.01
     assert "exchanged" in seen["clock_reason"]
     allowed = 100e-6 + 2 * seen["clock_uncertainty"]
-    assert np.median(seen["skew_seconds"]) == pytest.approx(500e-6, abs=allowed)
+    assert_near(seen["skew_seconds"], 500e-6, allowed)
     assert first["seconds"] == second["seconds"]
 
 
@@ -225,7 +242,9 @@ def test_a_failure_ends_the_measurement_everywhere_and_names_the_rank(
     assert text.startswith("rank 1 ")
     assert reason in text
     assert "destroy_process_group" in text
-    assert float(seconds) < (2.5 if "hang" in case else 15)
+    assert float(seconds) < 15
+    if case == "hang at 20":
+        assert "slow in call 20, before an operation" in text
     assert usual == "0:00:30"  # Gloo's timeout is again as it was
     if case == "raise at 1":
         assert second["value"][:2] == ["ValueError", "planted"]
@@ -242,9 +261,10 @@ def test_each_rank_that_raises_keeps_its_exception(found: Found) -> None:
 
 def test_only_errors_of_communication_follow_from_another_ranks_failure(alone) -> None:
     meeting = Meeting(alone, 10)
+    meeting.names = NAMES
     failure = Failure("raised", 1, "was interrupted", True)
     assert meeting._is_consequence(RuntimeError("gloo: connection closed by peer"), failure)
-    for own in (KeyboardInterrupt(), SystemExit(1), ValueError("own"), failure.error("aborted")):
+    for own in (KeyboardInterrupt(), SystemExit(1), ValueError("own"), failure.error("", NAMES)):
         assert not meeting._is_consequence(own, failure)
     meeting._interrupted = True  # by this rank itself, to end a call
     assert meeting._is_consequence(KeyboardInterrupt(), failure)
@@ -254,7 +274,7 @@ def test_a_rank_that_does_not_take_part_is_named(found: Found) -> None:
     first, second = (each["value"] for each in found["absent"])
     kind, text, *later = first
     assert kind == "RankError"
-    assert "rank 1 did not take part within timeout=0.8 s" in text
+    assert "rank 1 did not take part within timeout=4 s" in text
     assert later == second[2:] == ["", ""]  # both take part in the same measurement again
 
 
@@ -274,6 +294,60 @@ def test_measurements_are_counted_by_store_and_without_those_that_a_rank_missed(
     assert_next(0)
     assert_next(1)
     assert_next(2, Failure("input", 1, "rank 1: an argument of every rank"))
+
+
+def test_a_measurement_leaves_neither_keys_nor_a_connection(alone) -> None:
+    store = dist.distributed_c10d._get_default_store()
+    keys = []
+    for _ in range(2):
+        with Meeting(alone, 10) as meeting:
+            meeting.gather("a step", None)
+        meeting._thread.join()
+        assert meeting._connected is None
+        keys.append(store.num_keys())
+    assert keys[0] == keys[1]
+
+
+def test_nobody_waits_for_a_rank_that_cannot_know_of_the_failure(
+    alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = Meeting(alone, 10)
+    meeting.size = 3
+    meeting._failure = Failure("absent", 1, "did not take part")
+    asked: list[int] = []
+
+    def is_done(rank: int) -> bool:
+        asked.append(rank)
+        return True
+
+    monkeypatch.setattr(meeting, "_is_done", is_done)
+    meeting._let_others_know()
+    assert asked == [2]
+    monkeypatch.undo()
+    stopped: Any = types.SimpleNamespace(state=lambda: "stopped")
+    meeting.processes = [stopped]
+    assert meeting._is_done(0)
+    meeting._began -= 20  # the time is up
+    meeting._connected = None  # and the store is not asked
+    meeting.processes = []
+    meeting._let_others_know()
+
+
+def test_the_end_of_the_time_waits_for_a_judgement_in_progress(alone) -> None:
+    meeting = Meeting(alone, 10)
+    meeting._judging = True
+    failure = Failure("late", 0, "hangs")
+    judge = threading.Timer(0.01, meeting._set, [failure])
+    judge.start()
+    meeting._measuring = False
+    meeting._period = 30
+    meeting._time_is_up()
+    assert meeting._failure == failure
+
+
+def test_ranks_are_named_as_in_the_group_and_in_logs() -> None:
+    assert [rank_name(0, 0), rank_name(1, 2)] == NAMES
+    assert str(Failure("raised", 1, "raised", False).error("", NAMES)).startswith(NAMES[1])
 
 
 def test_operations_of_every_group_are_limited_for_the_time_of_a_measurement(alone) -> None:
@@ -316,7 +390,7 @@ def test_errors_of_communication_may_be_of_another_rank() -> None:
     assert not is_of_communication(RuntimeError("shape mismatch"))
     failure = Failure("late", None, "did not answer", True)
     assert Failure.from_json(failure.to_json()) == failure
-    assert "could not be determined" in str(failure.error("aborted"))
+    assert "could not be determined" in str(failure.error("aborted", NAMES))
 
 
 def test_the_rank_that_is_behind_is_found_in_steps_calls_and_collectives() -> None:
@@ -357,18 +431,45 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert "at least 6" in reason
 
 
-def test_a_call_with_several_operations_has_no_arrivals() -> None:
-    def rank(operations: int) -> dict[str, Any]:
-        return {"collectives": [{}] * operations}
+def test_a_sparse_tensor_has_the_bytes_of_its_parts() -> None:
+    identity = torch.eye(16)
+    twice = torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (16,))  # type: ignore[arg-type]
+    assert _nbytes(twice) == 2 * (8 + 4)
+    for compressed in (
+        identity.to_sparse_csr(),
+        identity.to_sparse_csc(),
+        identity.to_sparse_bsr((1, 1)),
+        identity.to_sparse_bsc((1, 1)),
+    ):
+        assert _nbytes([compressed, identity]) == 8 * (17 + 16) + 4 * 16 + 4 * 256
 
-    assert _arrivals_reason(True, [rank(1), rank(1)]) == ""
-    assert "do not communicate on every rank" in _arrivals_reason(False, [rank(1), rank(0)])
-    for known in (False, True):
-        assert "has 1 or 2 operations" in _arrivals_reason(known, [rank(2), rank(1)])
+
+def test_a_call_with_several_operations_has_no_arrivals() -> None:
     reduced, recorded = Collective("all_reduce", 1_000_000, 2), {"communicating": [1e-3] * 10}
+
+    def rank(operations: int) -> dict[str, Any]:
+        return {"collectives": [dataclasses.asdict(reduced)] * operations}
+
+    assert _arrivals_reason(True, [rank(1), rank(1)], 2) == ""
+    assert "do not communicate on every rank" in _arrivals_reason(False, [rank(1), rank(0)], 2)
+    for known in (False, True):
+        assert "has 1 or 2 operations" in _arrivals_reason(known, [rank(2), rank(1)], 2)
     assert _all_wait([recorded, recorded], [reduced])
     # On a GPU, too: the sum of the kernels' times can be the same on ranks that wait in turn.
     assert not _all_wait([recorded, recorded], [reduced, reduced])
+
+
+def test_an_operation_of_some_ranks_has_no_arrivals() -> None:
+    def reason(kind: str, ranks: int, size: int, known: bool = True) -> str:
+        operation = dataclasses.asdict(Collective(kind, 1_000_000, ranks))
+        return _arrivals_reason(known, [{"collectives": [operation]}] * size, size)
+
+    for known in (False, True):
+        assert "joins 2 of the 4 ranks" in reason("all_reduce", 2, 4, known)
+        assert "joins 2 of the 4 ranks" in reason("send", 4, 4, known)
+    assert not reason("all_reduce", 4, 4)
+    assert not reason("all_reduce", 0, 4)  # unknown
+    assert not reason("send", 2, 2)
 
 
 def activity(name: str, seconds: float, stream: int) -> DeviceActivity:
@@ -413,7 +514,7 @@ def test_a_slower_gpu_is_named_with_what_differs() -> None:
         random = np.random.default_rng(number)
         return RankTimes(
             rank=number,
-            global_rank=number,
+            global_rank=2 * number,
             process="process 1 on a",
             device=f"cuda:{number}",
             device_name="H200",
@@ -427,7 +528,7 @@ def test_a_slower_gpu_is_named_with_what_differs() -> None:
     same = [rank(0, 5e-4, 1.98e9), rank(1, 5e-4, 1.98e9)]
     assert not _slower(same, measured)
     (sentence,) = _slower([*same, rank(2, 6e-4, 1.5e9)], measured)
-    assert sentence.startswith("rank 2 (cuda:2")
+    assert sentence.startswith("rank 2 of the group (global rank 4) (cuda:2")
     assert "1500 MHz" in sentence
     assert "sw_power_cap" in sentence
 
@@ -472,6 +573,7 @@ def test_gaps_around_the_work_between_two_events_are_not_part_of_it() -> None:
     assert marks.excess == pytest.approx(4_000)
     for candidate in calls.candidates:
         candidate.fn(*candidate.args)
+    assert calls.progress()[0] == 4  # with the first call of each, which was only watched
     (spin,), (nothing,) = (
         [end - begin for begin, end in zip(each.begin, each.end, strict=True)]
         for each in calls.take()

@@ -55,7 +55,13 @@ class Appointments:
     """Instants that two ranks meet at, in memory that processes share which are forked later."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 16)
+        self._memory = mmap.mmap(-1, 18)
+
+    def meet(self, rank: int) -> None:
+        """Return when both ranks are here; once only."""
+        self._memory[16 + rank] = 1
+        while not all(self._memory[16:]):
+            time.sleep(1e-4)
 
     def late(self, rank: int, nanoseconds: int, ahead: int = 0) -> Callable[[Any], None]:
         """An all-reduce at which rank 1 arrives later than rank 0 by so much.
@@ -77,11 +83,11 @@ class Appointments:
             calls[0] += 1
             if rank == 0:
                 appointment = time.monotonic_ns() + NOTICE_NS
-                self._memory[8:] = appointment.to_bytes(8, "little")
+                self._memory[8:16] = appointment.to_bytes(8, "little")
                 self._memory[:8] = calls[0].to_bytes(8, "little")
             while int.from_bytes(self._memory[:8], "little") < calls[0]:
                 pass
-            end = int.from_bytes(self._memory[8:], "little") + rank * nanoseconds
+            end = int.from_bytes(self._memory[8:16], "little") + rank * nanoseconds
             while time.monotonic_ns() - ahead < end:
                 pass
             group.allreduce([x]).wait()

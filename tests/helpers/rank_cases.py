@@ -31,6 +31,7 @@ from convtime import compare, time_op
 FEW: dict[str, Any] = {"stop": "count", "max_samples": 40, "warmup": 2, "timeout": 20}
 LATE_NS = 500_000
 SLOW_SECONDS = 5e-3
+HANG_TIMEOUT = 5
 OTHER_CLOCK_SECONDS = 1000
 APPOINTMENTS = Appointments()  # in memory that forked processes share
 
@@ -109,7 +110,9 @@ def measures(rank: int) -> dict[str, Any]:
         {"once": lambda: dist.all_reduce(x), "twice": operations["twice"]}, budget=0.4, timeout=20
     )
     found["compared"] = {
-        "ratio": compared.ratio("twice").value,
+        "operations": [
+            len(each.ranks.collectives) for each in compared.measurements.values() if each.ranks
+        ],
         "seconds": [each.seconds for each in compared.measurements.values()],
         "same_result": str(compared.same_results["twice"]),
         "interference": compared.interference_reason,
@@ -122,6 +125,10 @@ def measures(rank: int) -> dict[str, Any]:
     def refused(**options: Any) -> list[str]:
         return said_by(lambda: time_op(counted, **{"group": dist.group.WORLD, **options}))
 
+    def unfinished(**options: Any) -> Any:
+        time.sleep(0.05 * rank)  # so that rank 0's operation cannot end before it is looked at
+        return dist.all_reduce(large, async_op=True, **options)
+
     found["refused"] = {
         "race": said_by(lambda: convtime.race([counted, operations["twice"]])),
         "quick": refused(quick=True),
@@ -132,12 +139,24 @@ def measures(rank: int) -> dict[str, Any]:
         "options": refused(budget=1 + rank, timeout=20),
         "names": refused(name=f"of {rank}", timeout=20),
         "timeout": refused(timeout=1e10),
+        "samples": refused(max_samples=5, timeout=20),
+        "pin": refused(pin=[None, 1 << 20][rank], timeout=20),
+        "metric": refused(metric="span", timeout=20),
         "unfinished": said_by(
-            lambda: time_op(dist.all_reduce, large, kwargs={"async_op": True}, **FEW)
+            lambda: time_op(unfinished, kwargs={"group": dist.group.WORLD}, **FEW)
         ),
-        "unfinished in a list": said_by(
+        "unfinished in a dict": said_by(
             lambda: time_op(
-                lambda: [dist.all_reduce(large, async_op=True)], group=dist.group.WORLD, **FEW
+                lambda: {"works": [unfinished()]},
+                group=dist.group.WORLD,
+                **FEW,
+            )
+        ),
+        "unfinished tensor": said_by(
+            lambda: time_op(
+                lambda: functional.all_reduce(large, "sum", dist.group.WORLD),
+                group=dist.group.WORLD,
+                **FEW,
             )
         ),
         "one rank": refused(budget=[1, "long"][rank], timeout=20),
@@ -175,6 +194,7 @@ def faulty(rank: int, *, kind: str, at: int) -> list[str]:
     def call() -> None:
         calls[0] += 1
         if kind == "raise both" and calls[0] == at:
+            APPOINTMENTS.meet(rank)  # or the first could end the other before it raises
             raise ValueError(f"planted {rank}")
         if rank == 1 and calls[0] == at:
             if kind == "raise":
@@ -187,11 +207,11 @@ def faulty(rank: int, *, kind: str, at: int) -> list[str]:
         dist.all_reduce(x, group=other)
 
     begin = time.monotonic()
-    timeout = 1.5 if "hang" in kind else 20
+    timeout = HANG_TIMEOUT if "hang" in kind else 20
     said = said_by(lambda: time_op(call, group=dist.group.WORLD, **FEW | {"timeout": timeout}))
     seconds = time.monotonic() - begin
     if kind == "hang elsewhere" and rank == 1:
-        time.sleep(1.5)  # its end would also end the other's operation
+        time.sleep(HANG_TIMEOUT)  # its end would also end the other's operation
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
     usual = str(backend.options._timeout)
     return [*said, str(seconds), usual]
@@ -201,7 +221,7 @@ def absent(rank: int) -> list[str]:
     """Rank 1 does not make the first call, but the second."""
     said = ["", ""]
     if rank == 0:
-        said = said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=0.8))
+        said = said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=4))
     dist.barrier()
     return [*said, *said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, **FEW))]
 
@@ -220,7 +240,7 @@ def without_store(rank: int) -> list[str]:
 
 
 CASES: dict[str, Callable[[], list[Any]]] = {
-    "measures": partial(launch, 2, measures),
+    "measures": partial(launch, 2, measures, seconds=150),
     "subgroup": partial(launch, 3, subgroup),
     "other clock": with_other_clock,
     "absent": partial(launch, 2, absent),

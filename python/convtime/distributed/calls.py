@@ -62,7 +62,7 @@ class Calls:
         self._on_gpu = on_gpu
         self._marked: list[list[tuple[Any, Any]]] = [[] for _ in candidates]
         self._costs: list[list[float]] = [[] for _ in candidates]
-        self._ended = 0
+        self._ended = len(candidates)  # each was called once already, to find its communication
         self._next: float | None = None  # by this process's clock
         self._pitches = [0.0] * len(candidates)
         self.candidates = [self._wrapped(*each) for each in enumerate(candidates)]

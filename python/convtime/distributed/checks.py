@@ -11,13 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, one_line
 from convtime.core.load import _build_info
 from convtime.core.provenance import gpu_uuid
 from convtime.distributed.collectives import Watched
 from convtime.distributed.meeting import Meeting
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
+from convtime.timing.sampling.measure import Place, check_arguments
 
 #: Options with which a rank would decide by itself how often it calls, or copy its tensors.
 _NOT_IN_A_GROUP: Mapping[str, tuple[object, ...]] = {
@@ -80,40 +81,40 @@ def refuse_unfinished(
             meeting.calling = False  # all ranks have issued the same: nothing has to be aborted
             meeting.refuse(
                 f"the timed function must wait for its communication, got {candidate.name!r}, "
-                "which returns a torch.distributed.Work that is not completed; call its wait(), or "
-                "leave out async_op"
+                "which returns a torch.distributed.Work or a functional collective's tensor that "
+                "is not completed; return what its wait() returns, or leave out async_op"
             )
 
 
 def check_ranks(
-    meeting: Meeting, candidates: Sequence[Candidate], options: Options, device: torch.device
+    meeting: Meeting, candidates: Sequence[Candidate], options: Options, place: Place
 ) -> list[dict[str, Any]]:
     """Check that all ranks time the same in a way that they can, and return facts of each.
 
     Raises:
         InputError: they do not; all ranks raise it with the same sentence.
     """
-    everyone = meeting.gather("the ranks are checked", _facts(meeting, candidates, options, device))
+    everyone = meeting.gather("the ranks are checked", _facts(meeting, candidates, options, place))
     for what in ("group", "torch", "convtime", "names", *_shared_options()):
         found = [each["compared"][what] for each in everyone]
         if odd := _differing(found):
             meeting.refuse(
-                f"all ranks must have the same {_words(what)}, got {found[0]!r} on rank 0 and "
-                f"{found[odd]!r} on rank {odd}"
+                f"all ranks must have the same {_words(what)}, got {found[0]!r} on "
+                f"{meeting.names[0]} and {found[odd]!r} on {meeting.names[odd]}"
             )
     if reason := refusal(options):
         meeting.refuse(reason)
     for rank, each in enumerate(everyone):
         if each["problem"]:
-            meeting.refuse(f"rank {rank}: {each['problem']}")
+            meeting.refuse(f"{meeting.names[rank]}: {each['problem']}")
     seen: dict[str, int] = {}
     for rank, each in enumerate(everyone):
         uuid = each["gpu_uuid"]
         if uuid is not None and uuid in seen:
             meeting.refuse(
-                f"each rank must have a GPU of its own, got ranks {seen[uuid]} and {rank} on "
-                f"{each['device']} ({uuid}); call torch.cuda.set_device(local_rank), with as many "
-                "ranks as GPUs"
+                f"each rank must have a GPU of its own, got {meeting.names[seen[uuid]]} and "
+                f"{meeting.names[rank]} on {each['device']} ({uuid}); call "
+                "torch.cuda.set_device(local_rank), with as many ranks as GPUs"
             )
         if uuid is not None:
             seen[uuid] = rank
@@ -121,10 +122,14 @@ def check_ranks(
 
 
 def _facts(
-    meeting: Meeting, candidates: Sequence[Candidate], options: Options, device: torch.device
+    meeting: Meeting, candidates: Sequence[Candidate], options: Options, place: Place
 ) -> dict[str, Any]:
-    group = meeting.group
+    group, device = meeting.group, place.device
     problem = ""
+    try:
+        check_arguments(candidates, options, place)
+    except ValueError as error:
+        problem = one_line(error)
     try:
         group._get_backend(device)
     except RuntimeError:

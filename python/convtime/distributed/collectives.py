@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,15 @@ _KINDS = {
     "recv": "recv",
     "barrier": "barrier",
 }
+_SPARSE_PARTS: Mapping[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),  # also if it is not coalesced
+    **dict.fromkeys(
+        (torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")
+    ),
+    **dict.fromkeys(
+        (torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")
+    ),
+}
 _NOT_COMMUNICATING = ("wait_tensor", "wrap_tensor")
 
 
@@ -43,7 +53,7 @@ class Watched:
     Attributes:
         collectives: the operations in order.
         groups: their process groups.
-        unfinished: whether the call returned an operation that had not ended.
+        unfinished: whether the call returned an operation, or one's tensor, that had not ended.
     """
 
     collectives: list[Collective] = dataclasses.field(default_factory=list)
@@ -88,19 +98,35 @@ def watch(candidate: Candidate) -> Watched:
     watching = _Watch()
     with watching:
         result = candidate.fn(*candidate.args, **candidate.kwargs)
-    returned = result if isinstance(result, tuple | list) else [result]
-    watching.seen.unfinished = any(
-        isinstance(each, dist.Work) and not each.is_completed() for each in returned
-    )
+    watching.seen.unfinished = any(map(_is_unfinished, pytree.tree_leaves(result)))
     return watching.seen
+
+
+def _is_unfinished(returned: object) -> bool:
+    if isinstance(returned, dist.Work):
+        return not returned.is_completed()
+    # Imported by those who use it only: it takes a quarter of a second.
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    return (
+        functional is not None
+        and isinstance(returned, functional.AsyncCollectiveTensor)
+        and not returned.completed
+    )
 
 
 def _nbytes(argument: object) -> int:
     """Bytes of tensors of an operation: the larger of input and output is nccl-tests' size."""
     if isinstance(argument, torch.Tensor | list | tuple):
         leaves = pytree.tree_leaves(argument)
-        return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
+        tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        return sum(part.nbytes for tensor in tensors for part in _parts(tensor))
     return 0
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that a sparse tensor consists of; another is a part of its own."""
+    names = _SPARSE_PARTS.get(tensor.layout, ())
+    return [getattr(tensor, name)() for name in names] or [tensor]
 
 
 def _group(argument: object) -> dist.ProcessGroup | None:

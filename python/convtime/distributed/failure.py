@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Literal
 
 from convtime.core.errors import InputError, first_line
@@ -43,15 +44,16 @@ class Failure:
         """Reverse :meth:`to_json`."""
         return cls(**json.loads(text))
 
-    def error(self, aborted: str) -> Exception:
+    def error(self, aborted: str, names: Sequence[str]) -> Exception:
         """Return the exception that each rank raises.
 
         Args:
             aborted: what happened to the group's communication, for a failure while calling.
+            names: names of the ranks in a sentence.
         """
         if self.kind == "input":
             return InputError(self.reason)
-        who = "a rank that could not be determined" if self.rank is None else f"rank {self.rank}"
+        who = "a rank that could not be determined" if self.rank is None else names[self.rank]
         after = ""
         if self.calling:
             after = (

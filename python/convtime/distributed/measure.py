@@ -62,7 +62,7 @@ def measure_in_group(
     group = group_of(group)
     everywhere = groups_here()  # a call that was not watched yet may use any group
     with Meeting(group, timeout) as meeting, limited(everywhere) as limit:
-        facts = check_ranks(meeting, candidates, options, place.device)
+        facts = check_ranks(meeting, candidates, options, place)
         first = offset_of(meeting)
         stamps = _C.CollectiveStamps()
         meeting.progress = lambda: (0, stamps.count())

@@ -29,6 +29,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from convtime.core.errors import InputError
 from convtime.distributed.failure import Failure, Kind, is_of_communication, of_exception
 from convtime.distributed.process import Process, this_process
+from convtime.timing.ranks import rank_name
 
 #: How far a rank has come: exchanges, calls that ended, collectives that began.
 Progress = tuple[int, int, int]
@@ -71,6 +72,7 @@ class Meeting:
         used: the groups whose communication a failure aborts.
         rank: rank of this process in the group.
         size: number of ranks.
+        names: names of the ranks in a sentence.
         processes: the ranks' processes, once known.
         progress: returns how far this rank's calls have come (ended calls, collectives).
         calling: whether calls of the measurement have begun.
@@ -85,6 +87,7 @@ class Meeting:
         self.used = [group]
         self.rank = group.rank()
         self.size = group.size()
+        self.names = [*itertools.starmap(rank_name, enumerate(dist.get_process_group_ranks(group)))]
         self.processes: list[Process] = []
         self.progress: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.calling = False
@@ -106,6 +109,7 @@ class Meeting:
         # Signals only reach Python's main thread.
         self._interruptible = threading.current_thread() is threading.main_thread()
         self._measuring = True
+        self._judging = False
         self._left = False
         self._interrupted = False
         self._thread = threading.Thread(target=self._serve, name="convtime ranks", daemon=True)
@@ -183,7 +187,7 @@ class Meeting:
         # A rank that fails directly after a step must not take its result from the others.
         if self._failure is not None and not job.has_result:
             self._abort_calls()
-            raise self._failure.error(self._fate())
+            raise self._error(self._failure)
         return job.result
 
     def fail(self, kind: Kind, rank: int | None, reason: str) -> None:
@@ -191,7 +195,7 @@ class Meeting:
         self._publish(Failure(kind, rank, reason, self.calling))
         assert self._failure is not None
         self._abort_calls()
-        raise self._failure.error(self._fate())
+        raise self._error(self._failure)
 
     def refuse(self, reason: str) -> None:
         """End the measurement on every rank, for a reason in the arguments that all ranks find."""
@@ -225,14 +229,14 @@ class Meeting:
         failure = self._failure
         if error is None or failure is None or not self._is_consequence(error, failure):
             return
-        raise failure.error(self._fate()) from error
+        raise self._error(failure) from error
 
     def _is_consequence(self, error: BaseException, failure: Failure) -> bool:
         """Whether an exception of this rank is because of the failure, and not its cause."""
         if isinstance(error, KeyboardInterrupt):
             return self._interrupted  # or it is the user's, whose terminal interrupts all ranks
         own = failure.kind == "raised" and failure.rank == self.rank
-        told = isinstance(error, type(failure.error("")))
+        told = isinstance(error, type(self._error(failure)))
         return not own and not told and is_of_communication(error)
 
     def _leave(self) -> None:
@@ -243,7 +247,12 @@ class Meeting:
             self._left = True  # the store may end from here on
             store.set(keys[self.rank], "")
             end = time.monotonic() + _LEAVE_SECONDS
-            while self.rank == 0 and time.monotonic() < end and not store.check(keys):
+            while self.rank == 0 and time.monotonic() < end:
+                if store.check(keys):  # nobody reads anything any more
+                    for rank in range(self.size):
+                        for key in (f"left/{rank}", f"beat/{rank}", f"{self._step - 1}/{rank}"):
+                            store.delete_key(key)
+                    return
                 time.sleep(_POLL_SECONDS)
 
         self.run(leave)
@@ -263,7 +272,7 @@ class Meeting:
         kind: Kind = "input" if isinstance(error, InputError) and not self.calling else "raised"
         reason = of_exception(error)
         if kind == "input":
-            reason = f"rank {self.rank}: {error}"
+            reason = f"{self.names[self.rank]}: {error}"
         self._publish(Failure(kind, self.rank, reason, self.calling))
 
     def _publish(self, failure: Failure) -> None:
@@ -283,16 +292,17 @@ class Meeting:
 
     def _let_others_know(self) -> None:
         """Wait until the others know of a failure: this process may hold the store, and may end."""
-        waiting = {rank for rank in range(self.size) if rank != self.rank}
-        end = time.monotonic() + 4 * self._period
+        absent = self._failure.rank if self._failure and self._failure.kind == "absent" else None
+        waiting = set(range(self.size)) - {self.rank, absent}
+        end = min(time.monotonic() + 4 * self._period, self._began + self._timeout)
         with contextlib.suppress(RuntimeError):
             while waiting and time.monotonic() < end:
                 waiting = {rank for rank in waiting if not self._is_done(rank)}
                 time.sleep(_POLL_SECONDS)
 
     def _is_done(self, rank: int) -> bool:
-        ended = bool(self.processes) and self.processes[rank].state() == "ended"
-        return ended or self._store.check([f"knows/{rank}"])
+        gone = bool(self.processes) and self.processes[rank].state() in ("ended", "stopped")
+        return gone or self._store.check([f"knows/{rank}"])
 
     def _set(self, failure: Failure) -> None:
         with self._lock:
@@ -309,8 +319,8 @@ class Meeting:
         if self._interrupted:
             time.sleep(0.01)
 
-    def _fate(self) -> str:
-        return self._aborted or _CUT_OFF
+    def _error(self, failure: Failure) -> Exception:
+        return failure.error(self._aborted or _CUT_OFF, self.names)
 
     # --- the thread of the store ---
 
@@ -325,6 +335,7 @@ class Meeting:
             with contextlib.suppress(queue.Empty):
                 self._job = self._jobs.get(timeout=self._period)
                 if self._job is None:
+                    self._connected = None  # or its socket would stay until garbage is collected
                     return
                 self._serve_job(self._job)
             self._look_if_due()
@@ -395,6 +406,7 @@ class Meeting:
 
     def _laggard(self) -> Failure:
         """Return the failure of the rank that has come least far."""
+        self._judging = True
         late = f"within timeout={self._timeout:g} s"
         found: dict[int, Progress] = {self.rank: self._progress()}
         for rank in range(self.size):
@@ -462,6 +474,9 @@ class Meeting:
 
     def _time_is_up(self) -> None:
         """End the measurement even if the store does not answer."""
+        end = time.monotonic() + self._period
+        while self._judging and self._failure is None and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)  # a judgement in progress names the rank that is behind
         if self._failure is None:
             reason = f"did not answer within timeout={self._timeout:g} s"
             stopped = (
@@ -562,7 +577,7 @@ def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
     with contextlib.suppress(Exception):  # the caller raises the error that counts
         group = group_of(group)
         rank, connect = group.rank(), _own_store(group)
-        failure = Failure("input", rank, f"rank {rank}: {error}")
+        failure = Failure("input", rank, f"{rank_name(rank, dist.get_rank())}: {error}")
 
         def tell() -> None:
             with contextlib.suppress(Exception):

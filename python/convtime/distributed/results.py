@@ -25,7 +25,7 @@ from convtime.distributed.collectives import Watched
 from convtime.distributed.marks import Marks
 from convtime.distributed.meeting import Meeting
 from convtime.timing.measurement import Measurement
-from convtime.timing.ranks import Collective, Communication, Ranks, RankTimes
+from convtime.timing.ranks import Collective, Communication, Ranks, RankTimes, rank_name
 
 #: Ranks that arrive further apart than this share of the transfer may transfer before the last
 #: arrival, and the transfer time would be too short for a bandwidth.
@@ -239,7 +239,7 @@ def _ranks(
         uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
     else:
         waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
-    reason = _arrivals_reason(bool(waiting.size), own)
+    reason = _arrivals_reason(bool(waiting.size), own, meeting.size)
     if reason:
         waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
     skew = waiting.max(axis=0) if waiting.size else np.empty(0)
@@ -275,10 +275,13 @@ def _agreed(by_rank: Sequence[Sequence[Collective]]) -> list[Collective]:
     ]
 
 
-def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]]) -> str:
+def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]], size: int) -> str:
     counts = sorted({len(each["collectives"]) for each in own})
-    if known and counts == [1]:
-        return ""
+    if counts == [1]:
+        if some := _some_of(own, size):
+            return f"the operation joins {some} of the {size} ranks, which wait for each other only"
+        if known:
+            return ""
     if not known and counts[-1] <= 1:
         return (
             "some calls do not communicate on every rank, or the begin of their communication on "
@@ -289,6 +292,13 @@ def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]]) -> str:
         f"a call has {' or '.join(map(str, counts))} operations of torch.distributed, and only one "
         "can be divided into waiting and transfer"
     )
+
+
+def _some_of(own: Sequence[dict[str, Any]], size: int) -> int:
+    """Return how many ranks an operation joins that leaves out others; 0 if it joins all."""
+    operations = [Collective(**one) for each in own for one in each["collectives"]]
+    joined = (2 if each.kind in ("send", "recv") else each.ranks for each in operations)
+    return next((ranks for ranks in joined if ranks not in (0, size)), 0)
 
 
 def _all_wait(own: Sequence[dict[str, Any]], collectives: Sequence[Collective]) -> bool:
@@ -382,8 +392,8 @@ def _slower(times: Sequence[RankTimes], measured: Measurement) -> list[str]:
             continue
         differing = "".join(_differences(each, others))
         found.append(
-            f"rank {each.rank} ({each.device} of {each.process}) computes for "
-            f"{format_seconds(own)} per call, all others for at most {format_seconds(highest)}"
+            f"{rank_name(each.rank, each.global_rank)} ({each.device} of {each.process}) computes "
+            f"for {format_seconds(own)} per call, all others for at most {format_seconds(highest)}"
             f"{differing}"
         )
     return found

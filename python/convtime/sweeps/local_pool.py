@@ -298,17 +298,20 @@ def _serve(pipe: Connection[Any, Any], threads: int) -> None:
             try:
                 fn, args, kwargs = pickle.loads(content)  # noqa: S301 (from the parent)
                 answer = pickle.dumps((True, fn(*args, **kwargs)))
-            except Exception as error:
+            except BaseException as error:  # an exit, too, is an error of the call
                 answer = _pickled_error(error)
             pipe.send_bytes(answer)
 
 
-def _pickled_error(error: Exception) -> bytes:
-    """Pickle the error of a call; a RuntimeError with its text stands for one that cannot be."""
-    try:
-        return pickle.dumps((False, error))
-    except Exception:  # whatever the error's own methods raise
-        return pickle.dumps((False, RuntimeError(first_line(error))))
+def _pickled_error(error: BaseException) -> bytes:
+    """Pickle the error of a call; a RuntimeError with its text stands for one that cannot be.
+
+    Also for an exit or an interrupt, which would end the parent.
+    """
+    if isinstance(error, Exception):
+        with contextlib.suppress(Exception):  # whatever the error's own methods raise
+            return pickle.dumps((False, error))
+    return pickle.dumps((False, RuntimeError(first_line(error))))
 
 
 def _end_with_parent() -> None:

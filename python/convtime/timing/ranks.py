@@ -8,6 +8,13 @@ import statistics
 from convtime.device.clock_reading import ClockReading
 
 
+def rank_name(rank: int, global_rank: int) -> str:
+    """Return what names a rank of a group in a sentence: launchers' logs have global ranks."""
+    if rank == global_rank:
+        return f"rank {rank}"
+    return f"rank {rank} of the group (global rank {global_rank})"
+
+
 @dataclasses.dataclass(frozen=True)
 class Collective:
     """An operation of torch.distributed that a call issues.

@@ -296,6 +296,8 @@ def _rank_fact(rank: RankTimes) -> str:
         told.append(f"communication {format_seconds(exposed)} exposed")
         told.append(f"{format_seconds(hidden)} hidden")
     told.append(f"{rank.device} ({rank.device_name}) of {rank.process}")
+    if rank.global_rank != rank.rank:
+        told.append(f"global rank {rank.global_rank}")
     if rank.state is not None:
         told.append(str(rank.state).partition(": ")[2])
     return ", ".join(told)

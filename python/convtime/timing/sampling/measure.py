@@ -184,6 +184,18 @@ def _kinds(devices: Iterable[torch.device]) -> str:
     return " and ".join(dict.fromkeys(names.get(device.type, device.type) for device in devices))
 
 
+def check_arguments(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
+    """Check what :func:`measure` would otherwise refuse while it begins.
+
+    Raises:
+        ValueError: the options do not fit each other, the candidates or this machine.
+    """
+    options.check_ranges()
+    _refuse_contradictions(candidates, options, place)
+    with on(place.device, options.stream):
+        pass
+
+
 def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
     if options.method == "graph" and any(each.acts_before_calls for each in candidates):
         raise ValueError(
