@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -39,6 +40,13 @@ _COLORS = {"failed": "red", "passed": "green", "inconclusive": "yellow"}  # of v
 # Whether Python finds the current folder's modules first, as with `python -m pytest`. This is
 # imported before pytest adds the folders of conftest files and tests.
 _FOLDER_IS_FIRST = sys.path[:1] in ([""], [os.getcwd()])
+# Folders of modules that belong to this Python's environment.
+_ENVIRONMENT = {*map(os.path.abspath, sys.path)} - {
+    *map(os.path.abspath, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+}
+_PATH_OPTIONS = tuple(
+    f"--convtime-{name}" for name in ("against", "base", "markdown", "json", "history")
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,13 +93,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--convtime-base",
         metavar="PYTHON",
         help="the Python of an environment with the earlier commit: findings are then confirmed "
-        "by alternating runs of both commits",
+        "by alternating runs of both commits. Write --convtime-base=PYTHON, and likewise for all "
+        "paths: pytest takes a separate word for a path of tests, which can change its rootdir",
     )
     group.addoption(
         "--convtime-bisect",
         action="store_true",
         help=f"exit with {_CANNOT_TELL} if it is unknown whether something is slower: a verdict is "
-        "uncertain, a measurement is missing or a test failed; for git bisect run",
+        "uncertain, a measurement is missing, a test failed or nothing can be run; for git "
+        "bisect run",
     )
     group.addoption(
         "--convtime-same-gpu",
@@ -118,6 +128,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "`convtime history DIR`",
     )
     group.addoption("--convtime-again", metavar="FILE", help=argparse.SUPPRESS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
+    """Skip a commit whose conftest does not import; pytest's own exit code would make it bad."""
+    try:
+        return (yield)
+    except Exception as error:
+        if isinstance(error, pytest.UsageError) or not (
+            early_config.known_args_namespace.convtime_bisect
+        ):
+            raise
+        print(f"convtime: inconclusive: {error}", file=sys.stderr)
+        sys.exit(_CANNOT_TELL)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -296,6 +320,8 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remove what was recorded of a test that does not pass, also in its teardown."""
+        if hasattr(report, "context") and not report.failed:  # of a subtest: its test goes on
+            return
         if report.passed and report.when == "call":
             self.passed.add(report.nodeid)
         if not report.passed:
@@ -411,7 +437,31 @@ class _Again(Recorder):
         return result
 
     def pytest_sessionfinish(self) -> None:
-        self._output.write_text(json.dumps(self.document()), encoding="utf-8")
+        document = self.document() | {"shadowed": dict(_shadowed(self.config.rootpath))}
+        self._output.write_text(json.dumps(document), encoding="utf-8")
+
+
+def _shadowed(root: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield installed modules that were imported from pytest's rootdir, with both folders.
+
+    For tests in packages, pytest puts the folder of the topmost package first in sys.path. There,
+    it may have the modules of another commit.
+    """
+    import importlib.metadata
+
+    added = {*map(os.path.abspath, sys.path)} - _ENVIRONMENT
+    for name, distributions in importlib.metadata.packages_distributions().items():
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if file is None or name in ("test", "tests"):  # which some distributions install, too
+            continue
+        folder = Path(file).absolute().parents[hasattr(module, "__path__")]
+        # A finder of an editable installation finds modules in folders that are not in sys.path.
+        if str(folder) in added and folder.is_relative_to(root):
+            found = importlib.metadata.distribution(distributions[0])
+            installed = os.path.abspath(str(found.locate_file("")))
+            if installed != str(folder):
+                yield name, (str(folder), installed)
 
 
 class _Main(Recorder):
@@ -423,6 +473,7 @@ class _Main(Recorder):
         self._failures, margins = _parse_failures(option.convtime_fail_on)
         self._gate: Gate | None = None
         self._verdict = ""
+        self._is_interrupted = False
         if option.collectonly or option.help:
             return
         self._check_options()
@@ -459,6 +510,31 @@ class _Main(Recorder):
                     f"{name} needs --convtime-against NAME or FILE, the run to compare this run "
                     "with"
                 )
+        if option.convtime_bisect and not self._failures:
+            raise pytest.UsageError(
+                "--convtime-bisect needs --convtime-fail-on WHAT, what makes a commit bad, as in "
+                "--convtime-fail-on slower"
+            )
+        self._check_rootdir()
+
+    def _check_rootdir(self) -> None:
+        """Refuse paths by which pytest may have chosen another rootdir than without them.
+
+        It does not know this plugin's options yet when it looks for the tests' common folder, and
+        the rootdir, if there is no file with its settings.
+        """
+        if self.config.option.rootdir is not None or self.config.inipath is not None:
+            return
+        words = map(str, self.config.invocation_params.args)
+        here = self.config.invocation_params.dir
+        for option, value in itertools.pairwise(words):
+            path = Path(os.path.abspath(here / value))
+            exists = option in _PATH_OPTIONS and os.path.exists(path)  # False for a name too long
+            if exists and not path.is_relative_to(here):
+                raise pytest.UsageError(
+                    f"{option} {value}: pytest takes this path for one of tests, and chose the "
+                    f"rootdir {self.config.rootpath} by it; write {option}={value}"
+                )
 
     def _check_calibration(self, option: argparse.Namespace) -> None:
         from convtime.regression.noise import LEAST_PROCESSES
@@ -485,19 +561,32 @@ class _Main(Recorder):
         if told is not None and report.passed:
             self.add(json.loads(told))
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """Note also a pytest.exit, which can give any exit code."""
+        self._is_interrupted = True
+
     @pytest.hookimpl(tryfirst=True)  # other plugins rewrite the files of the repeated run
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        complete = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         cannot_tell = _CANNOT_TELL if self.config.option.convtime_bisect else None
-        if exitstatus not in (*complete, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if self._stopped_early(session, exitstatus):
             if self._gate is not None:
                 self._gate.stop_early()
+                self._verdict = "inconclusive: the run stopped early" if self._failures else ""
             session.exitstatus = cannot_tell or exitstatus
-        elif self._gate is not None and not self._gate.finish(self._failures):
+        elif self._gate is not None and (error := self._gate.finish(self._failures)):
             session.exitstatus = cannot_tell or pytest.ExitCode.USAGE_ERROR
+            self._verdict = f"{'inconclusive' if cannot_tell else 'failed'}: {error}"
         else:
             session.exitstatus = self._exit_status(exitstatus)
             self._verdict = self._say_verdict(session.exitstatus)
+
+    def _stopped_early(self, session: pytest.Session, exitstatus: int) -> bool:
+        complete = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        return (
+            exitstatus not in (*complete, pytest.ExitCode.NO_TESTS_COLLECTED)
+            or self._is_interrupted
+            or bool(session.shouldfail or session.shouldstop)  # e.g. by --maxfail
+        )
 
     def _say_verdict(self, exitstatus: int) -> str:
         """Return the verdict of the gate, with names and reasons; empty if nothing was to fail."""

@@ -105,6 +105,18 @@ def test_git_state_is_that_of_the_folder(tmp_path: Path) -> None:
         assert len(state["commit"]) == 40
 
 
+def test_saved_runs_of_the_pytest_plugin_are_no_changes(repository: Path) -> None:
+    folder = repository / "project" / "tests"
+    (repository / "project" / ".convtime").mkdir(parents=True)
+    (repository / "project" / ".convtime" / "main.json").touch()
+    folder.mkdir()
+    state = provenance.git_state(str(folder))
+    assert state is not None
+    assert state["dirty"] is False
+    (repository / "project" / "new").touch()  # beside the folder
+    assert provenance.git_state(str(repository)) == state | {"dirty": True}
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"

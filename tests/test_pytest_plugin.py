@@ -155,7 +155,7 @@ def test_fixtures_give_what_convtimes_functions_do(run: Any, pytester: pytest.Py
     pytester.makepyfile(
         """
         import pytest, convtime
-        QUICK = dict(warmup=1, stop="count", max_samples=10)
+        QUICK = dict(warmup=1, stop="count", min_samples=10, max_samples=10)
 
         def test_one(time_op):
             found = time_op(sorted, [2, 1], **QUICK)
@@ -167,13 +167,13 @@ def test_fixtures_give_what_convtimes_functions_do(run: Any, pytester: pytest.Py
             assert isinstance(found, convtime.Comparison)
             assert list(found.measurements) == ["a", "b"]
 
-        @pytest.mark.convtime(method="cpu", max_samples=11)
+        @pytest.mark.convtime(method="cpu", min_samples=11, max_samples=11)
         class TestMarked:
             def test_by_class(self, time_op):
                 found = time_op(int, warmup=1, stop="count")
                 assert (found.method.requested, len(found.seconds)) == ("cpu", 11)
 
-            @pytest.mark.convtime(max_samples=12, margin=0.1)
+            @pytest.mark.convtime(min_samples=12, max_samples=12, margin=0.1)
             def test_nearer(self, time_op, compare):
                 found = time_op(int, warmup=1, stop="count")
                 assert (found.method, len(found.seconds)) == ("cpu", 12)
@@ -291,7 +291,7 @@ def test_a_gate_tells_a_slow_test_from_noise(run: Any, pytester: pytest.Pytester
     equal = run(*arguments)
     assert equal.ret == 0
     equal.stdout.fnmatch_lines(["2 compared: 2 same; geomean 1.0000*"])
-    assert "cause" not in output(equal)
+    assert "cause:" not in output(equal)
 
     files = ("--convtime-markdown", "changes.md", "--convtime-json", "changes.json")
     slow = run(*arguments, *files, "-s", FACTOR="1.05")
@@ -430,6 +430,17 @@ def test_a_commit_that_cannot_be_run_is_skipped_by_git_bisect(
     gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
     assert run(*gate).ret == pytest.ExitCode.INTERRUPTED
     assert run(*gate, "--convtime-bisect").ret == 125
+
+
+def test_a_commit_whose_conftest_does_not_import_is_skipped_by_git_bisect(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest("import a_module_that_is_not_there")
+    gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    assert run(*gate).ret == pytest.ExitCode.USAGE_ERROR
+    skipped = pytester.runpytest_subprocess(*LOADED, *gate, "--convtime-bisect")  # imports no torch
+    assert skipped.ret == 125
+    assert "convtime: inconclusive: ModuleNotFoundError: No module named" in output(skipped)
 
 
 @pytest.mark.usefixtures("baseline")
@@ -584,6 +595,54 @@ def test_a_finding_is_confirmed_with_both_commits(
     assert log[-2:] == [" False", "folder False"]
 
 
+def test_the_folders_commit_is_not_that_of_a_base(
+    run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(
+        gate: Gate, _: Collection[str], python: str | None = None, **_found: bool
+    ) -> tuple[Any, str]:
+        side = gate._run if python != gate._base_python or python is None else gate._baseline
+        return dict(side.measurements), ""
+
+    monkeypatch.setattr(Gate, "_run_again", again)
+    pytester.makepyfile(test_it=SUITE)
+    (pytester.path / ".gitignore").write_text("*")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (["init", "-q"], [*identity, "commit", "-qm", "first", "--allow-empty"]):
+        subprocess.run(["git", *command], check=True)
+    assert run("--convtime-save", "main").ret == 0
+    gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    assert run(*gate, FACTOR="1.1").outlines[-1].endswith("test_slow (1.100, margin 3.0%, noise)")
+    both = run(*gate, f"--convtime-base={sys.executable}", FACTOR="1.1")
+    assert both.outlines[-1].endswith("test_slow (1.100, margin 3.0%, code)")
+    assert "cause: code: commit: the base's → " in output(both)
+
+
+def test_a_base_that_imports_the_heads_code_is_refused(
+    run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_python: str
+) -> None:
+    site = pytester.mkdir("site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    information = site / "package-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: package\nVersion: 1")
+    (information / "top_level.txt").write_text("package")
+    for folder in (site, pytester.path):
+        (folder / "package.py").touch()
+    tests = pytester.mkdir("checks")
+    (tests / "__init__.py").touch()
+    (tests / "test_it.py").write_text("import package\n" + SUITE)
+    assert run("--convtime-save", "main").ret == 0
+    base = shutil.copy(warm_python, pytester.path / "python")
+    gate = ("--convtime-against=main", "--convtime-fail-on=slower", f"--convtime-base={base}")
+    result = run(*gate)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = f"must measure package as installed in {site}, but imports it from {pytester.path}, "
+    assert said in result.outlines[-1]
+    assert run(*gate, "--import-mode=importlib").ret == 0
+
+
 def test_calibrated_tests_have_their_own_margins(run: Any, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=SUITE)
     calibrated = run("--convtime-save", "main", "--convtime-calibrate", "5")
@@ -697,6 +756,9 @@ def test_another_result_does_not_count_in_a_test_that_does_not_pass(
 TURNS = """
 import time
 import pytest
+import pytest_convtime
+
+pytest_convtime._PATIENCE_SECONDS = 600.0  # on a machine that is very busy
 
 @pytest.mark.parametrize("number", range(4))
 def test_it(time_op, number):
@@ -930,6 +992,7 @@ def test_gpu_benchmark_can_be_switched_off_as_benchmark_can(
         (["--convtime-fail-on", "slower"], "--convtime-fail-on slower needs --convtime-against"),
         (["--convtime-fail-on", "contradictory"], "contradictory needs --convtime-against"),
         (["--convtime-bisect"], "--convtime-bisect needs --convtime-against"),
+        (["--convtime-bisect", "--convtime-against=a"], "--convtime-bisect needs --convtime-fail"),
         (["--convtime-base", sys.executable], "--convtime-base needs --convtime-against"),
         (["--convtime-calibrate", "9"], "--convtime-calibrate needs --convtime-save NAME"),
         (["--convtime-calibrate", "4"], "must be a number of runs, 5 or more, got 4"),
@@ -950,6 +1013,19 @@ def test_options_that_cannot_be_are_told(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert said in output(result)
     assert "Traceback" not in output(result)
+
+
+def test_a_path_that_changes_the_rootdir_is_refused(
+    run: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, history = pytester.mkdir("project"), pytester.mkdir("history")
+    (project / "test_it.py").write_text("def test_it(): pass")
+    monkeypatch.chdir(project)
+    refused = run("--convtime-history", "../history")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    said = f"chose the rootdir {history.parent} by it; write --convtime-history=../history"
+    assert said in output(refused)
+    assert run("--convtime-history=../history").ret == 0
 
 
 def test_names_of_saved_runs_are_told_where_one_is_missing(run: Any, baseline: None) -> None:
@@ -1019,9 +1095,52 @@ def test_a_run_that_measures_nothing_or_is_interrupted_keeps_what_was_saved(
     before = saved(pytester)
     nothing = run("--convtime-save", "main", "-k", "nothing")
     assert "nothing was measured: " in output(nothing)
-    pytester.makepyfile(test_later="import pytest\ndef test_later(): pytest.exit('enough')")
-    assert run("--convtime-save", "main", FACTOR="2").ret == pytest.ExitCode.INTERRUPTED
-    assert saved(pytester) == before
+    gate = ("--convtime-save=main", "--convtime-against=main", "--convtime-fail-on=slower")
+    for ending, options, code in (
+        ("pytest.exit('enough')", (), pytest.ExitCode.INTERRUPTED),
+        ("pytest.exit('enough', returncode=0)", (), pytest.ExitCode.OK),
+        ("assert False", ("--maxfail=1",), pytest.ExitCode.TESTS_FAILED),
+    ):
+        pytester.makepyfile(test_later=f"import pytest\ndef test_later(): {ending}")
+        stopped = run(*gate, *options, FACTOR="2")
+        assert stopped.ret == code
+        assert stopped.outlines[-1] == "convtime: inconclusive: the run stopped early"
+        assert saved(pytester) == before
+
+
+@pytest.mark.usefixtures("baseline")
+def test_what_another_run_saves_meanwhile_is_kept(run: Any, pytester: pytest.Pytester) -> None:
+    (pytester.path / ".convtime" / "main.json").rename(pytester.path / "other.json")
+    saving = "\n    os.rename('other.json', '.convtime/main.json')"
+    pytester.makepyfile(
+        test_it=SUITE.replace("def test_slow(time_op):", f"def test_slow(time_op):{saving}")
+    )
+    assert run("--convtime-save", "main", "-k", "slow").ret == 0
+    assert {*saved(pytester)["measurements"]} == {*SAVED}
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_gate_that_cannot_write_its_files_has_failed(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.mkdir("out")
+    pytester.makepyfile(test_last="def test_last(): __import__('shutil').rmtree('out')")
+    result = run("--convtime-against=main", "--convtime-json=out/it", "--color=yes")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.outlines[-1].startswith("\x1b[31m")  # red
+    assert "convtime: failed: " in result.outlines[-1]
+    assert "out/it: cannot be written" in result.outlines[-1]
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="subtests need pytest 9")
+def test_a_skipped_subtest_leaves_its_tests_times(run: Any, pytester: pytest.Pytester) -> None:
+    skipping = """
+def test_parts(time_op, subtests):
+    time_op(int)
+    with subtests.test():
+        pytest.skip("this part")
+"""
+    pytester.makepyfile(test_it=SUITE + skipping)
+    assert run("--convtime-save", "main").ret == 0
+    assert [*saved(pytester)["measurements"]] == [*SAVED, "test_it.py::test_parts"]
 
 
 def test_a_history_gets_a_file_for_each_run(run: Any, pytester: pytest.Pytester) -> None:

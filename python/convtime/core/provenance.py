@@ -25,6 +25,8 @@ _GIT = (
     *("git", "--no-optional-locks"),
     *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
 )
+# The pytest plugin saves runs next to the tests: they are no part of the measured code.
+_WITHOUT_RUNS = ("--", ":(top)", ":(top,exclude,glob)**/.convtime/**")
 _GIT_SECONDS = 10.0
 _git_states: dict[str, dict[str, Any] | None] = {}
 
@@ -139,8 +141,8 @@ def _working_directory_state(patience: float) -> dict[str, Any] | None:
 def git_state(folder: str, patience: float = math.inf) -> dict[str, Any] | None:
     """Return commit and dirty flag of the git repository at ``folder``; None outside a repository.
 
-    The flag is None if git takes longer than ``patience`` or 10 s. Cached per process: the relevant
-    source state is the state at import.
+    The flag is None if git takes longer than ``patience`` or 10 s; changes in folders ``.convtime``
+    do not count. Cached per process: the relevant source state is the state at import.
     """
     if folder not in _git_states:
         _git_states[folder] = _read_git(folder, min(patience, _GIT_SECONDS))
@@ -166,6 +168,6 @@ def _read_git(folder: str, patience: float) -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     try:
-        return {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", *_WITHOUT_RUNS))}
     except (OSError, subprocess.SubprocessError):
         return {"commit": commit, "dirty": None}

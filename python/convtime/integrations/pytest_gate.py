@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from convtime.core.errors import InputError, one_line
 from convtime.core.files import check_distinct, check_writable, write_file
+from convtime.device.gpu_turn import turn
 from convtime.exchange.files import read_baseline
 from convtime.histories.run import append_run, check_folder
 from convtime.regression.baseline import Baseline, reference_of
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 # Runs of either side, alternating, that confirm a finding where both commits can be run.
 _ROUNDS = 3
 
+_PATIENCE_SECONDS = 60.0  # for other runs that save, which takes milliseconds
+
+# In place of the commit of the folder, which both commits run in: the base is installed elsewhere.
+_OF_BASE = {"commit": "the base's", "dirty": None}
+
 # Starts pytest as its own command does: without the current folder among the folders of modules.
 _WITHOUT_FOLDER = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); import pytest; sys.exit(pytest.main())"
@@ -41,6 +48,22 @@ _USE_RELATIVE = (
     "times on a shared CPU differ from process to process: time the call with compare, next to a "
     "reference operation, and judge it with --convtime-relative"
 )
+
+
+def _of_base(before: Baseline, after: Baseline) -> Baseline:
+    """Return the base's run with another commit: one folder's commit for both says nothing."""
+    measurements = dict(before.measurements)
+    for name, measured in measurements.items():
+        later = after.measurements.get(name)
+        if later is not None and _commit(measured) == _commit(later) is not None:
+            provenance = {**measured.provenance, "git": _OF_BASE}
+            measurements[name] = dataclasses.replace(measured, provenance=provenance)
+    return dataclasses.replace(before, measurements=measurements)
+
+
+def _commit(measured: Measurement) -> object:
+    git = measured.provenance.get("git")
+    return git.get("commit") if isinstance(git, Mapping) else None
 
 
 def measurements_in(document: Mapping[str, Any]) -> dict[str, Measurement]:
@@ -80,7 +103,6 @@ class Gate:
         self._json = self._path(self._option.convtime_json)
         self._history = self._path(self._option.convtime_history)
         self._baseline: Baseline | None = None
-        self._earlier: Baseline | None = None  # in the file that is saved to
         self._base_python = self._find_python(self._option.convtime_base)
         try:
             self._prepare_files()
@@ -122,7 +144,7 @@ class Gate:
             check_distinct({**written, "--convtime-save": None, "--convtime-against": against})
             self._baseline = read_baseline(against)
         if self._save is not None and self._save.exists():
-            self._earlier = read_baseline(self._save)
+            read_baseline(self._save)
 
     def _find_python(self, given: str | None) -> str | None:
         if given is None:
@@ -154,13 +176,11 @@ class Gate:
 
     def stop_early(self) -> None:
         """Neither save nor judge the run, because it lacks tests."""
-        if self._save is not None:
-            self.told.append(f"the run stopped early: {self._save} is unchanged")
-        if self._history is not None:
-            self.told.append(f"the run stopped early: {self._history} is unchanged")
+        for path in filter(None, (self._save, self._history)):
+            self.told.append(f"the run stopped early: {path} is unchanged")
 
-    def finish(self, failures: tuple[str, ...]) -> bool:
-        """Save and judge the run, and return whether that worked.
+    def finish(self, failures: tuple[str, ...]) -> str:
+        """Save and judge the run, and return why that failed; empty if it did not.
 
         Args:
             failures: findings that fail the run; their tests run again.
@@ -170,10 +190,10 @@ class Gate:
             self._add_to_history()
             if self._baseline is not None:
                 self._judge(self._baseline, failures)
-        except ValueError as error:  # from reading or writing files
-            self.told.append(f"error: {error}")
-            return False
-        return True
+        except (ValueError, OSError) as error:  # from reading or writing files
+            self.told.append(f"error: {one_line(error)}")
+            return one_line(error)
+        return ""
 
     def _save_run(self) -> None:
         if self._save is None:
@@ -192,15 +212,14 @@ class Gate:
         calibrated = self._option.convtime_calibrate is not None
         baseline = Baseline.of(runs, tests, calibrated=calibrated)
         self.told += remarks(baseline, calibrated=calibrated)
-        kept = ""
-        if self._earlier is not None:
-            new = len(baseline.measurements)
-            baseline = baseline.merged(self._earlier, self._run.passed)
-            others = len(baseline.measurements) - new
-            kept = (
-                f"; {others} of tests that did not run or did not pass are kept" if others else ""
-            )
-        baseline.save(self._save)
+        new, others = len(baseline.measurements), 0
+        # Another run may have saved other tests since this one began, or be about to.
+        with turn(["saved-runs"], _PATIENCE_SECONDS):
+            if self._save.exists():
+                baseline = baseline.merged(read_baseline(self._save), self._run.passed)
+                others = len(baseline.measurements) - new
+            baseline.save(self._save)
+        kept = f"; {others} of tests that did not run or did not pass are kept" if others else ""
         self.told.append(f"{len(tests)} measurements saved as {self._save}{kept}")
 
     def _add_to_history(self) -> None:
@@ -222,6 +241,8 @@ class Gate:
         if red:
             self._say(f"{len(red)} found, running again alone")
             changes = changes.confirmed(self._look_again(baseline, red, changes))
+        elif self._base_python is not None:  # the saved times may be those of the wrong commit
+            self._run_again((), self._base_python)
         self.changes = dataclasses.replace(changes, different=self._run.different)
         on_cpu = any(
             self._run.measurements[each.name].device == "cpu"
@@ -239,6 +260,8 @@ class Gate:
     def _compare(
         self, before: Baseline, after: Baseline, others: Collection[Change] = ()
     ) -> Changes:
+        if self._base_python is not None:
+            before = _of_base(before, after)
         return compare_runs(
             before,
             after,
@@ -333,8 +356,21 @@ class Gate:
                 check=False,
             )
             if output.exists():
-                again = measurements_in(json.loads(output.read_text(encoding="utf-8")))
+                document = json.loads(output.read_text(encoding="utf-8"))
+                if python == self._base_python:
+                    self._check_imports(document)
+                again = measurements_in(document)
         return again, " ".join((done.stdout + done.stderr).strip().splitlines()[-1:])
+
+    def _check_imports(self, document: Mapping[str, Any]) -> None:
+        """Refuse a base that has imported what it should measure from a folder of both commits."""
+        for name, (folder, installed) in document.get("shadowed", {}).items():
+            raise InputError(
+                f"--convtime-base={self._option.convtime_base} must measure {name} as installed in "
+                f"{installed}, but imports it from {folder}, which has one commit for both runs; "
+                "keep that folder out of sys.path: use a src layout, no __init__.py in the tests' "
+                "folders, or --import-mode=importlib"
+            )
 
     def _start(self, python: str) -> list[str]:
         """Return Python's arguments for a pytest that finds the same modules as this one."""
@@ -347,5 +383,6 @@ class Gate:
         one_process = ["-n0"] if has("xdist") else []
         # The first run's last failures are not those of some of its tests.
         no_cache = ["-o", f"cache_dir={cache}"] if has("cacheprovider") else []
-        given = map(str, self._config.invocation_params.args)
+        # The base need not have what other tests import.
+        given = (*map(str, self._config.invocation_params.args), "--continue-on-collection-errors")
         return [*given, f"--rootdir={self._config.rootpath}", *one_process, *no_cache]
