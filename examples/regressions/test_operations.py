@@ -1,7 +1,7 @@
 """Operations whose times are watched: calibrate a baseline, and compare later runs with it.
 
-    pytest examples/regressions --convtime-save main --convtime-calibrate 10
-    pytest examples/regressions --convtime-against main --convtime-fail-on slower
+    pytest examples/regressions --convtime-save=main --convtime-calibrate=10
+    pytest examples/regressions --convtime-against=main --convtime-fail-on slower
 
 They run on a GPU if there is one, otherwise on the CPU: then add --convtime-relative to the second
 command. docs/guides/regression-tests.md describes the options.

@@ -51,7 +51,7 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[HistoryRun], list[st
     if not runs:
         told = f" ({problems[0]})" if problems else ""
         raise InputError(
-            f"{folder}: must have a run; pytest --convtime-history {folder} adds one{told}"
+            f"{folder}: must have a run; pytest --convtime-history={folder} adds one{told}"
         )
     return runs, problems
 
