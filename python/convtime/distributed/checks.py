@@ -1,4 +1,4 @@
-"""Check that the ranks of a group make the same call, each on a device of its own."""
+"""Check that the ranks of a group make the same call, each on a separate device."""
 
 from __future__ import annotations
 

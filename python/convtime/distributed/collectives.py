@@ -124,7 +124,7 @@ def _nbytes(argument: object) -> int:
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that a sparse tensor consists of; another is a part of its own."""
+    """Return the values and indices of a sparse tensor, or the tensor itself if it is dense."""
     names = _SPARSE_PARTS.get(tensor.layout, ())
     return [getattr(tensor, name)() for name in names] or [tensor]
 

@@ -363,7 +363,7 @@ class Gate:
         return again, " ".join((done.stdout + done.stderr).strip().splitlines()[-1:])
 
     def _check_imports(self, document: Mapping[str, Any]) -> None:
-        """Refuse a base that has imported what it should measure from a folder of both commits."""
+        """Refuse a base that imported the measured package from a folder of both commits."""
         for name, (folder, installed) in document.get("shadowed", {}).items():
             raise InputError(
                 f"--convtime-base={self._option.convtime_base} must measure {name} as installed in "

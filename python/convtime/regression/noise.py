@@ -28,7 +28,7 @@ _OUTLYING = 5.0
 _OUTLYING_SHARE = 0.03
 _MOST_OUTLYING = 0.1  # of the processes
 _NORMAL_PER_MAD = 1.4826
-# A finding must be confirmed: each of two looks must find what is to be found with POWER.
+# A finding must be confirmed: each of two looks finds a change so often that both do with POWER.
 _POWER_OF_LOOK = (1 + POWER) / 2
 
 
@@ -132,7 +132,7 @@ class Repeats:
         if count < LEAST_PROCESSES:
             return None
         within = statistics.median(self.errors[index] for index in kept)
-        if not math.isfinite(within):  # too few samples for an interval: all of it is between
+        if not math.isfinite(within):  # too few samples for an interval: assume none within
             within = 0.0
         spread = max(self._spread_of(kept), _LEAST_SPREAD, tick / math.sqrt(12))
         within = min(within, spread)

@@ -18,13 +18,13 @@ _HEADERS = ("median", "runs", "noise within", "between processes", "margin", "na
 
 
 def line(baseline: Baseline) -> str:
-    """Return the number of measurements, and of those that are calibrated."""
+    """Return the number of measurements and of calibrated ones."""
     calibrated = sum(one.noise is not None for one in baseline.repeats.values())
     return f"{len(baseline.measurements)} measurements, {calibrated} calibrated"
 
 
 def printed(baseline: Baseline) -> Iterator[Block]:
-    """Yield a row per measurement, relative ones after their time, and what is wrong with them."""
+    """Yield a row per measurement, relative ones after their time, and remarks."""
     yield Line(line(baseline), role="answer")
     rows = []
     for name, measured in baseline.measurements.items():

@@ -135,7 +135,7 @@ class LocalPool(Executor):
 
     def __init__(self, where: Sequence[Place]) -> None:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # for what follows, and for starting and ending processes
+        self._lock = threading.Lock()  # for the fields below, and for starting and ending processes
         self._processes: dict[int, _Process] = {}
         self._broken = ""  # why the pool takes no calls
         self._threads = torch.get_num_threads()

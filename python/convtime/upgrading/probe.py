@@ -29,7 +29,7 @@ from typing import IO, Any
 
 import torch
 
-#: Begins each answer: an interpreter can print lines of its own before this program starts.
+#: Begins each answer: an interpreter can print other lines before this program starts.
 ANSWER = "convtime: "
 FORWARD, BACKWARD = "forward", "backward"
 STEP = "whole step"
@@ -83,7 +83,7 @@ class Modes:
 
 def _autocast_dtype(kind: str) -> str:
     """Return the dtype to which operations on a kind of device are cast; empty if they are not."""
-    older: Any = torch  # before torch 2.4, each kind has functions of its own
+    older: Any = torch  # before torch 2.4, each kind has separate functions
     try:
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     except (TypeError, AttributeError):
@@ -204,7 +204,7 @@ class Blank:
 
     @property
     def layout(self) -> str:
-        """``contiguous``, ``channels_last``, the strides, or that there are none."""
+        """``contiguous``, ``channels_last``, the strides, or ``without strides``."""
         if len(self.strides) != len(self.sizes):
             return "without strides"
         steps = {"contiguous": range(len(self.sizes))}
@@ -589,7 +589,7 @@ class Probe:
     def _build_plans(self, layer: str, which: str) -> dict[str, Any]:
         """Call a pass where cuDNN's plans are not cached, so that its frontend logs them.
 
-        torch caches plans per thread, and runs backward passes in threads of its own.
+        torch caches plans per thread, and runs backward passes in separate threads.
         """
         one = self.layers[layer]
         if one.plain and not backend(one, self.device).startswith("Cudnn"):
@@ -669,7 +669,7 @@ class Probe:
         """Return the time of some calls, and the clock of the GPU before their end.
 
         Args:
-            call: what is called.
+            call: the timed call.
             calls: how many times.
             held: whether a GPU begins when all calls are issued, so that it waits for no host. The
                 calls must have been issued before, which tells how long that takes.

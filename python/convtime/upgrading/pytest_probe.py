@@ -16,7 +16,7 @@ from typing import IO, Any
 
 
 class Turns:
-    """Pytest plugin that runs a test when it is asked to.
+    """Pytest plugin that runs tests by request.
 
     Attributes:
         answered: whether it has answered the question that loads the tests.

@@ -30,7 +30,7 @@ def line(upgrade: Upgrade) -> str:
 
 
 def printed(upgrade: Upgrade) -> Iterator[Block]:
-    """Yield a table of the changes, and what else differs, could not be compared or is unknown."""
+    """Yield a table of the changes, then other differences and what could not be compared."""
     yield Line(f"{line(upgrade)} (margin {upgrade.margin:.2%})", role="answer")
     yield Table(_HEADERS, _rows(upgrade), right=_RIGHT)
     for title, sentences in _lists(upgrade).items():

@@ -67,7 +67,7 @@ class _Known:
 
 @dataclasses.dataclass(frozen=True)
 class _Examined:
-    """What is known of both interpreters before passes are timed.
+    """Facts of both interpreters before passes are timed.
 
     Attributes:
         environments: versions and GPU of each.
