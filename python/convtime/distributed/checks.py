@@ -32,7 +32,7 @@ _NOT_IN_A_GROUP: Mapping[str, tuple[object, ...]] = {
 _OF_EACH_RANK = ("device", "stream", "pin", "log", "clocks", "exclusive")
 
 
-def refusal(options: Options) -> str:
+def _refusal(options: Options) -> str:
     """Return why options cannot be agreed on; empty if they can."""
     for name, refused in _NOT_IN_A_GROUP.items():
         value = getattr(options, name)
@@ -102,7 +102,7 @@ def check_ranks(
                 f"all ranks must have the same {_words(what)}, got {found[0]!r} on "
                 f"{meeting.names[0]} and {found[odd]!r} on {meeting.names[odd]}"
             )
-    if reason := refusal(options):
+    if reason := _refusal(options):
         meeting.refuse(reason)
     for rank, each in enumerate(everyone):
         if each["problem"]:

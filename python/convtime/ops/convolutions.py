@@ -196,12 +196,10 @@ def _by_torch_ops(
     return output
 
 
-# Declared, because type checkers may look at them before they look at what makes them.
-conv1d: Convolution
-conv2d: Convolution
-conv3d: Convolution
-conv_transpose1d: TransposedConvolution
-conv_transpose2d: TransposedConvolution
-conv_transpose3d: TransposedConvolution
-conv1d, conv2d, conv3d = map(_convolution, KINDS[:3])
-conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_transposed_convolution, KINDS[3:])
+# With types, because type checkers may look at them before they look at what makes them.
+conv1d: Convolution = _convolution(KINDS[0])
+conv2d: Convolution = _convolution(KINDS[1])
+conv3d: Convolution = _convolution(KINDS[2])
+conv_transpose1d: TransposedConvolution = _transposed_convolution(KINDS[3])
+conv_transpose2d: TransposedConvolution = _transposed_convolution(KINDS[4])
+conv_transpose3d: TransposedConvolution = _transposed_convolution(KINDS[5])

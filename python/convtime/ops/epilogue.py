@@ -180,8 +180,7 @@ def _by_torch_ops(
     return output
 
 
-# Declared, because type checkers may look at them before they look at what makes them.
-conv1d_epilogue: ConvolutionWithEpilogue
-conv2d_epilogue: ConvolutionWithEpilogue
-conv3d_epilogue: ConvolutionWithEpilogue
-conv1d_epilogue, conv2d_epilogue, conv3d_epilogue = map(_with_epilogue, KINDS[:3])
+# With types, because type checkers may look at them before they look at what makes them.
+conv1d_epilogue: ConvolutionWithEpilogue = _with_epilogue(KINDS[0])
+conv2d_epilogue: ConvolutionWithEpilogue = _with_epilogue(KINDS[1])
+conv3d_epilogue: ConvolutionWithEpilogue = _with_epilogue(KINDS[2])

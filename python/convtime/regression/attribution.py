@@ -22,6 +22,9 @@ from convtime.timing.verdict import Ratio
 
 Cause = Literal["code", "method", "hardware or clocks", "noise"]
 
+#: Evidence of a change that no record explains, between commits that are not recorded.
+UNKNOWN_COMMITS = "no recorded property differs, and the commits are unknown"
+
 # Instruction counts of unchanged code repeat within this share.
 _SAME_INSTRUCTIONS = 0.01
 # A change of the clock explains a change of the time if it accounts for this share of it.
@@ -90,7 +93,7 @@ def attribute(
         return Attribution("code", f"{code}; no other recorded property explains it")
     if is_committed(before) and is_committed(after):
         return Attribution("noise", "the commit is the same, and no recorded property differs")
-    return Attribution("code", "no recorded property differs, and the commits are unknown")
+    return Attribution("code", UNKNOWN_COMMITS)
 
 
 def _named(found: Mapping[str, Difference], what: Iterable[str]) -> str:

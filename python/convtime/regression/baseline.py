@@ -92,7 +92,7 @@ class Baseline(codec.Stored, Shown, show=show_baseline):
         """
         found: dict[int, list[str]] = {}
         second_modes = self.second_modes
-        for name, repeats in self._all_repeats().items():
+        for name, repeats in self.all_repeats().items():
             if name in second_modes:
                 continue
             for index in repeats.outlying:
@@ -102,18 +102,15 @@ class Baseline(codec.Stored, Shown, show=show_baseline):
 
     @property
     def second_modes(self) -> dict[str, int]:
-        """By name, in how many runs it has a second mode, which counts for its calibrated noise.
-
-        Relative times have the name ``NAME, relative``.
-        """
+        """By name, in how many runs it has a second mode, which counts for its calibrated noise."""
         return {
             name: len(one.outlying)
-            for name, one in self._all_repeats().items()
+            for name, one in self.all_repeats().items()
             if one.noise is not None and one.has_second_mode
         }
 
-    def _all_repeats(self) -> dict[str, Repeats]:
-        """Return the repeats by name, and the relative ones, which can be judged instead."""
+    def all_repeats(self) -> dict[str, Repeats]:
+        """Return the repeats by name, and relative ones, judged instead, as ``NAME, relative``."""
         return {**self.repeats, **{f"{name}, relative": one for name, one in self.relative.items()}}
 
     @property

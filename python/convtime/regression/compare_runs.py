@@ -21,6 +21,7 @@ from convtime.regression.differences import (
     all_differences,
     environment,
     incomparable,
+    is_same,
 )
 from convtime.regression.medians import calibrated_log_median, log_median
 from convtime.regression.noise import FALSE_ALARMS, Noise
@@ -285,8 +286,7 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
     why = incomparable(before, after, same_gpu)
     if why:
         return _Compared(None, ratio, "other-conditions", why)
-    is_same = (before.seconds, before.provenance, was) == (after.seconds, after.provenance, now)
-    return _Compared(pair, ratio, noise=noise, is_same=is_same)
+    return _Compared(pair, ratio, noise=noise, is_same=is_same(before, after) and was == now)
 
 
 def _judge(

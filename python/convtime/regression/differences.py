@@ -83,7 +83,7 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
             yield Difference(what, str(value), str(now[what]))
     dirty = _git(before).get("dirty"), _git(after).get("dirty")
     # The changes themselves are not recorded: they count as different unless the runs are equal.
-    if None not in dirty and any(dirty) and not _is_same(before, after):
+    if None not in dirty and any(dirty) and not is_same(before, after):
         was, is_now = ("yes" if one else "no" for one in dirty)
         yield Difference("uncommitted changes", was, is_now)
     clock, new_clock = _clock_mhz(before), _clock_mhz(after)
@@ -132,7 +132,7 @@ def _git(measured: Measurement) -> Mapping[str, Any]:
     return git if isinstance(git, Mapping) else {}
 
 
-def _is_same(before: Measurement, after: Measurement) -> bool:
+def is_same(before: Measurement, after: Measurement) -> bool:
     """Return whether both are one measurement, e.g. a file compared with a copy of it."""
     return before.seconds == after.seconds and before.provenance == after.provenance
 

@@ -98,7 +98,7 @@ class Repeats:
     def has_second_mode(self) -> bool:
         """Whether so many processes are outlying that they are part of the test's noise."""
         few = max(1, int(_MOST_OUTLYING * len(self.medians)))
-        return len(self.medians) - len(self.kept) > few
+        return len(self.outlying) > few
 
     @property
     def log_median(self) -> float:

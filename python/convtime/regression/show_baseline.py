@@ -64,12 +64,9 @@ def remarks(baseline: Baseline, *, calibrated: bool = False) -> Iterator[str]:
 
 def _uncalibrated(baseline: Baseline) -> list[str]:
     """Return the names that have a time but no noise, with the number of runs that count."""
-    found = {
-        name: baseline.repeats.get(name)
-        for name, measured in baseline.measurements.items()
-        if measured.median > 0
-    }
-    found |= {f"{name}, relative": one for name, one in baseline.relative.items()}
+    timed = (name for name, one in baseline.measurements.items() if one.median > 0)
+    found: dict[str, Repeats | None] = dict.fromkeys(timed)
+    found |= baseline.all_repeats()
     return [
         f"{name} ({counted(1 if repeats is None else len(repeats.kept), 'run')} left)"
         for name, repeats in found.items()

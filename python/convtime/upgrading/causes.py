@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
-from convtime.regression.attribution import Attribution
+from convtime.regression.attribution import UNKNOWN_COMMITS, Attribution
 
 #: Cause of a change. ``dtype``, ``sizes``, ``layout`` and ``module`` (its type or parameters): the
 #: model makes another call. ``method``: convtime timed a test in another way. ``flag``: a setting
@@ -119,8 +119,8 @@ def cause_of(
     if attribution is not None and attribution.cause == "hardware or clocks":
         return Explained("clock", attribution.evidence)
     versions = [told for what in _VERSIONS for told in _differing(*settings, what).values()]
-    told = attribution.evidence if attribution is not None else _NOTHING
-    if told.endswith("the commits are unknown"):  # an interpreter has none
+    told = _NOTHING if attribution is None else attribution.evidence
+    if told == UNKNOWN_COMMITS:  # an interpreter has none
         told = _NOTHING
     named = [each for each in versions if each not in told]
     return Explained("version" if versions else "unknown", "; ".join([*named, told]))
