@@ -32,7 +32,8 @@ if importlib.util.find_spec("hypothesis") is not None:
 
     # The same examples in each run: whoever changes something else is not to find a fault of ours.
     # HYPOTHESIS_PROFILE=default looks for new ones.
-    hypothesis.settings.register_profile("repeatable", derandomize=True)
+    # No deadlines, since others may use the machine, too.
+    hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

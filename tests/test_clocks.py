@@ -33,18 +33,29 @@ def record_path(gpu, tmp_path):
     return tmp_path / "convtime" / f"clocks-{gpu.UUID}.json"
 
 
+def wait_for(condition):
+    """Wait for what another thread does."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 # Readings.
 
 
 def test_readings_are_what_nvml_says_in_si_units(gpu):
     gpu.answers["CurrentClocksEventReasons"] = 0x4 | 0x20 | 0x8000
     with ClockMonitor(0, interval=0.01) as monitor:
+        before = time.perf_counter()
         time.sleep(0.1)
+        wait_for(lambda: len(monitor.readings) >= 2)
+        lasted = time.perf_counter() - before
     assert monitor.reason == ""
-    assert 2 <= len(monitor.readings) <= 12
     seconds = [reading.seconds for reading in monitor.readings]
+    assert 2 <= len(seconds) <= 3 + 100 * seconds[-1]
     assert seconds == sorted(seconds)
-    assert 0 <= seconds[0] < 0.1 <= seconds[-1]
+    assert 0 <= seconds[0] < lasted <= seconds[-1]
     reading = dataclasses.replace(monitor.readings[0], seconds=0)
     assert reading == ClockReading(
         0, 1980e6, 3201e6, 125.5, 41, ("sw_power_cap", "sw_thermal_slowdown", "0x8000")
@@ -105,7 +116,7 @@ def test_a_gpu_that_is_lost_ends_the_readings_and_not_the_block(gpu):
     lost = gpu.NVMLError_GpuIsLost("GPU is lost")
     gpu.answers["ClockInfo"] = lambda _kind: next(answers, lost)
     with ClockMonitor(interval=0.001) as monitor:
-        time.sleep(0.1)
+        wait_for(lambda: monitor.reason)
     assert [reading.sm_clock_hz for reading in monitor.readings] == [1980e6, 1965e6]
     assert monitor.reason == "NVML failed after 2 readings: GPU is lost"
 
@@ -154,7 +165,7 @@ def test_a_trace_survives_json(gpu):
     with convtime.trace_clocks(interval=0.01) as trace:
         assert trace.readings == ()
         time.sleep(0.03)
-    assert len(trace.readings) >= 2
+    assert trace.readings
     assert trace.device == "cuda:0"
     again = ClockTrace.from_dict(json.loads(json.dumps(trace.to_dict(), allow_nan=False)))
     assert again == trace

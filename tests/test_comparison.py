@@ -454,7 +454,7 @@ def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
     )
     assert result.verdict("slow") == "slower"
     assert result.measurements["slow"].stop_reason == "settled"
-    assert len(result.measurements["slow"].seconds) < 2000
+    assert result.measurements["slow"].sampling_seconds < 15
 
 
 @pytest.mark.parametrize(

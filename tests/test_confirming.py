@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import operator
 import time
@@ -14,6 +13,8 @@ import convtime
 from convtime import Candidate, Ratio
 from convtime.cli import main
 from convtime.timing import confirming
+from convtime.timing.comparison import Comparison
+from tests.helpers.measurements import on_cpu
 
 QUICK: dict[str, Any] = {"device": "cpu", "budget": 0.2, "check": None, "interference": False}
 
@@ -36,7 +37,8 @@ def test_a_fresh_process_confirms_what_is_so_everywhere() -> None:
 
 
 def test_another_verdict_of_a_fresh_process_makes_this_one_uncertain() -> None:
-    compared = dataclasses.replace(naps(), confirmation={"long": Ratio(1.0, 0.999, 1.001)})
+    measurements = {name: on_cpu((seconds,) * 30, name=name) for name, seconds in _NAPS.items()}
+    compared = Comparison(measurements, confirmation={"long": Ratio(1.0, 0.999, 1.001)})
     judged = compared.judge("long")
     assert (judged.verdict, judged.reason) == ("uncertain", "not-confirmed")
     assert "same in a fresh one" in judged.sentence

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +179,12 @@ def test_torchs_threads_do_not_inherit_the_pin() -> None:
     single: list[int] = []
 
     def affinities() -> set[int]:
-        return {
-            int(task.name)
-            for task in Path("/proc/self/task").iterdir()
-            if len(os.sched_getaffinity(int(task.name))) == 1
-        }
+        pinned = set()
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # it ended
+                if len(os.sched_getaffinity(int(task.name))) == 1:
+                    pinned.add(int(task.name))
+        return pinned
 
     def work() -> None:
         before = affinities()

@@ -532,7 +532,7 @@ def test_that_no_worker_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.warns(UserWarning, match=r"no worker has answered for 0\.1 s") as told:
         made = [*executing.call_in_workers(Slow(warned), None, math.sqrt, [4.0])]
     assert [future.result() for _place, future in made] == [2.0]
-    assert len(told) == 1
+    assert len([each for each in told if "no worker" in str(each.message)]) == 1
     warned.clear()
     monkeypatch.setattr(visiting, "ANSWER_SECONDS", 0.1)
     with pytest.warns(UserWarning, match="no worker has answered"):

@@ -26,7 +26,7 @@ from convtime.regression.compare_runs import compare_runs
 from convtime.timing.comparison import Comparison
 from convtime.timing.host_reading import HostReading
 from convtime.timing.show import reservations
-from tests.helpers.measurements import changed, make
+from tests.helpers.measurements import changed, on_cpu
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
@@ -53,22 +53,6 @@ def busy_processes(count: int) -> Iterator[None]:
         for process in running:
             process.kill()
             process.communicate()
-
-
-def on_cpu(seconds: tuple[float, ...] = (1e-3,) * 30, **changes: Any) -> convtime.Measurement:
-    return make(
-        method="cpu",
-        device="cpu",
-        seconds=seconds,
-        batches=(),
-        busy_seconds=(),
-        span_seconds=(),
-        sum_seconds=(),
-        activities=(),
-        sm_clocks_hz=(),
-        max_sm_clock_hz=None,
-        **changes,
-    )
 
 
 @pytest.mark.timing

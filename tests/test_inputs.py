@@ -211,18 +211,24 @@ def test_modes_of_the_caller_make_no_difference() -> None:
 
 
 def seconds_of(remark: Callable[[], object]) -> float:
-    best = float("inf")
-    for _ in range(10):
-        begin = time.perf_counter()
-        remark()
-        best = min(best, time.perf_counter() - begin)
-    return best
+    begin = time.perf_counter()
+    remark()
+    return time.perf_counter() - begin
 
 
 @pytest.mark.timing
-def test_a_look_takes_a_fraction_of_a_millisecond() -> None:
-    candidate = Candidate(torch.cumsum, torch.rand(5 << 10), 0, name="one")
-    assert seconds_of(lambda: remarks_on([candidate], on_gpu=False)) < 0.4e-3
+def test_a_look_at_many_numbers_takes_no_longer_than_at_some() -> None:
+    """A fraction of a millisecond on most machines."""
+    some, many = (
+        Candidate(torch.cumsum, torch.rand(size), 0, name="one") for size in (5 << 10, 5 << 20)
+    )
+    # In turn, and the shortest: others may compute meanwhile.
+    both = [
+        [seconds_of(lambda: remarks_on([each], on_gpu=False)) for each in (some, many)]  # noqa: B023
+        for _ in range(50)
+    ]
+    short, long = map(min, zip(*both, strict=True))
+    assert long < 3 * short
 
 
 @pytest.mark.cuda

@@ -252,7 +252,7 @@ class TestOnTheCpu:
     def test_it_finds_the_fastest(self) -> None:
         raced = race(
             {
-                "many": lambda: [torch.sin(X) for _ in range(3)],
+                "many": lambda: [torch.sin(X) for _ in range(30)],
                 "one": lambda: torch.sin(X),
                 "failing": lambda: X @ X[1:],
             },
@@ -267,7 +267,9 @@ class TestOnTheCpu:
         raced = race(candidates, reference=lambda: X.double().add(2).float(), budget=0.2)
         assert raced.winner in ("right", "too")
         assert "OTHER RESULT" in raced.dropped["wrong"].reason
-        assert "wrong" not in race(candidates, budget=0.2).dropped  # the reference is the first
+        dropped = race(candidates, budget=0.2).dropped  # the reference is the first
+        assert "wrong" not in dropped or "OTHER RESULT" not in dropped["wrong"].reason
+        assert "OTHER RESULT" in dropped["right"].reason
 
     def test_the_key_orders_ties(self) -> None:
         same = Candidate(torch.sin, X)
@@ -303,7 +305,7 @@ class TestOnTheCpu:
 class TestOnTheCommandLine:
     def test_it_prints_and_writes_the_race(self, tmp_path, capsys) -> None:
         file = tmp_path / "race.json"
-        arguments = ["race", "-n", "one=torch.sin(x)", "-n", "many=[torch.sin(x)] * len(x.sin())"]
+        arguments = ["race", "-n", "one=torch.sin(x)", "-n", "many=[x.sin() for _ in range(30)]"]
         setup = ["--setup", "x = torch.randn(1 << 14)", "--check", "none"]
         assert main([*arguments, *setup, "--device", "cpu", "--json", str(file)]) == 0
         assert "one wins with" in capsys.readouterr().out

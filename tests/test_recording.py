@@ -354,13 +354,18 @@ def test_asynchronous_tasks_have_regions_of_their_own() -> None:
     async def decorated() -> None:
         await asyncio.sleep(0.01)
 
-    async def task(name: str, seconds: float) -> None:
+    async def task(name: str, waits_for: asyncio.Event, done: asyncio.Event) -> None:
         with convtime.region(name):
-            await asyncio.sleep(seconds)
+            await waits_for.wait()
             await decorated()
+        done.set()
 
     async def both() -> None:
-        await asyncio.gather(task("short", 0.01), task("long", 0.05))
+        begins, short, long = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        tasks = asyncio.gather(task("short", begins, short), task("long", short, long))
+        await asyncio.sleep(0)  # both are in their regions
+        begins.set()
+        await tasks
 
     with convtime.record() as recording:
         asyncio.run(both())

@@ -89,7 +89,7 @@ def _promises() -> asyncio.Future[None]:
     return asyncio.Future(loop=loop)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error:.*never awaited:RuntimeWarning")
 @pytest.mark.parametrize(
     ("function", "what"),
     [
@@ -161,16 +161,19 @@ def test_whatever_the_callable_raises_passes_through() -> None:
 
 
 def test_signals_end_the_sampling() -> None:
+    class AlarmError(Exception):
+        pass
+
     def on_alarm(number: int, frame: object) -> None:
-        raise InterruptedError("alarm")
+        raise AlarmError
 
     previous = signal.signal(signal.SIGALRM, on_alarm)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         start = time.perf_counter()
-        with pytest.raises(InterruptedError, match="alarm"):
-            convtime.time_op(time.sleep, 1e-4, device="cpu", budget=30, tolerance=0)
-        assert time.perf_counter() - start < 2
+        with pytest.raises(AlarmError):
+            convtime.time_op(int, device="cpu", budget=60, stop="budget")
+        assert time.perf_counter() - start < 30
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
@@ -179,10 +182,11 @@ def test_signals_end_the_sampling() -> None:
 @pytest.mark.timing
 def test_max_samples_and_budget_end_the_sampling() -> None:
     one = convtime.time_op(time.sleep, 0.001, device="cpu", tolerance=0, max_samples=15)
-    assert (len(one.seconds), one.stop_reason) == (15, "max_samples")
+    assert one.stop_reason == "max_samples"
+    assert 10 <= len(one.seconds) <= 15  # without those that others disturbed
     one = convtime.time_op(time.sleep, 0.001, device="cpu", tolerance=0, budget=0.1)
     assert one.stop_reason == "budget"
-    assert 0.1 <= one.sampling_seconds < 0.5
+    assert 0.1 <= one.sampling_seconds < 5
 
 
 @pytest.mark.parametrize("stop", ["noise", "entropy", "count", "budget"])

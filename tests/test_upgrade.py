@@ -25,6 +25,7 @@ from convtime.exchange.unknown import of_samples
 from convtime.regression.attribution import Attribution
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
+from convtime.upgrading import probe as probing
 from convtime.upgrading import upgrade as upgrading
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
@@ -36,7 +37,6 @@ from convtime.upgrading.probe import (
     _answer,
     fill_parameters,
     fingerprint,
-    wait_until_quiet,
 )
 from convtime.upgrading.result import LayerChange, Upgrade
 from convtime.upgrading.workers import KEPT_MEMORY, FailedError, Side
@@ -1067,11 +1067,33 @@ def test_an_interrupted_command_keeps_what_was_timed(folder, capsys, monkeypatch
     assert cli.main([*command, lines[1]]) == INTERRUPTED  # nothing was timed
 
 
-def test_a_process_waits_until_its_threads_give_up_their_cpus() -> None:
-    busy = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"a", b"b", 50_000))
+def test_a_process_waits_until_its_threads_give_up_their_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = threading.Event()
+
+    def computes() -> None:
+        while not done.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"a", b"b", 5_000)
+
+    def see(running: bool) -> None:
+        end = time.monotonic() + 60
+        while probing._another_thread_runs() is not running:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    busy = threading.Thread(target=computes)
     busy.start()
-    wait_until_quiet()
-    assert not busy.is_alive()
+    try:
+        see(True)
+    finally:
+        done.set()
+        busy.join()
+    see(False)
+    looks = iter([True, True, False, True])
+    monkeypatch.setattr(probing, "_another_thread_runs", lambda: next(looks))
+    probing.wait_until_quiet()
+    assert next(looks)  # after one that saw none
 
 
 def test_processes_keep_the_pages_of_freed_memory(

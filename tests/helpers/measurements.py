@@ -85,3 +85,20 @@ def make(**changes: Any) -> Measurement:
     if "seconds" in changes:
         changes = {"busy_seconds": (), "span_seconds": (), "sum_seconds": ()} | changes
     return changed(measurement, **changes)
+
+
+def on_cpu(seconds: tuple[float, ...] = (1e-3,) * 30, **changes: Any) -> Measurement:
+    """A measurement of work on the CPU, by hand."""
+    return make(
+        method="cpu",
+        device="cpu",
+        seconds=seconds,
+        batches=(),
+        busy_seconds=(),
+        span_seconds=(),
+        sum_seconds=(),
+        activities=(),
+        sm_clocks_hz=(),
+        max_sm_clock_hz=None,
+        **changes,
+    )

@@ -9,10 +9,12 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from common.rank_processes import Appointments, clock_ahead, launch
+from common.rank_processes import HOST, Appointments, clock_ahead, launch
 
 import convtime
 import convtime.distributed.measure
@@ -233,7 +235,11 @@ def without_store(rank: int) -> list[str]:
         store.get("joined")  # or rank 1 could still be joining the group
         os.kill(os.getpid(), signal.SIGKILL)
     store.set("joined", "")
-    time.sleep(0.3)
+    port = store.underlying_store.port  # type: ignore[attr-defined]
+    with suppress(ConnectionRefusedError):
+        while True:
+            socket.create_connection((HOST, port)).close()
+            time.sleep(0.01)
     begin = time.monotonic()
     said = said_by(lambda: time_op(dist.barrier, group=dist.group.WORLD, timeout=1))
     return [*said, str(time.monotonic() - begin)]

@@ -152,22 +152,24 @@ def git_state(folder: str, patience: float = math.inf) -> dict[str, Any] | None:
 def _read_git(folder: str, patience: float) -> dict[str, Any] | None:
     end = time.monotonic() + patience
 
-    def git(*args: str) -> str:
-        return subprocess.run(
-            [*_GIT, *args],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=max(0.0, end - time.monotonic()),
-        ).stdout.strip()
+    def git(*args: str) -> str | None:
+        try:
+            return subprocess.run(
+                [*_GIT, *args],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=max(0.0, end - time.monotonic()),
+            ).stdout.strip()
+        except (TimeoutError, InterruptedError):
+            raise  # by the caller's handler of a signal: a process does not fail to start so
+        except (OSError, subprocess.SubprocessError):
+            return None
 
-    try:
-        commit = git("rev-parse", "HEAD")
-    except (OSError, subprocess.SubprocessError):
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
         return None
-    try:
-        return {"commit": commit, "dirty": bool(git("status", "--porcelain", *_WITHOUT_RUNS))}
-    except (OSError, subprocess.SubprocessError):
-        return {"commit": commit, "dirty": None}
+    status = git("status", "--porcelain", *_WITHOUT_RUNS)
+    return {"commit": commit, "dirty": None if status is None else bool(status)}
