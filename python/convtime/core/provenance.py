@@ -163,7 +163,7 @@ def _read_git(folder: str, patience: float) -> dict[str, Any] | None:
                 check=True,
                 timeout=max(0.0, end - time.monotonic()),
             ).stdout.strip()
-        except (TimeoutError, InterruptedError):
+        except TimeoutError:
             raise  # by the caller's handler of a signal: a process does not fail to start so
         except (OSError, subprocess.SubprocessError):
             return None
