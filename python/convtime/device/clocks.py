@@ -91,12 +91,12 @@ class ClockMonitor:
 
     def _read(self, gpu: nvml.Gpu) -> None:
         try:
+            self._readings.append(read_clocks(gpu, time.perf_counter() - self.started))
             ended = False
             while not ended:
                 # Read once more after the end, so that short blocks also have two readings.
-                ended = self._done.is_set()
+                ended = self._done.wait(self._interval)
                 self._readings.append(read_clocks(gpu, time.perf_counter() - self.started))
-                self._done.wait(0 if ended else self._interval)
         except Exception as error:  # reported in `reason`; a thread has no caller to raise to
             self.reason = f"NVML failed after {len(self._readings)} readings: {error}"
 
