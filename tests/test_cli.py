@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from convtime import cli
 from convtime.cli import conv as conv_command
 from convtime.conv.compare import compare_layers
 from convtime.timing.verdict import Ratio
+from tests.helpers.waiting import wait_until
 
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 QUICK = ["--device", "cpu", "--budget", "0.02"]
@@ -269,9 +269,7 @@ def test_interrupt_leaves_everything_as_it_was(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until((tmp_path / "started").exists)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=20)
     assert process.returncode == 130

@@ -17,6 +17,7 @@ from cpu_parts import causes, fresh, load, measure, truth
 from cpu_parts.truth import Interval
 
 from convtime.diagnosis.weighing import LEAST_EFFECT_ON_CPU
+from tests.helpers.waiting import wait_until
 
 LOAD = [0.1, 0.2]
 
@@ -226,16 +227,9 @@ def cpu_seconds_of(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def wait_until(condition: Any) -> bool:
-    deadline = time.monotonic() + 5
-    while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(met)
-
-
 def test_the_load_computes_and_ends_with_its_block() -> None:
     with load.planted_load("7", 1e3, 1e-3) as pid:
-        assert wait_until(lambda: (cpu_seconds_of(pid) or 0) >= 0.05)
+        wait_until(lambda: (cpu_seconds_of(pid) or 0) >= 0.05, 5)
     assert cpu_seconds_of(pid) is None
     with pytest.raises(KeyError), load.planted_load("7", 1e-3, 1e3) as pid:
         raise KeyError

@@ -33,6 +33,7 @@ from convtime.sweeps.drift import Controls
 from convtime.sweeps.local_pool import LocalPool, Place
 from tests.helpers import swept
 from tests.helpers.measurements import make
+from tests.helpers.waiting import wait_until
 
 QUICK: dict[str, Any] = {
     "stop": "count", "min_samples": 3, "max_samples": 3, "warmup": 1, "device": "cpu"
@@ -109,11 +110,7 @@ def sizes_in(file: Path) -> list[int]:
 
 def running(pool: LocalPool, count: int) -> list[int]:
     """The processes of a pool, once there are so many: others are being started."""
-    end = time.monotonic() + 60
-    while len(pids := pool.pids) < count:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return pids
+    return wait_until(lambda: pids if len(pids := pool.pids) >= count else [])
 
 
 @pytest.fixture(scope="module")

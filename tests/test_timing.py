@@ -89,7 +89,7 @@ def _promises() -> asyncio.Future[None]:
     return asyncio.Future(loop=loop)
 
 
-@pytest.mark.filterwarnings("error:.*never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")  # of what earlier tests left
 @pytest.mark.parametrize(
     ("function", "what"),
     [

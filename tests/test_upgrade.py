@@ -40,6 +40,7 @@ from convtime.upgrading.probe import (
 )
 from convtime.upgrading.result import LayerChange, Upgrade
 from convtime.upgrading.workers import KEPT_MEMORY, FailedError, Side
+from tests.helpers.waiting import wait_until
 
 PYTHON = sys.executable
 FACTS = PassFacts(
@@ -55,6 +56,7 @@ FACTS = PassFacts(
     memory_bytes=None,
     first_call_seconds=0.01,
 )
+
 SETTINGS = {"torch": "2.11.0", "threads": "2", "flag cudnn.allow_tf32": "True"}
 MODEL = """
     import os
@@ -1076,20 +1078,14 @@ def test_a_process_waits_until_its_threads_give_up_their_cpus(
         while not done.is_set():
             hashlib.pbkdf2_hmac("sha256", b"a", b"b", 5_000)
 
-    def see(running: bool) -> None:
-        end = time.monotonic() + 60
-        while probing._another_thread_runs() is not running:
-            assert time.monotonic() < end
-            time.sleep(0.001)
-
     busy = threading.Thread(target=computes)
     busy.start()
     try:
-        see(True)
+        wait_until(probing._another_thread_runs)
     finally:
         done.set()
         busy.join()
-    see(False)
+    wait_until(lambda: not probing._another_thread_runs())
     looks = iter([True, True, False, True])
     monkeypatch.setattr(probing, "_another_thread_runs", lambda: next(looks))
     probing.wait_until_quiet()
