@@ -18,9 +18,10 @@ to a core, with the highest priority of ordinary processes, which takes root.
   timeout (a deadlock otherwise) and name the rank.
 
 With NCCL, rank 1 is late because its GPU runs a kernel of known duration first. The stamps of an
-all-reduce are of the GPU's own clock (%globaltimer), by kernels before and after it, less what they
-say too much of a kernel of known duration; GPUs' clocks are not synchronized, but the rank that
-comes last does not wait, so the time of a call is the shortest of all ranks'.
+all-reduce are of the GPU's own clock (%globaltimer), by kernels before and after it, less the gaps
+between kernels, which are those of stamps around one kernel that is timed alone. GPUs' clocks are
+not synchronized, but the rank that comes last does not wait, so the time of a call is the shortest
+of all ranks'. A column has that of calls back to back, in which ranks arrive closer together.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -61,7 +63,9 @@ RUNS_ON_GPUS = 4  # of each fault
 TIMEOUT_ON_GPUS = 5.0
 DEADLOCK_SECONDS_ON_GPUS = 20.0
 STARTED_WITHIN = 60.0  # seconds
-CHUNKS, CALLS = 5, 30  # of stamped calls
+CALLS = 500  # that are stamped, at most
+CHUNKS, CALLS_OF_CHUNK = 5, 30  # back to back
+SPIN_NS = 20_000
 
 
 def _skew_of(call: Callable[..., object], *args: Any, **options: Any) -> list[float]:
@@ -148,11 +152,11 @@ def _compared(outcomes: list[Outcome], stamped_ns: Callable[[Any], float]) -> re
     """The transfer time, and that by the ranks' stamps of each call.
 
     Args:
-        outcomes: Of each rank: transfer, bandwidth, skew, and its stamps of all calls.
+        outcomes: Of each rank: transfer, bandwidth, skew, its stamps of all calls, and others.
         stamped_ns: The time of a call by all ranks' stamps of it.
     """
-    transfer, bus, skew, stamps = _value(outcomes)
-    calls = zip(*(outcome.value[-1] for outcome in outcomes), strict=True)
+    transfer, bus, skew, stamps, *_ = _value(outcomes)
+    calls = zip(*(outcome.value[3] for outcome in outcomes), strict=True)
     stamped = 1e-9 * statistics.median(map(stamped_ns, calls))
     return {
         "samples": len(stamps),
@@ -194,7 +198,7 @@ def of_skew_on_gpus(microseconds: int) -> results.Row:
 
 
 def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
-    """The median transfer time, and that of stamps of other calls."""
+    """The median transfer time, that of stamps of the same calls, and of calls back to back."""
 
     def body(_: int) -> list[Any]:
         import torch
@@ -203,41 +207,67 @@ def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
         from convtime import time_op
 
         x = torch.zeros(nbytes // 4, device="cuda")
+        all_reduce = functools.partial(dist.all_reduce, x)
+        spin = functools.partial(torch.ops.convtime.spin_ns, SPIN_NS)
+        calls, spins = Stamped(all_reduce), Stamped(spin)
         group = dist.group.WORLD
-        ranks = time_op(dist.all_reduce, x, group=group, cache="warm", timeout=60).ranks
+        measured = time_op(calls, group=group, cache="warm", max_samples=CALLS, timeout=60)
+        ranks = measured.ranks
         assert ranks is not None
         assert ranks.transfer is not None
-        stamps = _stamped(functools.partial(dist.all_reduce, x))
-        spin_ns = 20_000
-        spins = _stamped(functools.partial(torch.ops.convtime.spin_ns, spin_ns))
-        too_much = statistics.median(spins) - spin_ns
-        return [
-            ranks.transfer,
-            ranks.bus_bandwidth,
-            ranks.skew,
-            [each - too_much for each in stamps],
-        ]
+        known = time_op(spins, max_samples=CALLS, cache="warm")
+        (recorded,) = (each.median for each in known.activities if "spin" in each.name)
+        gaps = statistics.median(spins.last(len(known.seconds))) - 1e9 * recorded
+        stamps = [each - gaps for each in calls.last(len(measured.seconds))]
+        gaps = statistics.median(spins.back_to_back()) - 1e9 * recorded
+        back_to_back = [each - gaps for each in calls.back_to_back()]
+        return [ranks.transfer, ranks.bus_bandwidth, ranks.skew, stamps, back_to_back]
 
     with gpus():
         outcomes = launch(2, body, seconds=110, backend="nccl")
-    return {"backend": "nccl", "bytes": nbytes} | _compared(outcomes, min)
+    row = {"backend": "nccl", "bytes": nbytes} | _compared(outcomes, min)
+    back_to_back = map(min, *(outcome.value[4] for outcome in outcomes))
+    return row | {"back_to_back_us": 1e-3 * statistics.median(back_to_back)}
 
 
-def _stamped(call: Callable[[], object]) -> list[int]:
-    """Nanoseconds from a stamp of the GPU's clock before each call to one after it."""
-    import torch
+class Stamped:
+    """A call between two stamps of the GPU's clock.
 
-    found = []
-    for _ in range(CHUNKS):
-        torch.ops.convtime.spin_ns(20_000_000)  # until all calls are issued
-        stamps = []
-        for _ in range(CALLS):
-            before = torch.ops.convtime.read_clocks()
-            call()
-            stamps.append((before, torch.ops.convtime.read_clocks()))
-        torch.cuda.synchronize()
-        found += [int(after[0] - before[0]) for before, after in stamps]
-    return found
+    Args:
+        call: Work on the GPU.
+    """
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._stamps: deque[Any] = deque(maxlen=CALLS)
+        for _ in range(CALLS):  # so that no memory is asked for while a queue is held
+            self._stamps.append((self._stamp(), self._stamp()))
+        self._stamps.clear()
+
+    def __call__(self) -> None:
+        before = self._stamp()
+        self._call()
+        self._stamps.append((before, self._stamp()))
+
+    def last(self, count: int) -> list[int]:
+        """Nanoseconds between the two stamps, of the last calls."""
+        return [int(after[0] - before[0]) for before, after in list(self._stamps)[-count:]]
+
+    def back_to_back(self) -> list[int]:
+        """Likewise, of calls that the GPU has in its queue."""
+        import torch
+
+        for _ in range(CHUNKS):
+            torch.ops.convtime.spin_ns(20_000_000)  # until all calls are issued
+            for _ in range(CALLS_OF_CHUNK):
+                self()
+            torch.cuda.synchronize()
+        return self.last(CHUNKS * CALLS_OF_CHUNK)
+
+    def _stamp(self) -> Any:
+        import torch
+
+        return torch.ops.convtime.read_clocks()
 
 
 def of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
@@ -389,17 +419,20 @@ def table(rows: list[results.Row]) -> str:
 def transfer_table(rows: list[results.Row]) -> str:
     """Markdown, a line for each size of an all-reduce."""
     lines = [
-        "| backend | bytes | transfer | other stamps | difference | arrival skew | bus bandwidth |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| backend | bytes | transfer | other stamps | difference | arrival skew | bus bandwidth "
+        "| back to back |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         if "bytes" in row:
             bus = row["bus_gb_per_second"]
             rate = "unknown" if bus is None else f"{bus:.3g} GB/s"
+            back_to_back = row.get("back_to_back_us")  # of GPUs
             lines.append(
                 f"| {row['backend']} | {row['bytes']:,} | {row['transfer_us']:,.1f} µs "
                 f"| {row['stamped_us']:,.1f} µs | {row['error']:.1%} "
-                f"| {row['skew_us']:,.1f} µs | {rate} |"
+                f"| {row['skew_us']:,.1f} µs | {rate} "
+                f"| {'–' if back_to_back is None else f'{back_to_back:,.1f} µs'} |"
             )
     return "\n".join(lines)
 

@@ -35,6 +35,7 @@ from convtime.distributed.results import (
     _arrivals_reason,
     _bandwidth,
     _communication,
+    _divided,
     _slower,
 )
 from convtime.timing.activity import DeviceActivity
@@ -580,6 +581,43 @@ def test_gaps_around_the_work_between_two_events_are_not_part_of_it() -> None:
     )
     assert spin == pytest.approx(25_000)
     assert nothing == 0
+
+
+def divided(kind: str, *, recorded: bool = True, stamped: bool = True) -> tuple[Any, Any, bool]:
+    """Of one call, whose events have rank 1 arrive 5 µs late, and whose kernels 0.5 µs."""
+    own = [
+        {
+            "times": {"arrival": [1e-6 * arrival], "end": [20e-6]},
+            "communicating": [communicating] if recorded else [],
+            "stamped": stamped,
+        }
+        for arrival, communicating in ((10, 4.7e-6), (15, 4.2e-6))
+    ]
+    return _divided(own, [Collective(kind, 1024, 2)])
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_kernels_that_end_together_need_no_clocks(stamped: bool) -> None:
+    waiting, transfer, needs_clocks = divided("all_reduce", stamped=stamped)
+    assert transfer == pytest.approx([4.2e-6])
+    assert waiting == pytest.approx(np.array([[0.5e-6], [0.0]]))
+    assert not needs_clocks
+
+
+@pytest.mark.parametrize(
+    ("kind", "recorded"), [("broadcast", True), ("all_reduce", False), ("all_to_all", True)]
+)
+def test_other_operations_are_divided_by_their_events(kind: str, recorded: bool) -> None:
+    waiting, transfer, needs_clocks = divided(kind, recorded=recorded)
+    assert transfer == pytest.approx([5e-6])
+    assert waiting == pytest.approx(np.array([[5e-6], [0.0]]))
+    assert needs_clocks
+
+
+def test_what_is_neither_stamped_nor_on_record_is_not_divided() -> None:
+    waiting, transfer, _ = divided("all_reduce", recorded=False, stamped=False)
+    assert waiting.shape == (2, 0)
+    assert not transfer.size
 
 
 @pytest.mark.cuda

@@ -223,22 +223,10 @@ def _ranks(
     clock_reason: str,
 ) -> Ranks:
     own = [part["candidates"][index] for part in parts]
-    arrival, end = (
-        np.array([each["times"][what] for each in own], dtype=float) for what in ("arrival", "end")
-    )
     collectives = _agreed([[Collective(**one) for one in each["collectives"]] for each in own])
-    stamped = all(each["stamped"] for each in own) and bool(np.isfinite(arrival).all())
-    if stamped:
-        waiting = arrival.max(axis=0) - arrival
-        transfer = end.max(axis=0) - arrival.max(axis=0)
-    elif _all_wait(own, collectives):
-        # All kernels end together, and begin as their rank arrives.
-        communicating = np.array([each["communicating"] for each in own])
-        transfer = communicating.min(axis=0)
-        waiting = communicating - transfer
+    waiting, transfer, needs_clocks = _divided(own, collectives)
+    if not needs_clocks:
         uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
-    else:
-        waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
     reason = _arrivals_reason(bool(waiting.size), own, meeting.size)
     if reason:
         waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
@@ -265,6 +253,33 @@ def _ranks(
         bandwidth_reason=why_not,
         slower=tuple(_slower(times, measured)),
     )
+
+
+def _divided(
+    own: Sequence[dict[str, Any]], collectives: Sequence[Collective]
+) -> tuple[Any, Any, bool]:
+    """Divide the calls' communication into waiting for the last rank, and the transfer.
+
+    Returns:
+        Seconds that each rank waits in each call, seconds of each transfer, both empty if they are
+        unknown, and whether the ranks' clocks were needed.
+    """
+    arrival, end = (
+        np.array([each["times"][what] for each in own], dtype=float) for what in ("arrival", "end")
+    )
+    stamped = all(each["stamped"] for each in own) and bool(np.isfinite(arrival).all())
+    # With unequal splits, an all-to-all may end sooner on a rank that gets little.
+    by_events = stamped and any(each.kind == "all_to_all" for each in collectives)
+    if _all_wait(own, collectives) and not by_events:
+        # All kernels end together, and begin as their rank arrives. Events are related by the
+        # hosts' clocks, which are known to a few microseconds.
+        communicating = np.array([each["communicating"] for each in own])
+        transfer = communicating.min(axis=0)
+        return communicating - transfer, transfer, False
+    if stamped:
+        last = arrival.max(axis=0)
+        return last - arrival, end.max(axis=0) - last, True
+    return np.empty((len(own), 0)), np.empty(0), True
 
 
 def _agreed(by_rank: Sequence[Sequence[Collective]]) -> list[Collective]:
