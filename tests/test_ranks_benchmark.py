@@ -57,6 +57,7 @@ def test_the_summary_is_of_the_worst_row_and_of_all_faults() -> None:
 
 def test_the_summary_has_the_rows_of_gpus_if_there_are_some() -> None:
     found = rows([*ranks.CASES, *ranks.ON_GPUS])
+    found[0]["error"] = 0.09  # of Gloo, whose planted skews are less exact
     found[len(ranks.CASES)]["error"] = 0.08
     assert ranks.summarise(found)["skew_error"] == 0.08
     assert ranks.summarise(found)["faults"] == 240
