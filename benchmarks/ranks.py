@@ -410,7 +410,8 @@ def table(rows: list[results.Row]) -> str:
         "|--:|---|---|--:|--:|--:|",
     ]
     lines += [
-        f"| {row['injected_us']:,} µs | {row['backend']} | {row['clocks']} "
+        f"| {row['injected_us']:,} µs | {row['backend']} "
+        f"| {row['clocks'] if row['uncertainty_us'] else 'not needed'} "
         f"| {row['recovered_us']:,.1f} µs | {row['uncertainty_us']:.1f} µs "
         f"| {row['relative']:.1%} |"
         for row in rows

@@ -199,7 +199,8 @@ def test_peak_memory_of_a_setup_is_not_the_calls():
 @pytest.mark.cuda
 @pytest.mark.timing
 def test_a_backward_pass_takes_its_own_energy():
-    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    # Large enough for a slow host: it issues a backward pass while the GPU computes the one before.
+    x = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     y = x.clone().requires_grad_()
     forward = convtime.energy(torch.mm, x, y, seconds=1.0)
     backward = convtime.energy(torch.mm, x, y, backward=True, seconds=1.0)  # a product, too

@@ -49,7 +49,8 @@ def energy(
 
     The energy is the difference between two steps of NVML's counter of the GPU's total energy. It
     is therefore the energy under sustained load with a warm cache. It includes everything else
-    that the GPU draws power for, and the work of other processes on the same GPU.
+    that the GPU draws power for, such as waiting where the host issues calls more slowly than the
+    GPU computes them, and the work of other processes on the same GPU.
 
     The counter cannot be stopped between calls. With ``before`` or ``backward``, the energy of the
     work before each call is therefore measured separately and subtracted.
