@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -583,15 +583,17 @@ def test_gaps_around_the_work_between_two_events_are_not_part_of_it() -> None:
     assert nothing == 0
 
 
-def divided(kind: str, *, recorded: bool = True, stamped: bool = True) -> tuple[Any, Any, bool]:
-    """Of one call, whose events have rank 1 arrive 5 µs late, and whose kernels 0.5 µs."""
+def divided(
+    kind: str, communicating: Sequence[Sequence[float]] = ((4.7e-6,), (4.2e-6,)), *, stamped: bool
+) -> tuple[Any, Any, bool]:
+    """Of one call, whose marks have rank 1 arrive 5 µs late, and whose kernels 0.5 µs."""
     own = [
         {
             "times": {"arrival": [1e-6 * arrival], "end": [20e-6]},
-            "communicating": [communicating] if recorded else [],
+            "communicating": kernels,
             "stamped": stamped,
         }
-        for arrival, communicating in ((10, 4.7e-6), (15, 4.2e-6))
+        for arrival, kernels in zip((10, 15), communicating, strict=True)
     ]
     return _divided(own, [Collective(kind, 1024, 2)])
 
@@ -607,15 +609,28 @@ def test_kernels_that_end_together_need_no_clocks(stamped: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "recorded"), [("broadcast", True), ("all_reduce", False), ("all_to_all", True)]
 )
-def test_other_operations_are_divided_by_their_events(kind: str, recorded: bool) -> None:
-    waiting, transfer, needs_clocks = divided(kind, recorded=recorded)
+def test_other_operations_are_divided_by_their_marks(kind: str, recorded: bool) -> None:
+    records = {} if recorded else {"communicating": ((), ())}
+    waiting, transfer, needs_clocks = divided(kind, **records, stamped=True)
     assert transfer == pytest.approx([5e-6])
     assert waiting == pytest.approx(np.array([[5e-6], [0.0]]))
     assert needs_clocks
 
 
-def test_what_is_neither_stamped_nor_on_record_is_not_divided() -> None:
-    waiting, transfer, _ = divided("all_reduce", recorded=False, stamped=False)
+@pytest.mark.parametrize(
+    ("kind", "communicating", "stamped"),
+    [
+        ("all_reduce", ((), ()), False),
+        # The call does not communicate in this sample, or its record is lost.
+        ("all_reduce", ((4.7e-6,), (0.0,)), False),
+        ("all_reduce", ((4.7e-6,), (0.0,)), True),
+        ("broadcast", ((0.0,), (0.0,)), True),
+    ],
+)
+def test_what_is_neither_marked_nor_on_record_is_not_divided(
+    kind: str, communicating: Sequence[Sequence[float]], stamped: bool
+) -> None:
+    waiting, transfer, _ = divided(kind, communicating, stamped=stamped)
     assert waiting.shape == (2, 0)
     assert not transfer.size
 

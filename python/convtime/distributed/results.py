@@ -268,15 +268,17 @@ def _divided(
         np.array([each["times"][what] for each in own], dtype=float) for what in ("arrival", "end")
     )
     stamped = all(each["stamped"] for each in own) and bool(np.isfinite(arrival).all())
+    # A GPU's mark before a call is there even if the call does not communicate. Records tell.
+    communicates = all(all(each["communicating"]) for each in own)
     # With unequal splits, an all-to-all may end sooner on a rank that gets little.
-    by_events = stamped and any(each.kind == "all_to_all" for each in collectives)
-    if _all_wait(own, collectives) and not by_events:
-        # All kernels end together, and begin as their rank arrives. Events are related by the
-        # hosts' clocks, which are known to a few microseconds.
+    by_marks = stamped and any(each.kind == "all_to_all" for each in collectives)
+    if communicates and _all_wait(own, collectives) and not by_marks:
+        # All kernels end together, and begin as their rank arrives. Marks would be related by the
+        # hosts' clocks, to some microseconds.
         communicating = np.array([each["communicating"] for each in own])
         transfer = communicating.min(axis=0)
         return communicating - transfer, transfer, False
-    if stamped:
+    if communicates and stamped:
         last = arrival.max(axis=0)
         return last - arrival, end.max(axis=0) - last, True
     return np.empty((len(own), 0)), np.empty(0), True
