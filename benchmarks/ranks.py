@@ -21,7 +21,7 @@ With NCCL, rank 1 is late because its GPU runs a kernel of known duration first.
 all-reduce are of the GPU's own clock (%globaltimer), by kernels before and after it, less the gaps
 between kernels, which are those of stamps around one kernel that is timed alone. GPUs' clocks are
 not synchronized, but the rank that comes last does not wait, so the time of a call is the shortest
-of all ranks'. A column has that of calls back to back, in which ranks arrive closer together.
+of all ranks'. A column has that of calls back to back, without convtime.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def of_skew_on_gpus(microseconds: int) -> results.Row:
 
     with gpus():
         skew, uncertainty = _value(launch(2, body, seconds=90, backend="nccl"))
-    return {"backend": "nccl", "clocks": "exchanged"} | _judged(microseconds, skew, uncertainty)
+    return {"backend": "nccl", "clocks": "shared"} | _judged(microseconds, skew, uncertainty)
 
 
 def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
@@ -387,8 +387,8 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         cases = {key: case for key, case in cases.items() if key not in IN_NAMESPACES}
     summary: dict[str, float] = {}
     # A planted skew is exact on GPUs only: Python takes microseconds to come to Gloo's all-reduce.
-    on_gpus = [key for key in cases if key.startswith("skew") and key in ON_GPUS]
-    skews = on_gpus or [key for key in cases if key.startswith("skew")]
+    skews = [key for key in cases if key.startswith("skew")]
+    skews = [key for key in skews if key in ON_GPUS] or skews
     all_reduces = [key for key in cases if key.startswith("all_reduce")]
     for name, keys in (("skew_error", skews), ("all_reduce_error", all_reduces)):
         if all(key in by_key for key in keys):

@@ -32,6 +32,8 @@ def rows(cases: Iterable[str] = ranks.CASES) -> list[dict[str, Any]]:
                 "bus_gb_per_second": None,
                 "error": 0.01,
             }
+            if key in ranks.ON_GPUS:
+                row["back_to_back_us"] = 101.5
         else:
             row |= {"runs": 30, "deadlocks": 0, "named": 60, "survivors": 60}
             row["slowest_seconds"] = 2.4
@@ -73,6 +75,8 @@ def test_each_row_is_in_one_table() -> None:
     found = rows([*ranks.CASES, *ranks.ON_GPUS])
     tables = [ranks.table(found), ranks.transfer_table(found), ranks.fault_table(found)]
     assert sum(table.count("\n") - 1 for table in tables) == len(found)
+    assert tables[1].count("| 101.5 µs |") == len(ranks.SIZES_ON_GPUS)
+    assert tables[1].count("| – |") == len(ranks.SIZES)
     assert "| 60 of 60 |" in tables[2]
 
 
