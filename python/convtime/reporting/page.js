@@ -142,16 +142,32 @@
     picture.setAttribute("aria-label", description);
   }
 
+  // A figure that moves the page between press and release would take the click from a button below.
+  let isPressed = false;
+
   const inView = new IntersectionObserver(
     (entries) => {
       for (const { isIntersecting, target } of entries) {
-        if (!isIntersecting) continue;
+        if (!isIntersecting || isPressed) continue;
         inView.unobserve(target);
         draw(target);
       }
     },
     { rootMargin: "300px" },
   );
+
+  function drawWhatIsInView() {
+    inView.disconnect();
+    document.querySelectorAll("[data-figure]").forEach((place) => inView.observe(place));
+  }
+
+  function release() {
+    // The click comes after this event.
+    setTimeout(() => {
+      isPressed = false;
+      drawWhatIsInView();
+    });
+  }
 
   // --- Start --------------------------------------------------------------------------------------
 
@@ -162,8 +178,9 @@
     rows.filter((row) => row.dataset.figures).forEach(makeOpenable);
   }
   document.body.append(tooltip);
-  const places = document.querySelectorAll("[data-figure]");
-  places.forEach((place) => inView.observe(place));
+  drawWhatIsInView();
+  addEventListener("pointerdown", () => (isPressed = true), true);
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, release, true);
   addEventListener("beforeprint", () => document.querySelectorAll("[data-figure]").forEach(draw));
   document.documentElement.dataset.ready = "";
 })();
