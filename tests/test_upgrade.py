@@ -27,6 +27,7 @@ from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.upgrading import probe as probing
 from convtime.upgrading import upgrade as upgrading
+from convtime.upgrading import upgrade_tests
 from convtime.upgrading.causes import PassFacts, cause_of, difference_of
 from convtime.upgrading.confirming import confirmed, judged
 from convtime.upgrading.probe import (
@@ -694,6 +695,32 @@ def test_a_process_whose_gpu_refuses_all_work_is_broken(monkeypatch):
     assert _answer(probe, {"do": "no such question"})["broken"]
 
 
+def test_a_test_that_breaks_the_gpu_fails_alone(folder):
+    # In both interpreters: the first test leaves a process whose GPU refuses all work.
+    (folder / "test_two.py").write_text(
+        "import gc, time\n\n"
+        "BROKEN = []\n\n\n"
+        "def refuse():\n    raise RuntimeError('device-side assert triggered')\n\n\n"
+        "def test_a():\n"
+        "    BROKEN.append(1)\n"
+        "    for each in gc.get_objects():\n"
+        "        if type(each).__name__ == 'Probe':\n"
+        "            each._synchronize = refuse\n"
+        "    refuse()\n\n\n"
+        "def test_b(time_op):\n"
+        "    assert not BROKEN\n"
+        "    time_op(time.sleep, 1e-3, device='cpu')\n"
+    )
+    file = folder / "upgrade.json"
+    command = ["upgrade", "--old", sys.executable, "--new", sys.executable, "test_two.py"]
+    assert cli.main([*command, "--json", str(file)]) == 0
+    found = load(file)
+    assert isinstance(found, Upgrade)
+    assert [each.title for each in found.layers] == ["test_two.py::test_b"]
+    assert len(found.failures) == 1
+    assert "device-side assert triggered" in found.failures[0]
+
+
 def test_exact_results_of_zero_have_no_error():
     probe = Probe("cpu")
     layer = Layer("0", torch.nn.Threshold(9.0, 0.0), ((Blank.of(torch.ones(2, 3)),), {}))
@@ -1066,6 +1093,35 @@ def test_an_interrupted_command_keeps_what_was_timed(folder, capsys, monkeypatch
     assert found.pairs == 0
     assert "whether the findings repeat: it was interrupted" in found.missing
     assert cli.main([*command, lines[1]]) == INTERRUPTED  # nothing was timed
+
+
+def test_interrupted_tests_keep_what_both_interpreters_timed(folder, capsys, monkeypatch):
+    (folder / "test_two.py").write_text(
+        "import time\n\n\n"
+        "def test_a(time_op):\n    time_op(time.sleep, 1e-3, device='cpu')\n\n\n"
+        "def test_b(time_op):\n    time_op(time.sleep, 1e-3, device='cpu')\n"
+    )
+    record_one = upgrade_tests._record_one
+    stopped_at: list[tuple[str, str]] = []
+
+    def interrupted(side, test, later, recorded):
+        if (side.which, test.partition("::")[2]) in stopped_at:
+            raise KeyboardInterrupt
+        record_one(side, test, later, recorded)
+
+    monkeypatch.setattr(upgrade_tests, "_record_one", interrupted)
+    command = ["upgrade", "--old", sys.executable, "--new", sys.executable, "test_two.py"]
+    stopped_at.append(("old", "test_b"))  # the new interpreter comes first
+    assert cli.main([*command, "--json", "-"]) == INTERRUPTED
+    found = Upgrade.from_dict(json.loads(capsys.readouterr().out))
+    assert found.interrupted
+    assert [each.title for each in found.layers] == ["test_two.py::test_a"]
+    assert found.failures == ("test_two.py::test_b: it was interrupted",)
+    assert found.pairs == 0
+    assert "whether the findings repeat: it was interrupted" in found.missing
+    stopped_at.append(("new", "test_a"))
+    assert cli.main(command) == INTERRUPTED
+    assert not capsys.readouterr().out  # nothing was timed
 
 
 def test_a_process_waits_until_its_threads_give_up_their_cpus(

@@ -22,8 +22,12 @@ class Turns:
         answered: whether it has answered the question that loads the tests.
     """
 
-    def __init__(self, questions: IO[str], answers: IO[str], probe: dict[str, Any]) -> None:
+    def __init__(
+        self, questions: IO[str], answers: IO[str], program: dict[str, Any], probe: Any
+    ) -> None:
+        """Take the streams, and probe.py's definitions and its probe of the device."""
         self.answered = False
+        self._program = program
         self._probe = probe
         self._questions = questions
         self._answers = answers
@@ -50,7 +54,7 @@ class Turns:
             self._answer({"unusable": f"its tests cannot be collected ({self._failures[0]})"})
             return True
         items = {item.nodeid: item for item in session.items}
-        self._answer({"tests": [*items], **self._probe["settings"]()})
+        self._answer({"tests": [*items], **self._program["settings"]()})
         for line in self._questions:
             question = json.loads(line)
             self._answer(self._run(items[question["test"]], items.get(question["next"])))
@@ -61,28 +65,29 @@ class Turns:
 
         self._failures.clear()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        self._probe["wait_until_quiet"]()
+        self._program["wait_until_quiet"]()
         if self._failures:
-            return {"unusable": self._failures[0]}
+            return {"unusable": self._failures[0], "broken": self._probe.is_broken()}
         document: dict[str, Any] = item.config.stash[_SESSION].document(item.nodeid)
         return document
 
     def _answer(self, answer: dict[str, Any]) -> None:
-        print(self._probe["ANSWER"] + json.dumps(answer), file=self._answers, flush=True)
+        print(self._program["ANSWER"] + json.dumps(answer), file=self._answers, flush=True)
 
 
 def main() -> int:
     """Answer until standard input closes; return pytest's exit code."""
     # By its path, because this interpreter's convtime may be another one.
-    probe = runpy.run_path(str(Path(__file__).with_name("probe.py")))
-    questions, answers = probe["own_streams"]()
+    program = runpy.run_path(str(Path(__file__).with_name("probe.py")))
+    questions, answers = program["own_streams"]()
 
     def answer(found: dict[str, Any]) -> None:
-        print(probe["ANSWER"] + json.dumps(found), file=answers, flush=True)
+        print(program["ANSWER"] + json.dumps(found), file=answers, flush=True)
 
     questions.readline()  # about the environment
-    device = "cuda" if probe["torch"].cuda.is_available() else "cpu"
-    answer(probe["Probe"](device).environment())
+    device = "cuda" if program["torch"].cuda.is_available() else "cpu"
+    probe = program["Probe"](device)
+    answer(probe.environment())
     paths = json.loads(questions.readline())["paths"]
     for package in ("pytest", "pytest_convtime"):
         if importlib.util.find_spec(package) is None:
@@ -91,7 +96,7 @@ def main() -> int:
             return 0
     import pytest
 
-    turns = Turns(questions, answers, probe)
+    turns = Turns(questions, answers, program, probe)
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder, "asked.json")
         asked.write_text(

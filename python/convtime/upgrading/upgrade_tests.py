@@ -30,7 +30,7 @@ class _Recorded:
         measured: the times, by name.
         tests: by the same names, the tests.
         different: how results differ from those of the test's baseline, by name.
-        plans: tags of the plans that cuDNN built, by test; empty without its log.
+        plans: tags of the plans that cuDNN built, by test that ran; empty without its log.
         failures: why there are no times, by test.
     """
 
@@ -39,6 +39,14 @@ class _Recorded:
     different: dict[str, str] = dataclasses.field(default_factory=dict)
     plans: dict[str, str] = dataclasses.field(default_factory=dict)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def add(self, other: _Recorded) -> None:
+        """Add what other tests recorded."""
+        self.measured |= other.measured
+        self.tests |= other.tests
+        self.different |= other.different
+        self.plans |= other.plans
+        self.failures |= other.failures
 
     def facts(self, name: str) -> PassFacts | None:
         """Return the facts of a time; None if there is none."""
@@ -61,6 +69,8 @@ def upgrade_tests(
 ) -> Upgrade:
     """Compare the times that tests record in two interpreters.
 
+    A KeyboardInterrupt ends the timing; tests that both interpreters ran before are judged.
+
     Args:
         interpreters: the interpreters and their tests.
         margin: relative difference that counts as equal.
@@ -70,14 +80,22 @@ def upgrade_tests(
     Raises:
         InputError: an interpreter cannot be used, or not with these tests.
     """
+    old, new = _Recorded(), _Recorded()
+    interrupted = False
     with interpreters.pair() as sides:
         settings = (sides[0].settings(), sides[1].settings())
         on_gpu = sides[0].environment["gpu_uuid"] is not None
         every = dict.fromkeys(test for side in sides for test in side.loaded["tests"])
         if not every:
             raise InputError(f"{' '.join(interpreters.load['paths'])} contains no tests")
-        old, new = _recorded(sides, [*every], "times", tell)
+        try:
+            _record(sides, [*every], "times", tell, (old, new))
+        except KeyboardInterrupt:
+            if not _run(old, new):
+                raise
+            interrupted, pairs = True, 0
     tests = {**new.tests, **old.tests}
+    done = {*old.plans, *old.failures}
 
     def tests_of(names: Iterable[str]) -> list[str]:
         wanted = {tests[name] for name in names}
@@ -85,17 +103,22 @@ def upgrade_tests(
 
     def again(names: Collection[str]) -> Iterator[Run]:
         for number, sides in enumerate(interpreters.pairs(pairs), start=1):
-            yield _run(*_recorded(sides, tests_of(names), f"confirming, pair {number}", tell))
+            both = _Recorded(), _Recorded()
+            _record(sides, tests_of(names), f"confirming, pair {number}", tell, both)
+            yield _run(*both)
 
     verdicts = confirmed(_run(old, new), again, margin, pairs)
     missing = [_MISSING, *verdicts.missing]
+    if interrupted:
+        missing.append(f"whether the findings repeat: {INTERRUPTED}")
     changed = [change.name for change in verdicts.changes.of(*_CHANGED)]
-    if changed and on_gpu and verdicts.interrupted:
+    if changed and on_gpu and (interrupted or verdicts.interrupted):
         missing.append(f"cuDNN's plans: {INTERRUPTED}")
     elif changed and on_gpu:
         try:
             with interpreters.pair(logs=True) as sides:
-                logged = _recorded(sides, tests_of(changed), "plans", tell)
+                logged = _Recorded(), _Recorded()
+                _record(sides, tests_of(changed), "plans", tell, logged)
             old.plans, new.plans = (each.plans for each in logged)
         except InputError as error:
             missing.append(f"cuDNN's plans: {error}")
@@ -104,7 +127,7 @@ def upgrade_tests(
         _change(name, tests[name], judged.get(name), (old, new), settings, interpreters.command)
         for name in tests
     ]
-    without = [test for test in every if test not in tests.values()]
+    without = [test for test in every if test in done and test not in tests.values()]
     silent = [test for test in without if test not in {**old.failures, **new.failures}]
     if silent:
         missing.append(f"the times of tests that recorded none ({len(silent)}, e.g. {silent[0]})")
@@ -115,26 +138,32 @@ def upgrade_tests(
         margin=margin,
         pairs=verdicts.pairs,
         missing=tuple(missing),
-        failures=tuple(
-            f"{test}: {_failure(test, '', old, new)}" for test in without if test not in silent
+        failures=(
+            *(f"{test}: {_failure(test, '', old, new)}" for test in without if test not in silent),
+            *(f"{test}: {INTERRUPTED}" for test in every if test not in done),
         ),
-        interrupted=verdicts.interrupted,
+        interrupted=interrupted or verdicts.interrupted,
     )
 
 
-def _recorded(
-    sides: tuple[Side, Side], tests: Sequence[str], what: str, tell: Tell
-) -> tuple[_Recorded, _Recorded]:
-    """Run tests in both interpreters, alternating test by test."""
-    both = _Recorded(), _Recorded()
+def _record(
+    sides: tuple[Side, Side],
+    tests: Sequence[str],
+    what: str,
+    tell: Tell,
+    both: tuple[_Recorded, _Recorded],
+) -> None:
+    """Run tests in both interpreters, alternating; an interrupt adds a test to both or neither."""
     for number, test in enumerate(tests):
         tell(what, number, len(tests))
+        found = _Recorded(), _Recorded()
         for index in (0, 1) if number % 2 == 0 else (1, 0):
-            _record(sides[index], test, tests[number + 1 :], both[index])
-    return both
+            _record_one(sides[index], test, tests[number + 1 :], found[index])
+        for recorded, one in zip(both, found, strict=True):
+            recorded.add(one)
 
 
-def _record(side: Side, test: str, later: Sequence[str], recorded: _Recorded) -> None:
+def _record_one(side: Side, test: str, later: Sequence[str], recorded: _Recorded) -> None:
     has = side.loaded["tests"]
     if test not in has:
         recorded.failures[test] = _ABSENT
