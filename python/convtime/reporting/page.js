@@ -161,7 +161,13 @@
     document.querySelectorAll("[data-figure]").forEach((place) => inView.observe(place));
   }
 
+  /** Note whether something that can be clicked is pressed: a scroll bar's release is not told. */
+  function press({ target }) {
+    isPressed = target.closest("a, button, input, summary") !== null;
+  }
+
   function release() {
+    if (!isPressed) return;
     // The click comes after this event.
     setTimeout(() => {
       isPressed = false;
@@ -179,7 +185,7 @@
   }
   document.body.append(tooltip);
   drawWhatIsInView();
-  addEventListener("pointerdown", () => (isPressed = true), true);
+  addEventListener("pointerdown", press, true);
   for (const end of ["pointerup", "pointercancel"]) addEventListener(end, release, true);
   addEventListener("beforeprint", () => document.querySelectorAll("[data-figure]").forEach(draw));
   document.documentElement.dataset.ready = "";
