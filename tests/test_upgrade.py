@@ -57,6 +57,7 @@ FACTS = PassFacts(
     memory_bytes=None,
     first_call_seconds=0.01,
 )
+
 SETTINGS = {"torch": "2.11.0", "threads": "2", "flag cudnn.allow_tf32": "True"}
 MODEL = """
     import os

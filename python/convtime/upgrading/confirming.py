@@ -31,7 +31,7 @@ class Confirmed:
         changes: the changes.
         pairs: number of fresh pairs of processes that confirmed each finding.
         missing: why that is fewer than requested, as sentences.
-        interrupted: whether Ctrl-C ended the confirmation.
+        interrupted: whether Ctrl-C ended the timing or the confirmation.
     """
 
     changes: Changes
@@ -41,7 +41,12 @@ class Confirmed:
 
 
 def confirmed(
-    first: Run, again: Callable[[Collection[str]], Iterator[Run]], margin: float, pairs: int
+    first: Run,
+    again: Callable[[Collection[str]], Iterator[Run]],
+    margin: float,
+    pairs: int,
+    *,
+    interrupted: bool = False,
 ) -> Confirmed:
     """Judge the times as the gate does, and findings once more from fresh pairs of processes.
 
@@ -50,6 +55,7 @@ def confirmed(
         again: times some names in fresh pairs of processes, one after the other.
         margin: relative difference that counts as equal.
         pairs: number of fresh pairs.
+        interrupted: whether Ctrl-C ended the first pair; there are no fresh ones then.
     """
     if not first:
         return Confirmed(Changes(()), pairs)
@@ -57,15 +63,19 @@ def confirmed(
     suspects = {change.name for change in changes.of("slower", "faster")}
     runs: list[Run] = []
     missing: list[str] = []
-    interrupted = False
+    why_fewer = ""
     try:
-        if suspects:
+        if suspects and not interrupted:
             for run in again(suspects):
                 runs.append(run)  # noqa: PERF402 (an error keeps the earlier ones)
-    except (InputError, KeyboardInterrupt) as error:  # keep what is known
-        interrupted = isinstance(error, KeyboardInterrupt)
-        why = INTERRUPTED if interrupted else error
-        missing.append(f"whether the findings repeat: {why}")
+    except InputError as error:
+        why_fewer = str(error)
+    except KeyboardInterrupt:
+        interrupted = True
+    if interrupted:
+        why_fewer = INTERRUPTED
+    if why_fewer:
+        missing.append(f"whether the findings repeat: {why_fewer}")
         pairs = len(runs)
     if runs:
         again_judged = judged(runs, margin)

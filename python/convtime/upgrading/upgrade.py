@@ -136,8 +136,7 @@ def upgrade(
         except KeyboardInterrupt:
             if not first:
                 raise
-            interrupted, pairs = True, 0
-            work.missing.append(f"whether the findings repeat: {INTERRUPTED}")
+            interrupted = True
             untimed = [
                 each
                 for each in timed
@@ -153,7 +152,7 @@ def upgrade(
                 what = f"confirming, pair {number}"
                 yield dict(_times(pair, chosen, work, known, budget, what, tell))
 
-    verdicts = confirmed(first, again, margin, pairs)
+    verdicts = confirmed(first, again, margin, pairs, interrupted=interrupted)
     judged = {change.name: change for change in verdicts.changes.changes}
     changes = [
         _layer_change(each, work, judged.get(each.title), interpreters)
@@ -174,7 +173,7 @@ def upgrade(
             *(f"{each.title}: {each.change.sentence}" for each in failed),
             *(f"{each.title}: {INTERRUPTED}" for each in untimed),
         ),
-        interrupted=interrupted or verdicts.interrupted,
+        interrupted=verdicts.interrupted,
     )
 
 

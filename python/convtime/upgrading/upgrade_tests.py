@@ -93,7 +93,7 @@ def upgrade_tests(
         except KeyboardInterrupt:
             if not _run(old, new):
                 raise
-            interrupted, pairs = True, 0
+            interrupted = True
     tests = {**new.tests, **old.tests}
     done = {*old.plans, *old.failures}
 
@@ -107,12 +107,10 @@ def upgrade_tests(
             _record(sides, tests_of(names), f"confirming, pair {number}", tell, both)
             yield _run(*both)
 
-    verdicts = confirmed(_run(old, new), again, margin, pairs)
+    verdicts = confirmed(_run(old, new), again, margin, pairs, interrupted=interrupted)
     missing = [_MISSING, *verdicts.missing]
-    if interrupted:
-        missing.append(f"whether the findings repeat: {INTERRUPTED}")
     changed = [change.name for change in verdicts.changes.of(*_CHANGED)]
-    if changed and on_gpu and (interrupted or verdicts.interrupted):
+    if changed and on_gpu and verdicts.interrupted:
         missing.append(f"cuDNN's plans: {INTERRUPTED}")
     elif changed and on_gpu:
         try:
@@ -142,7 +140,7 @@ def upgrade_tests(
             *(f"{test}: {_failure(test, '', old, new)}" for test in without if test not in silent),
             *(f"{test}: {INTERRUPTED}" for test in every if test not in done),
         ),
-        interrupted=interrupted or verdicts.interrupted,
+        interrupted=verdicts.interrupted,
     )
 
 
