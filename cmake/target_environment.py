@@ -1,4 +1,4 @@
-"""Decides what convtime is built against: which torch, which of its CUDA libraries, which nvcc.
+"""Decides what convtime is built against: which torch, and which of its CUDA libraries and headers.
 
 This is the one place that knows. The build backend (`build_backend.py`) asks it what to require,
 and CMakeLists.txt runs it as a script and includes what it prints. It reads files and never imports
@@ -11,20 +11,25 @@ import dataclasses
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 MINIMUM_TORCH = (2, 11)
 TORCH_REQUIREMENT = "torch>=2.11"
-# The CUDA major version of the torch that PyPI serves today: assumed where there is no torch yet.
-DEFAULT_CUDA_MAJOR = 13
-# Ampere to Blackwell: built for where neither TORCH_CUDA_ARCH_LIST nor a visible GPU says more.
-DEFAULT_ARCHITECTURES = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
-OLDEST_ARCHITECTURE = (7, 5)  # no kernel compiles for older ones
-SYSTEM_TOOLKIT = Path("/usr/local/cuda")
+# The libraries whose headers convtime and torch's headers include, and a header of each. CUDA 13
+# has them in one folder, CUDA 12 in a folder each.
+HEADERS = {
+    "libcudart": "cuda_runtime_api.h",
+    "libnvrtc": "nvrtc.h",
+    "libcupti": "cupti.h",
+    "libcublasLt": "cublasLt.h",
+    "libcusparse": "cusparse.h",
+    "libcusolver": "cusolverDn.h",
+}
+# Headers that the runtime's own include, and which torch's packages have in triton alone.
+COMMON_HEADER = "crt/host_defines.h"
 
 
 class BuildError(Exception):
@@ -119,15 +124,15 @@ def _nul_separated(path: Path) -> list[str]:
 
 
 def loaded_libraries(torch: Torch) -> dict[str, Path]:
-    """The CUDA libraries that libtorch_cuda really loads, by name: {"libcudnn": path}.
+    """The CUDA libraries that torch really loads, by name: {"libcudnn": path}.
 
     The dynamic loader's own answer, so that no other cuDNN or CUDA of the system is picked up.
     """
     # Newer torches load NVRTC through libtorch_cuda itself, older ones through libcaffe2_nvrtc.
-    loaders = [
-        str(torch.directory / "lib" / name) for name in ("libtorch_cuda.so", "libcaffe2_nvrtc.so")
-    ]
-    wanted = ("libcudart", "libcublasLt", "libcudnn", "libcupti", "libnvrtc")
+    # libtorch_cuda_linalg alone loads cuSOLVER.
+    names = ("libtorch_cuda.so", "libcaffe2_nvrtc.so", "libtorch_cuda_linalg.so")
+    loaders = [str(torch.directory / "lib" / name) for name in names]
+    wanted = ("libcudnn", *HEADERS)
     resolved = re.findall(r"(lib\w+)\.so[.\d]* => (\S+) \(", _run(["ldd", *loaders]))
     return {name: Path(os.path.normpath(path)) for name, path in resolved if name in wanted}
 
@@ -138,34 +143,32 @@ def include_directory(library: Path, header: str) -> Path | None:
     return next((folder for folder in candidates if (folder / header).is_file()), None)
 
 
-def find_nvcc(cuda_major: int, environ: Mapping[str, str], packages: Iterable[Path]) -> Path | None:
-    """The first nvcc of that CUDA major version: the system's, else one from PyPI in `packages`."""
-    for candidate in (*_system_nvccs(environ), *_pypi_nvccs(cuda_major, packages)):
-        if candidate.is_file() and nvcc_version(candidate)[:1] == (cuda_major,):
-            return candidate
-    return None
+def cuda_include_directories(libraries: Mapping[str, Path], packages: Iterable[Path]) -> list[Path]:
+    """The folders of HEADERS and of COMMON_HEADER; raises BuildError if one is missing.
 
-
-def _system_nvccs(environ: Mapping[str, str]) -> Iterator[Path]:
-    if environ.get("CUDACXX"):
-        yield Path(shutil.which(environ["CUDACXX"]) or environ["CUDACXX"])
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if environ.get(variable):
-            yield Path(environ[variable]) / "bin" / "nvcc"
-    on_path = shutil.which("nvcc", path=environ.get("PATH", ""))
-    if on_path:
-        yield Path(on_path)
-    yield SYSTEM_TOOLKIT / "bin" / "nvcc"
-
-
-def _pypi_nvccs(cuda_major: int, packages: Iterable[Path]) -> Iterator[Path]:
-    return (folder / "nvidia" / f"cu{cuda_major}" / "bin" / "nvcc" for folder in packages)
-
-
-def nvcc_version(nvcc: Path) -> tuple[int, ...]:
-    """(13, 0) for `release 13.0`; () if it does not run."""
-    release = re.search(r"release (\d+)\.(\d+)", _run([str(nvcc), "--version"]))
-    return (int(release[1]), int(release[2])) if release else ()
+    Args:
+        libraries: as from `loaded_libraries`.
+        packages: folders of Python packages.
+    """
+    folders = []
+    for name, header in HEADERS.items():
+        folder = include_directory(libraries[name], header) if name in libraries else None
+        if folder is None:
+            raise BuildError(
+                f"{header} was not found for torch's {name}: "
+                "reinstall torch with its nvidia packages."
+            )
+        folders.append(folder)
+    triton = (package / "triton" / "backends" / "nvidia" / "include" for package in packages)
+    common = next(
+        (folder for folder in (*folders, *triton) if (folder / COMMON_HEADER).is_file()), None
+    )
+    if common is None:
+        raise BuildError(
+            f"{COMMON_HEADER} was found neither in {folders[0]} nor in triton: "
+            "reinstall torch, which requires triton."
+        )
+    return list(dict.fromkeys([*folders, common]))
 
 
 def cuda_setting(
@@ -187,86 +190,17 @@ def cuda_setting(
     return found[-1].upper() not in ("OFF", "0", "NO", "FALSE", "N")
 
 
-def build_requirements(
-    torch: Torch | None, *, cuda: bool | None = None, environ: Mapping[str, str] = os.environ
-) -> list[str]:
+def build_requirements(torch: Torch | None, *, cuda: bool | None = None) -> list[str]:
     """What an isolated build needs beyond pyproject.toml's list.
 
     Args:
         torch: the target environment's torch, None if it has none.
         cuda: the user's CONVTIME_CUDA; None where it was left to torch.
-        environ: where a system nvcc is looked for.
     """
     requirements = [] if torch else [TORCH_REQUIREMENT]
-    if cuda is False or (torch and not torch.cuda):
-        return requirements
-    requirements.append("nvidia-cudnn-frontend>=1.24,<1.27")
-    cuda_major = _major_minor(torch.cuda)[0] if torch and torch.cuda else DEFAULT_CUDA_MAJOR
-    # The nvcc package of CUDA 12 has no nvcc in it, so there a system toolkit is the only way.
-    if cuda_major >= 13 and not find_nvcc(cuda_major, environ, packages=()):
-        # torch's own requirements pin cuda-toolkit where torch comes along.
-        pin = f"=={torch.cuda}.*" if torch else ""
-        requirements.append(f"cuda-toolkit[nvcc,crt,nvvm,cccl,cudart]{pin}")
+    if cuda is not False and (torch is None or torch.cuda):
+        requirements.append("nvidia-cudnn-frontend>=1.24,<1.27")
     return requirements
-
-
-def cuda_architectures(
-    arch_list: str, visible: Iterable[str], supported: Sequence[str]
-) -> list[str]:
-    """CMAKE_CUDA_ARCHITECTURES for this build.
-
-    Args:
-        arch_list: TORCH_CUDA_ARCH_LIST, such as "8.0;9.0+PTX"; empty if unset.
-        visible: compute capabilities of the visible GPUs, such as ["9.0"].
-        supported: what nvcc can build for, such as ["80", "90"].
-    """
-    requested = re.findall(r"[^;,\s]+", arch_list)
-    if not requested:
-        detected = sorted(set(visible), key=_rank)
-        known = set(supported)
-        requested = detected or [arch for arch in DEFAULT_ARCHITECTURES if _digits(arch) in known]
-        if not requested:
-            raise BuildError(
-                "no GPU is visible, and nvcc builds for none of convtime's default architectures "
-                f"({', '.join(DEFAULT_ARCHITECTURES)}) but for {', '.join(supported) or 'none'}: "
-                "set TORCH_CUDA_ARCH_LIST, such as '9.0', or install another CUDA toolkit."
-            )
-        requested[-1] += "+PTX"
-
-    architectures: list[str] = []
-    for entry in requested:
-        match = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", entry)
-        if match is None:
-            raise BuildError(
-                f"TORCH_CUDA_ARCH_LIST={arch_list!r} has {entry!r}, which is no compute capability:"
-                " write numbers such as '8.0;9.0', with '+PTX' after one of them if wanted."
-            )
-        major, minor, suffix, ptx = match.groups()
-        if (int(major), int(minor)) < OLDEST_ARCHITECTURE:
-            raise BuildError(
-                f"convtime's kernels need compute capability 7.5 or later, got {major}.{minor} "
-                f"({'in TORCH_CUDA_ARCH_LIST' if arch_list.strip(' ;,') else 'of a visible GPU'}): "
-                "set TORCH_CUDA_ARCH_LIST to later ones, or build without CUDA with "
-                "--config-settings=cmake.define.CONVTIME_CUDA=OFF."
-            )
-        architectures.append(f"{major}{minor}{suffix}-real")
-        if ptx:
-            # PTX of an "a" or "f" target runs on no later GPU, which is all that PTX is for.
-            architectures.append(f"{major}{minor}-virtual")
-    return list(dict.fromkeys(architectures))
-
-
-def _rank(architecture: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", architecture))
-
-
-def _digits(architecture: str) -> str:
-    return re.sub(r"\D", "", architecture)
-
-
-def _visible_architectures() -> list[str]:
-    output = _run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"])
-    return re.findall(r"^\d+\.\d$", output, re.MULTILINE)
 
 
 def _major_minor(version: str) -> tuple[int, int]:
@@ -301,19 +235,12 @@ def _cmake_variables() -> dict[str, object]:
     if torch.cuda is None:
         return variables
 
-    for name, path in loaded_libraries(torch).items():
+    libraries = loaded_libraries(torch)
+    for name, path in libraries.items():
         variables[f"{name.upper()}_PATH"] = path
-    nvcc = find_nvcc(_major_minor(torch.cuda)[0], os.environ, packages)
-    if nvcc:
-        code = _run([str(nvcc), "--list-gpu-code"])
-        variables["NVCC"] = nvcc
-        variables["CUDA_ARCHITECTURES"] = ";".join(
-            cuda_architectures(
-                os.environ.get("TORCH_CUDA_ARCH_LIST", ""),
-                _visible_architectures(),
-                re.findall(r"sm_(\d+)", code),
-            )
-        )
+    variables["CUDA_INCLUDE_DIRS"] = ";".join(
+        map(str, cuda_include_directories(libraries, packages))
+    )
     cudnn = variables.get("LIBCUDNN_PATH")
     if isinstance(cudnn, Path):
         variables["CUDNN_INCLUDE_DIR"] = include_directory(cudnn, "cudnn.h")

@@ -42,6 +42,7 @@
 #include "ops/timing/calibration_reference.h"
 #include "ops/timing/device_allocator.h"
 #include "ops/timing/graph_recorder.h"
+#include "program/program.h"
 #include "timing/conditions/persisting_l2.h"
 #include "timing/factory.h"
 #include "timing/trace/cupti_session.h"
@@ -201,7 +202,8 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("regime") = convtime::to_string(timing.regime.value),
       py::arg("regime_reason") = timing.regime.reason, py::arg("steady") = run.steady,
       py::arg("warmup_calls") = run.warmup_calls, py::arg("warmup_seconds") = run.warmup_seconds,
-      py::arg("first_call_seconds") = samples.first_call_seconds,
+      py::arg("first_call_seconds") = samples.first_call.seconds,
+      py::arg("first_call_compile_seconds") = samples.first_call.compile_seconds,
       py::arg("sampling_seconds") = run.sampling_seconds,
       py::arg("idle_seconds") = run.idle_seconds,
       py::arg("stop_reason") = convtime::to_string(run.stop_reason));
@@ -470,9 +472,31 @@ class WithoutPersistingL2Context : public HoldingContext<convtime::WithoutPersis
 };
 #endif
 
+/// Return the fields of convtime.device.state.KernelCache; None in a build without CUDA.
+py::object kernel_cache() {
+#ifdef CONVTIME_WITH_CUDA
+  const convtime::KernelCacheState state = convtime::kernel_cache_state();
+  return py::dict(py::arg("compiler") = state.compiler,
+                  py::arg("compiler_reason") = state.compiler_reason,
+                  py::arg("folder") = state.folder, py::arg("files") = state.files,
+                  py::arg("nbytes") = state.bytes, py::arg("problem") = state.problem);
+#else
+  return py::none();
+#endif
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
+#ifdef CONVTIME_WITH_CUDA
+  convtime::set_compilation_scope([](const std::function<void()>& compile) {
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+      without_interpreter_lock(compile);
+    } else {
+      compile();
+    }
+  });
+#endif
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
   bind_conv(module);
   bind_counters(module);
@@ -492,6 +516,7 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init())
       .def("count", &convtime::ops::CollectiveStamps::count)
       .def("take", &convtime::ops::CollectiveStamps::take);
+  module.def("kernel_cache", &kernel_cache);
   module.def("cuda_available", &convtime::cuda_available);
   py::class_<OfOneRankContext>(module, "OfOneRank")
       .def(py::init())

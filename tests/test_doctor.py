@@ -17,7 +17,7 @@ from convtime.device import clock_lock, nvml
 from convtime.device import state as machine
 from convtime.device.clock_reading import ClockReading
 from convtime.device.resolve import resolve_gpu
-from convtime.device.state import CpuState, GpuState
+from convtime.device.state import CpuState, GpuState, KernelCache
 from convtime.health import doctor
 from convtime.health.examination import Examination, KnownDuration, OperationTiming
 from convtime.health.findings import find
@@ -39,6 +39,7 @@ GOOD_GPU = GpuState(
     may_read_counters=True,
     left_over="",
 )
+GOOD_CACHE = KernelCache("NVRTC 13.0", "", "/home/user/.cache/convtime/kernels", 3, 90_000, "")
 GOOD = Examination(
     cpu=GOOD_CPU,
     gpu=GOOD_GPU,
@@ -54,12 +55,34 @@ GOOD = Examination(
     ceilings=Ceilings(4.3e12, 790e12, "bfloat16"),
     seconds=12.0,
     provenance={"gpu": "NVIDIA H200", "cpu": "a CPU", "torch": "2.11.0"},
+    kernel_cache=GOOD_CACHE,
 )
 
 
 def test_a_good_machine_has_no_advice():
     assert {finding.status for finding in find(GOOD)} == {"ok"}
     assert GOOD.passed
+
+
+def test_says_where_compiled_kernels_are_and_how_large():
+    found = {finding.check: finding.message for finding in find(GOOD)}
+    assert found["kernel compiler"] == "is NVRTC 13.0"
+    assert found["kernel cache"] == "/home/user/.cache/convtime/kernels has 3 programs, 0.1 MB"
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "status"),
+    [
+        ({"problem": "cannot write to /home: Read-only file system"}, "kernel cache", "advice"),
+        ({"compiler_reason": "cannot open libnvrtc.so.13"}, "kernel compiler", "failed"),
+    ],
+)
+def test_says_why_kernels_are_compiled_again_or_never(change, check, status):
+    seen = dataclasses.replace(GOOD, kernel_cache=dataclasses.replace(GOOD_CACHE, **change))
+    (finding,) = (finding for finding in find(seen) if finding.check == check)
+    assert finding.status == status
+    assert next(iter(change.values())) in finding.message
+    assert finding.advice
 
 
 def cpu(**change):

@@ -1,8 +1,7 @@
-"""Which torch, nvcc and architectures the build chooses (cmake/target_environment.py)."""
+"""Which torch, libraries and headers the build chooses (cmake/target_environment.py)."""
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from tests.helpers import ROOT
 
 SCRIPT = ROOT / "cmake" / "target_environment.py"
-SUPPORTED = ["80", "86", "89", "90", "100", "120"]
 
 
 def load():
@@ -34,19 +32,6 @@ def make_torch(folder: Path, version: str = "2.11.0+cu130", cuda: str | None = "
         f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n"
     )
     return package
-
-
-def make_nvcc(path: Path, version: str = "13.0"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.88'\n")
-    path.chmod(0o755)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def no_system_toolkit(monkeypatch):
-    """Only what a test makes is there, whatever this machine has in /usr/local/cuda."""
-    monkeypatch.setattr(target_environment, "SYSTEM_TOOLKIT", Path("/nonexistent"))
 
 
 class TestTorch:
@@ -186,59 +171,74 @@ class TestLibraries:
         assert target_environment.include_directory(library, "cudnn.h") is None
 
 
-class TestNvcc:
-    @pytest.mark.parametrize("variable", ["CUDACXX", "CUDA_HOME", "CUDA_PATH", "PATH"])
-    def test_is_found_through_the_environment(self, tmp_path, variable):
-        nvcc = make_nvcc(tmp_path / "bin" / "nvcc")
-        value = {"CUDACXX": nvcc, "PATH": nvcc.parent}.get(variable, tmp_path)
-        assert target_environment.find_nvcc(13, {variable: str(value)}, []) == nvcc
+class TestHeaders:
+    """Folders as torch's packages have them, with nothing but the named headers."""
 
-    def test_of_another_major_version_is_passed_over(self, tmp_path):
-        old = make_nvcc(tmp_path / "old" / "bin" / "nvcc", "12.8")
-        new = make_nvcc(tmp_path / "new" / "bin" / "nvcc", "13.2")
-        environ = {"CUDA_HOME": str(tmp_path / "old"), "PATH": str(new.parent)}
-        assert target_environment.find_nvcc(13, environ, []) == new
-        assert target_environment.find_nvcc(12, environ, []) == old
+    @pytest.fixture
+    def libraries(self, tmp_path):
+        def make(folder_of):
+            libraries = {}
+            for name, header in target_environment.HEADERS.items():
+                folder = tmp_path / "nvidia" / folder_of(name)
+                (folder / "include").mkdir(parents=True, exist_ok=True)
+                (folder / "include" / header).touch()
+                libraries[name] = folder / "lib" / f"{name}.so"
+            return libraries
 
-    def test_that_does_not_run_is_passed_over(self, tmp_path):
-        nvcc = tmp_path / "bin" / "nvcc"
-        nvcc.parent.mkdir()
-        nvcc.write_text("#!/bin/sh\nexec /nonexistent/nvcc\n")
-        nvcc.chmod(0o755)
-        assert target_environment.find_nvcc(13, {"PATH": str(nvcc.parent)}, []) is None
+        return make
 
-    def test_from_pypi_comes_after_the_systems(self, tmp_path):
-        packaged = make_nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
-        system = make_nvcc(tmp_path / "system" / "bin" / "nvcc")
-        assert target_environment.find_nvcc(13, {}, [tmp_path]) == packaged
-        environ = {"CUDA_HOME": str(tmp_path / "system")}
-        assert target_environment.find_nvcc(13, environ, [tmp_path]) == system
+    @staticmethod
+    def make_common(folder):
+        (folder / "crt").mkdir(parents=True)
+        (folder / "crt" / "host_defines.h").touch()
+
+    def test_of_cuda_13_are_in_one_folder_and_in_triton(self, libraries, tmp_path):
+        found = libraries(lambda name: "cu13")
+        triton = tmp_path / "triton" / "backends" / "nvidia" / "include"
+        self.make_common(triton)
+        folders = target_environment.cuda_include_directories(found, [tmp_path])
+        assert folders == [tmp_path / "nvidia" / "cu13" / "include", triton]
+
+    def test_of_cuda_12_have_a_folder_each(self, libraries, tmp_path):
+        found = libraries(lambda name: name)
+        common = tmp_path / "nvidia" / "libcudart" / "include"
+        self.make_common(common)
+        folders = target_environment.cuda_include_directories(found, [tmp_path])
+        assert len(folders) == len(target_environment.HEADERS)
+        assert common in folders
+
+    @pytest.mark.parametrize("missing", ["libnvrtc", "libcusparse"])
+    def test_that_are_missing_are_named(self, libraries, tmp_path, missing):
+        found = libraries(lambda name: name)
+        header = target_environment.HEADERS[missing]
+        (tmp_path / "nvidia" / missing / "include" / header).unlink()
+        with pytest.raises(target_environment.BuildError, match=f"^{header} was not found"):
+            target_environment.cuda_include_directories(found, [tmp_path])
+        del found[missing]
+        with pytest.raises(target_environment.BuildError, match=f"^{header} was not found"):
+            target_environment.cuda_include_directories(found, [tmp_path])
+
+    def test_that_no_package_has_are_named(self, libraries, tmp_path):
+        found = libraries(lambda name: "cu13")
+        with pytest.raises(target_environment.BuildError, match=r"^crt/host_defines\.h was found"):
+            target_environment.cuda_include_directories(found, [tmp_path])
 
 
 class TestRequirements:
     FRONTEND = "nvidia-cudnn-frontend>=1.24,<1.27"
-    NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl,cudart]"
 
-    def requirements(self, torch, environ=None, cuda=None):
-        return target_environment.build_requirements(torch, cuda=cuda, environ=environ or {})
+    def requirements(self, torch, cuda=None):
+        return target_environment.build_requirements(torch, cuda=cuda)
 
     @pytest.fixture
     def torch(self, tmp_path):
         return target_environment.read_torch(make_torch(tmp_path))
 
     def test_of_an_empty_environment(self):
-        assert self.requirements(None) == ["torch>=2.11", self.FRONTEND, self.NVCC]
+        assert self.requirements(None) == ["torch>=2.11", self.FRONTEND]
 
     def test_of_an_environment_with_torch(self, torch):
-        assert self.requirements(torch) == [self.FRONTEND, f"{self.NVCC}==13.0.*"]
-
-    def test_have_no_nvcc_where_the_systems_fits(self, torch, tmp_path):
-        make_nvcc(tmp_path / "bin" / "nvcc", "13.1")
-        assert self.requirements(torch, {"CUDA_HOME": str(tmp_path)}) == [self.FRONTEND]
-
-    def test_have_an_nvcc_where_the_systems_does_not_fit(self, torch, tmp_path):
-        make_nvcc(tmp_path / "bin" / "nvcc", "12.8")
-        assert f"{self.NVCC}==13.0.*" in self.requirements(torch, {"CUDA_HOME": str(tmp_path)})
+        assert self.requirements(torch) == [self.FRONTEND]
 
     def test_of_a_torch_without_cuda(self, tmp_path):
         torch = target_environment.read_torch(make_torch(tmp_path, "2.11.0+cpu", None))
@@ -264,81 +264,3 @@ class TestRequirements:
 def test_cuda_setting(config, cmake_args, expected):
     environ = {"CMAKE_ARGS": cmake_args}
     assert target_environment.cuda_setting(config, environ) is expected
-
-
-class TestArchitectures:
-    @pytest.mark.parametrize(
-        ("arch_list", "expected"),
-        [
-            ("9.0a", ["90a-real"]),
-            ("8.0;9.0a", ["80-real", "90a-real"]),
-            ("8.0 8.6+PTX", ["80-real", "86-real", "86-virtual"]),
-            ("9.0a+PTX", ["90a-real", "90-virtual"]),
-            ("10.0f, 12.0", ["100f-real", "120-real"]),
-            (";8.0;;9.0a; ", ["80-real", "90a-real"]),
-            (" ; ", ["89-real", "89-virtual"]),
-        ],
-    )
-    def test_of_torch_cuda_arch_list(self, arch_list, expected):
-        found = target_environment.cuda_architectures(arch_list, ["8.9"], SUPPORTED)
-        assert found == expected
-
-    @pytest.mark.parametrize(
-        ("visible", "expected"),
-        [
-            (["9.0"], ["90-real", "90-virtual"]),
-            (["9.0", "9.0"], ["90-real", "90-virtual"]),
-            (["12.0", "8.6"], ["86-real", "120-real", "120-virtual"]),
-        ],
-    )
-    def test_of_the_visible_gpus(self, visible, expected):
-        assert target_environment.cuda_architectures("", visible, SUPPORTED) == expected
-
-    def test_without_a_gpu_are_those_that_nvcc_knows(self):
-        found = target_environment.cuda_architectures("", [], ["75", "80", "90", "100"])
-        assert found == ["80-real", "90-real", "100-real", "100-virtual"]
-
-    @pytest.mark.parametrize(("supported", "listed"), [([], "none"), (["50", "75"], "50, 75")])
-    def test_are_asked_for_where_nothing_says_them(self, supported, listed):
-        expected = f"but for {listed}: set TORCH_CUDA_ARCH_LIST"
-        with pytest.raises(target_environment.BuildError, match=expected):
-            target_environment.cuda_architectures("", [], supported)
-
-    @pytest.mark.parametrize(
-        ("arch_list", "visible", "got"),
-        [
-            ("7.0", [], r"7\.0 \(in TORCH_CUDA_ARCH_LIST\)"),
-            ("9.0;6.1+PTX", ["9.0"], r"6\.1 \(in TORCH_CUDA_ARCH_LIST\)"),
-            ("", ["7.0", "9.0"], r"7\.0 \(of a visible GPU\)"),
-        ],
-    )
-    def test_refuse_those_that_no_kernel_compiles_for(self, arch_list, visible, got):
-        with pytest.raises(target_environment.BuildError, match=f"7.5 or later, got {got}: set"):
-            target_environment.cuda_architectures(arch_list, visible, SUPPORTED)
-        turing = target_environment.cuda_architectures("7.5", [], SUPPORTED)
-        assert turing == ["75-real"]
-
-    @pytest.mark.parametrize("arch_list", ["Hopper", "90a", "8.0;;x", "9.0a+ptx"])
-    def test_refuse_what_is_no_capability(self, arch_list):
-        with pytest.raises(target_environment.BuildError, match="TORCH_CUDA_ARCH_LIST"):
-            target_environment.cuda_architectures(arch_list, [], SUPPORTED)
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
-def test_maxima_compile_for_gpus_before_ampere(tmp_path):
-    """These lack max.NaN, and a GPU of theirs may be the visible one that is built for."""
-    source = tmp_path / "maxima.cu"
-    source.write_text(
-        """
-        #include "kernels/relu_max_pool2d/pool_elements.cuh"
-        template <typename T>
-        __device__ void take(T* x) { *x = convtime::pool::max_nan(x[1], x[2]); }
-        __global__ void all(float* f, double* d, __half* h, __nv_bfloat16* b) {
-          take(f); take(d); take(h); take(b);
-        }
-        """
-    )
-    options = ["-std=c++20", "-arch=sm_75", "-cubin", f"-I{SCRIPT.parents[1] / 'csrc'}"]
-    command = ["nvcc", *options, str(source), "-o", str(tmp_path / "maxima.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "conv/frontend.h"
-#include "conv/stream.h"
 #include "conv/tensor_ids.h"
+#include "core/relaxed_capture.h"
 
 namespace convtime::conv {
 namespace {

@@ -23,19 +23,6 @@ bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-RelaxedCapture::RelaxedCapture() noexcept { exchange(); }
-
-RelaxedCapture::~RelaxedCapture() { exchange(); }
-
-void RelaxedCapture::exchange() noexcept {
-  const cudaError_t exchanged = cudaThreadExchangeStreamCaptureMode(&mode_);
-  // The main thread may end the process at any moment of another thread's life.
-  process_ends_ = exchanged == cudaErrorCudartUnloading;
-  if (!process_ends_) {
-    CONVTIME_CUDA_WARN(exchanged);
-  }
-}
-
 void check_stream(cudaStream_t stream) {
   if (is_capturing(stream)) {
     return;  // a query would invalidate the capture

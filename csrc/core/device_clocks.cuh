@@ -7,17 +7,17 @@
 namespace convtime {
 
 /// Return the nanoseconds of the device's global timer, the same on all multiprocessors.
-__device__ inline std::uint64_t globaltimer_ns() {
+inline std::uint64_t globaltimer_ns() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
 
 /// Return the cycles of the multiprocessor's clock.
-__device__ inline std::uint64_t sm_cycles() { return static_cast<std::uint64_t>(clock64()); }
+inline std::uint64_t sm_cycles() { return static_cast<std::uint64_t>(clock64()); }
 
 /// Spin until globaltimer_ns(), last read as `now`, reaches `end`; return the last reading.
-__device__ inline std::uint64_t spin_until(std::uint64_t now, std::uint64_t end) {
+inline std::uint64_t spin_until(std::uint64_t now, std::uint64_t end) {
   while (now < end) {
     now = globaltimer_ns();
   }
@@ -25,7 +25,7 @@ __device__ inline std::uint64_t spin_until(std::uint64_t now, std::uint64_t end)
 }
 
 /// Return a uniformly distributed number of cycles below `range`. `seed` differs from call to call.
-__device__ inline std::uint64_t random_cycles(std::uint64_t seed, double range) {
+inline std::uint64_t random_cycles(std::uint64_t seed, double range) {
   std::uint64_t bits = (seed ^ sm_cycles()) * 0x9e3779b97f4a7c15ULL;  // finalizer of splitmix64
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
@@ -35,7 +35,7 @@ __device__ inline std::uint64_t random_cycles(std::uint64_t seed, double range) 
 
 /// Spin for that many cycles and return %globaltimer. The clock is read in the loop itself, so that
 /// the code after it is already cached.
-__device__ inline std::uint64_t spin_cycles(std::uint64_t cycles) {
+inline std::uint64_t spin_cycles(std::uint64_t cycles) {
   const std::uint64_t start = sm_cycles();
   std::uint64_t now = 0;
   do {
@@ -44,9 +44,18 @@ __device__ inline std::uint64_t spin_cycles(std::uint64_t cycles) {
   return now;
 }
 
+/// Sleep in one thread until `kClock` has advanced by `duration`.
+template <std::uint64_t (*kClock)()>
+__global__ void sleep_kernel(std::uint64_t duration) {
+  const std::uint64_t start = kClock();
+  while (kClock() - start < duration) {
+    __nanosleep(100);
+  }
+}
+
 /// Read both clocks as close together as possible: %globaltimer advances in steps and is read at a
 /// step.
-__device__ inline ClockStamp read_clocks() {
+inline ClockStamp read_clocks() {
   ClockStamp stamp;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(stamp.multiprocessor));
   const std::uint64_t before = globaltimer_ns();

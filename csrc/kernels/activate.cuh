@@ -7,7 +7,7 @@ namespace convtime {
 /// Computes in float or double, like PyTorch's own kernels, so that NaN and infinities propagate in
 /// the same way.
 template <Activation kActivation, typename Number>
-__device__ Number activate(Number x, Number negative_slope) {
+Number activate(Number x, Number negative_slope) {
   if constexpr (kActivation == Activation::kRelu) {
     return x < 0 ? Number(0) : x;
   } else if constexpr (kActivation == Activation::kRelu6) {

@@ -13,11 +13,13 @@
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include "core/current_device.h"
 #include "core/synchronize.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/conditions/gate_hold.h"
 #include "timing/conditions/sleep_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
+#include "timing/device/kernels.h"
 #include "timing/timers/device_tick.h"
 #include "timing/timers/event_timer.h"
 #include "timing/timers/graph_timer.h"
@@ -63,6 +65,19 @@ std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_
 #endif
 
 }  // namespace
+
+void load_timing_kernels([[maybe_unused]] const TimingOptions& options) {
+#ifdef CONVTIME_WITH_CUDA
+  if (!options.on_gpu) {
+    return;
+  }
+  (void)timing_kernels();
+  for (const int device : options.other_devices) {
+    const CurrentDevice current(device);
+    (void)timing_kernels();
+  }
+#endif
+}
 
 std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
                                   [[maybe_unused]] std::size_t candidates) {

@@ -16,6 +16,10 @@ namespace convtime {
 
 // Creates the parts of a sampler from options.
 
+/// Compile the kernels that measure, for all devices of the calls: later, it would take place while
+/// the queue is held.
+void load_timing_kernels(const TimingOptions& options);
+
 /// Create a timer for that method, for batches of that many candidates. Throws
 /// std::invalid_argument if the options do not allow the method, and std::runtime_error if it is
 /// unavailable.

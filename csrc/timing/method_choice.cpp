@@ -81,7 +81,7 @@ void require_records(const SamplerResult& samples) {
 EarlierCalls calls_of(const SamplerResult& run) {
   EarlierCalls calls{{}, run.warmup_calls, run.warmup_seconds + run.sampling_seconds};
   for (const CandidateSamples& samples : run.candidates) {
-    calls.first_call_seconds.push_back(samples.first_call_seconds);
+    calls.first_calls.push_back(samples.first_call);
     calls.count += samples.seconds.size() + samples.discarded.size();
   }
   return calls;

@@ -19,6 +19,9 @@
 #include "timing/judge/estimate.h"
 #include "timing/judge/steadiness.h"
 #include "timing/trace/trace_lost.h"
+#ifdef CONVTIME_WITH_CUDA
+#include "program/program.h"
+#endif
 
 namespace convtime {
 namespace {
@@ -37,6 +40,15 @@ constexpr std::size_t kFewestSamples = 10;
 /// The share of the budget for which undisturbed samples are awaited: if none came by then, few
 /// will.
 constexpr double kPatience = 1.0 / 3;
+
+/// Return the seconds that convtime has spent compiling kernels.
+double compile_seconds() {
+#ifdef CONVTIME_WITH_CUDA
+  return kernel_loading_seconds();
+#else
+  return 0;
+#endif
+}
 
 std::size_t rounds_of(const SampledRounds& series) { return series.batches.size(); }
 
@@ -142,7 +154,7 @@ class Sampler::Run {
     result_.candidates.resize(candidates.size());
     result_.warmup_calls = earlier.count;
     result_.warmup_seconds = earlier.seconds;
-    first_calls_ = earlier.first_call_seconds;
+    first_calls_ = earlier.first_calls;
   }
 
   SamplerResult run() {
@@ -209,8 +221,7 @@ class Sampler::Run {
   BatchRunner batches_;
   double start_ = now_seconds();
   std::size_t calls_made_ = 0;
-  std::vector<double> first_calls_;  ///< each candidate's first call in seconds, also by an earlier
-                                     ///< method
+  std::vector<FirstCall> first_calls_;  ///< each candidate's, also by an earlier method
   std::size_t batches_run_ = 0;
   std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
@@ -264,12 +275,13 @@ void Sampler::Run::call_untimed() {
     CallCost fastest{kInfinity, kInfinity, 0};
     std::size_t calls = 0;
     do {
+      const double compiled = compile_seconds();
       const CallCost cost = batches_.call_alone(i);
       fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
       fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
       fastest.launches = cost.launches;  // of the last call: a first call may search for its plan
       if (first_calls_.size() == i) {
-        first_calls_.push_back(cost.wall_seconds);
+        first_calls_.push_back({cost.wall_seconds, compile_seconds() - compiled});
       }
       if (calls == 0) {
         candidates_[i]->settle();
@@ -281,7 +293,7 @@ void Sampler::Run::call_untimed() {
         throw DeadlineError();
       }
     } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
-    result_.candidates[i].first_call_seconds = first_calls_[i];
+    result_.candidates[i].first_call = first_calls_[i];
     round.host_seconds += fastest.host_seconds;
     round.wall_seconds += fastest.wall_seconds;
     round.launches += fastest.launches;
@@ -708,7 +720,7 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates, EarlierCalls& 
     return run.run();
   } catch (const TraceLost&) {
     EarlierCalls calls = run.calls();
-    earlier.first_call_seconds = std::move(calls.first_call_seconds);
+    earlier.first_calls = std::move(calls.first_calls);
     earlier.count += calls.count;
     earlier.seconds += calls.seconds;
     throw;

@@ -11,6 +11,13 @@
 
 namespace convtime {
 
+/// The first call, until its work was done, with its one-time costs: loading, compiling, choosing
+/// algorithms, allocating.
+struct FirstCall {
+  double seconds = 0;
+  double compile_seconds = 0;  ///< in which convtime's own kernels were compiled or loaded
+};
+
 /// The samples of one candidate. Except in `discarded`, index i of each non-empty list is the same
 /// call. The i-th calls of all candidates were made right after each other, in one round.
 struct CandidateSamples {
@@ -36,9 +43,7 @@ struct CandidateSamples {
   /// requested regime, or calls on the CPU were disturbed. The method's overhead is subtracted, as
   /// in `seconds`.
   std::vector<double> discarded;
-  /// The time of the first call until its work was done, including one-time costs (loading,
-  /// compiling, choosing algorithms, allocating).
-  double first_call_seconds = 0;
+  FirstCall first_call;
   /// CUDA functions that issued work in these calls without a record, so `activities` is
   /// incomplete.
   std::set<std::string> unrecorded;
@@ -46,7 +51,7 @@ struct CandidateSamples {
 
 /// Calls of the same candidates by a method that was then given up.
 struct EarlierCalls {
-  std::vector<double> first_call_seconds;  ///< of each candidate that was called
+  std::vector<FirstCall> first_calls;  ///< of each candidate that was called
   std::size_t count = 0;
   double seconds = 0;
 };

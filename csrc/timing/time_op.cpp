@@ -114,7 +114,10 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
               EarlierCalls& earlier) {
   std::unique_ptr<Timer> timer;
   // Some methods wait for the device when they start.
-  options.hooks.wait_for_device([&] { timer = make_method_timer(options, candidates.size()); });
+  options.hooks.wait_for_device([&] {
+    load_timing_kernels(options);
+    timer = make_method_timer(options, candidates.size());
+  });
   const std::unique_ptr<QueueHold> hold = make_hold(options, *timer);
   const std::optional<double> max_sm_clock_hz = max_clock_of(options);
   const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, candidates.size(), *timer);

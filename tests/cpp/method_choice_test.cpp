@@ -56,7 +56,7 @@ Timing without_work() {
   timing.samples.warmup_calls = 2;
   timing.samples.warmup_seconds = 0.5;
   timing.samples.sampling_seconds = 0.25;
-  timing.samples.candidates[0].first_call_seconds = 0.125;
+  timing.samples.candidates[0].first_call.seconds = 0.125;
   return timing;
 }
 
@@ -133,7 +133,8 @@ TEST(SampleByMethods, TimesCallsWithoutWorkOnTheHostAsTheyAre) {
     EXPECT_EQ(timing.method.reason, "the calls issue no work to the GPU");
     EXPECT_EQ(timing.regime.reason, regime == Regime::kAsIs ? "" : timing.method.reason);
     EXPECT_EQ(regimes, (std::vector{regime, Regime::kAsIs}));
-    EXPECT_EQ(last.first_call_seconds, std::vector{0.125});
+    ASSERT_EQ(last.first_calls.size(), 1U);
+    EXPECT_EQ(last.first_calls[0].seconds, 0.125);
     EXPECT_EQ(last.count, 4U);
     EXPECT_EQ(last.seconds, 0.75);
   }

@@ -142,18 +142,19 @@ TEST_F(SamplerTest, HandsOnWhatItLearnedBeforeItGaveUp) {
   Sampler sampler(timer_, nullptr, nullptr, kOneCall, {.criterion = StopCriterion::kBudget});
   EarlierCalls earlier;
   EXPECT_THROW(sampler.run(both_, earlier), TraceLost);
-  ASSERT_EQ(earlier.first_call_seconds.size(), 2U);
+  ASSERT_EQ(earlier.first_calls.size(), 2U);
   EXPECT_EQ(earlier.count, order_.size());
   EXPECT_GT(earlier.seconds, 0);
 
-  earlier.first_call_seconds = {0.25, 0.5};
+  earlier.first_calls = {{0.25, 0.125}, {0.5, 0}};
   FakeTimer other;
   other.seconds = timer_.seconds;
   const SamplerResult result = Sampler(other, nullptr, nullptr, kOneCall,
                                        {.criterion = StopCriterion::kCount, .max_samples = 10})
                                    .run(both_, earlier);
-  EXPECT_EQ(result.candidates[0].first_call_seconds, 0.25);
-  EXPECT_EQ(result.candidates[1].first_call_seconds, 0.5);
+  EXPECT_EQ(result.candidates[0].first_call.seconds, 0.25);
+  EXPECT_EQ(result.candidates[0].first_call.compile_seconds, 0.125);
+  EXPECT_EQ(result.candidates[1].first_call.seconds, 0.5);
   EXPECT_EQ(result.warmup_calls, earlier.count + 2);
   EXPECT_GE(result.warmup_seconds, earlier.seconds);
 }
@@ -261,8 +262,8 @@ TEST_F(SamplerTest, SaysWhatTheFirstCallTook) {
   Callable* const candidates[] = {&a_, &slow};
   const SamplerResult result = Sampler(timer_, nullptr, nullptr, kOneCall, {}).run(candidates);
   ASSERT_EQ(result.candidates.size(), 2U);
-  EXPECT_LT(result.candidates[0].first_call_seconds, 0.01);
-  EXPECT_GE(result.candidates[1].first_call_seconds, 0.02);
+  EXPECT_LT(result.candidates[0].first_call.seconds, 0.01);
+  EXPECT_GE(result.candidates[1].first_call.seconds, 0.02);
 }
 
 /// Calls get faster by 1 % each until the `settled`th.

@@ -17,18 +17,13 @@
 #include "kernels/known_duration/known_duration.h"
 #include "timing/time_op.h"
 #include "timing/trace/cupti_buffers.h"
+#include "timing/trace/cupti_activities.h"
 #include "timing/trace/cupti_session.h"
 
 // Losses of CUPTI's that are planted between CUPTI and what reads its records.
 
 namespace convtime {
 namespace {
-
-#if CUPTI_API_VERSION >= 130200
-using KernelRecord = CUpti_ActivityKernel11;
-#else
-using KernelRecord = CUpti_ActivityKernel10;
-#endif
 
 using Send = std::function<void(const CUpti_Activity&)>;
 

@@ -3,10 +3,12 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "core/activation.h"
 #include "core/export.h"
 #include "kernels/element_type.h"
+#include "program/nvrtc.h"
 
 namespace convtime {
 
@@ -24,6 +26,10 @@ struct ConvEpilogue {
   bool channels_last;
 };
 
+// The first launch for a type, an activation, a number of channels, and so on loads a kernel as
+// load_kernels() does, and throws what that does. The kernel is for one plane size, but after 16 of
+// these for any.
+
 /// Compute in place, in float for the 16-bit types. Throws CudaError if CUDA refuses the launch.
 CONVTIME_API void launch_conv_epilogue(ElementType type, const ConvEpilogue& epilogue,
                                        cudaStream_t stream);
@@ -39,5 +45,16 @@ CONVTIME_API void launch_conv_epilogue_from_channels_last(ElementType type, cons
 CONVTIME_API void launch_to_channels_last(ElementType type, const void* from, void* to,
                                           std::int64_t batch, std::int64_t channels,
                                           std::int64_t plane, cudaStream_t stream);
+
+/// Return the programs of the function without "_sources" for elements to compute: that for one
+/// plane size, and that for any. Of pointers, only their alignment and whether they are null count.
+CONVTIME_API std::vector<ProgramSource> conv_epilogue_sources(ElementType type,
+                                                              const ConvEpilogue& epilogue);
+CONVTIME_API std::vector<ProgramSource> conv_epilogue_from_channels_last_sources(
+    ElementType type, const void* from, std::int64_t pitch, const ConvEpilogue& epilogue);
+CONVTIME_API std::vector<ProgramSource> to_channels_last_sources(ElementType type, const void* from,
+                                                                 void* to, std::int64_t batch,
+                                                                 std::int64_t channels,
+                                                                 std::int64_t plane);
 
 }  // namespace convtime

@@ -21,7 +21,7 @@ struct Place {
 
   /// Return the offset of the first two of four values in the weights; the other two are eight rows
   /// below.
-  static __device__ std::size_t offset(int place) {
+  static std::size_t offset(int place) {
     const int lane = place % 32;
     const int column = place / 32 % kBlocks * 8 + lane % 4 * 2;
     const int row = place / (32 * kBlocks) % kParts * 16 + lane / 4;
@@ -41,7 +41,7 @@ struct Unit {
 
 /// Load the sums of earlier tiles, or zeros.
 template <int W>
-__device__ Unit<W> load_unit(const float4* from, bool is_first) {
+Unit<W> load_unit(const float4* from, bool is_first) {
   constexpr int kBlocks = Place<W>::kBlocks;
   Unit<W> unit;
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ Unit<W> load_unit(const float4* from, bool is_first) {
 
 /// Store a unit and return whether all values are finite.
 template <int W>
-__device__ bool store_unit(float4* to, const Unit<W>& unit) {
+bool store_unit(float4* to, const Unit<W>& unit) {
   constexpr int kBlocks = Place<W>::kBlocks;
   float check = 0;
 #pragma unroll
@@ -79,8 +79,7 @@ __device__ bool store_unit(float4* to, const Unit<W>& unit) {
 /// Add deltasᵀ · inputs over `rows` rows of two tiles, a multiple of kRows, to the unit with that
 /// number within a layer.
 template <typename T, int W, int kRows>
-__device__ void add_products(Unit<W>& unit, const T* deltas, const T* inputs, int rows,
-                             int number) {
+void add_products(Unit<W>& unit, const T* deltas, const T* inputs, int rows, int number) {
   constexpr int kAcross = W / Place<W>::kUnitColumns;
   const int top = number / kAcross * Place<W>::kParts;
   const int left = number % kAcross * (Place<W>::kUnitColumns / 16);
@@ -90,7 +89,7 @@ __device__ void add_products(Unit<W>& unit, const T* deltas, const T* inputs, in
   }
 }
 
-__device__ inline void add(float4& sum, const float4& more) {
+inline void add(float4& sum, const float4& more) {
   sum.x += more.x;
   sum.y += more.y;
   sum.z += more.z;
@@ -100,7 +99,7 @@ __device__ inline void add(float4& sum, const float4& more) {
 /// Return the sum of read(i) from `first` on, `stride` apart, in that order. Several reads are
 /// in flight at once, because serial reads would each expose their latency.
 template <int kAhead, typename Read>
-__device__ float4 sum_of(int first, int end, int stride, const Read& read) {
+float4 sum_of(int first, int end, int stride, const Read& read) {
   float4 sum{};
   for (int i = first; i < end; i += kAhead * stride) {
     float4 ahead[kAhead];
@@ -122,18 +121,20 @@ struct KeptPlace {
   Kept lower;
 };
 
-template <int W, typename T>
-__device__ KeptPlace read_place(const Learning<T>& learning, int place) {
+template <typename T, int W, typename Stored>
+KeptPlace read_place(const Learning& learning, int place) {
   const std::size_t offset = Place<W>::offset(place);
-  return {read_kept(learning, offset), read_kept(learning, offset + 8 * W)};
+  return {read_kept<T, Stored>(learning, offset), read_kept<T, Stored>(learning, offset + 8 * W)};
 }
 
-template <int W, typename T>
-__device__ void update_place(const Learning<T>& learning, const Factors& factors, int place,
-                             const KeptPlace& kept, const float4& gradients) {
+template <typename T, int W, typename Stored, MlpOptimizer kOptimizer>
+void update_place(const Learning& learning, const Factors& factors, int place,
+                  const KeptPlace& kept, const float4& gradients) {
   const std::size_t offset = Place<W>::offset(place);
-  update_kept(learning, factors, kept.upper, offset, {gradients.x, gradients.y});
-  update_kept(learning, factors, kept.lower, offset + 8 * W, {gradients.z, gradients.w});
+  update_kept<T, Stored, kOptimizer>(learning, factors, kept.upper, offset,
+                                     {gradients.x, gradients.y});
+  update_kept<T, Stored, kOptimizer>(learning, factors, kept.lower, offset + 8 * W,
+                                     {gradients.z, gradients.w});
 }
 
 }  // namespace convtime::mlp

@@ -9,17 +9,16 @@
 
 #include "core/export.h"
 #include "kernels/element_type.h"
+#include "kernels/mlp/training.h"
+#include "program/nvrtc.h"
 
 namespace convtime {
 
 // Training of multi-layer perceptrons on tensor cores. The functions below keep weights and the
 // activations of a tile of the batch on chip; wide.h is for nets that are too wide for that. Sums
 // are computed in a fixed order, so results are bitwise reproducible. Launches throw
-// std::runtime_error if CUDA refuses them; they do not allocate and do not synchronize.
-
-enum class MlpActivation : std::int8_t { kRelu, kTanh };
-enum class MlpLoss : std::int8_t { kMse, kCrossEntropy };
-enum class MlpOptimizer : std::int8_t { kSgd, kAdam, kAdamW };
+// std::runtime_error if CUDA refuses them; they do not allocate and do not synchronize, but compile
+// the kernels that they are the first to need.
 
 /// Layers with the activation between them. Each layer has a dense width × width matrix, whose rows
 /// are its outputs, followed by a row of biases if `bias`. For a narrower layer, the rest of its
@@ -44,35 +43,6 @@ struct MlpData {
   std::int64_t batches;
 };
 
-/// Options of torch.optim's optimizers with these names; `momentum` is Adam's first beta.
-struct MlpRule {
-  MlpOptimizer optimizer;
-  float momentum;
-  float beta2;
-  float epsilon;
-  float weight_decay;
-};
-
-/// The loss is scaled before differentiation, and steps whose gradients overflow are skipped.
-struct MlpScaling {
-  bool enabled;
-  int growth_interval;  // steps without overflow until the scale doubles; 0: the scale never grows
-};
-
-/// Pointers to device memory. The tensors have the weights' shape; unused pointers are null.
-struct MlpState {
-  void* weights;  // of the net's type
-  float* master;  // 32-bit weights; if given, `weights` is their rounded copy, and replaces
-                  // them where it differs from their rounding
-  void* first;    // momentum, or Adam's first moment: float with `master`, otherwise the
-                  // weights' type
-  void* second;   // Adam's second moment, of the same type as `first`
-  std::int64_t* counters;  // steps, steps skipped, steps since the scale last changed
-  float* rates;            // learning rate, scale of the loss
-  float* losses;           // of the last steps; step i's loss is at i % losses_kept
-  std::int64_t losses_kept;
-};
-
 /// Return whether the current device can hold the net on chip.
 CONVTIME_API bool mlp_fits(const MlpNet& net);
 
@@ -82,6 +52,15 @@ CONVTIME_API std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch
 /// Return descriptions of the ways to divide a training step's work on the current device; the
 /// first is likely to be the fastest.
 CONVTIME_API std::vector<std::string> mlp_plans(const MlpNet& net, std::int64_t batch);
+
+/// Return the programs that training steps of a net may need on a GPU of that compute capability
+/// (90 for 9.0), whatever the plan and the arrays' alignment.
+CONVTIME_API std::vector<ProgramSource> mlp_training_programs(const MlpNet& net, MlpLoss loss,
+                                                              MlpOptimizer optimizer,
+                                                              bool has_master, int capability);
+
+/// The same for forward and backward passes.
+CONVTIME_API std::vector<ProgramSource> mlp_pass_programs(const MlpNet& net, int capability);
 
 /// Run training steps. Step i uses batch i % batches, where i is the first counter. If the plan is
 /// one cluster of blocks, one launch runs all steps; otherwise each step takes two launches.

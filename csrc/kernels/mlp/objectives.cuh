@@ -14,7 +14,7 @@ struct Pairs {
 };
 
 template <typename T>
-__device__ std::uint32_t bits_of(const T& number) {
+std::uint32_t bits_of(const T& number) {
   return reinterpret_cast<const std::uint16_t&>(number);
 }
 
@@ -22,24 +22,24 @@ __device__ std::uint32_t bits_of(const T& number) {
 // an absolute column would take a register.
 
 /// Return the lane's first column; its j-th pair starts 8 · j columns further on.
-__device__ inline int lane_column() { return lane_id() % 4 * 2; }
+inline int lane_column() { return lane_id() % 4 * 2; }
 
 /// Return the lane's first or second row.
-__device__ inline std::int64_t lane_row(std::int64_t first_row, int half) {
+inline std::int64_t lane_row(std::int64_t first_row, int half) {
   return first_row + lane_id() / 4 + 8 * half;
 }
 
 /// Load pairs from dense rows with step.outputs columns, padded with zeros. All loads are in flight
 /// at once, because serial loads would each expose their latency.
-template <typename T, int W>
-__device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t first_row) {
+template <typename T, int W, typename Kind>
+Pairs<W> load_pairs(const Step<T, Kind>& step, const T* rows, std::int64_t first_row) {
   Pairs<W> pairs;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::int64_t row = lane_row(first_row, half);
     const int columns = row < step.batch ? step.outputs - lane_column() : 0;  // columns that remain
     const T* const from = rows + row * step.outputs + lane_column();
-    if (step.pair_targets) {
+    if constexpr (Kind::kTargetLanes > 1) {
 #pragma unroll
       for (int j = 0; j < W / 8; ++j) {
         pairs.word[j][half] =
@@ -58,9 +58,9 @@ __device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t 
 }
 
 /// Return the sum of squared differences.
-template <typename T, int W>
-__device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const Pairs<W>& targets,
-                               std::int64_t first_row, float scale) {
+template <typename T, int W, typename Kind>
+float squared_error(Sums<W>& outputs, const Step<T, Kind>& step, const Pairs<W>& targets,
+                    std::int64_t first_row, float scale) {
   float loss = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -82,19 +82,19 @@ __device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const Pair
 }
 
 /// Reduce over the four lanes that share a row.
-__device__ inline float sum_of_row(float value) {
+inline float sum_of_row(float value) {
   value += __shfl_xor_sync(0xffffffff, value, 1);
   return value + __shfl_xor_sync(0xffffffff, value, 2);
 }
-__device__ inline float max_of_row(float value) {
+inline float max_of_row(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffff, value, 2));
 }
 
 /// Return the negative logarithm of the target class's softmax.
-template <typename T, int W>
-__device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std::int64_t* classes,
-                               std::int64_t first_row, float scale) {
+template <typename T, int W, typename Kind>
+float cross_entropy(Sums<W>& outputs, const Step<T, Kind>& step, const std::int64_t* classes,
+                    std::int64_t first_row, float scale) {
   float loss = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -102,7 +102,7 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
     const int columns = step.outputs - lane_column();  // columns that remain
     const bool is_there = row < step.batch;
     const int target = (is_there ? static_cast<int>(classes[row]) : 0) - lane_column();
-    float highest = -INFINITY;
+    float highest = __int_as_float(0xff800000);  // negative infinity
 #pragma unroll
     for (int j = 0; j < W / 8; ++j) {
 #pragma unroll
@@ -144,7 +144,7 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
 }
 
 template <typename T, int W>
-__device__ void take_gradient(Sums<W>& outputs, const Pairs<W>& gradient) {
+void take_gradient(Sums<W>& outputs, const Pairs<W>& gradient) {
 #pragma unroll
   for (int j = 0; j < W / 8; ++j) {
 #pragma unroll
@@ -157,9 +157,9 @@ __device__ void take_gradient(Sums<W>& outputs, const Pairs<W>& gradient) {
 }
 
 /// Write results with `columns` columns, for the rows that are in the batch.
-template <typename T, int W>
-__device__ void store_results(const Sums<W>& sums, const Step<T>& step, std::int64_t first_row,
-                              int columns) {
+template <typename T, int W, typename Kind>
+void store_results(const Sums<W>& sums, const Step<T, Kind>& step, std::int64_t first_row,
+                   int columns) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::int64_t row = lane_row(first_row, half);
@@ -179,30 +179,26 @@ __device__ void store_results(const Sums<W>& sums, const Step<T>& step, std::int
 
 /// Replace a warp's 16 rows of outputs by their gradient; return the lane's share of their loss.
 /// load_targets() returns the lane's targets, unless they are classes.
-template <typename T, int W, typename LoadTargets>
-__device__ float differentiate(Sums<W>& outputs, const Step<T>& step, const Batch<T>& batch,
-                               std::int64_t first_row, float scale,
-                               const LoadTargets& load_targets) {
-  switch (step.objective) {
-    case Objective::kMse:
-      return squared_error(outputs, step, load_targets(), first_row, scale);
-    case Objective::kCrossEntropy:
-      return cross_entropy(outputs, step, static_cast<const std::int64_t*>(batch.targets),
-                           first_row, scale);
-    case Objective::kGradient:
-      take_gradient<T>(outputs, load_targets());
-      return 0;
-    case Objective::kNone:
-      store_results(outputs, step, first_row, step.outputs);
-      return 0;
+template <typename T, int W, typename LoadTargets, typename Kind>
+float differentiate(Sums<W>& outputs, const Step<T, Kind>& step, const Batch<T>& batch,
+                    std::int64_t first_row, float scale, const LoadTargets& load_targets) {
+  if constexpr (Kind::kObjective == Objective::kMse) {
+    return squared_error(outputs, step, load_targets(), first_row, scale);
+  } else if constexpr (Kind::kObjective == Objective::kCrossEntropy) {
+    const auto* const classes = static_cast<const std::int64_t*>(batch.targets);
+    return cross_entropy(outputs, step, classes, first_row, scale);
+  } else if constexpr (Kind::kObjective == Objective::kGradient) {
+    take_gradient<T>(outputs, load_targets());
+  } else {
+    store_results(outputs, step, first_row, step.outputs);
   }
   return 0;
 }
 
 /// The same, with targets from device memory.
-template <typename T, int W>
-__device__ float differentiate(Sums<W>& outputs, const Step<T>& step, const Batch<T>& batch,
-                               std::int64_t first_row, float scale) {
+template <typename T, int W, typename Kind>
+float differentiate(Sums<W>& outputs, const Step<T, Kind>& step, const Batch<T>& batch,
+                    std::int64_t first_row, float scale) {
   return differentiate(outputs, step, batch, first_row, scale, [&] {
     return load_pairs<T, W>(step, static_cast<const T*>(batch.targets), first_row);
   });

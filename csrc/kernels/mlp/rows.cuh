@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/mlp/mlp.h"
 #include "kernels/mlp/tensor_cores.cuh"
+#include "kernels/mlp/training.h"
 
 // A warp takes 16 rows of the batch through the layers. The result of each product is already in
 // the register layout of the next product's left operand. Warps therefore exchange nothing, and
@@ -11,14 +11,14 @@ namespace convtime::mlp {
 
 constexpr int kWarpRows = 16;
 
-__device__ inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
+inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
 
 /// Return the offset of the eight elements at column 8 · chunk in a tile of W columns. The 16-byte
 /// chunks are swizzled by the row, or by the line of 128 bytes if that holds several rows, so that
 /// eight rows of one chunk, and eight chunks of a line, cover all 32 banks. The swizzle is the same
 /// eight rows further on.
 template <int W>
-__device__ int tile_offset(int row, int chunk) {
+int tile_offset(int row, int chunk) {
   constexpr int kChunks = W < 64 ? W / 8 : 8;  // of a line and a row
   constexpr int kLineRows = 8 / kChunks;
   // The group of chunks is a compile-time constant, so that it takes no register.
@@ -39,7 +39,7 @@ struct Rows {
 };
 
 template <typename T, int W>
-__device__ Rows<W> round_rows(const Sums<W>& sums) {
+Rows<W> round_rows(const Sums<W>& sums) {
   Rows<W> rows;
 #pragma unroll
   for (int k = 0; k < W / 16; ++k) {
@@ -55,13 +55,13 @@ __device__ Rows<W> round_rows(const Sums<W>& sums) {
 
 /// Return the address of rows.word[k][part] in a tile.
 template <typename T, int W>
-__device__ std::uint32_t* word_of(T* tile, int first_row, int k, int part) {
+std::uint32_t* word_of(T* tile, int first_row, int k, int part) {
   T* const row = tile + tile_offset<W>(first_row + lane_id() / 4, 2 * k + part / 2);
   return reinterpret_cast<std::uint32_t*>(row + part % 2 * 8 * W) + lane_id() % 4;
 }
 
 template <typename T, int W>
-__device__ void store_rows(T* tile, int first_row, const Rows<W>& rows) {
+void store_rows(T* tile, int first_row, const Rows<W>& rows) {
 #pragma unroll
   for (int k = 0; k < W / 16; ++k) {
 #pragma unroll
@@ -77,7 +77,7 @@ template <bool kLeft, bool kTransposed, typename T, int W>
 class Operand {
  public:
   /// Select the tile's columns from 16 · first on.
-  __device__ explicit Operand(const T* tile, int first = 0) {
+  explicit Operand(const T* tile, int first = 0) {
     // The second of the four 8 × 8 matrices is below the first or to its right.
     const int matrix = lane_id() / 8;
     const int below = kLeft != kTransposed ? matrix % 2 : matrix / 2;
@@ -90,7 +90,7 @@ class Operand {
   }
 
   /// Load part k along the summed dimension and part n along the other.
-  __device__ void load(std::uint32_t (&words)[4], int k, int n) const {
+  void load(std::uint32_t (&words)[4], int k, int n) const {
     const int down = kTransposed ? k : n;
     const int across = kTransposed ? n : k;
     load_matrices<kTransposed>(
@@ -107,7 +107,7 @@ class Operand {
 /// Call function(k, n, words) for all parts of a right operand. Each is loaded two calls ahead, so
 /// that the tensor cores do not wait for it.
 template <int kDepth, int kParts, typename Right, typename Function>
-__device__ void for_parts(const Right& right, const Function& function) {
+void for_parts(const Right& right, const Function& function) {
   constexpr int kAhead = 2;
   constexpr int kCount = kDepth * kParts;
   std::uint32_t words[kAhead + 1][4];
@@ -124,7 +124,7 @@ __device__ void for_parts(const Right& right, const Function& function) {
 }
 
 template <typename T, int W>
-__device__ Rows<W> load_rows(const T* tile, int first_row) {
+Rows<W> load_rows(const T* tile, int first_row) {
   const Operand<true, false, T, W> operand(tile + first_row * W);
   Rows<W> rows;
 #pragma unroll
@@ -136,7 +136,7 @@ __device__ Rows<W> load_rows(const T* tile, int first_row) {
 
 /// Return rows · weightsᵀ for the forward pass, or rows · weights for the backward pass.
 template <bool kBackward, typename T, int W>
-__device__ Sums<W> multiply(const Rows<W>& rows, const T* weights) {
+Sums<W> multiply(const Rows<W>& rows, const T* weights) {
   Sums<W> sums;
   for_parts<W / 16, W / 16>(Operand<false, kBackward, T, W>(weights),
                             [&](int k, int n, const std::uint32_t (&b)[4]) {
@@ -149,9 +149,8 @@ __device__ Sums<W> multiply(const Rows<W>& rows, const T* weights) {
 /// Compute sums += left · right, with shapes 16 · kParts × 16 · kDepth and 16 · kDepth × C.
 template <int kDepth, int C, int kParts, bool kLeftTransposed, bool kRightTransposed, typename T,
           int W>
-__device__ void add_product(Sums<C> (&sums)[kParts],
-                            const Operand<true, kLeftTransposed, T, W>& left,
-                            const Operand<false, kRightTransposed, T, W>& right) {
+void add_product(Sums<C> (&sums)[kParts], const Operand<true, kLeftTransposed, T, W>& left,
+                 const Operand<false, kRightTransposed, T, W>& right) {
   std::uint32_t a[2][kParts][4];  // for this part of the sum and the next one
   const auto load_left = [&](int k) {
 #pragma unroll
@@ -176,7 +175,7 @@ __device__ void add_product(Sums<C> (&sums)[kParts],
 
 /// Apply function(value) to all sums.
 template <int W, typename Function>
-__device__ void for_each(Sums<W>& sums, const Function& function) {
+void for_each(Sums<W>& sums, const Function& function) {
 #pragma unroll
   for (int j = 0; j < W / 8; ++j) {
 #pragma unroll
@@ -186,36 +185,38 @@ __device__ void for_each(Sums<W>& sums, const Function& function) {
   }
 }
 
-template <int W>
-__device__ void activate(Sums<W>& sums, MlpActivation activation) {
-  if (activation == MlpActivation::kRelu) {
+template <MlpActivation kActivation, int W>
+void activate(Sums<W>& sums) {
+  if constexpr (kActivation == MlpActivation::kRelu) {
     for_each(sums, [](float value) { return value < 0 ? 0 : value; });
   } else {
     for_each(sums, [](float value) { return 1 - __fdividef(2, 1 + __expf(2 * value)); });
   }
 }
 
-/// Multiply by the activation's derivative, computed from the activation's output. Each lane reads
-/// only the words of the tile that it stored itself.
-template <typename T, int W>
-__device__ void multiply_by_derivative(Sums<W>& sums, T* activated, int first_row,
-                                       MlpActivation activation) {
-  const auto for_words = [&](const auto& function) {
-#pragma unroll
-    for (int k = 0; k < W / 16; ++k) {
-#pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const float2 pair = unpack<T>(*word_of<T, W>(activated, first_row, k, part));
-        auto& value = sums.value[2 * k + part / 2];
-        value[part % 2 * 2] = function(value[part % 2 * 2], pair.x);
-        value[part % 2 * 2 + 1] = function(value[part % 2 * 2 + 1], pair.y);
-      }
-    }
-  };
-  if (activation == MlpActivation::kRelu) {
-    for_words([](float gradient, float y) { return y <= 0 ? 0 : gradient; });
+/// Return a gradient times the activation's derivative, computed from the activation's output y.
+template <MlpActivation kActivation>
+float differentiated(float gradient, float y) {
+  if constexpr (kActivation == MlpActivation::kRelu) {
+    return y <= 0 ? 0 : gradient;
   } else {
-    for_words([](float gradient, float y) { return gradient * (1 - y * y); });
+    return gradient * (1 - y * y);
+  }
+}
+
+/// Multiply by the activation's derivative. Each lane reads only the words of the tile that it
+/// stored itself.
+template <MlpActivation kActivation, typename T, int W>
+void multiply_by_derivative(Sums<W>& sums, T* activated, int first_row) {
+#pragma unroll
+  for (int k = 0; k < W / 16; ++k) {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const float2 y = unpack<T>(*word_of<T, W>(activated, first_row, k, part));
+      float* const pair = sums.value[2 * k + part / 2] + part % 2 * 2;
+      pair[0] = differentiated<kActivation>(pair[0], y.x);
+      pair[1] = differentiated<kActivation>(pair[1], y.y);
+    }
   }
 }
 

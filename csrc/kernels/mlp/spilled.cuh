@@ -21,8 +21,9 @@
 
 namespace convtime::mlp {
 
-template <typename T>
+template <typename T, typename Kind_>
 struct Spilled {
+  using Kind = Kind_;
   static constexpr int kWidth = kSpilledSizes.width;
   static constexpr int kMatrix = kWidth * kWidth;
   static constexpr int kStateRows = kSpilledSizes.state_rows;
@@ -37,7 +38,7 @@ struct Spilled {
   static_assert(kSpilledSizes.shared_bytes >=
                 sizeof(T) * (kStateRows * kWidth + kMatrix + 2 * kTile) + kWarps * sizeof(float));
 
-  const Step<T>& step;
+  const Step<T, Kind>& step;
   const Batch<T> batch;
   T* const state;
   T* const weights;
@@ -47,7 +48,7 @@ struct Spilled {
   std::int64_t first_row = 0;  // first row of the state in the batch
   int rows = 0;                // rows of the state: a multiple of kShareRows
 
-  __device__ Spilled(const Step<T>& s, const Batch<T>& b)
+  Spilled(const Step<T, Kind>& s, const Batch<T>& b)
       : step(s),
         batch(b),
         state(reinterpret_cast<T*>(shared_memory())),
@@ -55,23 +56,19 @@ struct Spilled {
         tiles(weights + kMatrix),
         losses(reinterpret_cast<float*>(tiles + 2 * kTile)) {}
 
-  __device__ void fetch_weights(int layer, T* to) const {
+  void fetch_weights(int layer, T* to) const {
     copy_full_rows<T, kWidth>(step.weights + static_cast<std::size_t>(layer) * kMatrix, 0, kWidth,
                               kWidth, to);
   }
 
   /// Return the inputs of a layer except the first, in device memory.
-  __device__ T* spilled_inputs(int layer) const {
-    return step.spilled + (layer - 1) * step.batch * kWidth;
-  }
+  T* spilled_inputs(int layer) const { return step.spilled + (layer - 1) * step.batch * kWidth; }
 
   /// Return the rows of the state's tile that starts at `row`.
-  __device__ int rows_of_tile(int row) const {
-    return rows - row < kTileRows ? rows - row : kTileRows;
-  }
+  int rows_of_tile(int row) const { return rows - row < kTileRows ? rows - row : kTileRows; }
 
   /// Fetch a layer's inputs for that tile.
-  __device__ void fetch_tile(int layer, int row, T* to) const {
+  void fetch_tile(int layer, int row, T* to) const {
     if (layer == 0) {
       copy_inputs<T, kWidth>(step, batch, first_row + row, rows_of_tile(row), to);
     } else {
@@ -81,7 +78,7 @@ struct Spilled {
   }
 
   /// Write a warp's rows of the state to device memory, with all stores in flight at once.
-  __device__ void spill(int layer, int row) const {
+  void spill(int layer, int row) const {
     constexpr int kChunks = kWidth / 8;
     constexpr int kRows = 32 / kChunks;  // at a time
     const int first = row + lane_id() / kChunks;
@@ -106,12 +103,12 @@ struct Spilled {
 
   /// In the forward pass, the weights alternate between their own memory and the tiles' memory. The
   /// last layer's weights are in their own memory, because the backward pass starts with them.
-  __device__ T* forward_weights(int layer) const {
+  T* forward_weights(int layer) const {
     return (step.layers - 1 - layer) % 2 == 0 ? weights : tiles + kTile;
   }
 
   /// Compute the gradient of the outputs from the inputs; return the lane's share of the loss.
-  __device__ float go_forward(float scale) const {
+  float go_forward(float scale) const {
     const int warp = static_cast<int>(threadIdx.x / 32);
     const int last = step.layers - 1;
     copy_inputs<T, kWidth>(step, batch, first_row, rows, state);
@@ -130,10 +127,10 @@ struct Spilled {
                                  right);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          activate(sums[i], step.activation);
+          activate<Kind::kActivation>(sums[i]);
           store_rows(state, row + kWarpRows * i, round_rows<T>(sums[i]));
         }
-        if (step.objective != Objective::kNone) {
+        if constexpr (Kind::kKeeps) {
           spill(layer + 1, row);
         }
       }
@@ -141,12 +138,15 @@ struct Spilled {
 
     wait_for_copies();
     __syncthreads();
-    if (step.objective != Objective::kNone) {
+    if constexpr (Kind::kKeeps) {
       fetch_tile(last, 0, tiles);
     }
     float loss = 0;
     for (int row = warp * kWarpRows; row < rows; row += kWarps * kWarpRows) {
-      Sums<kWidth> sums = multiply<false>(load_rows<T, kWidth>(state, row), forward_weights(last));
+      Sums<kWidth> sums;
+      if constexpr (Kind::kObjective != Objective::kGradient) {  // which does not depend on outputs
+        sums = multiply<false>(load_rows<T, kWidth>(state, row), forward_weights(last));
+      }
       loss += differentiate(sums, step, batch, first_row + row, scale);
       store_rows(state, row, round_rows<T>(sums));
     }
@@ -155,12 +155,12 @@ struct Spilled {
 
   // In the backward pass, a warp has half of the columns of 32 rows of a tile.
 
-  static __device__ int group_row() { return static_cast<int>(threadIdx.x / 64) * kGroupRows; }
-  static __device__ int group_half() { return static_cast<int>(threadIdx.x / 32 % 2); }
+  static int group_row() { return static_cast<int>(threadIdx.x / 64) * kGroupRows; }
+  static int group_half() { return static_cast<int>(threadIdx.x / 32 % 2); }
 
   /// Call function(pair, offset) for pairs of the sums and their offset in a tile.
   template <typename Function>
-  static __device__ void for_words(Sums<64> (&sums)[2], const Function& function) {
+  static void for_words(Sums<64> (&sums)[2], const Function& function) {
     const int row = group_row() + lane_id() / 4;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -173,23 +173,16 @@ struct Spilled {
   }
 
   /// Multiply by the derivative, computed from the activation's output.
-  __device__ void differentiate_back(Sums<64> (&sums)[2], const T* activated) const {
-    const auto for_pairs = [&](const auto& derive) {
-      for_words(sums, [&](float* pair, int offset) {
-        const float2 y = read_pair(activated + offset);
-        pair[0] = derive(pair[0], y.x);
-        pair[1] = derive(pair[1], y.y);
-      });
-    };
-    if (step.activation == MlpActivation::kRelu) {
-      for_pairs([](float gradient, float y) { return y <= 0 ? 0 : gradient; });
-    } else {
-      for_pairs([](float gradient, float y) { return gradient * (1 - y * y); });
-    }
+  void differentiate_back(Sums<64> (&sums)[2], const T* activated) const {
+    for_words(sums, [&](float* pair, int offset) {
+      const float2 y = read_pair(activated + offset);
+      pair[0] = differentiated<Kind::kActivation>(pair[0], y.x);
+      pair[1] = differentiated<Kind::kActivation>(pair[1], y.y);
+    });
   }
 
   /// Replace a tile of the state, the gradient of a layer's outputs, by the gradient of its inputs.
-  __device__ void take_back(int layer, T* deltas, const T* inputs, int tile_rows) const {
+  void take_back(int layer, T* deltas, const T* inputs, int tile_rows) const {
     const bool has_rows = group_row() < tile_rows;
     Sums<64> sums[2];
     if (has_rows) {
@@ -208,7 +201,7 @@ struct Spilled {
   }
 
   /// Write the gradient of the net's inputs, for the rows of a tile that are in the batch.
-  __device__ void store_input_gradient(int first, int tile_rows) const {
+  void store_input_gradient(int first, int tile_rows) const {
     const int column = static_cast<int>(threadIdx.x % kWidth);
     const int end = first + tile_rows;
     for (int row = first + static_cast<int>(threadIdx.x / kWidth); row < end;
@@ -222,10 +215,10 @@ struct Spilled {
 
   /// Propagate the gradient of the outputs to all weights and add the result to the block's
   /// gradients; return whether all are finite.
-  __device__ bool go_backward(float4* gradients, bool is_first) const {
+  bool go_backward(float4* gradients, bool is_first) const {
     const int warp = static_cast<int>(threadIdx.x / 32);
     const int last = step.layers - 1;
-    const bool wants_inputs = step.results != nullptr;
+    const bool wants_inputs = Kind::kObjective == Objective::kGradient && step.results != nullptr;
     bool finite = true;
     int fetched = 0;  // number of tiles fetched; the two tiles alternate
     for (int layer = last; layer >= 0; --layer) {
@@ -267,10 +260,10 @@ struct Spilled {
   }
 };
 
-template <typename T>
+template <typename T, typename Kind>
 __global__ void __launch_bounds__(kThreads, 1)
-    spilled_kernel(const __grid_constant__ Step<T> step) {
-  using Block = Spilled<T>;
+    spilled_kernel(const __grid_constant__ Step<T, Kind> step) {
+  using Block = Spilled<T, Kind>;
   const Progress progress = find_progress(step);
   announce(step, progress);
   Block block(step, find_batch(step, progress));

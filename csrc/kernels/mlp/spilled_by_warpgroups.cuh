@@ -22,13 +22,14 @@ namespace convtime::mlp {
 template <int kRows>
 struct TwoTiles {
   static constexpr int kBytes = kRows * 128;  // of a tile
-  static __device__ int offset(int row, int chunk) {
+  static int offset(int row, int chunk) {
     return chunk / 8 * (kRows * 64) + tile_offset<64>(row, chunk % 8);
   }
 };
 
-template <typename T>
+template <typename T, typename Kind_>
 struct Warpgroups {
+  using Kind = Kind_;
   static constexpr int kWidth = kSpilledSizes.width;
   static constexpr int kMatrix = kWidth * kWidth;
   static constexpr int kGroups = kThreads / kGroupThreads;
@@ -42,7 +43,7 @@ struct Warpgroups {
   using Tile = TwoTiles<kTileRows>;
   static_assert(kTileRows == kSpilledSizes.tile_rows && kTileRows == kWidth && sizeof(T) == 2);
 
-  const Step<T>& step;
+  const Step<T, Kind>& step;
   const Batch<T> batch;
   unsigned char* const state;
   unsigned char* const weights;
@@ -56,7 +57,7 @@ struct Warpgroups {
   int rows = 0;                // rows of the state: a multiple of kTileRows
   int parities = 0;            // of the phases that the barriers are in
 
-  __device__ Warpgroups(const Step<T>& s, const Batch<T>& b)
+  Warpgroups(const Step<T, Kind>& s, const Batch<T>& b)
       : step(s),
         batch(b),
         state(shared_memory()),
@@ -65,16 +66,16 @@ struct Warpgroups {
         arrivals(reinterpret_cast<std::uint64_t*>(tiles + 4 * Tile::kBytes)),
         losses(reinterpret_cast<float*>(arrivals + 2)) {}
 
-  __device__ unsigned char* tile(int index) const { return tiles + index % 2 * 2 * Tile::kBytes; }
+  unsigned char* tile(int index) const { return tiles + index % 2 * 2 * Tile::kBytes; }
 
   // --- Copies
 
   /// Copy rows of an array of that many columns, which ends before `end_row`; all else is zero.
-  template <typename Places>
-  __device__ void copy_rows_of(const T* from, int columns, bool in_vectors, std::int64_t from_row,
-                               std::int64_t end_row, int count, unsigned char* to) const {
+  template <typename Places, bool kInVectors>
+  void copy_rows_of(const T* from, int columns, std::int64_t from_row, std::int64_t end_row,
+                    int count, unsigned char* to) const {
     T* const target = reinterpret_cast<T*>(to);
-    if (columns % 8 == 0 && in_vectors) {
+    if constexpr (kInVectors) {
       constexpr int kChunks = kWidth / 8;
       const int chunk = static_cast<int>(threadIdx.x % kChunks);
 #pragma unroll 2
@@ -87,23 +88,24 @@ struct Warpgroups {
           *reinterpret_cast<uint4*>(place) = uint4{};
         }
       }
-      return;
-    }
-    const int column = static_cast<int>(threadIdx.x % kWidth);
-    for (int row = static_cast<int>(threadIdx.x / kWidth); row < count; row += kThreads / kWidth) {
-      const bool is_there = from_row + row < end_row && column < columns;
-      target[Places::offset(row, column / 8) + column % 8] =
-          is_there ? from[(from_row + row) * columns + column] : T(0.0F);
+    } else {
+      const int column = static_cast<int>(threadIdx.x % kWidth);
+      for (int row = static_cast<int>(threadIdx.x / kWidth); row < count;
+           row += kThreads / kWidth) {
+        const bool is_there = from_row + row < end_row && column < columns;
+        target[Places::offset(row, column / 8) + column % 8] =
+            is_there ? from[(from_row + row) * columns + column] : T(0.0F);
+      }
     }
   }
 
-  __device__ void fetch_weights(int layer, unsigned char* to) const {
-    copy_rows_of<Tile>(step.weights + static_cast<std::size_t>(layer) * kMatrix, kWidth, true, 0,
-                       kWidth, kWidth, to);
+  void fetch_weights(int layer, unsigned char* to) const {
+    copy_rows_of<Tile, true>(step.weights + static_cast<std::size_t>(layer) * kMatrix, kWidth, 0,
+                             kWidth, kWidth, to);
   }
 
   /// Let products see all earlier copies and writes by the block's threads.
-  __device__ void receive() const {
+  void receive() const {
     wait_for_copies();
     publish_to_async();
     __syncthreads();
@@ -111,7 +113,7 @@ struct Warpgroups {
 
   /// Return where a layer's inputs are kept: the warpgroup's rows of the state's tile that starts
   /// at `row`, and 64 of their columns.
-  __device__ unsigned char* kept(int layer, int row, int half) const {
+  unsigned char* kept(int layer, int row, int half) const {
     const std::int64_t tiles_of_batch = (step.batch + kTileRows - 1) / kTileRows;
     const std::int64_t which = (layer - 1) * tiles_of_batch + (first_row + row) / kTileRows;
     return reinterpret_cast<unsigned char*>(step.spilled) +
@@ -119,7 +121,7 @@ struct Warpgroups {
   }
 
   /// Write the warpgroup's rows of that tile to device memory.
-  __device__ void spill(int layer, int row) const {
+  void spill(int layer, int row) const {
     if (leads) {
       const unsigned char* const from = state + (row + group * kRows) * 128;
       for (int half = 0; half < 2; ++half) {
@@ -132,23 +134,21 @@ struct Warpgroups {
   // Tiles alternate between two memories. First come the targets, which count as the inputs of a
   // layer after the last one, then the inputs of the last layer, and so on to the first.
 
-  __device__ bool fetches_targets() const {
-    return step.objective == Objective::kMse || step.objective == Objective::kGradient;
+  /// Fetch the targets' tile that starts at `row` of the state, unless they are classes.
+  void fetch_targets(int row, int index) const {
+    if constexpr (Kind::kObjective == Objective::kMse || Kind::kObjective == Objective::kGradient) {
+      copy_rows_of<Tile, Kind::kTargetLanes == 8>(static_cast<const T*>(batch.targets),
+                                                  step.outputs, first_row + row, step.batch,
+                                                  kTileRows, tile(index));
+    }
   }
 
-  /// Fetch the tile that starts at `row` of the state. Each warpgroup fetches the rows that it
-  /// spilled itself.
-  __device__ void fetch_tile(int layer, int row, int index) const {
-    if (layer == step.layers) {
-      if (fetches_targets()) {
-        const auto* const targets = static_cast<const T*>(batch.targets);
-        copy_rows_of<Tile>(targets, step.outputs,
-                           reinterpret_cast<std::uintptr_t>(targets) % 16 == 0, first_row + row,
-                           step.batch, kTileRows, tile(index));
-      }
-    } else if (layer == 0) {
-      copy_rows_of<Tile>(batch.inputs, step.inputs, step.vector_inputs, first_row + row, step.batch,
-                         kTileRows, tile(index));
+  /// Fetch the tile of a layer's inputs that starts at `row` of the state. Each warpgroup fetches
+  /// the rows that it spilled itself.
+  void fetch_inputs(int layer, int row, int index) const {
+    if (layer == 0) {
+      copy_rows_of<Tile, Kind::kVectorInputs>(batch.inputs, step.inputs, first_row + row,
+                                              step.batch, kTileRows, tile(index));
     } else if (leads) {
       wait_for_copies_out();
       std::uint64_t* const barrier = arrivals + index % 2;
@@ -161,7 +161,8 @@ struct Warpgroups {
   }
 
   /// Fetch the tile that comes so many after that one, into the memory of the tile with that index.
-  __device__ void fetch_ahead(int count, int layer, int row, int index) const {
+  template <bool kAfterTargets>
+  void fetch_ahead(int count, int layer, int row, int index) const {
     for (; count > 0; --count) {
       row += kTileRows;
       if (row >= rows) {
@@ -169,13 +170,15 @@ struct Warpgroups {
         --layer;
       }
     }
-    if (layer >= 0) {
-      fetch_tile(layer, row, index);
+    if (kAfterTargets && layer == step.layers) {
+      fetch_targets(row, index);
+    } else if (layer >= 0) {
+      fetch_inputs(layer, row, index);
     }
   }
 
   /// Wait for a tile, after which the block's threads have to be synchronized.
-  __device__ void await_tile(int layer, int index) {
+  void await_tile(int layer, int index) {
     if (layer == 0 || layer == step.layers) {
       wait_for_copies();
       publish_to_async();
@@ -186,7 +189,7 @@ struct Warpgroups {
   }
 
   /// Return the lane's share of the warpgroup's rows of a tile.
-  __device__ Pairs<kWidth> read_tile(int index) const {
+  Pairs<kWidth> read_tile(int index) const {
     Pairs<kWidth> pairs;
     for_words<Tile>(tile(index), group * kRows, [&](int j, int half, const std::uint32_t* word) {
       pairs.word[j][half] = *word;
@@ -199,43 +202,42 @@ struct Warpgroups {
   /// Start sums = state · weightsᵀ for the forward pass, or state · weights for the backward pass,
   /// for 64 rows of the state.
   template <bool kBackward>
-  __device__ void start_rows(Sums<kWidth>& sums, int row, const unsigned char* matrix) const {
+  void start_rows(Sums<kWidth>& sums, int row, const unsigned char* matrix) const {
     begin_products();
+    const std::uint64_t left = describe_operand(state + row * 128, 0);
+    const std::uint64_t right = describe_operand(matrix, kBackward ? Tile::kBytes : 0);
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k) {
       const int half = k / 4;
       const int columns = k % 4 * kColumnBytes;
-      const auto left = describe_operand(state + half * State::kBytes + row * 128 + columns, 0);
-      const auto right = kBackward ? describe_operand(matrix + k * kStepBytes, Tile::kBytes)
-                                   : describe_operand(matrix + half * Tile::kBytes + columns, 0);
-      start_product<T, false, kBackward>(sums, left, right, k > 0);
+      start_product<T, false, kBackward>(sums, left, half * State::kBytes + columns, right,
+                                         kBackward ? k * kStepBytes : half * Tile::kBytes + columns,
+                                         k > 0);
     }
     commit_products();
   }
 
   /// Start sums += deltasᵀ · inputs over a tile's rows: the warpgroup's half of the layer's weight
   /// gradients.
-  __device__ void start_gradients(Sums<kWidth>& sums, int row, const unsigned char* inputs) const {
+  void start_gradients(Sums<kWidth>& sums, int row, const unsigned char* inputs) const {
     begin_products();
-    const unsigned char* const deltas = state + group * State::kBytes + row * 128;
+    const std::uint64_t left = describe_operand(state + group * State::kBytes + row * 128, 0);
+    const std::uint64_t right = describe_operand(inputs, Tile::kBytes);
 #pragma unroll
     for (int k = 0; k < kTileRows / 16; ++k) {
-      start_product<T, true, true>(sums, describe_operand(deltas + k * kStepBytes, 0),
-                                   describe_operand(inputs + k * kStepBytes, Tile::kBytes), true);
+      start_product<T, true, true>(sums, left, k * kStepBytes, right, k * kStepBytes, true);
     }
     commit_products();
   }
 
   // --- A lane's share of a warpgroup's 64 rows: the share of Sums, for 16 rows of each warp
 
-  __device__ static int warp_row() {
-    return static_cast<int>(threadIdx.x % kGroupThreads / 32) * kWarpRows;
-  }
+  static int warp_row() { return static_cast<int>(threadIdx.x % kGroupThreads / 32) * kWarpRows; }
 
   /// Call function(j, half, word) for the pairs of a lane's sums, where word is the pair's place in
   /// two tiles.
   template <typename Places, typename Function>
-  __device__ static void for_words(unsigned char* rows_of_tile, int row, const Function& function) {
+  static void for_words(unsigned char* rows_of_tile, int row, const Function& function) {
     T* const begin = reinterpret_cast<T*>(rows_of_tile);
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j) {
@@ -249,7 +251,7 @@ struct Warpgroups {
   }
 
   /// Replace the warpgroup's rows of the state. Its products have ended; the caller publishes.
-  __device__ void store_state(const Sums<kWidth>& sums, int row) const {
+  void store_state(const Sums<kWidth>& sums, int row) const {
     for_words<State>(state, row, [&](int j, int half, std::uint32_t* word) {
       *word = pack<T>(sums.value[j][2 * half], sums.value[j][2 * half + 1]);
     });
@@ -259,19 +261,19 @@ struct Warpgroups {
 
   /// The weights alternate between their own memory and the second tile's. The last layer's are in
   /// their own memory, because the backward pass starts with them.
-  __device__ unsigned char* forward_weights(int layer) const {
+  unsigned char* forward_weights(int layer) const {
     return (step.layers - 1 - layer) % 2 == 0 ? weights : tile(1);
   }
 
   /// Compute the layer's sums of 64 rows.
-  __device__ void take_forward(Sums<kWidth>& sums, int layer, int row) const {
+  void take_forward(Sums<kWidth>& sums, int layer, int row) const {
     start_rows<false>(sums, row, forward_weights(layer));
     wait_for_products();
     use_after_wait(sums);
   }
 
   /// Set to zero what belongs to rows beyond the batch.
-  __device__ void clear_beyond_batch(Sums<kWidth>& sums, int row) const {
+  void clear_beyond_batch(Sums<kWidth>& sums, int row) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (lane_row(first_row + row + warp_row(), half) >= step.batch) {
@@ -284,7 +286,7 @@ struct Warpgroups {
   }
 
   /// Wait until no product of the warpgroup reads these rows, and no copy to device memory.
-  __device__ void free_rows() const {
+  void free_rows() const {
     if (leads) {
       if (rows > kTileRows) {
         wait_until_read<1>();  // the last copy is of other rows
@@ -296,20 +298,20 @@ struct Warpgroups {
   }
 
   /// Start to copy the batch's rows. The first two layers' weights arrive with their first tile.
-  __device__ void fetch_rows() const {
+  void fetch_rows() const {
     fetch_weights(0, forward_weights(0));
     if (step.layers > 1) {
       fetch_weights(1, forward_weights(1));
     }
     for (int row = 0; row < rows; row += kTileRows) {
-      copy_rows_of<State>(batch.inputs, step.inputs, step.vector_inputs, first_row + row,
-                          step.batch, kTileRows, state + row * 128);
+      copy_rows_of<State, Kind::kVectorInputs>(batch.inputs, step.inputs, first_row + row,
+                                               step.batch, kTileRows, state + row * 128);
       commit_copies();
     }
   }
 
   /// Wait for the tile that starts at `row`.
-  __device__ void receive_rows(int row) const {
+  void receive_rows(int row) const {
     wait_for_copies_before(rows / kTileRows - 1 - row / kTileRows);
     publish_to_async();
     __syncthreads();
@@ -317,9 +319,8 @@ struct Warpgroups {
 
   /// Replace the state by the inputs of the last layer. The targets' first tile is on its way
   /// afterwards.
-  __device__ void take_hidden_layers() const {
+  void take_hidden_layers() const {
     const int last = step.layers - 1;
-    const bool keeps = step.objective != Objective::kNone;
     fetch_rows();
     Sums<kWidth> sums;
     for (int layer = 0; layer < last; ++layer) {
@@ -335,11 +336,11 @@ struct Warpgroups {
           prefetch(step, batch.targets, step.target_bytes, first_row);
         }
         if (layer == last - 1 && tile_row + kTileRows == rows) {
-          fetch_tile(step.layers, 0, 0);
+          fetch_targets(0, 0);
         }
         const int row = tile_row + group * kRows;
         take_forward(sums, layer, row);
-        activate(sums, step.activation);
+        activate<Kind::kActivation>(sums);
         if (first_row + row + kRows > step.batch) {
           clear_beyond_batch(sums, row);
         }
@@ -347,47 +348,48 @@ struct Warpgroups {
         store_state(sums, row);
         publish_to_async();
         synchronize_group(group);
-        if (keeps) {
+        if constexpr (Kind::kKeeps) {
           spill(layer + 1, tile_row);
         }
       }
     }
     if (last == 0) {
-      fetch_tile(step.layers, 0, 0);
+      fetch_targets(0, 0);
     }
   }
 
   /// Replace the state by the outputs' gradient; return the lane's share of the loss. The last
   /// layer's first two tiles are on their way afterwards.
-  __device__ float take_loss(float scale) {
-    const bool keeps = step.objective != Objective::kNone;
+  float take_loss(float scale) {
     float loss = 0;
     Sums<kWidth> sums;
     receive();
-    if (keeps) {
-      fetch_ahead(1, step.layers, 0, 1);
+    if constexpr (Kind::kKeeps) {
+      fetch_ahead<true>(1, step.layers, 0, 1);
     }
     for (int index = 0; index < rows / kTileRows; ++index) {
       const int tile_row = index * kTileRows;
       const int row = tile_row + group * kRows;
-      take_forward(sums, step.layers - 1, row);
+      if constexpr (Kind::kObjective != Objective::kGradient) {  // which does not depend on outputs
+        take_forward(sums, step.layers - 1, row);
+      }
       loss += differentiate(sums, step, batch, first_row + row + warp_row(), scale,
                             [&] { return read_tile(index); });
-      if (keeps) {
+      if constexpr (Kind::kKeeps) {
         free_rows();
         store_state(sums, row);
         if (tile_row + kTileRows < rows) {
           await_tile(step.layers, index + 1);
         }
         __syncthreads();  // all have read this tile
-        fetch_ahead(2, step.layers, tile_row, index);
+        fetch_ahead<true>(2, step.layers, tile_row, index);
       }
     }
     return loss;
   }
 
   /// Compute the gradient of the outputs from the inputs; return the lane's share of the loss.
-  __device__ float go_forward(float scale) {
+  float go_forward(float scale) {
     take_hidden_layers();
     return take_loss(scale);
   }
@@ -395,33 +397,27 @@ struct Warpgroups {
   // --- Backward
 
   /// Multiply by the derivative, computed from the activation's outputs.
-  __device__ void differentiate_back(Sums<kWidth>& sums, const Pairs<kWidth>& activated) const {
-    const auto for_pairs = [&](const auto& derive) {
+  void differentiate_back(Sums<kWidth>& sums, const Pairs<kWidth>& activated) const {
 #pragma unroll
-      for (int j = 0; j < kWidth / 8; ++j) {
+    for (int j = 0; j < kWidth / 8; ++j) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 y = unpack<T>(activated.word[j][half]);
-          sums.value[j][2 * half] = derive(sums.value[j][2 * half], y.x);
-          sums.value[j][2 * half + 1] = derive(sums.value[j][2 * half + 1], y.y);
-        }
+      for (int half = 0; half < 2; ++half) {
+        const float2 y = unpack<T>(activated.word[j][half]);
+        float* const pair = sums.value[j] + 2 * half;
+        pair[0] = differentiated<Kind::kActivation>(pair[0], y.x);
+        pair[1] = differentiated<Kind::kActivation>(pair[1], y.y);
       }
-    };
-    if (step.activation == MlpActivation::kRelu) {
-      for_pairs([](float gradient, float y) { return y <= 0 ? 0 : gradient; });
-    } else {
-      for_pairs([](float gradient, float y) { return gradient * (1 - y * y); });
     }
   }
 
   /// Return the place of a lane's four sums j among the layer's gradients.
-  __device__ float4* place_of(float4* of_layer, int j) const {
+  float4* place_of(float4* of_layer, int j) const {
     const int half = group * 4 + warp_row() / kWarpRows;  // of 16 rows
     const int unit = half / 2 * (kWidth / Place<kWidth>::kUnitColumns) + j / 8;
     return of_layer + unit * Place<kWidth>::kSize + (half % 2 * 8 + j % 8) * 32 + lane_id();
   }
 
-  __device__ Sums<kWidth> load_gradients(float4* of_layer, bool is_first) const {
+  Sums<kWidth> load_gradients(float4* of_layer, bool is_first) const {
     Sums<kWidth> sums;
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j) {
@@ -435,7 +431,7 @@ struct Warpgroups {
   }
 
   /// Return whether all of the lane's values are finite.
-  __device__ bool store_gradients(float4* of_layer, const Sums<kWidth>& sums) const {
+  bool store_gradients(float4* of_layer, const Sums<kWidth>& sums) const {
     float check = 0;
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j) {
@@ -447,7 +443,7 @@ struct Warpgroups {
   }
 
   /// Write the gradient of the net's inputs, for the rows that are in the batch.
-  __device__ void store_input_gradient() const {
+  void store_input_gradient() const {
     const T* const values = reinterpret_cast<const T*>(state);
     const int column = static_cast<int>(threadIdx.x % kWidth);
     for (int row = static_cast<int>(threadIdx.x / kWidth); row < rows; row += kThreads / kWidth) {
@@ -460,13 +456,12 @@ struct Warpgroups {
 
   /// Start the gradients of the layer's inputs for the warpgroup's rows of a tile; return these
   /// rows of the inputs.
-  __device__ Pairs<kWidth> start_back(Sums<kWidth>& of_rows, int row, int index) const {
+  Pairs<kWidth> start_back(Sums<kWidth>& of_rows, int row, int index) const {
     start_rows<true>(of_rows, row + group * kRows, weights);
     return read_tile(index);
   }
 
-  __device__ void finish_back(Sums<kWidth>& of_rows, const Pairs<kWidth>& inputs, int layer,
-                              int row) const {
+  void finish_back(Sums<kWidth>& of_rows, const Pairs<kWidth>& inputs, int layer, int row) const {
     if (layer > 0) {
       differentiate_back(of_rows, inputs);
     }
@@ -476,7 +471,7 @@ struct Warpgroups {
   /// Propagate the gradient of a layer's outputs to its weights, and to its inputs if kGoesOn;
   /// return whether the gradients are finite. `index` is that of the first tile over all layers.
   template <bool kGoesOn>
-  __device__ bool take_back(int layer, int index, float4* of_layer, bool is_first) {
+  bool take_back(int layer, int index, float4* of_layer, bool is_first) {
     Sums<kWidth> of_weights = load_gradients(of_layer, is_first);
     Sums<kWidth> of_rows;
     Pairs<kWidth> inputs;
@@ -500,7 +495,7 @@ struct Warpgroups {
       end_products(row);
       await_tile(layer, index + 1);
       __syncthreads();  // no product reads these rows and this tile any more
-      fetch_ahead(2, layer, row, index);
+      fetch_ahead<false>(2, layer, row, index);
       start_gradients(of_weights, row + kTileRows, tile(index + 1));
       if (kGoesOn) {
         finish_back(of_rows, inputs, layer, row);
@@ -508,7 +503,7 @@ struct Warpgroups {
     }
     end_products(row);
     __syncthreads();
-    fetch_ahead(2, layer, row, index);
+    fetch_ahead<false>(2, layer, row, index);
     if (layer > 1 || (layer == 1 && wants_inputs())) {
       fetch_weights(layer - 1, weights);
     }
@@ -518,19 +513,21 @@ struct Warpgroups {
     return store_gradients(of_layer, of_weights);
   }
 
-  __device__ bool wants_inputs() const { return step.results != nullptr; }
+  bool wants_inputs() const {
+    return Kind::kObjective == Objective::kGradient && step.results != nullptr;
+  }
 
   /// Propagate the gradient of the outputs to all weights and add the result to the block's
   /// gradients; return whether all are finite.
-  __device__ bool go_backward(float4* gradients, bool is_first) {
+  bool go_backward(float4* gradients, bool is_first) {
     const int tiles_of_layer = rows / kTileRows;
     bool finite = true;
     int index = tiles_of_layer;  // after the targets
-    for (int layer = step.layers - 1; layer > 0; --layer, index += tiles_of_layer) {
+    int layer = step.layers - 1;
+    for (; layer >= (wants_inputs() ? 0 : 1); --layer, index += tiles_of_layer) {
       finite &= take_back<true>(layer, index, gradients + layer * (kMatrix / 4), is_first);
     }
     if (wants_inputs()) {
-      finite &= take_back<true>(0, index, gradients, is_first);
       __syncthreads();
       store_input_gradient();
     } else {
@@ -540,10 +537,10 @@ struct Warpgroups {
   }
 };
 
-template <typename T>
+template <typename T, typename Kind>
 __global__ void __launch_bounds__(kThreads, 1)
-    spilled_by_warpgroups_kernel(const __grid_constant__ Step<T> step) {
-  using Block = Warpgroups<T>;
+    spilled_by_warpgroups_kernel(const __grid_constant__ Step<T, Kind> step) {
+  using Block = Warpgroups<T, Kind>;
   const Progress progress = find_progress(step);
   announce(step, progress);
   Block block(step, find_batch(step, progress));

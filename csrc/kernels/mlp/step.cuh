@@ -1,77 +1,12 @@
 #pragma once
 
 #include "kernels/mlp/learning.cuh"
-#include "kernels/mlp/mlp.h"
 #include "kernels/mlp/rows.cuh"
+#include "kernels/mlp/step.h"
 
-// Code shared by the kernels of a step: the description of the step, access to its batch, and its
-// report.
+// Code shared by the kernels of a step: access to its batch, and its report.
 
 namespace convtime::mlp {
-
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kMostTileRows = 128;  // of step_kernel
-
-/// Blocks of step_kernel that have enough registers on a multiprocessor. Products of narrow layers
-/// are short, so that more warps are needed to hide their latency.
-template <int W>
-constexpr int kMostResident = W < 64 ? 2 : 1;
-
-/// Places that each block of the kernels after a step sums. Narrow nets have few places, but many
-/// blocks and thus slots.
-template <int W>
-constexpr int kPlaces = W < 64 ? 8 : 32;
-
-/// How spilled_kernel divides its work and its shared memory.
-struct SpilledSizes {
-  int width = 128;
-  int state_rows = 512;
-  int tile_rows = 128;
-  int share_rows = 64;  // a block's rows are a multiple of this
-  // The state, a layer's weights, inputs of two tiles with a barrier each, and one loss per warp.
-  std::size_t shared_bytes = std::size_t{2} * width * (state_rows + width + 2 * tile_rows) +
-                             2 * sizeof(std::uint64_t) + kWarps * sizeof(float);
-};
-constexpr SpilledSizes kSpilledSizes{};
-
-/// The source of the gradient that is propagated back; kNone if there is none.
-enum class Objective : std::int8_t { kMse, kCrossEntropy, kGradient, kNone };
-
-/// A block's results for a step, except its gradients.
-struct Report {
-  float loss;
-  int overflowed;  // whether any gradient is not finite
-};
-
-template <typename T>
-struct Step {
-  int layers;
-  int inputs;
-  int outputs;
-  MlpActivation activation;
-  Objective objective;
-  bool vector_inputs;  // inputs are aligned to 16 bytes
-  bool pair_targets;   // targets are aligned to 4 bytes
-  int tile_rows;
-  bool gradients_on_chip;
-  bool one_cluster;  // all blocks form one cluster
-  int steps;
-  std::int64_t batch;
-  std::int64_t batches;
-  float loss_factor;  // factor of the sum over the batch
-  const T* weights;
-  const T* data;
-  const void* targets;  // kGradient: the outputs' gradient; kNone: null
-  int target_bytes;     // per row of targets
-  T* results;           // kNone: the outputs; kGradient: the inputs' gradient or null
-  float4* gradients;    // one slot per block, in the order of Place
-  Report* reports;      // one per block
-  T* spilled;           // for nets that do not fit on chip: the inputs of all layers except the
-                        // first
-  Progress* progress;   // read by learn_kernel; null if that kernel does not follow
-  Learning<T> learning;
-};
 
 /// The location of a step's batch.
 template <typename T>
@@ -81,39 +16,40 @@ struct Batch {
 };
 
 /// Return the batch of the step that starts now.
-template <typename T>
-__device__ Batch<T> find_batch(const Step<T>& step, const Progress& progress) {
+template <typename T, typename Kind>
+Batch<T> find_batch(const Step<T, Kind>& step, const Progress& progress) {
   const std::int64_t row = progress.steps % step.batches * step.batch;
   return {step.data + row * step.inputs,
           static_cast<const char*>(step.targets) + row * step.target_bytes};
 }
 
 /// Return the progress of training; for other objectives, the initial values.
-template <typename T>
-__device__ Progress find_progress(const Step<T>& step) {
-  const bool trains =
-      step.objective == Objective::kMse || step.objective == Objective::kCrossEntropy;
-  return trains ? read_progress(step.learning) : Progress{0, 0, 0, 0, 1};
+template <typename T, typename Kind>
+Progress find_progress(const Step<T, Kind>& step) {
+  if constexpr (Kind::kTrains) {
+    return read_progress(step.learning);
+  } else {
+    return {0, 0, 0, 0, 1};
+  }
 }
 
 /// Let learn_kernel start, if it follows, and pass it the progress: one of its blocks overwrites
 /// the counters that the progress was read from.
-template <typename T>
-__device__ void announce(const Step<T>& step, const Progress& progress) {
-  if (step.progress == nullptr) {
-    return;
-  }
-  let_next_begin();
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    *step.progress = progress;
+template <typename T, typename Kind>
+void announce(const Step<T, Kind>& step, const Progress& progress) {
+  if constexpr (Kind::kTrains && Kind::kGathering != Gathering::kCluster) {
+    let_next_begin();
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      *step.progress = progress;
+    }
   }
 }
 
 /// Copy rows of a multiple of eight columns from an array that ends before `end_row`; rows and
 /// columns beyond them are zero.
 template <typename T, int W>
-__device__ void copy_chunks(const T* from, int columns, std::int64_t first_row,
-                            std::int64_t end_row, int count, T* to) {
+void copy_chunks(const T* from, int columns, std::int64_t first_row, std::int64_t end_row,
+                 int count, T* to) {
   constexpr int kRows = kThreads / (W / 8);  // at a time: a multiple of 8, so that the swizzle
                                              // stays the same
   const int first = static_cast<int>(threadIdx.x / (W / 8));
@@ -134,19 +70,14 @@ __device__ void copy_chunks(const T* from, int columns, std::int64_t first_row,
 }
 
 template <typename T, int W>
-__device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64_t end_row,
-                               int count, T* to) {
+void copy_full_rows(const T* from, std::int64_t first_row, std::int64_t end_row, int count, T* to) {
   copy_chunks<T, W>(from, W, first_row, end_row, count, to);
 }
 
 /// Copy rows of any number of columns.
 template <typename T, int W>
-__device__ void copy_rows(const T* from, int columns, bool in_vectors, std::int64_t first_row,
-                          std::int64_t end_row, int count, T* to) {
-  if (columns % 8 == 0 && in_vectors) {
-    copy_chunks<T, W>(from, columns, first_row, end_row, count, to);
-    return;
-  }
+void copy_rows(const T* from, int columns, std::int64_t first_row, std::int64_t end_row, int count,
+               T* to) {
   const int column = static_cast<int>(threadIdx.x % W);
   for (int row = static_cast<int>(threadIdx.x / W); row < count; row += kThreads / W) {
     const bool is_there = first_row + row < end_row && column < columns;
@@ -156,23 +87,22 @@ __device__ void copy_rows(const T* from, int columns, bool in_vectors, std::int6
 }
 
 /// Copy rows of the batch's inputs.
-template <typename T, int W>
-__device__ void copy_inputs(const Step<T>& step, const Batch<T>& batch, std::int64_t first_row,
-                            int count, T* to) {
-  copy_rows<T, W>(batch.inputs, step.inputs, step.vector_inputs, first_row, step.batch, count, to);
+template <typename T, int W, typename Kind>
+void copy_inputs(const Step<T, Kind>& step, const Batch<T>& batch, std::int64_t first_row,
+                 int count, T* to) {
+  if constexpr (Kind::kVectorInputs) {
+    copy_chunks<T, W>(batch.inputs, step.inputs, first_row, step.batch, count, to);
+  } else {
+    copy_rows<T, W>(batch.inputs, step.inputs, first_row, step.batch, count, to);
+  }
 }
 
-/// A thread's part of the inputs of the block's next tile, of at most kMostTileRows rows, which are
-/// on their way to its registers while this tile is computed.
-template <typename T, int W>
+/// A thread's part of the inputs of the block's next tile, of at most kMostTileRows rows of whole
+/// vectors, which are on their way to its registers while this tile is computed.
+template <typename T, int W, typename Kind>
 class NextInputs {
  public:
-  /// Return whether rows can be copied 16 bytes at a time.
-  static __device__ bool can_load(const Step<T>& step) {
-    return step.vector_inputs && step.inputs % 8 == 0;
-  }
-
-  __device__ void load(const Step<T>& step, const Batch<T>& batch, std::int64_t first_row) {
+  void load(const Step<T, Kind>& step, const Batch<T>& batch, std::int64_t first_row) {
     const int column = static_cast<int>(threadIdx.x % kChunks) * 8;
     const std::int64_t left = column < step.inputs ? step.batch - first_row : 0;
     const T* const from = batch.inputs + first_row * step.inputs + column;
@@ -183,7 +113,7 @@ class NextInputs {
     }
   }
 
-  __device__ void store(const Step<T>& step, T* to) const {
+  void store(const Step<T, Kind>& step, T* to) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (row_of(i) < step.tile_rows) {
@@ -197,17 +127,14 @@ class NextInputs {
   static constexpr int kChunks = W / 8;
   static constexpr int kRows = kThreads / kChunks;  // at a time
   static constexpr int kCount = kMostTileRows / kRows;
-  static __device__ int row_of(int i) {
-    return static_cast<int>(threadIdx.x) / kChunks + i * kRows;
-  }
+  static int row_of(int i) { return static_cast<int>(threadIdx.x) / kChunks + i * kRows; }
 
   uint4 chunk_[kCount];
 };
 
 /// Prefetch the rows of a tile that are in the batch into L2.
-template <typename T>
-__device__ void prefetch(const Step<T>& step, const void* rows, int row_bytes,
-                         std::int64_t first_row) {
+template <typename T, typename Kind>
+void prefetch(const Step<T, Kind>& step, const void* rows, int row_bytes, std::int64_t first_row) {
   constexpr int kLine = 128;
   const std::int64_t left = step.batch - first_row;
   const int bytes = row_bytes * static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
@@ -216,11 +143,16 @@ __device__ void prefetch(const Step<T>& step, const void* rows, int row_bytes,
   }
 }
 
-/// Return the sum over a block's threads, in the first thread; `of_warps` is shared memory.
-__device__ inline float sum_of_block(float value, float* of_warps) {
+inline float sum_of_warp(float value) {
   for (int distance = 16; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(0xffffffff, value, distance);
   }
+  return value;
+}
+
+/// Return the sum over a block's threads, in the first thread; `of_warps` is shared memory.
+inline float sum_of_block(float value, float* of_warps) {
+  value = sum_of_warp(value);
   if (lane_id() == 0) {
     of_warps[threadIdx.x / 32] = value;
   }
@@ -235,9 +167,8 @@ __device__ inline float sum_of_block(float value, float* of_warps) {
 }
 
 /// Report the threads' loss, and whether gradients overflowed.
-template <typename T>
-__device__ void tell(const Step<T>& step, float loss, bool finite, float* of_warps,
-                     Report* report) {
+template <typename T, typename Kind>
+void tell(const Step<T, Kind>& step, float loss, bool finite, float* of_warps, Report* report) {
   const float sum = sum_of_block(loss, of_warps);
   const bool overflowed = __syncthreads_or(finite ? 0 : 1) != 0;
   if (threadIdx.x == 0) {
@@ -245,15 +176,14 @@ __device__ void tell(const Step<T>& step, float loss, bool finite, float* of_war
   }
 }
 
-template <typename T>
-__device__ void keep_loss(const Learning<T>& learning, const Progress& progress, float loss) {
+inline void keep_loss(const Learning& learning, const Progress& progress, float loss) {
   learning.losses[progress.steps % learning.losses_kept] = loss;
 }
 
 /// Take the block's rows of the batch through a net whose layers do not fit on chip together, as
 /// many at a time as a Spilled or Warpgroups holds, and report.
 template <typename Block>
-__device__ void take_rows(Block& block, const Progress& progress) {
+void take_rows(Block& block, const Progress& progress) {
   const auto& step = block.step;
   float4* const gradients =
       step.gradients + blockIdx.x * (static_cast<std::size_t>(step.layers) * Block::kMatrix / 4);
@@ -268,11 +198,11 @@ __device__ void take_rows(Block& block, const Progress& progress) {
     block.rows = (rows + Block::kShareRows - 1) / Block::kShareRows * Block::kShareRows;
     __syncthreads();  // all warps are done with the previous state
     loss += block.go_forward(progress.scale * step.loss_factor);
-    if (step.objective != Objective::kNone) {
+    if constexpr (Block::Kind::kKeeps) {
       finite &= block.go_backward(gradients, row == begin);
     }
   }
-  if (step.objective != Objective::kNone) {
+  if constexpr (Block::Kind::kKeeps) {
     tell(step, loss, finite, block.losses, step.reports + blockIdx.x);
   }
 }

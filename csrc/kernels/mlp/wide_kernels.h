@@ -3,19 +3,21 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <vector>
 
+#include "core/export.h"
 #include "kernels/mlp/mlp.h"
+#include "kernels/mlp/wide_arguments.h"
+#include "program/nvrtc.h"
 
 // The kernels of a wide net's training step between its products. Rows are `ld` elements apart.
 
 namespace convtime::mlp {
 
-/// The rows of an array that a step takes: the batch given by the counter, or the first batch if it
-/// is null.
-struct BatchChoice {
-  const std::int64_t* steps = nullptr;
-  std::int64_t batches = 1;
-};
+/// Return the programs that training, and forward and backward passes, of a net may need, whatever
+/// the arrays' alignment. `stored` is the type of the weights that the optimizer updates.
+CONVTIME_API std::vector<ProgramSource> wide_programs(const MlpNet& net, ElementType stored,
+                                                      MlpLoss loss, MlpOptimizer optimizer);
 
 /// Copy `columns` columns of each row and fill the columns up to `padded` with zeros.
 void launch_copy_rows(ElementType type, const void* from, std::int64_t from_ld, void* to,
@@ -29,17 +31,6 @@ void launch_activation(ElementType type, MlpActivation activation, void* values,
 /// Multiply gradients by the activation's derivative, computed from the activation's output.
 void launch_activation_backward(ElementType type, MlpActivation activation, void* gradients,
                                 const void* activated, std::int64_t count, cudaStream_t stream);
-
-/// Temporary state of the loss. After a step, everything except the partial sums is back at its
-/// initial value.
-struct WideLoss {
-  static constexpr int kMostBlocks = 1024;
-
-  float partial[kMostBlocks];  // sums of the blocks
-  unsigned arrived;            // number of blocks
-  unsigned learners_arrived;   // number of blocks of launch_learn
-  unsigned overflowed;         // whether any weight gradient is not finite
-};
 
 /// Replace outputs, whose rows are `ld` apart, by their scaled gradient, and store the loss.
 /// Columns after the net's outputs become zero, up to `padded` columns.

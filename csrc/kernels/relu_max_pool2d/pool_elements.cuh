@@ -1,40 +1,62 @@
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/elements.cuh"
-#include "kernels/relu_max_pool2d/relu_max_pool2d.h"
+#include "kernels/half.cuh"
+#include "kernels/relu_max_pool2d/windows.h"
 
 namespace convtime::pool {
 
 using namespace elements;
+using convtime::max_nan;
 
-// --- Numbers: maxima that keep NaN, as PyTorch's do
-// --------------------------------------------------
+inline int clamp(int value, int last) { return max(0, min(value, last)); }
 
-__device__ inline __half max_nan(__half a, __half b) { return __hmax_nan(a, b); }
-__device__ inline __half2 max_nan(__half2 a, __half2 b) { return __hmax2_nan(a, b); }
-__device__ inline __nv_bfloat16 max_nan(__nv_bfloat16 a, __nv_bfloat16 b) {
-  return __hmax_nan(a, b);
+// --- Numbers
+
+template <typename T>
+bool is_equal(T a, T b) {
+  return widen(a) == widen(b);
 }
-__device__ inline __nv_bfloat162 max_nan(__nv_bfloat162 a, __nv_bfloat162 b) {
-  return __hmax2_nan(a, b);
+inline bool is_equal(Half a, Half b) {  // without conversions
+  int result;
+  asm("{.reg .pred p; setp.eq.f16 p, %1, %2; selp.s32 %0, 1, 0, p;}"
+      : "=r"(result)
+      : "h"(a.bits), "h"(b.bits));
+  return result != 0;
 }
-__device__ inline double max_nan(double a, double b) { return a > b || a != a ? a : b; }
-__device__ inline float max_nan(float a, float b) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-#else
-  return a > b || a != a ? a : b;
-#endif
+
+template <typename T>
+using Bits = std::conditional_t<sizeof(T) == 2, unsigned short, T>;
+
+/// Return the value of the lane so far away.
+template <int kDistance, typename T>
+T shuffle(T value) {
+  Bits<T> bits;
+  memcpy(&bits, &value, sizeof(T));
+  if constexpr (kDistance < 0) {
+    bits = static_cast<Bits<T>>(__shfl_up_sync(0xffffffff, bits, -kDistance));
+  } else {
+    bits = static_cast<Bits<T>>(__shfl_down_sync(0xffffffff, bits, kDistance));
+  }
+  memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+/// Read memory that no thread writes, or return zeros.
+template <typename P>
+P load_if(bool condition, const P* from) {
+  Word<P> word{};
+  if (condition) {
+    word = __ldg(as_words(from));
+  }
+  return from_word<P>(word);
 }
 
 // --- Vectors of elements
-// -----------------------------------------------------------------------------
 
 /// The type whose maxima one instruction computes.
 template <typename T>
@@ -42,16 +64,16 @@ struct UnitOf {
   using type = T;
 };
 template <>
-struct UnitOf<__half> {
-  using type = __half2;
+struct UnitOf<Half> {
+  using type = HalfPair;
 };
 template <>
-struct UnitOf<__nv_bfloat16> {
-  using type = __nv_bfloat162;
+struct UnitOf<BFloat16> {
+  using type = BFloat16Pair;
 };
 
 template <typename T, int N>
-__device__ Pack<T, N> max_nan(const Pack<T, N>& a, const Pack<T, N>& b) {
+Pack<T, N> max_nan(const Pack<T, N>& a, const Pack<T, N>& b) {
   using Unit = std::conditional_t<N == 1, T, typename UnitOf<T>::type>;
   constexpr int kUnits = N * static_cast<int>(sizeof(T)) / static_cast<int>(sizeof(Unit));
   using Units = Pack<Unit, kUnits>;
@@ -66,32 +88,41 @@ __device__ Pack<T, N> max_nan(const Pack<T, N>& a, const Pack<T, N>& b) {
 }
 
 template <typename T, int N>
-__device__ Pack<T, N> relu(const Pack<T, N>& value) {
-  Pack<T, N> zeros;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    zeros.lane[i] = T(0);
-  }
-  return max_nan(value, zeros);
+Pack<T, N> relu(const Pack<T, N>& value) {
+  return max_nan(value, Pack<T, N>{});
 }
 
 // --- Winners
-// -----------------------------------------------------------------------------------------
 
 /// The highest bit of a winner.
 template <typename Winner>
 constexpr Winner kDead = static_cast<Winner>(Winner(1) << (8 * sizeof(Winner) - 1));
 
-/// Return a pack of equal values.
-template <typename T, int N>
-__device__ Pack<T, N> filled(float value) {
-  Pack<T, N> result;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    result.lane[i] = narrow<T>(value);
-  }
-  return result;
+/// What the maximum of a window without elements is.
+template <typename T>
+Wide<T> lowest() {
+  return -__int_as_float(0x7f800000);
 }
+
+/// The largest values so far, without their positions.
+template <typename T, int N>
+struct Maximum {
+  Pack<T, N> best;
+
+  Maximum() = default;
+  Maximum(bool is_empty, int) : best{} {
+    if (is_empty) {
+      const T least = narrow<T>(lowest<T>());
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        best.lane[i] = least;
+      }
+    }
+  }
+  void challenge(const Pack<T, N>& other, int) { best = max_nan(best, other); }
+  void challenge(const Maximum& other, int) { best = max_nan(best, other.best); }
+  Pack<T, N> values() const { return best; }
+};
 
 /// The largest values so far, and their positions. PyTorch takes the first of equal values, but the
 /// last NaN.
@@ -101,32 +132,32 @@ struct Leader {
   int position[N];
 
   Leader() = default;
-  __device__ Leader(Wide<T> least, int first_position) {
+  Leader(bool is_empty, int first_position) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      value[i] = least;
+      value[i] = is_empty ? lowest<T>() : 0;
       position[i] = first_position;
     }
   }
-  __device__ void challenge(int i, Wide<T> other, int at) {
+  void challenge(int i, Wide<T> other, int at) {
     const bool wins = other > value[i] || other != other;
     value[i] = wins ? other : value[i];
     position[i] = wins ? at : position[i];
   }
-  __device__ void challenge(const Pack<T, N>& other, int at) {
+  void challenge(const Pack<T, N>& other, int at) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       challenge(i, widen(other.lane[i]), at);
     }
   }
   /// Positions are those of the other leader, relative to `first`.
-  __device__ void challenge(const Leader& other, int first) {
+  void challenge(const Leader& other, int first) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       challenge(i, other.value[i], first + other.position[i]);
     }
   }
-  __device__ Pack<T, N> values() const {
+  Pack<T, N> values() const {
     Pack<T, N> result;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -135,7 +166,7 @@ struct Leader {
     return result;
   }
   template <typename Winner>
-  __device__ Pack<Winner, N> winners() const {
+  Pack<Winner, N> winners() const {
     Pack<Winner, N> result;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -147,49 +178,57 @@ struct Leader {
   }
 };
 
-// --- Geometry
-// ------------------------------------------------------------------------------------------
+// --- Positions and registers
 
-__device__ inline int clamp(int value, int last) { return max(0, min(value, last)); }
+/// Blocks of a multiprocessor that leave each thread 96 registers, or 128 if it needs more. The
+/// compiler would otherwise postpone loads in order to use fewer, so that they wait one after the
+/// other.
+template <typename T, typename Winner>
+constexpr int kBlocks = sizeof(T) == 8 || !std::is_same_v<Winner, void> ? 4 : 5;
 
-inline std::int64_t window_size(const PoolGeometry& g) {
-  return std::int64_t{g.h.kernel} * g.w.kernel;
+/// Return an axis with its sizes, which a kernel for images of any size reads. Device code uses
+/// this copy: the compiler places the members of template arguments that functions read in memory.
+template <Axis kAxis>
+Axis axis_of(const Size& size) {
+  return {kAxis.has_size() ? kAxis.input : size.input,
+          kAxis.has_size() ? kAxis.output : size.output,
+          kAxis.kernel,
+          kAxis.stride,
+          kAxis.padding,
+          kAxis.dilation};
 }
 
-/// Return whether both axes have such windows without dilation. None of them is empty.
-inline bool has_windows(const PoolGeometry& g, int kernel, int stride) {
-  const auto fits = [&](const PoolAxis& axis) {
-    return axis.kernel == kernel && axis.stride == stride && axis.dilation == 1;
-  };
-  return fits(g.h) && fits(g.w);
-}
-
-inline bool has_padding(const PoolGeometry& g, int padding) {
-  return g.h.padding == padding && g.w.padding == padding;
-}
-
-inline constexpr std::int64_t kMax32 = 0x7fffffff;
-
-/// Threads of a vectorized kernel, indexed with 32 bits.
-struct Grid {
-  std::int64_t threads;
-  bool fits() const { return threads > 0 && threads <= kMax32; }
-  unsigned blocks() const { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+/// A thread's task, and the first of its packs of channels.
+struct Position {
+  int plane;
+  int row;
+  int column;
+  int channel;
 };
 
-/// Return whether int can hold each index of so many planes' elements, each position in a window,
-/// and each coordinate beyond the edges that a window reaches.
-inline bool planes_fit_32_bits(const PoolGeometry& g, std::int64_t planes) {
-  const auto reach = [](const PoolAxis& axis) {
-    return axis.input + 2 * std::int64_t{axis.padding} + axis.stride +
-           std::int64_t{axis.dilation} * axis.kernel;
-  };
-  const std::int64_t elements = planes * std::max(g.h.input * g.w.input, g.h.output * g.w.output);
-  // Indices of the last block's threads exceed the end.
-  return elements + kThreads < kMax32 && reach(g.h) < kMax32 && reach(g.w) < kMax32 &&
-         window_size(g) < kMax32;
+/// Return the quotient, and set the number to the remainder.
+template <int kDivisor>
+int split(int& number) {
+  const int result = quotient(number, kDivisor);
+  number -= result * kDivisor;
+  return result;
 }
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+/// Return a thread's position. Rows are those of tasks, times the band.
+template <Family kFamily, Problem P>
+Position position_of(const Call& call, int thread) {
+  int channel = thread;
+  int row_in_band = split<P.channels>(channel);
+  int column = split<P.band>(row_in_band);
+  if constexpr (P.has_sizes()) {
+    int row = split<tasks_of(kFamily, P).columns>(column);
+    const int plane = split<tasks_of(kFamily, P).rows>(row);
+    return {plane, row * P.band + row_in_band, column, channel};
+  } else {
+    int row = call.columns.split(column);
+    const int plane = call.rows.split(row);
+    return {plane, row * P.band + row_in_band, column, channel};
+  }
+}
 
 }  // namespace convtime::pool

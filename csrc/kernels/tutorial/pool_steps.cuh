@@ -1,18 +1,12 @@
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <map>
-#include <mutex>
-#include <stdexcept>
-#include <type_traits>
-#include <vector>
-
 #include "kernels/relu_max_pool2d/pool_elements.cuh"
 #include "kernels/tutorial/builds.cuh"
+#include "kernels/tutorial/sizes.h"
 
 namespace convtime::tutorial {
 
+using elements::is_aligned;
 using elements::kLanes;
 using elements::Pack;
 using pool::clamp;
@@ -26,59 +20,27 @@ using pool::max_nan;
 
 /// Geometry from the launch parameters.
 struct Parameters {
-  PoolSizes sizes;
-  __device__ PoolSizes read() const { return sizes; }
+  static PoolSizes read(const PoolSizes& sizes) { return sizes; }
 };
 
-namespace {  // each file's device code has separate constant memory
-
-constexpr int kKnownSizes = 256;
+/// The host writes the sizes, and finds them by this name.
+extern "C" {
 __constant__ PoolSizes known_sizes[kKnownSizes];
-
-struct ConstantMemory {
-  int place;
-  __device__ PoolSizes read() const { return known_sizes[place]; }
-};
-
-/// Return the index of the sizes in the current device's constant memory. They are never removed,
-/// because pending kernels may still read them.
-int place_in_constant_memory(const PoolSizes& sizes) {
-  static std::mutex mutex;
-  static std::map<int, std::vector<PoolSizes>> known;  // per device
-  const std::lock_guard lock(mutex);
-  int device = 0;
-  CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
-  std::vector<PoolSizes>& places = known[device];
-  const auto found = std::find(places.begin(), places.end(), sizes);
-  if (found == places.end()) {
-    if (places.size() == kKnownSizes) {
-      throw std::runtime_error(
-          "step 'constant_memory' keeps at most 256 geometries per process, got one more: use "
-          "another step, or start a new process");
-    }
-    CONVTIME_CUDA_CHECK(
-        cudaMemcpyToSymbol(known_sizes, &sizes, sizeof(sizes), places.size() * sizeof(sizes)));
-    // The copy is asynchronous, and PyTorch's streams do not wait for it.
-    CONVTIME_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
-    places.push_back(sizes);
-    return static_cast<int>(places.size()) - 1;
-  }
-  return static_cast<int>(found - places.begin());
 }
 
-}  // namespace
+struct ConstantMemory {
+  static PoolSizes read(int place) { return known_sizes[place]; }
+};
 
 /// Like Parameters, but the window is a compile-time constant: the compiler unrolls loops and turns
 /// divisions into shifts.
 template <int K>
 struct CompiledWindow {
-  PoolSizes sizes;
-  __device__ PoolSizes read() const {
-    PoolSizes known = sizes;
-    known.kernel = K;
-    known.stride = 2;
-    known.padding = K - 2;
-    return known;
+  static PoolSizes read(PoolSizes sizes) {
+    sizes.kernel = K;
+    sizes.stride = 2;
+    sizes.padding = K - 2;
+    return sizes;
   }
 };
 
@@ -95,7 +57,7 @@ struct Position {
 enum class Neighbours { kColumns, kChannels };
 
 template <Neighbours kNeighbours>
-__device__ Position position_of(unsigned thread, const PoolSizes& s) {
+Position position_of(unsigned thread, const PoolSizes& s) {
   const unsigned channels = s.channels;
   const unsigned columns = s.out_width;
   const unsigned rows = s.out_height;
@@ -117,28 +79,27 @@ __device__ Position position_of(unsigned thread, const PoolSizes& s) {
 }
 
 /// Return the offset in a tensor of that height and width.
-__device__ inline unsigned offset_of(const Position& at, const PoolSizes& s, int height,
-                                     int width) {
+inline unsigned offset_of(const Position& at, const PoolSizes& s, int height, int width) {
   return s.channels_last
              ? ((at.image * height + at.row) * width + at.column) * s.channels + at.channel
              : ((at.image * s.channels + at.channel) * height + at.row) * width + at.column;
 }
 
-__device__ inline unsigned input_offset(const Position& at, const PoolSizes& s) {
+inline unsigned input_offset(const Position& at, const PoolSizes& s) {
   return offset_of(at, s, s.height, s.width);
 }
 
-__device__ inline unsigned output_offset(const Position& at, const PoolSizes& s) {
+inline unsigned output_offset(const Position& at, const PoolSizes& s) {
   return offset_of(at, s, s.out_height, s.out_width);
 }
 
 // --- The steps ----------------------------------------------------------------------------------
 
-template <typename T, Neighbours kNeighbours>
+template <typename T, Neighbours kNeighbours, typename Geometry>
 struct OutputPerThread {
-  template <typename Geometry>
-  __device__ void operator()(const T* input, T* output, const Geometry& geometry) const {
-    const PoolSizes s = geometry.read();
+  template <typename Source>
+  void operator()(const T* input, T* output, const Source& source) const {
+    const PoolSizes s = Geometry::read(source);
     const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
     if (thread >= static_cast<unsigned>(s.batch * s.channels * s.out_height * s.out_width)) {
       return;
@@ -160,12 +121,11 @@ struct OutputPerThread {
 /// A block has a tile of outputs, with one output per thread.
 template <typename T, bool kChannelsLast>
 struct SharedTile {
-  __device__ void operator()(const T* input, T* output, const Parameters& geometry) const {
+  void operator()(const T* input, T* output, const PoolSizes& s) const {
     using Tile = Tile<kChannelsLast>;
     static_assert(Tile::kChannels * Tile::kRows * Tile::kColumns == kThreads);
     extern __shared__ __align__(16) unsigned char shared[];
     T* const tile = reinterpret_cast<T*>(shared);
-    const PoolSizes s = geometry.read();
     const int thread = static_cast<int>(threadIdx.x);
 
     const unsigned tiles_of_channels = (s.channels + Tile::kChannels - 1) / Tile::kChannels;
@@ -217,9 +177,9 @@ struct ColumnsPerThread {
   static constexpr int kColumns = kLanes<T>;
   static constexpr int kOutputs = kColumns / 2;
 
-  __device__ void operator()(const T* input, T* output, const CompiledWindow<K>& geometry) const {
-    const PoolSizes s = geometry.read();
-    if (s.width % kColumns == 0 && is_aligned_to_vectors(input) && is_aligned_to_vectors(output)) {
+  void operator()(const T* input, T* output, const PoolSizes& sizes) const {
+    const PoolSizes s = CompiledWindow<K>::read(sizes);
+    if (s.width % kColumns == 0 && is_aligned(input) && is_aligned(output)) {
       pool<true>(input, output, s);
     } else {
       pool<false>(input, output, s);
@@ -227,7 +187,7 @@ struct ColumnsPerThread {
   }
 
   template <bool kWhole>
-  __device__ static void pool(const T* input, T* output, const PoolSizes& s) {
+  static void pool(const T* input, T* output, const PoolSizes& s) {
     const unsigned groups = (s.out_width + kOutputs - 1) / kOutputs;
     const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
     if (thread >= s.batch * s.channels * s.out_height * groups) {
@@ -273,10 +233,9 @@ template <typename T, int K>
 struct ChannelsPerThread {
   static constexpr int kChannels = kLanes<T>;
 
-  __device__ void operator()(const T* input, T* output, const CompiledWindow<K>& geometry) const {
-    const PoolSizes s = geometry.read();
-    if (s.channels % kChannels == 0 && is_aligned_to_vectors(input) &&
-        is_aligned_to_vectors(output)) {
+  void operator()(const T* input, T* output, const PoolSizes& sizes) const {
+    const PoolSizes s = CompiledWindow<K>::read(sizes);
+    if (s.channels % kChannels == 0 && is_aligned(input) && is_aligned(output)) {
       pool<true>(input, output, s);
     } else {
       pool<false>(input, output, s);
@@ -284,7 +243,7 @@ struct ChannelsPerThread {
   }
 
   template <bool kWhole>
-  __device__ static void pool(const T* input, T* output, const PoolSizes& s) {
+  static void pool(const T* input, T* output, const PoolSizes& s) {
     const unsigned groups = (s.channels + kChannels - 1) / kChannels;
     const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
     if (thread >= s.batch * s.out_height * s.out_width * groups) {
@@ -318,100 +277,5 @@ struct ChannelsPerThread {
     store_up_to<kChannels, kWhole>(output + output_offset(at, s), best, channels);
   }
 };
-
-// --- The choice ---------------------------------------------------------------------------------
-
-/// Call use(kernel, geometry, launch) with the kernel from Builds.
-template <typename T, typename Builds, typename Use>
-void with_pool_kernel(const PoolCall& call, const Use& use) {
-  const PoolSizes& s = call.sizes;
-  const std::size_t outputs =
-      static_cast<std::size_t>(s.batch) * s.channels * s.out_height * s.out_width;
-  const auto take = [&](auto step, const auto& geometry, const Launch& launch) {
-    using Geometry = std::decay_t<decltype(geometry)>;
-    use(Builds::template kernel<decltype(step), const T*, T*, Geometry>(call.build), geometry,
-        launch);
-  };
-  const auto take_output_per_thread = [&](const auto& geometry, bool coalesced) {
-    if (s.channels_last == coalesced) {
-      take(OutputPerThread<T, Neighbours::kChannels>(), geometry, {blocks_of(outputs)});
-    } else {
-      take(OutputPerThread<T, Neighbours::kColumns>(), geometry, {blocks_of(outputs)});
-    }
-  };
-  const auto with_window = [&](const auto& function) {
-    if (s.kernel == 3) {
-      function(CompiledWindow<3>{s}, std::integral_constant<int, 3>());
-    } else {
-      function(CompiledWindow<2>{s}, std::integral_constant<int, 2>());
-    }
-  };
-  const auto take_tiles = [&](auto step, auto tile) {
-    const auto count = [](std::size_t size, std::size_t of) { return (size + of - 1) / of; };
-    take(step, Parameters{s},
-         {s.batch * count(s.channels, tile.kChannels) * count(s.out_height, tile.kRows) *
-              count(s.out_width, tile.kColumns),
-          static_cast<std::size_t>(tile.bytes(s.kernel, s.stride, sizeof(T)))});
-  };
-  switch (call.step) {
-    case PoolStep::kNaive:
-      return take_output_per_thread(Parameters{s}, false);
-    case PoolStep::kCoalesced:
-      return take_output_per_thread(Parameters{s}, true);
-    case PoolStep::kConstantMemory:
-      return take_output_per_thread(ConstantMemory{place_in_constant_memory(s)}, true);
-    case PoolStep::kUnrolled:
-      return with_window(
-          [&](const auto& geometry, auto) { take_output_per_thread(geometry, true); });
-    case PoolStep::kSharedMemory:
-      if (s.channels_last) {
-        return take_tiles(SharedTile<T, true>(), Tile<true>());
-      }
-      return take_tiles(SharedTile<T, false>(), Tile<false>());
-    case PoolStep::kVectorised:
-      return with_window([&](const auto& geometry, auto k) {
-        constexpr int K = decltype(k)::value;
-        if (s.channels_last) {
-          using Step = ChannelsPerThread<T, K>;
-          const std::size_t groups = (s.channels + Step::kChannels - 1) / Step::kChannels;
-          take(
-              Step(), geometry,
-              {blocks_of(static_cast<std::size_t>(s.batch) * s.out_height * s.out_width * groups)});
-        } else {
-          using Step = ColumnsPerThread<T, K>;
-          const std::size_t groups = (s.out_width + Step::kOutputs - 1) / Step::kOutputs;
-          take(Step(), geometry,
-               {blocks_of(static_cast<std::size_t>(s.batch) * s.channels * s.out_height * groups)});
-        }
-      });
-  }
-}
-
-template <typename Builds>
-void launch_pool_of(const PoolCall& call, cudaStream_t stream) {
-  for_step_type(call.type, [&](auto number) {
-    using T = decltype(number);
-    with_pool_kernel<T, Builds>(call, [&](auto kernel, const auto& geometry, const Launch& launch) {
-      kernel<<<launch.blocks, kThreads, launch.shared_bytes, stream>>>(
-          static_cast<const T*>(call.input), static_cast<T*>(call.output), geometry);
-    });
-  });
-  CONVTIME_CUDA_CHECK(cudaGetLastError());
-}
-
-template <typename Builds>
-KernelFacts pool_facts_of(const PoolCall& call) {
-  KernelFacts facts{};
-  for_step_type(call.type, [&](auto number) {
-    with_pool_kernel<decltype(number), Builds>(
-        call,
-        [&](auto kernel, const auto&, const Launch& launch) { facts = facts_of(kernel, launch); });
-  });
-  return facts;
-}
-
-// Functions for Build::kFastMath, which is compiled in a separate file.
-void launch_fast_math_pool(const PoolCall& call, cudaStream_t stream);
-KernelFacts fast_math_pool_facts(const PoolCall& call);
 
 }  // namespace convtime::tutorial

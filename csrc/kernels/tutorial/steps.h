@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/tutorial/sizes.h"
+
 namespace convtime::tutorial {
 
 // The choices of the user, with their public names and their properties.
@@ -79,23 +81,6 @@ constexpr const char* to_string(Build build) {
   return "";
 }
 
-/// Sizes for a square window without dilation. Tensors are dense: (N, C, H, W) in memory, or (N, H,
-/// W, C) if channels_last. Each has at most kMaxElements.
-struct PoolSizes {
-  int batch;
-  int channels;
-  int height;
-  int width;
-  int out_height;
-  int out_width;
-  int kernel;
-  int stride;
-  int padding;
-  bool channels_last;
-
-  bool operator==(const PoolSizes&) const = default;
-};
-
 /// Chosen so that int can hold each index, including indices one tile beyond the edge.
 inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;
 
@@ -105,20 +90,6 @@ constexpr bool is_compiled(std::int64_t kernel, std::int64_t stride, std::int64_
   return (kernel == 2 || kernel == 3) && stride == 2 && padding == kernel - 2;
 }
 
-/// The outputs per block of kSharedMemory.
-template <bool kChannelsLast>
-struct Tile {
-  static constexpr int kChannels = kChannelsLast ? 32 : 1;
-  static constexpr int kRows = kChannelsLast ? 2 : 4;
-  static constexpr int kColumns = kChannelsLast ? 2 : 32;
-
-  /// Return the shared memory that it needs, at most kMaxSharedBytes.
-  static constexpr std::int64_t bytes(std::int64_t kernel, std::int64_t stride,
-                                      std::int64_t element_bytes) {
-    return kChannels * ((kRows - 1) * stride + kernel) * ((kColumns - 1) * stride + kernel) *
-           element_bytes;
-  }
-};
 inline constexpr std::int64_t kMaxSharedBytes = 48 * 1024;
 
 }  // namespace convtime::tutorial

@@ -8,12 +8,13 @@
 #include "core/export.h"
 #include "kernels/element_type.h"
 #include "kernels/tutorial/steps.h"
+#include "program/nvrtc.h"
 
 namespace convtime::tutorial {
 
 // Kernels to learn from: one operation in several steps, each compiled with several compiler
-// settings. The rest of the library does not use them. All steps give the same results. Launches
-// throw std::runtime_error if CUDA refuses them.
+// settings. The rest of the library does not use them. All steps give the same results. Kernels are
+// loaded as load_kernels() does, and launches throw std::runtime_error if CUDA refuses them.
 
 struct PoolCall {
   PoolStep step;
@@ -51,5 +52,9 @@ CONVTIME_API void launch_activation(const ActivationCall& call, cudaStream_t str
 /// Return the facts of the kernel that would be launched, on the current device.
 CONVTIME_API KernelFacts pool_facts(const PoolCall& call);
 CONVTIME_API KernelFacts activation_facts(const ActivationCall& call);
+
+/// Return the program of the kernel that would be launched.
+CONVTIME_API ProgramSource pool_source(const PoolCall& call);
+CONVTIME_API ProgramSource activation_source(const ActivationCall& call);
 
 }  // namespace convtime::tutorial

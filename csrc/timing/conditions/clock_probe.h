@@ -37,9 +37,6 @@ class ClockProbe {
   virtual void collect(std::span<double> clocks_hz) = 0;
 };
 
-/// In a shorter window, the clock's 32 ns steps would matter.
-inline constexpr std::uint64_t kClockWindowNs = 50'000;
-
 /// Return the clock's rate in hertz around each of N calls, from N + 1 groups of `group` stamps:
 /// one before each call and one after the last. A call's window is extended over its neighbors
 /// until it lasts kClockWindowNs. NaN if no multiprocessor was stamped at both ends.

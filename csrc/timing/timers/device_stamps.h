@@ -30,6 +30,8 @@ class CONVTIME_API DeviceStamps {
   double tick_seconds() const { return tick_seconds_; }
 
  private:
+  void stamp(bool open, cudaStream_t stream);
+
   cudaStream_t stream_;
   std::size_t capacity_;
   double tick_seconds_;

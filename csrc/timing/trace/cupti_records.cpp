@@ -1,18 +1,10 @@
 #include "timing/trace/cupti_records.h"
 
+#include "timing/trace/cupti_activities.h"
 #include "timing/trace/cupti_functions.h"
 
 namespace convtime {
 namespace {
-
-#if CUPTI_API_VERSION >= 130200
-using KernelRecord = CUpti_ActivityKernel11;
-#else
-using KernelRecord = CUpti_ActivityKernel10;
-#endif
-using MemcpyRecord = CUpti_ActivityMemcpy6;
-using PeerMemcpyRecord = CUpti_ActivityMemcpyPtoP4;
-using MemsetRecord = CUpti_ActivityMemset4;
 
 /// Read the fields that records of all kinds of work have.
 template <typename Record>

@@ -47,8 +47,9 @@ def show_config() -> dict[str, Any]:
 
     Returns:
         A JSON-serializable dict: ``versions``, ``cudnn_libraries`` (paths of the loaded files),
-        ``cpu``, ``devices``, ``build``, ``methods`` (for each method, the reason why it is
-        unavailable here, or None), ``verified_on_gpu`` and ``this_pair_verified``.
+        ``cpu``, ``devices``, ``build``, ``kernels`` (compiler and cache of convtime's GPU kernels;
+        None without CUDA), ``methods`` (for each method, the reason why it is unavailable here, or
+        None), ``verified_on_gpu`` and ``this_pair_verified``.
     """
     devices = [
         {
@@ -72,6 +73,7 @@ def show_config() -> dict[str, Any]:
         "devices": devices,
         # pytest loads our plugin and adds names with an @ to modules whose assertions it rewrites.
         "build": {name: value for name, value in vars(_build_info).items() if name[0] not in "_@"},
+        "kernels": _C.kernel_cache(),
         "methods": methods(),
         "verified_on_gpu": list(VERIFIED_ON_GPU),
         "this_pair_verified": is_verified(),

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from convtime.core.cpu import governors
+from convtime.core.load import _C
 from convtime.device import clock_lock, nvml
 from convtime.device.clock_reading import ClockReading
 
@@ -69,6 +70,33 @@ class GpuState:
     may_lock_clocks: bool
     may_read_counters: bool | None
     left_over: str
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCache:
+    """The compiler of convtime's kernels, and the folder of what it has compiled.
+
+    Attributes:
+        compiler: NVRTC and its version; empty if it is unavailable.
+        compiler_reason: why the compiler is unavailable; empty otherwise.
+        folder: folder of the compiled kernels; empty if the user has no cache folder.
+        files: number of compiled programs in it.
+        nbytes: their size in bytes.
+        problem: why nothing can be stored in the folder; empty if it is writable.
+    """
+
+    compiler: str
+    compiler_reason: str
+    folder: str
+    files: int
+    nbytes: int
+    problem: str
+
+
+def kernel_cache() -> KernelCache | None:
+    """Return the state of the kernels' compiler and cache; None in a build without CUDA."""
+    fields = _C.kernel_cache()
+    return None if fields is None else KernelCache(**fields)
 
 
 def cpu_state(root: Path = Path("/")) -> CpuState:

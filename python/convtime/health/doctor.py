@@ -71,6 +71,7 @@ def doctor(device: torch.device | str | int | None = None) -> Examination:
         ceilings=reached,
         seconds=time.perf_counter() - began,
         provenance=provenance(device),
+        kernel_cache=state.kernel_cache() if on_gpu else None,
     )
 
 

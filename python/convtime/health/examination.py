@@ -8,7 +8,7 @@ from typing import Any
 
 from convtime.core import codec
 from convtime.core.shown import Shown
-from convtime.device.state import CpuState, GpuState
+from convtime.device.state import CpuState, GpuState, KernelCache
 from convtime.health import show
 from convtime.health.findings import Finding, find
 from convtime.timing.measurement import Ceilings
@@ -82,6 +82,7 @@ class Examination(codec.Stored, Shown, show=show):
         known_durations: one entry per method.
         operations: each operation by each method, then in each regime.
         ceilings: rates that the device reaches.
+        kernel_cache: state of the kernels' compiler and cache; None on a CPU.
         seconds: duration of the whole examination.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
@@ -94,6 +95,7 @@ class Examination(codec.Stored, Shown, show=show):
     ceilings: Ceilings
     seconds: float
     provenance: Mapping[str, Any]
+    kernel_cache: KernelCache | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:

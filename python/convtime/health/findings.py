@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from convtime.core.units import format_seconds
-from convtime.device.state import CpuState, GpuState
+from convtime.device.state import CpuState, GpuState, KernelCache
 
 if TYPE_CHECKING:
     from convtime.health.examination import Examination, KnownDuration, OperationTiming
@@ -65,6 +65,7 @@ def find(seen: Examination) -> list[Finding]:
         *_judge_regimes(seen.operations),
         *([] if seen.gpu is None else _judge_gpu(seen.gpu)),
         *([Finding("NVML", "advice", seen.gpu_reason, _NO_NVML)] if seen.gpu_reason else []),
+        *([] if seen.kernel_cache is None else _judge_kernel_cache(seen.kernel_cache)),
         *_judge_cpu(seen.cpu),
     ]
 
@@ -218,6 +219,23 @@ def _judge_throttling(reasons: Sequence[str]) -> Finding:
         )
     return Finding(
         "throttling", "advice", message, "choose a state with regime=, or lock the clocks"
+    )
+
+
+def _judge_kernel_cache(cache: KernelCache) -> Iterator[Finding]:
+    yield _either(
+        "kernel compiler",
+        "failed" if cache.compiler_reason else "ok",
+        cache.compiler_reason,
+        "reinstall torch with its nvidia packages",
+        f"is {cache.compiler}",
+    )
+    yield _either(
+        "kernel cache",
+        "advice" if cache.problem else "ok",
+        f"{cache.problem}, so each process compiles its kernels again",
+        "set XDG_CACHE_HOME to a folder that is writable",
+        f"{cache.folder} has {cache.files} programs, {cache.nbytes / 1e6:.1f} MB",
     )
 
 

@@ -159,6 +159,8 @@ class Measurement(codec.Stored, Shown, show=show):
         warmup_seconds: duration of the warm-up, including samples taken once it was steady.
         first_call_seconds: time of the very first call until its work was done, including one-time
             work: loading, compiling, choosing algorithms, allocating.
+        first_call_compile_seconds: part of it in which convtime's own kernels were compiled, or
+            loaded from the cache of compiled kernels.
         sampling_seconds: duration of the sampling after the warm-up, of all candidates together,
             without idling.
         idle_seconds: time for which the GPU was left idle between batches, for ``burst``.
@@ -238,6 +240,7 @@ class Measurement(codec.Stored, Shown, show=show):
     warmup_calls: int | None = None
     warmup_seconds: float | None = None
     first_call_seconds: float | None = None
+    first_call_compile_seconds: float | None = None
     sampling_seconds: float | None = None
     idle_seconds: float | None = None
     waited_seconds: float = 0.0

@@ -405,7 +405,9 @@ def _warmup_fact(measured: Measurement) -> str:
     if measured.warmup_seconds is None or measured.first_call_seconds is None:
         return "unknown"
     end = {None: "", True: ", steady", False: ", not steady"}[measured.steady]
+    compiled = measured.first_call_compile_seconds
+    compilation = f", {format_seconds(compiled)} of it to compile kernels" if compiled else ""
     return (
         f"{measured.warmup_calls} calls in {format_seconds(measured.warmup_seconds)}{end}; "
-        f"the first took {format_seconds(measured.first_call_seconds)}"
+        f"the first took {format_seconds(measured.first_call_seconds)}{compilation}"
     )
