@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 MINIMUM_TORCH = (2, 11)
@@ -28,8 +28,10 @@ HEADERS = {
     "libcusparse": "cusparse.h",
     "libcusolver": "cusolverDn.h",
 }
-# Headers that the runtime's own include, and which torch's packages have in triton alone.
-COMMON_HEADER = "crt/host_defines.h"
+# Headers that those include, and a package that has them. Torch's packages have the first in triton
+# alone, and not all releases of torch have the second.
+COMMON_HEADERS = {"crt/host_defines.h": "triton", "nv/target": "nvidia-cuda-cccl"}
+SYSTEM_TOOLKIT = Path("/usr/local/cuda")
 
 
 class BuildError(Exception):
@@ -144,12 +146,13 @@ def include_directory(library: Path, header: str) -> Path | None:
 
 
 def cuda_include_directories(libraries: Mapping[str, Path], packages: Iterable[Path]) -> list[Path]:
-    """The folders of HEADERS and of COMMON_HEADER; raises BuildError if one is missing.
+    """The folders of HEADERS and of COMMON_HEADERS; raises BuildError if one is missing.
 
     Args:
         libraries: as from `loaded_libraries`.
         packages: folders of Python packages.
     """
+    packages = [*packages]
     folders = []
     for name, header in HEADERS.items():
         folder = include_directory(libraries[name], header) if name in libraries else None
@@ -159,16 +162,25 @@ def cuda_include_directories(libraries: Mapping[str, Path], packages: Iterable[P
                 "reinstall torch with its nvidia packages."
             )
         folders.append(folder)
-    triton = (package / "triton" / "backends" / "nvidia" / "include" for package in packages)
-    common = next(
-        (folder for folder in (*folders, *triton) if (folder / COMMON_HEADER).is_file()), None
-    )
-    if common is None:
-        raise BuildError(
-            f"{COMMON_HEADER} was found neither in {folders[0]} nor in triton: "
-            "reinstall torch, which requires triton."
-        )
-    return list(dict.fromkeys([*folders, common]))
+    for header, package in COMMON_HEADERS.items():
+        candidates = (*folders, *_header_folders(packages))
+        found = next((folder for folder in candidates if (folder / header).is_file()), None)
+        if found is None:
+            raise BuildError(
+                f"{header} was not found in the packages of Python: pip install {package}."
+            )
+        folders.append(found)
+    return list(dict.fromkeys(folders))
+
+
+def _header_folders(packages: Iterable[Path]) -> Iterator[Path]:
+    """The folders where packages, and last the system's CUDA toolkit, have headers of CUDA."""
+    for package in packages:
+        yield from sorted(package.glob("nvidia/*/include"))
+        yield package / "triton" / "backends" / "nvidia" / "include"
+    for toolkit in (os.environ.get("CUDA_HOME"), SYSTEM_TOOLKIT):
+        if toolkit:
+            yield Path(toolkit) / "include"
 
 
 def cuda_setting(
@@ -198,8 +210,12 @@ def build_requirements(torch: Torch | None, *, cuda: bool | None = None) -> list
         cuda: the user's CONVTIME_CUDA; None where it was left to torch.
     """
     requirements = [] if torch else [TORCH_REQUIREMENT]
-    if cuda is not False and (torch is None or torch.cuda):
-        requirements.append("nvidia-cudnn-frontend>=1.24,<1.27")
+    if cuda is False or (torch and not torch.cuda):
+        return requirements
+    requirements.append("nvidia-cudnn-frontend>=1.24,<1.27")
+    if torch and torch.cuda and not any(torch.directory.parent.glob("nvidia/*/include/nv/target")):
+        suffix = "-cu12" if _major_minor(torch.cuda)[0] == 12 else ""
+        requirements.append(f"nvidia-cuda-cccl{suffix}=={torch.cuda}.*")
     return requirements
 
 

@@ -34,6 +34,13 @@ def make_torch(folder: Path, version: str = "2.11.0+cu130", cuda: str | None = "
     return package
 
 
+@pytest.fixture(autouse=True)
+def no_system_toolkit(monkeypatch):
+    """Only what a test makes is there, whatever this machine has in /usr/local/cuda."""
+    monkeypatch.setattr(target_environment, "SYSTEM_TOOLKIT", None)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+
+
 class TestTorch:
     def test_reads_version_and_cuda(self, tmp_path):
         torch = target_environment.read_torch(make_torch(tmp_path))
@@ -188,24 +195,39 @@ class TestHeaders:
         return make
 
     @staticmethod
-    def make_common(folder):
-        (folder / "crt").mkdir(parents=True)
-        (folder / "crt" / "host_defines.h").touch()
+    def make(folder, header):
+        (folder / header).parent.mkdir(parents=True, exist_ok=True)
+        (folder / header).touch()
+        return folder
 
-    def test_of_cuda_13_are_in_one_folder_and_in_triton(self, libraries, tmp_path):
+    @pytest.fixture
+    def triton(self, tmp_path):
+        folder = tmp_path / "triton" / "backends" / "nvidia" / "include"
+        return self.make(folder, "crt/host_defines.h")
+
+    def test_of_cuda_13_are_in_one_folder_and_in_triton(self, libraries, triton, tmp_path):
         found = libraries(lambda name: "cu13")
-        triton = tmp_path / "triton" / "backends" / "nvidia" / "include"
-        self.make_common(triton)
+        cuda = self.make(tmp_path / "nvidia" / "cu13" / "include", "nv/target")
         folders = target_environment.cuda_include_directories(found, [tmp_path])
-        assert folders == [tmp_path / "nvidia" / "cu13" / "include", triton]
+        assert folders == [cuda, triton]
 
-    def test_of_cuda_12_have_a_folder_each(self, libraries, tmp_path):
+    def test_of_a_build_requirement_come_after_torchs(self, libraries, triton, tmp_path):
+        found = libraries(lambda name: "cu13")
+        other = self.make(tmp_path / "build" / "nvidia" / "cu13" / "include", "nv/target")
+        folders = target_environment.cuda_include_directories(found, [tmp_path, tmp_path / "build"])
+        assert folders == [tmp_path / "nvidia" / "cu13" / "include", triton, other]
+
+    def test_of_cuda_12_have_a_folder_each(self, libraries, triton, tmp_path):
         found = libraries(lambda name: name)
-        common = tmp_path / "nvidia" / "libcudart" / "include"
-        self.make_common(common)
+        self.make(tmp_path / "nvidia" / "cuda_cccl" / "include", "nv/target")
         folders = target_environment.cuda_include_directories(found, [tmp_path])
-        assert len(folders) == len(target_environment.HEADERS)
-        assert common in folders
+        assert len(folders) == len(target_environment.HEADERS) + 2
+
+    def test_of_the_systems_toolkit_come_last(self, libraries, triton, tmp_path, monkeypatch):
+        found = libraries(lambda name: "cu13")
+        toolkit = self.make(tmp_path / "toolkit" / "include", "nv/target")
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+        assert target_environment.cuda_include_directories(found, [tmp_path])[-1] == toolkit
 
     @pytest.mark.parametrize("missing", ["libnvrtc", "libcusparse"])
     def test_that_are_missing_are_named(self, libraries, tmp_path, missing):
@@ -218,9 +240,10 @@ class TestHeaders:
         with pytest.raises(target_environment.BuildError, match=f"^{header} was not found"):
             target_environment.cuda_include_directories(found, [tmp_path])
 
-    def test_that_no_package_has_are_named(self, libraries, tmp_path):
+    def test_that_no_package_has_are_named(self, libraries, triton, tmp_path):
         found = libraries(lambda name: "cu13")
-        with pytest.raises(target_environment.BuildError, match=r"^crt/host_defines\.h was found"):
+        expected = r"^nv/target was not found .*: pip install nvidia-cuda-cccl\.$"
+        with pytest.raises(target_environment.BuildError, match=expected):
             target_environment.cuda_include_directories(found, [tmp_path])
 
 
@@ -238,7 +261,16 @@ class TestRequirements:
         assert self.requirements(None) == ["torch>=2.11", self.FRONTEND]
 
     def test_of_an_environment_with_torch(self, torch):
+        """Whose packages lack headers that its other headers include, or not."""
+        assert self.requirements(torch) == [self.FRONTEND, "nvidia-cuda-cccl==13.0.*"]
+        header = torch.directory.parent / "nvidia" / "cu13" / "include" / "nv" / "target"
+        header.parent.mkdir(parents=True)
+        header.touch()
         assert self.requirements(torch) == [self.FRONTEND]
+
+    def test_of_a_torch_with_cuda_12(self, tmp_path):
+        torch = target_environment.read_torch(make_torch(tmp_path, "2.11.0+cu128", "12.8"))
+        assert "nvidia-cuda-cccl-cu12==12.8.*" in self.requirements(torch)
 
     def test_of_a_torch_without_cuda(self, tmp_path):
         torch = target_environment.read_torch(make_torch(tmp_path, "2.11.0+cpu", None))

@@ -347,7 +347,7 @@ void gather_windows(const Pack<T, P.pack>* grad_output, const Pack<Winner, P.pac
 
 /// A thread has packs below each other.
 template <typename T, typename Winner, Problem P>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, Winner>) backward_strips(const Call call) {
+__global__ void __launch_bounds__(kThreads) backward_strips(const Call call) {
   constexpr int N = P.pack;
   constexpr int R = BackwardStrip<T, P>::kShared;
   using Element = Pack<T, N>;

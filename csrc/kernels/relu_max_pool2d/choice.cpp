@@ -171,8 +171,9 @@ Choice choose_forward_strips(ElementType type, WinnerType winner, const PoolGeom
       p.vector = vector_of(type, p, aligned);
     }
   }
+  // Strips of packs with winners would need too many registers.
   if ((p.pack == 1 || !has_winners) && prefers_strips(g, packs)) {
-    p.rows = kStrip;  // others would need too many registers
+    p.rows = kStrip;
   }
   return {Family::kForwardStrips, type, winner, p};
 }

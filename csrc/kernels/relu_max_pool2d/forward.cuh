@@ -10,6 +10,14 @@
 // The winners' type is void if they are not kept.
 namespace convtime::pool {
 
+/// Blocks of a multiprocessor that leave each thread 96 registers, or up to 168 if it may need
+/// more. The compiler would otherwise postpone loads in order to use fewer, so that they wait one
+/// after the other.
+template <typename T, typename Winner>
+constexpr int kBlocks = !std::is_same_v<Winner, void> ? 3
+                        : sizeof(T) == 8              ? 4
+                                                      : 5;
+
 /// Return the position of an element of a thread's windows. A position outside the input is clamped
 /// to the nearest one inside, which is in the same window if there is no dilation: a repeated
 /// element does not change a maximum. The thread's first output is among the first `outputs`.

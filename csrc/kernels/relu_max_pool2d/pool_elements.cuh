@@ -178,13 +178,7 @@ struct Leader {
   }
 };
 
-// --- Positions and registers
-
-/// Blocks of a multiprocessor that leave each thread 96 registers, or 128 if it needs more. The
-/// compiler would otherwise postpone loads in order to use fewer, so that they wait one after the
-/// other.
-template <typename T, typename Winner>
-constexpr int kBlocks = sizeof(T) == 8 || !std::is_same_v<Winner, void> ? 4 : 5;
+// --- Positions
 
 /// Return an axis with its sizes, which a kernel for images of any size reads. Device code uses
 /// this copy: the compiler places the members of template arguments that functions read in memory.
