@@ -11,10 +11,10 @@ import torch
 
 import convtime
 from convtime.conv import compare as conv_compare
-from convtime.conv.compare import PASSES, SIDES, LayerResult, compare_layers, layer_call
+from convtime.conv.compare import SIDES, LayerResult, compare_layers, layer_call
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
-from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.conv.problem import PASSES, ConvLayer, ConvProblem
 from convtime.conv.sources.model import LoadedModel
 from convtime.conv.step import compare_step
 from convtime.core.errors import InputError

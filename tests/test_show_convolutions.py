@@ -10,7 +10,7 @@ import torch
 
 from convtime.conv import show as convolutions
 from convtime.conv.compare import LayerResult, compare_layers
-from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.conv.problem import PASSES, ConvLayer, ConvProblem
 from convtime.core import codec
 from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
@@ -45,9 +45,31 @@ def results():
     return [first, dataclasses.replace(second, bit_identical=False)]
 
 
+def table(results):
+    known = [("", ""), *convolutions.titles_and_labels([r.layer for r in results], PASSES)]
+    return "\n".join(convolutions.table_lines(results, known)).splitlines()
+
+
+def test_a_row_is_there_before_the_next_result(results):
+    def awaited():
+        yield results[0]
+        raise AssertionError("the second result was asked for before the first row was shown")
+
+    known = convolutions.titles_and_labels([result.layer for result in results], PASSES)
+    lines = convolutions.table_lines(awaited(), known)
+    assert next(lines).startswith("layer ")
+    assert next(lines).startswith("first (×2) ")
+
+
+def test_columns_are_aligned(results):
+    header, rule, *rows = table(results)
+    assert {len(rule)} >= {len(line) for line in rows}
+    place = header.index("kernels")
+    assert all(row[place - 2 : place] == "  " and row[place] != " " for row in rows)
+
+
 def test_table(results):
-    header, _, first, second, blank, last = convolutions.table(results).splitlines()
-    assert blank == ""
+    header, _, first, second = table(results)
     for title in ("layer", "PyTorch ± IQR", "convtime ± IQR", "bits", "GFLOP/s"):
         assert title in header
     assert first.startswith("first (×2)  ")
@@ -58,7 +80,7 @@ def test_table(results):
     assert first.split()[-2] == "same"
     assert second.startswith("second  ")
     assert second.split()[-2] == "OTHER"
-    assert last == (
+    assert convolutions.summary(results) == (
         "2 distinct layers, 1 bit-identical; time convtime/PyTorch: geometric mean 1.000, "
         "0.500 to 2.000"
     )
@@ -66,14 +88,18 @@ def test_table(results):
 
 def test_names_cannot_steer_the_terminal(results):
     layer = dataclasses.replace(results[0].layer, names=("µ\n\x1b[31m\u202e",))
-    text = convolutions.table([dataclasses.replace(results[0], layer=layer)])
-    assert text.splitlines()[2].startswith(r"µ\n\x1b[31m\u202e  ")
+    assert table([dataclasses.replace(results[0], layer=layer)])[2].startswith(
+        r"µ\n\x1b[31m\u202e  "
+    )
 
 
-def test_table_says_where_samples_are_few(results):
+def test_says_where_samples_are_few(results):
     few = dataclasses.replace(results[0].convtime, seconds=(1e-5,) * 9, batches=())
-    text = convolutions.table([dataclasses.replace(results[0], convtime=few), results[1]])
-    assert "\n1 of the layers had time for fewer than 10 samples: increase --budget" in text
+    hasty = [dataclasses.replace(results[0], convtime=few), results[1]]
+    assert convolutions.remark_on_few_samples(hasty).startswith(
+        "1 of the layers had time for fewer than 10 samples: increase --budget"
+    )
+    assert convolutions.remark_on_few_samples(results) == ""
 
 
 def recorded(measurement, *launches):
@@ -105,7 +131,7 @@ def test_kernels_side_by_side(results):
         "first backward, convtime alone:",
         "  gemm, grid 9×1×1, block 128×1×1, 9.000 µs",
     ]
-    header, _, forward, backward, *_ = convolutions.table([same, other]).splitlines()
+    header, _, forward, backward = table([same, other])
     assert "kernels" in header
     assert "  2, same  " in forward
     assert "first backward (×2)" in backward

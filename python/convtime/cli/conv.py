@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from convtime.cli import arguments
 from convtime.cli.layers import Group, add_layer_options, groups_of, model_of
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.output import (
+    add_outputs,
+    check_outputs,
+    deliver_result,
+    is_printed,
+    print_result,
+)
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.conv import show as convolutions
-from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
+from convtime.conv.compare import MARGIN, LayerResult, compare_layers
 from convtime.conv.plot import layers_figure
+from convtime.conv.problem import FORWARD, PASSES
 from convtime.conv.step import StepResult, compare_step
 from convtime.core.progress import progress_bar
 from convtime.core.provenance import provenance
@@ -22,6 +30,9 @@ from convtime.timing.comparison import FINDS
 from convtime.timing.verdict import Finding
 from convtime.tuning.loading import is_in_use, load_plans
 from convtime.tuning.plan_set import Plans
+
+# Sampling time for a pass in seconds. A CPU's times scatter more, and a longer time helps less.
+_BUDGET = {"cuda": 1.0, "cpu": 0.5}
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +61,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         type=arguments.seconds,
-        default=1.0,
         metavar="SECONDS",
-        help="sampling time for each pass, both sides together (default: 1)",
+        help="sampling time for each pass, both sides together (default: 1 on a GPU, 0.5 on a CPU)",
     )
     add_verdict_options(
         parser,
@@ -69,36 +79,32 @@ def _run(options: argparse.Namespace) -> int:
     device = resolve_device(options.device)
     check_outputs(options, {"--layers": options.layers})
     plans = None if options.plans is None else load_plans(options.plans)
+    budget = options.budget or _BUDGET[device.type]
     model = model_of(options, device)
     groups, empty = groups_of(options, model, device)
     backward = model is not None if options.backward is None else options.backward
     step = None
     if model and backward:
-        step = compare_step(
-            model, dtype=options.dtype, layout=options.layout, budget=options.budget
-        )
+        step = compare_step(model, dtype=options.dtype, layout=options.layout, budget=budget)
     del model  # the layers need its memory
     passes = PASSES if backward else (FORWARD,)
-    results = _compare(groups, passes, device=device, budget=options.budget)
-
-    code, why = judge(list(_found(results, step)), options)
     facts = provenance(device)
     forms = dict.fromkeys(f"{group.dtype}, {group.layout}" for group in groups)
     title = f"{facts['gpu'] or facts['cpu']}; {' and '.join(forms)}"
+    heading = "" if is_printed(options) else f"{title}; torch {facts['torch']}\n"
+    results = _compare(groups, passes, heading, device=device, budget=budget)
+    code, why = judge(list(_found(results, step)), options)
 
     def text() -> str:
-        methods = sorted(
-            {
-                f"{result.convtime.method} (queue: {result.convtime.queue}, "
-                f"cache: {result.convtime.cache})"
-                for result in results
-            }
-        )
-        parts = [f"{title}; torch {facts['torch']}; timed by {', '.join(methods)}"]
+        # After the table, which _compare prints.
+        parts = [
+            convolutions.methods_line(results),
+            convolutions.remark_on_few_samples(results),
+            convolutions.summary(results),
+        ]
         if options.model:
             parts.append(convolutions.kernels(results))
         parts += [
-            convolutions.table(results),
             convolutions.reproducers(results),
             convolutions.empty_line(empty),
         ]
@@ -106,7 +112,7 @@ def _run(options: argparse.Namespace) -> int:
             parts.append(f"plans of {options.plans}:\n{_in_use(plans)}")
         if step:
             parts += [step.replaced, convolutions.step_line(step)]
-        return "\n\n".join(filter(None, parts))
+        return "\n" + "\n\n".join(filter(None, parts))
 
     deliver_result(
         options,
@@ -129,8 +135,9 @@ def _in_use(plans: Plans) -> str:
 
 
 def _compare(
-    groups: Sequence[Group], passes: Sequence[str], **conditions: Any
+    groups: Sequence[Group], passes: Sequence[str], heading: str, **conditions: Any
 ) -> list[LayerResult]:
+    """Compare all layers; with a heading, print it and each row of the table when it is known."""
     comparisons = itertools.chain.from_iterable(
         compare_layers(
             group.layers, passes=passes, dtype=group.dtype, layout=group.layout, **conditions
@@ -138,8 +145,23 @@ def _compare(
         for group in groups
     )
     total = sum(len(group.layers) for group in groups) * len(passes)
-    with progress_bar(comparisons, total=total, unit="pass") as bar:
-        return list(bar)
+    results: list[LayerResult] = []
+    with progress_bar(total=total, unit="pass") as bar:
+
+        def kept() -> Iterator[LayerResult]:
+            for result in comparisons:
+                results.append(result)
+                bar.update()
+                yield result
+
+        if not heading:
+            return list(kept())
+        layers = (layer for group in groups for layer in group.layers)
+        known = convolutions.titles_and_labels(layers, passes)
+        for line in itertools.chain([heading], convolutions.table_lines(kept(), known)):
+            with bar.external_write_mode(sys.stdout):
+                print_result(line)
+    return results
 
 
 def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from convtime.conv.sources.resnet50 import resnet50
 from convtime.core.errors import InputError
 
 # Images per call of ResNet-50's layers. With this, a CPU takes half a minute for all layers.
-_BATCH = {"cuda": 32, "cpu": 8}
+_BATCH = {"cuda": 32, "cpu": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def add_layer_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         type=arguments.batch,
-        help="images per call (default: 32 for ResNet-50, 8 on a CPU; column n of --layers; n of a "
+        help="images per call (default: 32 for ResNet-50, 1 on a CPU; column n of --layers; n of a "
         "problem)",
     )
     parser.add_argument(

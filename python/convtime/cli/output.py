@@ -91,6 +91,11 @@ def check_outputs(
         check_plot(files["--plot"])
 
 
+def is_printed(options: argparse.Namespace) -> bool:
+    """Return whether an output is printed instead of the text."""
+    return bool(_printed(options))
+
+
 def _printed(options: argparse.Namespace) -> list[str]:
     """Return the names of the outputs that are printed instead of the text."""
     return [name for name in _PRINTABLE if getattr(options, name, None) == STANDARD_OUTPUT]

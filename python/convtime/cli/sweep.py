@@ -24,7 +24,8 @@ from convtime.cli.axes import (
 )
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
-from convtime.conv.compare import BACKWARD, FORWARD, SIDES, layer_call
+from convtime.conv.compare import SIDES, layer_call
+from convtime.conv.problem import BACKWARD, FORWARD
 from convtime.conv.problem_line import ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS

@@ -15,7 +15,7 @@ from convtime.conv.call import FPROP, same_bits
 from convtime.conv.explain.binding import bind, prepare
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, memory_format
-from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.conv.problem import FORWARD, ConvLayer, ConvProblem
 from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
@@ -27,7 +27,6 @@ from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio, Verdict
 
 SIDES = ("pytorch", "convtime")
-PASSES = FORWARD, BACKWARD = ("forward", "backward")
 MARGIN = 0.01  # difference that counts as equal, relative to PyTorch's time
 
 
@@ -63,7 +62,7 @@ class LayerResult:
     @property
     def title(self) -> str:
         """The layer's name, followed by the pass if it is not the forward pass."""
-        return self.layer.name if self.pass_name == FORWARD else f"{self.layer.name} backward"
+        return self.layer.title(self.pass_name)
 
     @property
     def flops(self) -> int:

@@ -17,6 +17,8 @@ from convtime.core.kinds import ConvolutionKind, kind_of
 
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
 LARGEST_SIZE = 2**31 - 1
+#: The passes of a layer; the backward pass computes the gradients of input, weight and bias.
+PASSES = FORWARD, BACKWARD = ("forward", "backward")
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 # Names of the spatial dimensions, by their number.
 _AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
@@ -283,6 +285,10 @@ class ConvLayer:
     def count(self) -> int:
         """The number of times that the problem occurs."""
         return len(self.names)
+
+    def title(self, pass_name: str = FORWARD) -> str:
+        """Return the name, followed by the pass if it is not the forward pass."""
+        return self.name if pass_name == FORWARD else f"{self.name} {pass_name}"
 
 
 def distinct(layers: Iterable[ConvLayer]) -> list[ConvLayer]:

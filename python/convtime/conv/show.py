@@ -6,8 +6,10 @@ import collections
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
 
 from convtime.core import codec, text
 from convtime.core.text import printable
@@ -16,44 +18,94 @@ from convtime.timing.measurement import Measurement
 
 if TYPE_CHECKING:
     from convtime.conv.compare import LayerResult
+    from convtime.conv.problem import ConvLayer
     from convtime.conv.step import StepResult
 
 FEW_SAMPLES = 10  # with fewer, a median's interval spans almost the whole range
 
 
-def table(results: Sequence[LayerResult]) -> str:
-    """Return the results as text: one line per layer and a summary line."""
-    rows = [
-        (
-            result.title + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
-            result.layer.problem.label,
-            _median_and_spread(result.pytorch),
-            _median_and_spread(result.convtime),
-            f"{result.ratio.value:.3f} [{result.ratio.low:.3f}, {result.ratio.high:.3f}]",
-            _kernel_count(result),
-            "same" if result.bit_identical else "OTHER",
-            f"{result.gflops:,.{1 if result.gflops < 100 else 0}f}",
+_HEADERS = (
+    "layer",
+    "N×C×size → K, kernel",
+    "PyTorch ± IQR",
+    "convtime ± IQR",
+    "ratio [95 %]",
+    "kernels",
+    "bits",
+    "GFLOP/s",
+)
+# Widths of the columns after the second one, which a row needs before later rows are known.
+_WIDTHS = (17, 17, 20, 7, 5, 7)
+
+
+def titles_and_labels(
+    layers: Iterable[ConvLayer], passes: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the first two cells of each row, which are known before the layers are timed."""
+    for layer in layers:
+        count = f" (×{layer.count})" if layer.count > 1 else ""
+        for pass_name in passes:
+            yield layer.title(pass_name) + count, layer.problem.label
+
+
+def table_lines(results: Iterable[LayerResult], known: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the head of the table, and each result's row as soon as the result is there.
+
+    Args:
+        results: The results, of which the next is awaited after a row.
+        known: The first two cells of all rows.
+    """
+    widths = [max(map(cell_len, map(printable, cells))) for cells in zip(*known, strict=True)]
+    widths += _WIDTHS
+
+    def lines(row: Sequence[str]) -> list[str]:
+        padded = [
+            " " * (width - cell_len(printable(cell))) + cell
+            if header in right
+            else cell + " " * (width - cell_len(printable(cell)))
+            for header, cell, width in zip(_HEADERS, row, widths, strict=True)
+        ]
+        return text.table(_HEADERS, [padded], right=right).splitlines()
+
+    right = (*_HEADERS[2:5], _HEADERS[-1])
+    yield "\n".join(lines([""] * len(_HEADERS))[:2])
+    for result in results:
+        yield "\n".join(
+            lines(
+                (
+                    *next(titles_and_labels([result.layer], [result.pass_name])),
+                    _median_and_spread(result.pytorch),
+                    _median_and_spread(result.convtime),
+                    f"{result.ratio.value:.3f} [{result.ratio.low:.3f}, {result.ratio.high:.3f}]",
+                    _kernel_count(result),
+                    "same" if result.bit_identical else "OTHER",
+                    f"{result.gflops:,.{1 if result.gflops < 100 else 0}f}",
+                )
+            )[2:]
         )
-        for result in results
-    ]
-    headers = (
-        "layer",
-        "N×C×size → K, kernel",
-        "PyTorch ± IQR",
-        "convtime ± IQR",
-        "ratio [95 %]",
-        "kernels",
-        "bits",
-        "GFLOP/s",
-    )
-    told = text.table(headers, rows, right=(*headers[2:5], headers[-1]))
+
+
+def remark_on_few_samples(results: Sequence[LayerResult]) -> str:
+    """Return a line that says how many layers had few samples; empty if none had."""
     hasty = sum(len(result.convtime.seconds) < FEW_SAMPLES for result in results)
-    if hasty:
-        told += (
-            f"\n\n{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: increase "
-            "--budget for narrower intervals"
-        )
-    return f"{told}\n\n{summary(results)}"
+    if not hasty:
+        return ""
+    return (
+        f"{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: increase "
+        "--budget for narrower intervals"
+    )
+
+
+def methods_line(results: Sequence[LayerResult]) -> str:
+    """Return one line on how the results were timed."""
+    methods = sorted(
+        {
+            f"{result.convtime.method} (queue: {result.convtime.queue}, "
+            f"cache: {result.convtime.cache})"
+            for result in results
+        }
+    )
+    return f"timed by {', '.join(methods)}"
 
 
 def summary(results: Sequence[LayerResult]) -> str:
