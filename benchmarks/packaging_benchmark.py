@@ -1,29 +1,46 @@
-"""What `import convtime` costs over `import torch`, and its idle plugin over a start of pytest.
+"""What convtime costs before it times anything: to install, to import, to compile its kernels.
 
-All of it is measured in fresh interpreters by turns. A row is a pair: the seconds that `import
-torch` takes in one interpreter, and `import torch, convtime` in another; which of them comes first
-changes from pair to pair. What the interpreter itself takes to start and to end does not count.
-Both are imported once before, so that no pair compiles Python files or reads them from the disk.
-Judged is what of the second is convtime's, by that interpreter's own clock. The difference of a
-pair stands beside it: it holds whatever else makes one interpreter slower than the next, which on
-an H200's host is more than convtime's part.
+Parts (--part):
 
-Each pair has starts of pytest on a file with one empty test, too, with the plugin and by `-p
-no:convtime`. Whatever else a machine does only makes a start longer: of several of each kind the
-shortest counts, and judged is the median over the pairs of how much these two differ.
+imports  `import convtime` over `import torch`, and the idle plugin over a start of pytest. All of
+         it is measured in fresh interpreters by turns. A row is a pair: the seconds that `import
+         torch` takes in one interpreter, and `import torch, convtime` in another; which of them
+         comes first changes from pair to pair. What the interpreter itself takes to start and to
+         end does not count. Both are imported once before, so that no pair compiles Python files
+         or reads them from the disk. Judged is what of the second is convtime's, by that
+         interpreter's own clock. Each pair has starts of pytest on a file with one empty test,
+         too, with the plugin and by `-p no:convtime`. Of several of each kind the shortest counts,
+         and judged is the median over the pairs of how much these two differ.
+kernels  The first call of each kind of kernel in a process, by an empty and by a filled cache of
+         compiled kernels. Needs a GPU.
+install  README's first command in an empty environment, word for word, by empty caches of pip's
+         and convtime's, and where its time goes.
+wheel    A wheel for several torches (--wheel FILE): its size, and the seconds to install it where
+         torch is installed (--environment FOLDER).
+
+install and wheel add their rows to a file of the other parts (--into), which may have been measured
+on another machine; each row says on how many CPUs it was.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib.metadata
+import json
+import os
 import statistics
+import subprocess
 import tempfile
+import time
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import results
 from common import running
+from packaging_parts import installing
+from packaging_parts.uses import TIME_OP, USES
 
 PAIRS = 21
 STARTS = 5  # of each kind, for a pair
@@ -32,13 +49,30 @@ IMPORTS = {"torch_s": ("torch",), "convtime_s": ("torch", "convtime")}  # of eac
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Medians of convtime's parts, once there are as many pairs as there should be."""
-    if len(rows) < PAIRS:
-        return {}
-    summary = {"import_over_torch_s": statistics.median(row["after_torch_s"] for row in rows)}
-    idle = _idle_plugin(rows)
-    if len(idle) == len(rows):  # older files lack it
-        summary["idle_plugin_ms"] = 1e3 * statistics.median(idle)
+    """The values of those parts that are complete."""
+    by_key = {row["key"]: row for row in rows}
+    pairs = [row for row in rows if "after_torch_s" in row]
+    summary: dict[str, float] = {}
+    if len(pairs) >= PAIRS:
+        summary["import_over_torch_s"] = statistics.median(row["after_torch_s"] for row in pairs)
+        idle = _idle_plugin(pairs)
+        if len(idle) == len(pairs):  # older files lack it
+            summary["idle_plugin_ms"] = 1e3 * statistics.median(idle)
+    if "install" in by_key:
+        installed = by_key["install"]
+        summary |= {
+            name: installed[name] for name in ("compile_s", "first_command_s", "library_mb")
+        }
+        summary["main_job_cpu_s"] = installed["main_job_s"]
+    if "wheel" in by_key:
+        wheel = by_key["wheel"]
+        summary |= {name: wheel[name] for name in ("wheel_mb", "wheel_install_s", "wheel_torches")}
+    uses = [row for row in rows if row["key"] in USES and row["key"] != TIME_OP]
+    if len(uses) == len(USES) - 1:
+        summary["kernels_first_use_s"] = max(row["empty_first_s"] for row in uses)
+        summary["kernels_cached_use_ms"] = 1e3 * max(row["filled_first_s"] for row in uses)
+    if TIME_OP in by_key:
+        summary["first_time_op_empty_cache_s"] = by_key[TIME_OP]["empty_first_s"]
     return summary
 
 
@@ -51,21 +85,41 @@ def _differences(rows: list[results.Row]) -> list[float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each import and one for the pairs' differences."""
+    """Markdown, a table for each part."""
+    pairs = [row for row in rows if "after_torch_s" in row]
     columns = {
-        f"`import {', '.join(modules)}`": [row[name] for row in rows]
+        f"`import {', '.join(modules)}`": [row[name] for row in pairs]
         for name, modules in IMPORTS.items()
     }
-    columns["difference of a pair"] = _differences(rows)
-    columns["`import convtime` after torch"] = [row["after_torch_s"] for row in rows]
-    columns["a start of pytest"] = [row["plugin_s"] for row in rows if "plugin_s" in row]
-    columns["an idle plugin of it"] = _idle_plugin(rows)
+    columns["difference of a pair"] = _differences(pairs)
+    columns["`import convtime` after torch"] = [row["after_torch_s"] for row in pairs]
+    columns["a start of pytest"] = [row["plugin_s"] for row in pairs if "plugin_s" in row]
+    columns["an idle plugin of it"] = _idle_plugin(pairs)
     header = (
         "| | pairs | median (ms) | quartiles (ms) | least to most (ms) |",
         "|---|--:|--:|--:|--:|",
     )
     lines = [_line(name, seconds) for name, seconds in columns.items() if len(seconds) > 1]
-    return "\n".join((*header, *lines))
+    parts = ["\n".join((*header, *lines))] if lines else []
+    uses = [row for row in rows if row["key"] in USES]
+    if uses:
+        head = "| first call of a process | empty cache (ms) | filled cache (ms) | next call (ms) |"
+        told = [
+            f"| {row['key']} | {1e3 * row['empty_first_s']:.0f} "
+            f"| {1e3 * row['filled_first_s']:.1f} | {1e3 * row['filled_second_s']:.2f} |"
+            for row in uses
+        ]
+        parts.append("\n".join((head, "|---|--:|--:|--:|", *told)))
+    for key, title in (("install", "phase of README's first command"), ("wheel", "wheel")):
+        for row in rows:
+            if row["key"] == key:
+                told = [
+                    f"| {name.removesuffix('_s')} | {value:.1f} |"
+                    for name, value in row.items()
+                    if name.endswith("_s") and value is not None
+                ]
+                parts.append("\n".join((f"| {title} | s |", "|---|--:|", *told)))
+    return "\n\n".join(parts)
 
 
 def _line(name: str, seconds: list[float]) -> str:
@@ -128,23 +182,79 @@ def measure_imports(modules: Sequence[str]) -> list[float]:
     return seconds
 
 
+def measure_wheel(wheel: Path, environment: Path) -> results.Row:
+    """Installs a wheel where torch and all dependencies are installed, and imports it."""
+    python = environment / "bin" / "python"
+    begin = time.perf_counter()
+    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
+    seconds = time.perf_counter() - begin
+    subprocess.run([python, "-c", "import convtime; convtime.time_op(abs, -1)"], check=True)
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if name.endswith("/libconvtime.so")]
+    return {
+        "wheel_mb": wheel.stat().st_size / 1e6,
+        "wheel_install_s": seconds,
+        "wheel_torches": len(libraries),
+    }
+
+
+def add_row(path: Path, key: str, row: results.Row) -> None:
+    """Adds a row to a result file, or replaces the row of that key, and judges the file."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    row = {"key": key, **row, "cpu_count": os.cpu_count(), "commit": results.find_commit()}
+    rows = [*(other for other in document["rows"] if other["key"] != key), row]
+    path.write_text(json.dumps(document | {"rows": rows}), encoding="utf-8")
+    results.judge("packaging", summarise, path.parent)
+
+
 def main() -> None:
-    options = results.argument_parser(__doc__).parse_args()
-    check_plugin()
+    parser = results.argument_parser(__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--part", choices=("imports", "kernels", "install", "wheel"))
+    parser.add_argument("--wheel", type=Path, help="file of the part wheel")
+    parser.add_argument("--environment", type=Path, help="folder of the part install or wheel")
+    parser.add_argument(
+        "--into", type=Path, help="result file that gets the row of such a part, with empty caches"
+    )
+    parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part in ("install", "wheel"):
+        if options.part == "wheel":
+            row = measure_wheel(options.wheel, options.environment)
+        else:
+            caches = options.environment / "caches" if options.into else None
+            row = installing.install(options.environment, caches)
+        print(json.dumps(row))
+        if options.into:
+            add_row(options.into, options.part, row)
+        return
 
     from convtime.core.provenance import provenance
     from convtime.device.resolve import resolve_device
 
-    facts = provenance(resolve_device(options.device))
-    file = results.ResultFile("packaging", summarise, options, facts)
-    orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
-    cases = {
-        f"pair {number}": functools.partial(measure_pair, orders[number % 2])
-        for number in range(1, PAIRS + 1)
-    }
-    if file.pending(cases):
-        measure_pair(tuple(IMPORTS))
-    running.measure_pending(file, cases)
+    device = resolve_device(options.device)
+    if options.probe:
+        from packaging_parts import first_use
+
+        running.print_result(first_use.probe(device, options.probe[-1]))
+        return
+    file = results.ResultFile("packaging", summarise, options, provenance(device))
+    if options.part != "kernels":
+        check_plugin()
+        orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
+        cases = {
+            f"pair {number}": functools.partial(measure_pair, orders[number % 2])
+            for number in range(1, PAIRS + 1)
+        }
+        if file.pending(cases):
+            measure_pair(tuple(IMPORTS))
+        running.measure_pending(file, cases)
+    if options.part != "imports":
+        from packaging_parts import first_use
+
+        running.measure_pending(
+            file, {use: functools.partial(first_use.measure, use, device) for use in USES}
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""How long README's first command takes in an empty environment, and where the time goes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import results
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a workplace may set and README does not name. A mirror of PyPI is not convtime's matter.
+_SET_ELSEWHERE = re.compile(
+    r"CC|CXX|CFLAGS|CXXFLAGS|CMAKE_.*|CCACHE_.*|TORCH_.*|CUDA.*|CONVTIME_.*|UV_.*|PYTHON.*"
+    r"|PIP_(CONSTRAINT|NO_.*)|.*_NUM_THREADS"
+)
+# The phases of `pip install . && convtime conv`, by the line that begins each.
+_PHASES = {
+    "build_dependencies_s": r"Processing /",
+    "resolve_and_download_s": r"\s+Preparing metadata \(pyproject\.toml\): finished|Collecting ",
+    "compile_s": r"\s+Building wheel for convtime .*: started",
+    "install_s": r"Installing collected packages: ",
+    "main_job_s": r"Successfully installed ",
+}
+
+Line = tuple[float, str]
+
+
+def readme_command(number: int) -> str:
+    """The commands of README.md's n-th block of bash."""
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    command: str = blocks[number - 1]
+    return command
+
+
+def install(environment: Path, caches: Path | None) -> results.Row:
+    """Runs README's first command in a new environment, and shows its output.
+
+    Args:
+        environment: Where to make the environment; it is kept.
+        caches: A folder for pip's cache and convtime's, for a user who has neither; None for the
+            caches of this user.
+    """
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    variables = {
+        name: value for name, value in os.environ.items() if not _SET_ELSEWHERE.fullmatch(name)
+    }
+    variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{variables['PATH']}"
+    variables["VIRTUAL_ENV"] = str(environment)
+    if caches is not None:
+        variables["XDG_CACHE_HOME"] = str(caches)
+    lines = run(["bash", "-euo", "pipefail", "-c", readme_command(1)], variables)
+    (package,) = environment.glob("lib/python3*/site-packages/convtime")
+    return phases(lines) | {
+        "library_mb": sum(path.stat().st_size for path in package.rglob("*.so")) / 1e6,
+        "cpu_count": os.cpu_count(),
+        "commit": results.find_commit(),
+    }
+
+
+def run(command: Sequence[str], variables: dict[str, str]) -> list[Line]:
+    """Runs a command, and gives its lines with the seconds after which they came.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    lines: list[Line] = []
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for text in process.stdout:
+        lines.append((time.perf_counter() - begin, text.rstrip("\n")))
+        print(f"{lines[-1][0]:7.1f} {lines[-1][1]}", flush=True)
+    lines.append((time.perf_counter() - begin, ""))
+    if process.wait() != 0:
+        raise RuntimeError(f"{' '.join(command)} failed with {process.returncode}")
+    return lines
+
+
+def phases(lines: Iterable[Line]) -> results.Row:
+    """The seconds of each phase, of all, and until the main job's first row.
+
+    Raises:
+        ValueError: The lines lack the beginning of a phase.
+    """
+    lines = [*lines]
+    begins: dict[str, float] = {}
+    waiting = list(_PHASES.items())
+    for seconds, text in lines:
+        # A phase that pip skips must not hide those after it.
+        for place, (name, beginning) in enumerate(waiting):
+            if re.match(beginning, text):
+                begins[name] = seconds
+                del waiting[: place + 1]
+                break
+    missing = [name for name in ("compile_s", "install_s", "main_job_s") if name not in begins]
+    if missing:
+        raise ValueError(f"pip's output shows no beginning of {', '.join(missing)}")
+    ends = [*list(begins.values())[1:], lines[-1][0]]
+    row: results.Row = {
+        name: end - begin for (name, begin), end in zip(begins.items(), ends, strict=True)
+    }
+    job = begins["main_job_s"]
+    # The first row of the table is that of ResNet-50's first layer.
+    rows = [seconds - job for seconds, text in lines if seconds > job and text.startswith("conv1 ")]
+    return row | {"first_row_s": rows[0] if rows else None, "first_command_s": lines[-1][0]}
