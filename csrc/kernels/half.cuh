@@ -26,8 +26,7 @@ struct BFloat16 {
 #else
     const unsigned word = __float_as_uint(value);
     const bool is_nan = (word & 0x7fffffff) > 0x7f800000;
-    bits = is_nan ? 0x7fff
-                  : static_cast<std::uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
+    bits = is_nan ? 0x7fff : static_cast<std::uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
 #endif
   }
 };

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -173,11 +172,11 @@ std::optional<Image> ImageCache::read(const std::string& key) const {
   }
   const std::string path = path_of(key);
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) {
+  std::ostringstream text;  // fails quietly, also for a folder
+  if (!(text << file.rdbuf())) {
     return std::nullopt;
   }
-  std::optional<Image> image = parsed(text, key);
+  std::optional<Image> image = parsed(text.str(), key);
   if (image) {
     std::error_code ignored;  // the time of the last use, for remove_oldest()
     fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);

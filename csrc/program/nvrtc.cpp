@@ -71,16 +71,14 @@ Nvrtc::Nvrtc(const std::string& library) {
   void* const handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = dlerror();
-    fail("convtime compiles its GPU kernels with NVRTC, but cannot open " + library +
-         " (" + (why == nullptr ? "unknown reason" : why) +
-         "): reinstall torch with its nvidia packages");
+    fail("convtime compiles its GPU kernels with NVRTC, but cannot open " + library + " (" +
+         (why == nullptr ? "unknown reason" : why) + "): reinstall torch with its nvidia packages");
   }
   auto functions = std::make_unique<Functions>();
   const auto find = [&](auto& function, const char* name) {
     void* const found = dlsym(handle, name);
     if (found == nullptr) {
-      fail(library + " has no function " + name +
-           ": reinstall torch with its nvidia packages");
+      fail(library + " has no function " + name + ": reinstall torch with its nvidia packages");
     }
     function = reinterpret_cast<std::decay_t<decltype(function)>>(found);
   };

@@ -75,6 +75,16 @@ TEST_F(ImageCacheTest, NoticesEachChangedByte) {
   EXPECT_TRUE(is_kept(cache, "key"));
 }
 
+TEST_F(ImageCacheTest, TakesNothingFromAFolder) {
+  const ImageCache cache(folder_);
+  cache.write("key", kImage);
+  const fs::path path = only_file();
+  fs::remove(path);
+  fs::create_directory(path);
+  EXPECT_FALSE(cache.read("key"));
+  EXPECT_NE(cache.write("key", kImage), "");
+}
+
 TEST_F(ImageCacheTest, RefusesAnotherKeysFile) {
   const ImageCache cache(folder_);
   cache.write("key", kImage);
