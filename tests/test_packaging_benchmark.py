@@ -4,6 +4,7 @@ import packaging_benchmark
 import pytest
 import results
 from packaging_parts import installing
+from packaging_parts.uses import USES
 
 GOALS = results.load_goals()["packaging"]
 
@@ -26,7 +27,7 @@ def test_the_summary_is_the_median_of_convtimes_part():
 
 def test_all_parts_together_answer_each_goal():
     seconds = {"empty_first_s": 0.5, "filled_first_s": 0.004}
-    uses = [{"key": use, **seconds, "filled_second_s": 0.001} for use in packaging_benchmark.USES]
+    uses = [{"key": use, **seconds, "filled_second_s": 0.001} for use in USES]
     uses[3] |= {"empty_first_s": 0.7, "filled_first_s": 0.011}
     uses[0]["empty_first_s"] = 0.9  # time_op
     wheel = {"key": "wheel", "wheel_mb": 9.0, "wheel_install_s": 3.0, "wheel_torches": 2}
