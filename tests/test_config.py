@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import convtime
-from convtime import _build_info
 from convtime.core import config, provenance
+from convtime.core.load import _build_info
 from tests.helpers import RESULTS
 
 

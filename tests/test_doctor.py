@@ -178,7 +178,7 @@ def test_each_fault_is_found_and_nothing_else(seen, check, status, message, advi
 def test_what_is_not_known_is_not_judged():
     nothing = GpuState("GPU-1", None, None, None, None, None, None, (), True, None, "")
     cpu = CpuState((), None, None, None, 0.5, 16, 16, 16)
-    seen = dataclasses.replace(GOOD, gpu=nothing, cpu=cpu)
+    seen = dataclasses.replace(GOOD, gpu=nothing, cpu=cpu, kernel_cache=None)
     told = {finding.check for finding in find(seen)}
     assert told == {
         "method kernel", "method event", "spread", "throttling", "locking clocks", "CPU load",

@@ -95,7 +95,7 @@ def test_guides_are_short() -> None:
 
 def test_code_refers_to_pages_that_there_are() -> None:
     folders = ("python", "csrc", "tests", "benchmarks", "examples")
-    suffixes = (".py", ".h", ".cpp", ".cu", ".cuh", ".yml")
+    suffixes = (".py", ".h", ".cpp", ".cuh", ".yml")
     sources = [path for each in folders for path in (ROOT / each).rglob("*") if path.is_file()]
     pages = {
         (relative(path), page)
