@@ -15,7 +15,7 @@ import os as _os
 
 import lazy_loader
 
-from convtime._build_info import version as __version__
+from convtime._version import version as __version__
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ = ["__version__", *__all__]

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
-from convtime._build_info import version
+from convtime._version import version
 from convtime.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, MEANINGS
 from convtime.cli.output import print_error
 from convtime.core.errors import InputError, InputWarning, one_line

@@ -1,6 +1,10 @@
-"""Load the compiled core, after checking that it is compatible with this process.
+"""Load the compiled core that fits torch, after checking that it fits this process.
 
-Without the check, a mismatch would show up as an undefined symbol, a crash inside cuDNN or, at
+An installation has one or more builds of the core. Each is a folder of ``_builds``, for one minor
+release of torch with one major version of CUDA. The chosen folder joins the package's path, so that
+its modules are ``convtime._C`` and ``convtime._build_info``.
+
+Without the checks, a mismatch would show up as an undefined symbol, a crash inside cuDNN or, at
 worst, as another cuDNN's algorithms reported as PyTorch's.
 """
 
@@ -10,13 +14,9 @@ from pathlib import Path
 
 import torch
 
-from convtime import _build_info
+import convtime
 
 _CUDNN_NAME = "libcudnn.so"
-_REINSTALL = (
-    "reinstall convtime next to this torch: "
-    "run pip install --force-reinstall --no-deps . in convtime's source folder."
-)
 
 
 def mapped_cudnn_libraries() -> list[str]:
@@ -28,27 +28,33 @@ def mapped_cudnn_libraries() -> list[str]:
     return sorted(path for path in paths if Path(path).name.startswith(_CUDNN_NAME))
 
 
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
+def _build_name(version: str, cuda: str | None) -> str:
+    """Return the name that CMakeLists.txt gives the folder of a build for this torch."""
+    major, minor = version.split(".")[:2]
+    return f"torch{major}_{minor}_{'cu' + cuda.split('.')[0] if cuda else 'cpu'}"
 
 
-def _cuda_name(version: str | None) -> str:
-    return "no CUDA" if version is None else f"CUDA {version}"
+def _in_words(name: str) -> str:
+    major, minor, cuda = name.removeprefix("torch").split("_")
+    return f"{major}.{minor} ({'no CUDA' if cuda == 'cpu' else cuda.replace('cu', 'CUDA ')})"
 
 
-def check() -> None:
-    """Raise a one-sentence ImportError if the compiled core is incompatible with this process."""
-    if _minor(torch.__version__) != _minor(_build_info.torch_version):
-        raise ImportError(
-            f"convtime was built for torch {_minor(_build_info.torch_version)} and this is torch "
-            f"{torch.__version__}; {_REINSTALL}"
-        )
-    built, here = _build_info.torch_cuda, torch.version.cuda
-    if (built and built.split(".")[0]) != (here and here.split(".")[0]):
-        raise ImportError(
-            f"convtime was built for a torch with {_cuda_name(built)} and this torch has "
-            f"{_cuda_name(here)}; {_REINSTALL}"
-        )
+def build_folder(version: str, cuda: str | None) -> Path:
+    """Return the folder of the build for this torch, or raise a one-sentence ImportError."""
+    roots = [Path(root, "_builds") for root in convtime.__path__]  # several in editable installs
+    builds = {folder.name: folder for root in roots for folder in root.glob("torch*")}
+    if folder := builds.get(_build_name(version, cuda)):
+        return folder
+    raise ImportError(
+        f"this is torch {version} ({f'CUDA {cuda}' if cuda else 'no CUDA'}), and convtime has "
+        f"builds for torch {', '.join(map(_in_words, sorted(builds))) or '(none)'}: install one of "
+        "these, or build convtime for the torch that is here (run pip install --force-reinstall "
+        "--no-deps . in convtime's source folder)."
+    )
+
+
+def check_cudnn() -> None:
+    """Raise a one-sentence ImportError if this process has loaded more than one cuDNN."""
     libraries = mapped_cudnn_libraries()
     if len(libraries) > 1:
         raise ImportError(
@@ -59,7 +65,9 @@ def check() -> None:
         )
 
 
-check()
-from convtime import _C  # noqa: E402  (only after the check)
+check_cudnn()
+convtime.__path__.append(str(build_folder(torch.__version__, torch.version.cuda)))
+import convtime._build_info as _build_info  # noqa: E402  (only after the checks)
+from convtime import _C  # noqa: E402
 
 __all__ = ["_C", "_build_info"]
