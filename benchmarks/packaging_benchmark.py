@@ -18,8 +18,8 @@ install  README's first command in an empty environment, word for word, by empty
 wheel    A wheel for several torches (--wheel FILE): its size, and the seconds to install it where
          torch is installed (--environment FOLDER).
 
-install and wheel add their rows to a file of the other parts (--into), which may have been measured
-on another machine; each row says on how many CPUs it was.
+All but imports add their rows to the file that imports made (--into), which may have been measured
+on another machine: each row says where it was.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import subprocess
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import results
@@ -198,49 +198,57 @@ def measure_wheel(wheel: Path, environment: Path) -> results.Row:
     }
 
 
-def add_row(path: Path, key: str, row: results.Row) -> None:
-    """Adds a row to a result file, or replaces the row of that key, and judges the file."""
+def add_rows(path: Path, rows: Mapping[str, results.Row], **where: object) -> None:
+    """Adds rows to a result file, or replaces those of the same keys, and judges the file.
+
+    Args:
+        path: The file.
+        rows: Rows by their keys.
+        where: What each row says of where it was measured.
+    """
     document = json.loads(path.read_text(encoding="utf-8"))
-    row = {"key": key, **row, "cpu_count": os.cpu_count(), "commit": results.find_commit()}
-    rows = [*(other for other in document["rows"] if other["key"] != key), row]
-    path.write_text(json.dumps(document | {"rows": rows}), encoding="utf-8")
+    kept = [row for row in document["rows"] if row["key"] not in rows]
+    added = [{"key": key, **row, **where} for key, row in rows.items()]
+    path.write_text(json.dumps(document | {"rows": kept + added}), encoding="utf-8")
     results.judge("packaging", summarise, path.parent)
 
 
 def main() -> None:
     parser = results.argument_parser(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--part", choices=("imports", "kernels", "install", "wheel"))
+    parser.add_argument("--part", required=True, choices=("imports", "kernels", "install", "wheel"))
     parser.add_argument("--wheel", type=Path, help="file of the part wheel")
     parser.add_argument("--environment", type=Path, help="folder of the part install or wheel")
     parser.add_argument(
-        "--into", type=Path, help="result file that gets the row of such a part, with empty caches"
+        "--into", type=Path, help="packaging.json that gets the rows of such a part"
     )
     parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.part in ("install", "wheel"):
-        if options.part == "wheel":
-            row = measure_wheel(options.wheel, options.environment)
-        else:
-            caches = options.environment / "caches" if options.into else None
-            row = installing.install(options.environment, caches)
-        print(json.dumps(row))
-        if options.into:
-            add_row(options.into, options.part, row)
+    where = {"cpu_count": os.cpu_count(), "commit": options.commit or results.find_commit()}
+    if options.part == "install":
+        # Its caches are where its environment is, so that both are empty.
+        caches = options.environment / "caches" if options.into else None
+        rows = {"install": installing.install(options.environment, caches)}
+    elif options.part == "wheel":
+        rows = {"wheel": measure_wheel(options.wheel, options.environment)}
+    else:
+        measure_here(options, where)
         return
+    print(json.dumps(rows))
+    if options.into:
+        add_rows(options.into, rows, **where)
 
+
+def measure_here(options: argparse.Namespace, where: dict[str, object]) -> None:
+    """The parts that need convtime in this environment."""
     from convtime.core.provenance import provenance
     from convtime.device.resolve import resolve_device
 
     device = resolve_device(options.device)
-    if options.probe:
-        from packaging_parts import first_use
-
-        running.print_result(first_use.probe(device, options.probe[-1]))
-        return
-    file = results.ResultFile("packaging", summarise, options, provenance(device))
-    if options.part != "kernels":
+    facts = provenance(device)
+    if options.part == "imports":
         check_plugin()
+        file = results.ResultFile("packaging", summarise, options, facts)
         orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
         cases = {
             f"pair {number}": functools.partial(measure_pair, orders[number % 2])
@@ -249,12 +257,17 @@ def main() -> None:
         if file.pending(cases):
             measure_pair(tuple(IMPORTS))
         running.measure_pending(file, cases)
-    if options.part != "imports":
-        from packaging_parts import first_use
+        return
+    from packaging_parts import first_use
 
-        running.measure_pending(
-            file, {use: functools.partial(first_use.measure, use, device) for use in USES}
-        )
+    if options.probe:
+        running.print_result(first_use.probe(device, options.probe[-1]))
+        return
+    where |= {"gpu": facts["gpu"], "torch": facts["torch"]}
+    for use in USES:
+        row = first_use.measure(use, device)
+        print(use, json.dumps(row), flush=True)
+        add_rows(options.into, {use: row}, **where)
 
 
 if __name__ == "__main__":

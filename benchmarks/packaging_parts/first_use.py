@@ -24,9 +24,7 @@ def measure(use: str, device: torch.device) -> results.Row:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache
         try:
-            empty, filled = (
-                running.run_probe("packaging", "first-use", device, use) for _ in range(2)
-            )
+            empty, filled = (_probe(use, device) for _ in range(2))
         finally:
             del os.environ["XDG_CACHE_HOME"]
             if before is not None:
@@ -35,17 +33,23 @@ def measure(use: str, device: torch.device) -> results.Row:
     return row | {f"filled_{name}": value for name, value in filled.items()}
 
 
+def _probe(use: str, device: torch.device) -> results.Row:
+    script = str(results.scripts()["packaging"])
+    command = [script, "--part", "kernels", "--probe", use, "--device", str(device)]
+    row: results.Row = running.run_fresh(command)
+    return row
+
+
 def probe(device: torch.device, use: str) -> results.Row:
     """The first call in this process, in which PyTorch and its libraries are warm."""
     from convtime.core.load import _C
 
     image = torch.randn(BATCH, 64, 56, 56, device=device, dtype=torch.float16)
     layer = nn.Conv2d(64, 64, 3, padding=1, device=device, dtype=torch.float16)
-    wide = torch.randn(256, 256, device=device, dtype=torch.float16)
-    with torch.no_grad():  # loads cuDNN, cuBLAS and what belongs to them
-        for _ in range(2):
-            torch.relu(layer(image)).sum().item()
-            (wide @ wide).sum().item()
+    rows = torch.randn(4096, 256, device=device, dtype=torch.float16, requires_grad=True)
+    for _ in range(2):  # loads cuDNN, cuBLAS, and what a process's first backward pass imports
+        torch.autograd.backward(torch.relu(layer(image)).sum())
+        torch.autograd.backward(torch.nn.functional.linear(rows, rows[:256], rows[0]).sum())
     call = uses(image, layer)[use]()
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -91,9 +95,9 @@ def uses(image: torch.Tensor, layer: nn.Conv2d) -> dict[str, Callable[[], Callab
     epilogue = functools.partial(
         convtime.ops.conv2d_epilogue,
         weight=layer.weight.detach(),
-        bias=layer.bias,
+        bias=layer.bias.detach() if layer.bias is not None else None,
         padding=1,
-        activation="relu",
+        activation="gelu",  # which cuDNN does not fuse
     )
     return {
         TIME_OP: lambda: functools.partial(convtime.time_op, torch.relu, image),

@@ -57,8 +57,6 @@ def install(environment: Path, caches: Path | None) -> results.Row:
     (package,) = environment.glob("lib/python3*/site-packages/convtime")
     return phases(lines) | {
         "library_mb": sum(path.stat().st_size for path in package.rglob("*.so")) / 1e6,
-        "cpu_count": os.cpu_count(),
-        "commit": results.find_commit(),
     }
 
 

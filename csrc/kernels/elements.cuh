@@ -69,12 +69,21 @@ P load_streaming(const P* from) {
   return from_word<P>(__ldcs(as_words(from)));
 }
 
-/// Write a pack as one word.
+/// Write a pack to device memory as one word. The compiler takes assignments of large words apart,
+/// and where addresses are sums with constants it does not always put them together again.
 template <typename P>
 void store(P* to, const P& value) {
   Word<P> word;
   memcpy(&word, &value, sizeof(P));
-  *reinterpret_cast<Word<P>*>(to) = word;
+  if constexpr (sizeof(P) == 16) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y),
+                 "r"(word.z), "r"(word.w)
+                 : "memory");
+  } else if constexpr (sizeof(P) == 8) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word.x), "r"(word.y) : "memory");
+  } else {
+    *reinterpret_cast<Word<P>*>(to) = word;
+  }
 }
 
 inline bool is_aligned(const void* pointer) {
