@@ -47,9 +47,10 @@ def probe(device: torch.device, use: str) -> results.Row:
     image = torch.randn(BATCH, 64, 56, 56, device=device, dtype=torch.float16)
     layer = nn.Conv2d(64, 64, 3, padding=1, device=device, dtype=torch.float16)
     rows = torch.randn(4096, 256, device=device, dtype=torch.float16, requires_grad=True)
+    linear = torch.nn.functional.linear
     for _ in range(2):  # loads cuDNN, cuBLAS, and what a process's first backward pass imports
-        torch.autograd.backward(torch.relu(layer(image)).sum())
-        torch.autograd.backward(torch.nn.functional.linear(rows, rows[:256], rows[0]).sum())
+        for result in (torch.relu(layer(image)), linear(rows, rows[:256], rows[0])):
+            torch.autograd.backward(result, torch.ones_like(result))
     call = uses(image, layer)[use]()
     torch.cuda.synchronize()
     begin = time.perf_counter()

@@ -15,12 +15,12 @@ const char** names_of(std::span<const char* const> metrics) {
   return const_cast<const char**>(metrics.data());
 }
 
-struct Kind {
+struct MetricKind {
   CUpti_MetricType type;
   const char* suffix;
 };
 
-constexpr Kind kKinds[] = {
+constexpr MetricKind kKinds[] = {
     {CUPTI_METRIC_TYPE_COUNTER, ".sum"},
     {CUPTI_METRIC_TYPE_RATIO, ".ratio"},
     {CUPTI_METRIC_TYPE_THROUGHPUT, ".avg.pct_of_peak_sustained_elapsed"},
@@ -69,7 +69,7 @@ MetricHost::~MetricHost() {
 
 std::vector<std::string> MetricHost::metrics() const {
   std::vector<std::string> names;
-  for (const Kind& kind : kKinds) {
+  for (const MetricKind& kind : kKinds) {
     auto params = sized<CUpti_Profiler_Host_GetBaseMetrics_Params>(
         CUpti_Profiler_Host_GetBaseMetrics_Params_STRUCT_SIZE);
     params.pHostObject = host_;

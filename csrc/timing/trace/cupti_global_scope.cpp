@@ -13,7 +13,7 @@ namespace convtime {
 namespace {
 
 /// For work of other threads, where no caller waits for CUPTI.
-constexpr std::chrono::milliseconds kPatience(5);
+constexpr std::chrono::milliseconds kDrainPatience(5);
 
 class GlobalScope final : public ActivityScope {
  public:
@@ -80,7 +80,7 @@ class GlobalScope final : public ActivityScope {
       CONVTIME_CUPTI_WARN(cuptiActivityDisable(kinds_[enabled_ - 1]));
     }
     // The next tool's callback must not get buffers that we provided.
-    drain(kPatience);
+    drain(kDrainPatience);
   }
 
  private:
