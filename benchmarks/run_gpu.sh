@@ -62,7 +62,7 @@ export PYTHONPATH=$target${PYTHONPATH:+:$PYTHONPATH}
 
 # An activated environment may name compilers that are not there; the system's are known to fit.
 if [[ -z ${CC:-} && -z ${CXX:-} && -x /usr/bin/gcc && -x /usr/bin/g++ ]]; then
-    export CC=/usr/bin/gcc CXX=/usr/bin/g++ CUDAHOSTCXX=${CUDAHOSTCXX:-/usr/bin/g++}
+    export CC=/usr/bin/gcc CXX=/usr/bin/g++
 fi
 if ((install)); then
     python3 -m pip install --no-build-isolation --no-deps --upgrade --target "$target" .

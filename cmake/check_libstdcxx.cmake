@@ -4,5 +4,5 @@ execute_process(COMMAND ${READELF} --dynamic ${LIBRARY} OUTPUT_VARIABLE dynamic 
 if(NOT dynamic MATCHES "NEEDED[^\n]*libstdc\\+\\+\\.so\\.6")
   message(FATAL_ERROR
     "${LIBRARY} does not need libstdc++.so.6, the C++ library that torch uses: this compiler links its own "
-    "statically, so build with one that does not (CC=/usr/bin/gcc CXX=/usr/bin/g++ CUDAHOSTCXX=/usr/bin/g++).")
+    "statically, so build with one that does not (CC=/usr/bin/gcc CXX=/usr/bin/g++).")
 endif()
