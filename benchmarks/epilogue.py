@@ -230,6 +230,7 @@ def compile_beforehand(fused: Fused, dtype: str, layout: str, device: torch.devi
 
     functions, arguments = prepare(fused, dtype, layout, device)
     with torch.no_grad():
+        functions["convtime"](*arguments)
         functions["compiled"](*arguments)
 
 

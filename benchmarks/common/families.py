@@ -136,8 +136,8 @@ def run(
         "--probe",
         nargs=2,
         metavar=("compile", "I/N"),
-        help="measure nothing, but compile every Nth case, from the Ith, into the cache of "
-        "PyTorch's compiler (TORCHINDUCTOR_CACHE_DIR)",
+        help="measure nothing, but compile every Nth case, from the Ith, into the caches of "
+        "PyTorch's compiler (TORCHINDUCTOR_CACHE_DIR) and of convtime's kernels",
     )
     options = parser.parse_args()
     share = _share_of(parser, *options.probe) if options.probe else None

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -98,6 +99,26 @@ class KernelTable {
  private:
   std::shared_mutex mutex_;
   std::map<std::pair<int, Key>, Kernel> kernels_;
+};
+
+/// The sizes that kernels are compiled for: the first few of each kernel that is otherwise equal.
+/// Compiling for each of ever new sizes would take longer than their calls gain. Thread-safe. Make
+/// it static and never destroy it.
+template <typename Others, typename Size>
+class KnownSizes {
+ public:
+  /// Return whether a kernel may be compiled for this size; `others` is all else that it is
+  /// compiled for.
+  bool admit(const Others& others, const Size& size) {
+    constexpr std::size_t kMost = 16;
+    const std::lock_guard lock(mutex_);
+    std::set<Size>& known = sizes_[others];
+    return known.contains(size) || (known.size() < kMost && known.insert(size).second);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Others, std::set<Size>> sizes_;
 };
 
 }  // namespace convtime

@@ -27,6 +27,16 @@ TEST(Targets, NameTheGpusOwnInstructions) {
   EXPECT_EQ((Target{120, false}.name()), "compute_120");
 }
 
+TEST(KnownSizes, AreTheFirstSixteenOfEachKernel) {
+  KnownSizes<std::string, int> sizes;
+  for (int size = 0; size < 16; ++size) {
+    EXPECT_TRUE(sizes.admit("a", size));
+  }
+  EXPECT_FALSE(sizes.admit("a", 16));
+  EXPECT_TRUE(sizes.admit("a", 15));
+  EXPECT_TRUE(sizes.admit("b", 16));
+}
+
 std::string failure_of(const std::string& library) {
   try {
     const Nvrtc nvrtc(library);

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <compare>
-#include <map>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -219,29 +216,23 @@ std::vector<ProgramSource> sources_of(const Key& key) {
   return sources;
 }
 
-/// Of kernels that are otherwise equal, so many are for one plane size each; data sets whose images
-/// all differ would need ever more.
-constexpr std::size_t kMostPlanes = 16;
-
 /// Return the program for a key that is new.
-ProgramSource chosen_source(const Key& key) {
-  static std::mutex mutex;
-  static auto* const planes_of = new std::map<Key, std::set<std::int64_t>>;  // never destroyed
-  Key others = for_any_plane(key);
+ProgramSource admitted_source(const Key& key) {
+  const Key any_plane = for_any_plane(key);
+  // One element is also how channels-last layout is described.
+  if (key.constants.plane <= 1) {
+    return source_of(key);
+  }
+  static auto* const planes = new KnownSizes<Key, std::int64_t>;
+  Key others = any_plane;
   others.constants.log_tile = 0;  // these two follow from the plane
   others.constants.pack_bias = PackBias::kAny;
-  const std::lock_guard lock(mutex);
-  std::set<std::int64_t>& planes = (*planes_of)[others];
-  // One element is also how channels-last layout is described.
-  if (planes.size() < kMostPlanes || key.constants.plane == 1) {
-    planes.insert(key.constants.plane);
-  }
-  return source_of(planes.contains(key.constants.plane) ? key : for_any_plane(key));
+  return source_of(planes->admit(others, key.constants.plane) ? key : any_plane);
 }
 
 void start(const Launch& launch, cudaStream_t stream) {
   static auto* const kernels = new KernelTable<Key>;
-  kernels->get(launch.key, chosen_source)
+  kernels->get(launch.key, admitted_source)
       .launch(launch.blocks, launch.threads, 0, stream, launch.arguments);
 }
 

@@ -4,10 +4,6 @@
 #include <array>
 #include <bit>
 #include <cstddef>
-#include <map>
-#include <mutex>
-#include <set>
-#include <shared_mutex>
 
 #include "kernels/elements.h"
 #include "kernels/relu_max_pool2d/choice.h"
@@ -32,35 +28,22 @@ Key key_of(const Choice& choice) {
   return key;
 }
 
-/// The sizes of images that kernels are compiled for. Those of a program that sees ever new sizes
-/// are not: compiling takes longer than its calls gain.
-class KnownSizes {
- public:
-  /// Return whether the problem's sizes are among the first few of otherwise equal kernels.
-  bool admit(const Choice& choice) {
-    constexpr std::size_t kMost = 16;
-    const Axis& h = choice.problem.h;
-    const Axis& w = choice.problem.w;
-    const Sizes sizes{h.input, h.output, w.input, w.output};
-    const std::lock_guard lock(mutex_);
-    std::set<Sizes>& known = sizes_[key_of(without_sizes(choice))];
-    return known.contains(sizes) || (known.size() < kMost && known.insert(sizes).second);
+/// Return the program of a choice that is new.
+ProgramSource admitted_source(const Choice& choice) {
+  if (!choice.problem.has_sizes()) {
+    return source_of(choice);
   }
-
- private:
-  using Sizes = std::array<int, 4>;
-
-  std::mutex mutex_;
-  std::map<Key, std::set<Sizes>> sizes_;
-};
+  static auto* const sizes = new KnownSizes<Key, std::array<int, 4>>;
+  const Axis& h = choice.problem.h;
+  const Axis& w = choice.problem.w;
+  const Choice others = without_sizes(choice);
+  const bool admitted = sizes->admit(key_of(others), {h.input, h.output, w.input, w.output});
+  return source_of(admitted ? choice : others);
+}
 
 Kernel kernel_of(const Choice& choice) {
-  // Never destroyed: threads may launch while the process ends.
-  static auto* const sizes = new KnownSizes;
   static auto* const kernels = new KernelTable<Key>;
-  const Choice known =
-      choice.problem.has_sizes() && !sizes->admit(choice) ? without_sizes(choice) : choice;
-  return kernels->get(key_of(known), [&](const Key&) { return source_of(known); });
+  return kernels->get(key_of(choice), [&](const Key&) { return admitted_source(choice); });
 }
 
 /// Return the largest power of two up to 16 so that all tensors begin at a multiple of so many of
