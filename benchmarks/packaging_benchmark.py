@@ -224,6 +224,9 @@ def main() -> None:
     )
     parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.probe:
+        print_first_use(options)
+        return
     where = {"cpu_count": os.cpu_count(), "commit": options.commit or results.find_commit()}
     if options.part == "install":
         # Its caches are where its environment is, so that both are empty.
@@ -237,6 +240,14 @@ def main() -> None:
     print(json.dumps(rows))
     if options.into:
         add_rows(options.into, rows, **where)
+
+
+def print_first_use(options: argparse.Namespace) -> None:
+    from packaging_parts import first_use
+
+    from convtime.device.resolve import resolve_device
+
+    running.print_result(first_use.probe(resolve_device(options.device), options.probe[-1]))
 
 
 def measure_here(options: argparse.Namespace, where: dict[str, object]) -> None:
@@ -260,9 +271,6 @@ def measure_here(options: argparse.Namespace, where: dict[str, object]) -> None:
         return
     from packaging_parts import first_use
 
-    if options.probe:
-        running.print_result(first_use.probe(device, options.probe[-1]))
-        return
     where |= {"gpu": facts["gpu"], "torch": facts["torch"]}
     for use in USES:
         row = first_use.measure(use, device)
