@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib.util
 import os
 import sys
@@ -43,6 +44,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("FAIL_WITHOUT_CUDA") == "1":
         pytest.fail("FAIL_WITHOUT_CUDA=1 and there is no CUDA device", pytrace=False)
     pytest.skip("there is no CUDA device")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says in a line per reason how many tests were skipped."""
+    reasons = collections.Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,7 +12,6 @@ import threading
 import types
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,9 +39,10 @@ from convtime.distributed.results import (
 )
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.ranks import Collective, RankTimes, rank_name
+from tests.helpers import TESTS
 from tests.helpers.measurements import make
 
-CASES = Path(__file__).parent / "helpers" / "rank_cases.py"
+CASES = TESTS / "helpers" / "rank_cases.py"
 PATIENCE = 600
 
 pytestmark = pytest.mark.skipif(

@@ -14,10 +14,11 @@ from convtime.core.codec import SCHEMA, Stored
 from convtime.storage.load import TYPES
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
+from tests.helpers import TESTS
 from tests.helpers.measurements import make
 
 # A file of each type, as convtime wrote it before files named their type.
-EARLIER = sorted((Path(__file__).parent / "data" / "earlier").iterdir())
+EARLIER = sorted((TESTS / "data" / "earlier").iterdir())
 
 
 def of_each_type(folder: Path) -> dict[str, Stored]:

@@ -17,8 +17,8 @@ pytest.importorskip("convtime")
 
 from convtime.diagnosis.diagnosis import CauseCode
 from convtime.timing import verdict
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("**/*.md"))
 LINKED = [

@@ -18,7 +18,7 @@ from convtime.timing.activity import DeviceActivity
 from convtime.timing.host_reading import HostReading
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
-from tests.test_regression import PROVENANCE, of, shared_cpu
+from tests.regression.test_compare_runs import PROVENANCE, of, shared_cpu
 
 
 @pytest.mark.parametrize("processes", [5, 10, 20])
