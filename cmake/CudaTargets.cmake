@@ -23,8 +23,9 @@ endforeach()
 add_library(convtime::nvrtc_headers INTERFACE IMPORTED) # the library is opened at run time
 target_include_directories(convtime::nvrtc_headers SYSTEM INTERFACE ${CONVTIME_CUDA_INCLUDE_DIRS})
 
+convtime_copy_headers(cudnn ${CONVTIME_CUDNN_FRONTEND_INCLUDE_DIR} cudnn_frontend_headers)
 add_library(convtime::cudnn_frontend INTERFACE IMPORTED)
-target_include_directories(convtime::cudnn_frontend SYSTEM INTERFACE ${CONVTIME_CUDNN_FRONTEND_INCLUDE_DIR})
+target_include_directories(convtime::cudnn_frontend SYSTEM INTERFACE ${cudnn_frontend_headers})
 target_compile_definitions(convtime::cudnn_frontend INTERFACE NV_CUDNN_FRONTEND_DISABLE_LOGGING)
 
 # The version that a header #defines as <prefix>MAJOR<suffix>, <prefix>MINOR<suffix>, <prefix><patch><suffix>.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import scikit_build_core
 import target_environment
 from scikit_build_core.build import (
     build_editable,
     build_sdist,
-    build_wheel,
     get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
+from scikit_build_core.build import build_wheel as _build_wheel
 from scikit_build_core.build import get_requires_for_build_editable as _requires_for_editable
 from scikit_build_core.build import get_requires_for_build_wheel as _requires_for_wheel
 
@@ -35,6 +38,30 @@ if _uv_target:
     os.environ.setdefault("CONVTIME_TARGET_PYTHON", _uv_target)
 
 ConfigSettings = dict[str, "str | list[str]"]
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: ConfigSettings | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    _keep_what_is_compiled()
+    return _build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def _keep_what_is_compiled() -> None:
+    """Let scikit-build-core compile only what has changed since the last isolated build.
+
+    It starts anew where it is in another folder than then, as it is in each isolated environment.
+    But nothing here depends on that folder: CMakeLists.txt copies the headers that are in there.
+    """
+    for path in Path("build").glob("*/.skbuild-info.json"):
+        try:
+            info = json.loads(path.read_text(encoding="utf-8"))
+            info["skbuild_path"] = str(Path(scikit_build_core.__file__).parent)
+            path.write_text(json.dumps(info), encoding="utf-8")
+        except (OSError, ValueError, TypeError):
+            continue  # it starts anew, then
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings | None = None) -> list[str]:
