@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -56,12 +57,10 @@ def _keep_what_is_compiled() -> None:
     But nothing here depends on that folder: CMakeLists.txt copies the headers that are in there.
     """
     for path in Path("build").glob("*/.skbuild-info.json"):
-        try:
+        with contextlib.suppress(OSError, ValueError, TypeError):  # it starts anew, then
             info = json.loads(path.read_text(encoding="utf-8"))
             info["skbuild_path"] = str(Path(scikit_build_core.__file__).parent)
             path.write_text(json.dumps(info), encoding="utf-8")
-        except (OSError, ValueError, TypeError):
-            continue  # it starts anew, then
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings | None = None) -> list[str]:
