@@ -46,11 +46,7 @@ def install(environment: Path, caches: Path | None) -> results.Row:
             caches of this user.
     """
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    variables = {
-        name: value for name, value in os.environ.items() if not _SET_ELSEWHERE.fullmatch(name)
-    }
-    variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{variables['PATH']}"
-    variables["VIRTUAL_ENV"] = str(environment)
+    variables = user_variables(environment)
     if caches is not None:
         variables["XDG_CACHE_HOME"] = str(caches)
     lines = run(["bash", "-euo", "pipefail", "-c", readme_command(1)], variables)
@@ -58,6 +54,15 @@ def install(environment: Path, caches: Path | None) -> results.Row:
     return phases(lines) | {
         "library_mb": sum(path.stat().st_size for path in package.rglob("*.so")) / 1e6,
     }
+
+
+def user_variables(environment: Path) -> dict[str, str]:
+    """The variables of a user who has activated the environment, and set nothing else."""
+    variables = {
+        name: value for name, value in os.environ.items() if not _SET_ELSEWHERE.fullmatch(name)
+    }
+    variables["PATH"] = f"{environment / 'bin'}{os.pathsep}{variables['PATH']}"
+    return variables | {"VIRTUAL_ENV": str(environment)}
 
 
 def run(command: Sequence[str], variables: dict[str, str]) -> list[Line]:
