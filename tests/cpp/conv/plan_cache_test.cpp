@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "plan_choice.h"
+#include "conv/plan_choice.h"
 
 namespace convtime::conv {
 namespace {

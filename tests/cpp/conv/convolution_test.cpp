@@ -12,7 +12,7 @@
 
 #include "conv/backend.h"
 #include "core/cuda_check.h"
-#include "plan_choice.h"
+#include "conv/plan_choice.h"
 
 namespace convtime::conv {
 namespace {
