@@ -1,379 +1,301 @@
 """PyTorch's and convtime's layers, compared on small problems."""
 
+from __future__ import annotations
+
 import dataclasses
-import inspect
 import json
 import statistics
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import convtime
 from convtime.conv import compare as conv_compare
-from convtime.conv.compare import SIDES, LayerResult, compare_layers, layer_call
+from convtime.conv.compare import SIDES, LayerResult, build_layers, compare_layers, layer_call
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
 from convtime.conv.problem import PASSES, ConvLayer, ConvProblem
-from convtime.conv.sources.model import LoadedModel
-from convtime.conv.step import compare_step
+from convtime.conv.problem_line import ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
+from convtime.timing.verdict import Ratio
+from tests.helpers.convolutions import SMALL, layer_result, problems, with_known_times
+from tests.helpers.measurements import make
+from tests.helpers.recorded import activity
 
 CPU = torch.device("cpu")
-QUICK: dict[str, Any] = {"budget": 0.02, "max_samples": 20}
-SMALL = ConvLayer(
-    ("small",),
-    ConvProblem(
-        batch=2,
-        in_channels=4,
-        size=(9, 11),
-        out_channels=6,
-        kernel_size=(3, 5),
-        padding=(1, 2),
-    ),
-)
-
-
-def changed(layer=SMALL, names=None, **changes):
-    """The layer with another problem."""
-    return ConvLayer(names or layer.names, dataclasses.replace(layer.problem, **changes))
-
-
-def compare_one(layer=SMALL, device=CPU, **options):
-    (result,) = compare_layers([layer], device=device, **(QUICK | options))
-    return result
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"bias": True, "stride": (2, 1)},
+QUICK: dict[str, Any] = {"budget": 0.001, "max_samples": 20, "warmup": 1}
+ON_GPU: dict[str, Any] = {"budget": 0.02, "max_samples": 20}
+# Of the kinds of layers, and of what cuDNN's plans are told.
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "conv1d": [{}],
+    "conv2d": [
+        {"bias": True, "stride": (1, 2)},
         {"groups": 2, "dilation": (2, 1)},
         {"padding": "same", "kernel_size": (2, 4)},
-        {"padding_mode": "reflect"},
+        {"padding": (1, 1), "padding_mode": "reflect"},
         {"padding_mode": "circular", "padding": "same"},
     ],
-)
-def test_kinds_of_layers(device, changes):
-    layer = changed(**changes)
-    result = compare_one(layer, device)
-    assert result.layer is layer
-    assert result.bit_identical
-    assert result.pytorch_repeats
-    assert torch.device(result.pytorch.device).type == device.type
-    for measurement in (result.pytorch, result.convtime):
-        assert measurement.min > 0
-    assert result.ratio.low <= result.ratio.value <= result.ratio.high
-    assert result.gflops == pytest.approx(
-        layer.problem.flops / statistics.median(result.convtime.seconds) / 1e9,
-        rel=0.02,  # a tick
-    )
-    backends = {"cpu": ("Mkldnn", "Slow2d", "SlowDilated2d", "Xnnpack2d"), "cuda": ("Cudnn",)}
-    assert result.backend in backends[device.type]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_both_sides_get_the_same_data_in_dtype_and_layout(monkeypatch, device, dtype, layout):
-    calls = {}
-    original = convtime.compare
-
-    def record(candidates, **options):
-        calls.update(candidates)
-        return original(candidates, **options)
-
-    monkeypatch.setattr(conv_compare, "compare", record)
-    result = compare_one(device=device, dtype=dtype, layout=layout)
-    assert (result.dtype, result.layout) == (dtype, layout)
-    assert result.bit_identical
-    theirs, ours = (inspect.getclosurevars(calls[who]).nonlocals for who in ("pytorch", "convtime"))
-    assert type(theirs["module"]) is torch.nn.Conv2d
-    assert type(ours["module"]) is convtime.nn.Conv2d
-    assert theirs["module"].weight is ours["module"].weight
-    assert theirs["x"] is ours["x"]
-    for tensor in (theirs["module"].weight, theirs["x"]):
-        assert tensor.dtype == DTYPES[dtype]
-        assert tensor.device.type == device.type
-        assert tensor.is_contiguous(memory_format=memory_format(layout, 4))
-        assert tensor.float().std() > 0.01
-
-
-def test_seed_decides_the_data_and_the_global_state_is_left_alone(monkeypatch):
-    inputs = []
-
-    def backend(module, x):
-        inputs.append((x, module.weight))
-        return "?"
-
-    monkeypatch.setattr(conv_compare, "_backend", backend)
-    before = torch.get_rng_state()
-    for seed in (0, 0, 1):
-        compare_one(seed=seed)
-    assert torch.equal(torch.get_rng_state(), before)
-    first, again, other = inputs
-    assert all(map(torch.equal, first, again))
-    assert not any(map(torch.equal, first, other))
-
-
-@pytest.mark.parametrize("side", ["ours", "pytorch"])
-def test_one_bit_is_a_difference(monkeypatch, side):
-    class Off(torch.nn.Conv2d):
-        calls = 0
-
-        def forward(self, x):
-            y = super().forward(x)
-            if Off.calls or side == "ours":  # PyTorch's second call, or convtime's every one
-                bits = y.view(torch.int32)
-                bits[0, 0, 0, 0] ^= 1
-            Off.calls += 1
-            return y
-
-    monkeypatch.setattr(*(convtime.nn if side == "ours" else torch.nn, "Conv2d", Off))
-    result = compare_one()
-    assert result.bit_identical == (side == "pytorch")
-    assert result.pytorch_repeats == (side == "ours")
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "conv1d": {},
-    "conv2d": {"bias": True, "stride": (1, 2)},
-    "conv3d": {"groups": 2, "bias": True, "padding": "same"},
-    "conv_transpose1d": {"output_padding": (1,), "stride": (2,)},
-    "conv_transpose2d": {"dilation": (1, 2), "padding": (1, 0)},
-    "conv_transpose3d": {"bias": True},
+    "conv3d": [{"groups": 2, "bias": True, "padding": "same"}],
+    "conv_transpose1d": [{"output_padding": (1,), "stride": (2,)}],
+    "conv_transpose2d": [{"dilation": (1, 2), "padding": (1, 0)}],
+    "conv_transpose3d": [{"bias": True}],
 }
+
+
+def changed(**changes: Any) -> ConvProblem:
+    return dataclasses.replace(SMALL, **changes)
+
+
+def compared(problem: ConvProblem = SMALL, device: torch.device = CPU, **options: Any) -> Any:
+    layer = ConvLayer(("small",), problem)
+    timing = (QUICK if device.type == "cpu" else ON_GPU) | options
+    results = [*compare_layers([layer], device=device, **timing)]
+    return results if "passes" in options else results[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.function)
-def test_every_kind_in_both_passes(device, kind, layout):
-    rank, options = kind.rank, OPTIONS[kind.function]
-    problem = ConvProblem(
-        2, 4, (7, 5, 6)[:rank], 6, (3, 1, 2)[:rank], transposed=kind.transposed, **options
-    )
-    layer = ConvLayer(("a",), problem)
-    results = list(compare_layers([layer], device=device, passes=PASSES, layout=layout, **QUICK))
-    assert [result.pass_name for result in results] == ["forward", "backward"]
-    assert [result.title for result in results] == ["a", "a backward"]
-    assert [result.flops for result in results] == [problem.flops, 2 * problem.flops]
-    for result in results:
-        assert result.bit_identical or not result.pytorch_repeats
-        assert result.same_kernels is (None if device.type == "cpu" else True)
-        again = LayerResult.from_dict(json.loads(json.dumps(result.to_dict())), {})
-        assert (again.pass_name, again.layer) == (result.pass_name, layer)
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_every_kind_in_both_passes(device: torch.device, kind: Any, layout: str) -> None:
+    for options in OPTIONS[kind.function][: 1 if layout == "nhwc" else None]:
+        sizes = {"size": (7, 5, 6)[: kind.rank], "kernel_size": (3, 1, 2)[: kind.rank]}
+        problem = ConvProblem(
+            batch=2, in_channels=4, out_channels=6, transposed=kind.transposed, **(sizes | options)
+        )
+        results = compared(problem, device, passes=PASSES, layout=layout)
+        assert [result.title for result in results] == ["small", "small backward"]
+        for result, pass_name in zip(results, PASSES, strict=True):
+            assert (result.layer.problem, result.pass_name) == (problem, pass_name)
+            assert result.bit_identical or not result.pytorch_repeats
+            assert result.same_kernels is (None if device.type == "cpu" else True)
+            assert torch.device(result.pytorch.device).type == device.type
+            assert min(result.pytorch.min, result.convtime.min) > 0
+            assert result.ratio.low <= result.ratio.value <= result.ratio.high
+            backends = {"cpu": ("Mkldnn", "Slow", "Xnnpack"), "cuda": ("Cudnn",)}
+            assert result.backend.startswith(backends[device.type])
 
 
-def test_every_gradient_is_compared(monkeypatch):
-    class Off(torch.nn.Conv2d):
-        def forward(self, x):
-            return super().forward(x).clone() + 0 * self.bias.sum()
-
-    monkeypatch.setattr(convtime.nn, "Conv2d", Off)
-    layer = changed(bias=True)
-    forward, backward = compare_layers([layer], device=CPU, passes=PASSES, **QUICK)
-    assert forward.bit_identical
-    assert backward.bit_identical
-
-    class Doubled(torch.nn.Conv2d):
-        def forward(self, x):
-            bias = self.bias[:, None, None]
-            return super().forward(x) + bias - bias.detach()
-
-    monkeypatch.setattr(convtime.nn, "Conv2d", Doubled)
-    (backward,) = compare_layers([layer], device=CPU, passes=PASSES[1:], **QUICK)
-    assert not backward.bit_identical
-    assert backward.pytorch_repeats
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_dtypes(device: torch.device, dtype: str) -> None:
+    for layout in LAYOUTS:
+        result = compared(device=device, dtype=dtype, layout=layout)
+        assert (result.dtype, result.layout) == (dtype, layout)
+        assert result.bit_identical
 
 
-class Net(torch.nn.Module):
-    """Two kinds of layers, and outputs of which some are no tensors."""
-
-    steps: list[Any] = []  # noqa: RUF012 (the copy's too)
-
-    def __init__(self):
-        super().__init__()
-        self.flat = torch.nn.Conv2d(3, 4, 3)
-        self.norm = torch.nn.BatchNorm2d(4)
-        self.deep = torch.nn.ConvTranspose3d(4, 2, 2)
-
-    def forward(self, x):
-        self.steps.append((torch.is_grad_enabled(), self.training, x, type(self.flat).__module__))
-        y = self.norm(self.flat(x))
-        return {"deep": self.deep(y[:, :, None]), "flat": [y, None]}, "text"
-
-
-def loaded(module, *shape, device=CPU):
-    return LoadedModel("my:net", module.to(device), torch.randn(shape, device=device))
-
-
-def test_a_models_step_is_timed_before_and_after_replacing(device):
-    Net.steps.clear()
-    net = Net().eval()
-    step = compare_step(
-        loaded(net, 2, 3, 8, 8, device=device), dtype="float64", layout="nhwc", **QUICK
-    )
-    assert all(training and grad for grad, training, _, _ in net.steps)
-    assert {where for *_, where in net.steps} == {"torch.nn.modules.conv", "convtime.nn.layers"}
-    assert net.steps[-1][2].dtype == torch.float64
-    assert net.flat.weight.is_contiguous(memory_format=torch.channels_last)
-    assert net.deep.weight.is_contiguous(memory_format=torch.channels_last_3d)
-    assert type(net.flat) is torch.nn.Conv2d
-    assert net.flat.weight.grad is None
-    assert (step.model, step.input_shape) == ("my:net", (2, 3, 8, 8))
-    assert step.ratio.low <= step.ratio.value <= step.ratio.high
-    assert step.pytorch.method == ("cpu" if device.type == "cpu" else "sync")
-    document = json.loads(json.dumps(step.to_dict(), allow_nan=False))
-    assert document["ratio"]["value"] == step.ratio.value
-    assert document["pytorch"]["seconds"]
+@settings(max_examples=20)
+@given(problem=problems(), dtype=st.sampled_from([*DTYPES]), layout=st.sampled_from([*LAYOUTS]))
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_both_layers_share_their_data(problem: ConvProblem, dtype: str, layout: str) -> None:
+    before = torch.get_rng_state()
+    built = [build_layers(problem, CPU, dtype, layout, seed) for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), before)
+    dense = memory_format(layout, 2 + problem.rank)
+    for ours, pytorch, x in built:
+        assert type(pytorch) is getattr(torch.nn, problem.kind.layer)
+        assert type(ours) is getattr(convtime.nn, problem.kind.layer)
+        assert ours.weight is pytorch.weight
+        assert ours.bias is pytorch.bias
+        assert pytorch.weight.requires_grad
+        assert x.shape == problem.input_shape
+        for tensor in (pytorch.weight, x):
+            assert (tensor.dtype, tensor.device) == (DTYPES[dtype], CPU)
+            assert tensor.is_contiguous(memory_format=dense)
+            assert tensor.abs().max() > 0.001
+    (_, first, x), (_, again, same), (_, other, different) = built
+    assert torch.equal(first.weight, again.weight)
+    assert torch.equal(x, same)
+    assert not torch.equal(first.weight, other.weight)
+    assert not torch.equal(x, different)
 
 
-class ReturnsDataclass(torch.nn.Linear):
-    @dataclasses.dataclass
-    class Output:
-        y: torch.Tensor
-
-    def __init__(self):
-        super().__init__(3, 3)
-
-    def forward(self, x):
-        return self.Output(super().forward(x))
+def test_outputs_have_a_variance_of_about_1() -> None:
+    problem = ConvProblem(2, 64, (16, 16), 32, (3, 3), groups=2)
+    _, pytorch, x = build_layers(problem, CPU, "float32", "nchw", 0)
+    assert pytorch(x).var().item() == pytest.approx(1, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("module", "says"),
-    [
-        (
-            torch.nn.Identity(),
-            "no output has a gradient: its parameters may be frozen.*; --no",
-        ),
-        (torch.nn.Linear(3, 3).requires_grad_(False), "no output has a gradient"),
-        (ReturnsDataclass(), "no output has a gradient.* such as a dataclass"),
-        (
-            torch.nn.Sequential(torch.nn.Unflatten(0, (1, 2)), torch.nn.BatchNorm2d(1)),
-            "called on shape .* raised ValueError: .*; --no-backward times its layers' forward",
-        ),
-        (torch.nn.Linear(7, 7), "the model of my:net, called on shape .* raised RuntimeError: "),
-    ],
-)
-def test_a_step_that_fails_is_said(module, says):
-    with pytest.raises(InputError, match=f"a training step of .*{says}"):
-        compare_step(loaded(module, 2, 3), **QUICK)
+def test_one_bit_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_ours in (True, False):
+
+        class Off(torch.nn.Conv2d):
+            calls = 0
+            always = is_ours
+
+            def forward(self, input: torch.Tensor) -> torch.Tensor:
+                y = super().forward(input)
+                if Off.calls or Off.always:  # PyTorch's second call, or convtime's every one
+                    bits = y.view(torch.int32)
+                    bits[0, 0, 0, 0] ^= 1
+                Off.calls += 1
+                return y
+
+        with monkeypatch.context() as patch:
+            patch.setattr(convtime.nn if is_ours else torch.nn, "Conv2d", Off)
+            result = compared()
+        assert result.bit_identical != is_ours
+        assert result.pytorch_repeats == is_ours
 
 
-def test_the_sign_of_zero_is_a_difference(monkeypatch):
-    class Negative(torch.nn.Conv2d):
-        def forward(self, x):
-            return torch.full_like(super().forward(x), -0.0)
+def test_the_sign_of_zero_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    for namespace, zero in ((torch.nn, 0.0), (convtime.nn, -0.0)):
 
-    class Positive(torch.nn.Conv2d):
-        def forward(self, x):
-            return torch.full_like(super().forward(x), 0.0)
+        class Zeros(torch.nn.Conv2d):
+            def forward(self, input: torch.Tensor, zero: float = zero) -> torch.Tensor:
+                return torch.full_like(super().forward(input), zero)
 
-    monkeypatch.setattr(torch.nn, "Conv2d", Positive)
-    monkeypatch.setattr(convtime.nn, "Conv2d", Negative)
-    result = compare_one()
+        monkeypatch.setattr(namespace, "Conv2d", Zeros)
+    result = compared()
     assert not result.bit_identical
     assert result.pytorch_repeats
 
 
-def test_a_layer_that_does_not_fit_names_itself_and_the_next_call_works(device):
-    huge = changed(names=("huge",), batch=2**31 - 1)
-    results = compare_layers([SMALL, huge], device=device, **QUICK)
-    assert next(results).layer == SMALL  # asked for one by one
+def test_every_gradient_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    for factor in (0, 1):
+
+        class Off(torch.nn.Conv2d):
+            """The same output, with a gradient of the bias that is 1 + factor as large."""
+
+            def forward(self, input: torch.Tensor, factor: int = factor) -> torch.Tensor:
+                assert self.bias is not None
+                bias = self.bias[:, None, None] * factor
+                return super().forward(input) + bias - bias.detach()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(convtime.nn, "Conv2d", Off)
+            (backward,) = compared(changed(bias=True), passes=PASSES[1:])
+        assert backward.bit_identical == (factor == 0)
+        assert backward.pytorch_repeats
+
+
+def test_a_layer_that_does_not_fit_names_itself_and_the_next_call_works(
+    device: torch.device,
+) -> None:
+    layers = [ConvLayer(("small",), SMALL), ConvLayer(("huge",), changed(batch=2**31 - 1))]
+    results = compare_layers(layers, device=device, **QUICK)
+    assert next(results).layer == layers[0]  # asked for one by one
     with pytest.raises(InputError, match=r"^layer huge .* does not fit in memory; .*--batch"):
         next(results)
-    assert compare_one(device=device).bit_identical
+    assert compared(device=device).bit_identical
 
 
-def test_weights_too_large_for_the_host_are_refused(monkeypatch):
-    wide = changed(in_channels=400, out_channels=600, groups=2)
-    monkeypatch.setattr(conv_compare, "_host_bytes", lambda: 4 * 600 * 200 * 3 * 5)
+def test_what_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = r"layer small .* cannot be run: RuntimeError: .*[Pp]adding"
+    with pytest.raises(InputError, match=says):
+        compared(changed(padding=(9, 2), padding_mode="reflect"))
+    # Weights, input, and the outputs of both.
+    numbers = 6 * 4 * 3 * 5 + 2 * 4 * 9 * 11 + 2 * (2 * 6 * 9 * 11)
+    monkeypatch.setattr(conv_compare, "_host_bytes", lambda: 4 * numbers)
+    compared()
+    monkeypatch.setattr(conv_compare, "_host_bytes", lambda: 4 * numbers - 1)
     with pytest.raises(InputError, match="does not fit in memory"):
-        compare_one(wide)
+        compared()
 
 
-def test_what_pytorch_cannot_run_is_said():
-    reflect = changed(padding=(9, 2), padding_mode="reflect")
-    with pytest.raises(
-        InputError, match=r"layer small .* cannot be run: RuntimeError: .*[Pp]adding"
-    ):
-        compare_one(reflect)
+@settings(max_examples=40)
+@given(
+    problem=problems(),
+    ticks=st.lists(st.integers(100, 10_000), min_size=1, max_size=9, unique=True),
+    ends=st.tuples(*[st.integers(970, 1030)] * 2),
+    bits=st.tuples(st.booleans(), st.booleans()),
+    backward=st.booleans(),
+)
+def test_what_follows_from_times_and_bits(
+    problem: ConvProblem,
+    ticks: list[int],
+    ends: tuple[int, int],
+    bits: tuple[bool, bool],
+    backward: bool,
+) -> None:
+    low, high = sorted(ends)
+    result = layer_result(
+        problem,
+        convtime=make(seconds=tuple(each / 1e9 for each in ticks), activities=()),
+        ratio=Ratio((low + high) / 2000, low / 1000, high / 1000),
+        bit_identical=bits[0],
+        pytorch_repeats=bits[1],
+        pass_name=PASSES[backward],
+    )
+    flops = problem.flops * (2 if backward else 1)
+    assert result.flops == flops
+    assert result.gflops == pytest.approx(flops / statistics.median(ticks), rel=1e-6)
+    if low > 990 and high < 1010:
+        assert result.verdict == "same"
+    elif low > 1010 or high < 990:
+        assert result.verdict == ("slower" if low > 1010 else "faster")
+    elif {low, high}.isdisjoint({990, 1010}):
+        assert result.verdict == "uncertain"
+    assert result.is_different == (bits[1] and not bits[0])
+    command, name, line, *options = result.reproducer.split(" ")
+    assert (command, name, options) == ("convtime", "conv", ["--backward"] * backward)
+    assert ProblemLine.parse(line) == ProblemLine(problem, "float32", "nchw")
+    row = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert (row["flops"], row["verdict"]) == (flops, result.verdict)
+    assert LayerResult.from_dict(row, result.pytorch.provenance) == result
 
 
-def test_result_as_json():
-    result = compare_one()
+def test_the_same_kernels_may_run_in_any_order() -> None:
+    first, second = make(activities=(activity("a"),)), make(activities=(activity("b"),))
+    both = make(activities=(*first.activities, *second.activities))
+    swapped = make(activities=both.activities[::-1])
+    for theirs, ours, same in ((both, swapped, True), (both, first, False), (first, second, False)):
+        assert layer_result(pytorch=theirs, convtime=ours).same_kernels is same
+    assert layer_result().same_kernels is None
+
+
+def test_the_ratio_is_convtimes_time_by_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_compare, "compare", with_known_times)
+    for result in compared(passes=PASSES):
+        assert (result.pytorch.median, result.convtime.median) == pytest.approx((1e-5, 2e-5))
+        assert result.ratio.value == pytest.approx(2)
+        assert result.verdict == "slower"
+
+
+def test_result_as_json() -> None:
+    result = compared()
     row = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert row["layer"]["names"] == ["small"]
     assert row["layer"]["problem"]["kernel_size"] == [3, 5]
-    for who in ("pytorch", "convtime"):
+    for who in SIDES:
         assert row[who]["median"] == pytest.approx(statistics.median(row[who]["seconds"]), rel=0.02)
         assert row[who]["method"]["used"] == "cpu"
         assert "provenance" not in row[who]
-    rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
-    median = statistics.median(ours / theirs for ours, theirs in rounds)
-    assert row["ratio"]["value"] == pytest.approx(median, rel=1e-3)
     again = LayerResult.from_dict(row, {"gpu": None})
-    assert again.layer == SMALL
-    assert again.ratio == result.ratio
-    assert row["ratio"] == {
-        "value": result.ratio.value,
-        "low": result.ratio.low,
-        "high": result.ratio.high,
-        "confidence": result.ratio.confidence,
-    }
+    assert (again.layer, again.flags) == (result.layer, Flags.current())
+    assert dataclasses.asdict(again.ratio) == row["ratio"] == dataclasses.asdict(result.ratio)
     assert list(again.convtime.seconds) == row["convtime"]["seconds"]
     assert again.convtime.provenance == {"gpu": None}
-    assert again.flags == Flags.current()
-
-
-@pytest.mark.parametrize("side", [None, [], {}, "text"])
-def test_a_row_that_is_broken_is_refused(side):
-    row = compare_one().to_dict()
-    for broken in ({**row, "pytorch": side}, {"convtime": side}):
-        with pytest.raises(ValueError, match="a LayerResult cannot be read"):
-            LayerResult.from_dict(broken, {})
-
-
-def test_times_are_recorded_to_the_picosecond():
-    result = compare_one()
+    sides: list[Any] = [None, [], {}, "text"]
+    for side in sides:
+        for broken in ({**row, "pytorch": side}, {"convtime": side}):
+            with pytest.raises(ValueError, match="a LayerResult cannot be read"):
+                LayerResult.from_dict(broken, {})
+    # Times are written to the picosecond.
     odd = dataclasses.replace(result.pytorch, seconds=(1 / 3,), raw_seconds=(2 / 3,))
     row = dataclasses.replace(result, pytorch=odd).to_dict()["pytorch"]
-    assert row["seconds"] == [0.333333333333]
-    assert row["raw_seconds"] == [0.666666666667]
+    assert (row["seconds"], row["raw_seconds"]) == ([0.333333333333], [0.666666666667])
 
 
-def test_flags_are_those_that_were_set(device):
-    usual = compare_one(device=device)
+def test_flags_are_those_that_were_set(device: torch.device) -> None:
+    usual = compared(device=device)
     assert usual.flags == Flags.current()
     changes = {"benchmark": True, "deterministic": True, "allow_tf32": False}
     with torch.backends.cudnn.flags(enabled=True, **changes):
-        result = compare_one(device=device)
+        result = compared(device=device)
     assert usual.flags == Flags.current()
     assert result.flags == dataclasses.replace(usual.flags, **changes) != usual.flags
-    again = LayerResult.from_dict(json.loads(json.dumps(result.to_dict())), {})
-    assert again.flags == result.flags
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_one_sides_layer_is_called_alone(side):
-    problem = SMALL.problem
+def test_one_sides_layer_is_called_alone() -> None:
     of: dict[str, Any] = {"device": CPU, "dtype": "float64", "layout": "nhwc"}
-    (output,) = layer_call(problem, side, **of)()
-    assert output.shape == problem.output_shape
-    assert not output.requires_grad
-    gradients = layer_call(problem, side, **of, pass_name="backward")()
-    assert [each.shape for each in gradients] == [problem.input_shape, problem.weight_shape]
-    other = SIDES[1 - SIDES.index(side)]
-    assert torch.equal(output, layer_call(problem, other, **of)()[0])
-
-
-def test_layers_are_built_where_gradients_are_recorded() -> None:
-    problem = ConvProblem(batch=1, in_channels=2, size=(5, 5), out_channels=3, kernel_size=(3, 3))
-    ours, pytorch, x = conv_compare.build_layers(
-        problem, torch.device("cpu"), "float32", "nchw", seed=0
-    )
-    assert ours.weight is pytorch.weight
-    assert pytorch.weight.requires_grad
-    assert torch.isfinite(pytorch(x)).all()
+    (theirs,), (ours,) = (layer_call(SMALL, side, **of)() for side in SIDES)
+    assert torch.equal(theirs, ours)
+    assert theirs.shape == SMALL.output_shape
+    assert not theirs.requires_grad
+    for side in SIDES:
+        gradients = layer_call(SMALL, side, **of, pass_name="backward")()
+        assert [each.shape for each in gradients] == [SMALL.input_shape, SMALL.weight_shape]

@@ -1,128 +1,133 @@
-"""What explain says, on a CPU, of stand-ins for cuDNN, and on a GPU."""
+"""Kernels and plans of both sides: on a CPU, of stand-ins for cuDNN, and on a GPU."""
+
+from __future__ import annotations
 
 import dataclasses
 import json
 import re
-import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import convtime
-from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv import advice
+from convtime.conv.call import PASSES, ConvCall, TensorLayout
 from convtime.conv.explain import explain as running
 from convtime.conv.explain.explain import differences, explain
-from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
+from convtime.conv.explain.explanation import Explanation, Side
 from convtime.conv.explain.kernels import parts
-from convtime.conv.explain.reasons import why
-from convtime.conv.explain.show import facts_of
 from convtime.conv.flags import Flags
-from convtime.conv.identity import compare_bits
 from convtime.conv.plan_choice import Plan, PlanChoice, TensorDescriptor
 from convtime.conv.plan_log import PlanLog
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.core.kinds import KINDS
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.verdict import Ratio
+from tests.helpers.convolutions import with_known_times
+from tests.helpers.recorded import activity
 
-QUICK: dict[str, Any] = {"budget": 0.02}
-
-
-def example(device="cpu", **options):
-    return (
-        torch.randn(2, 4, 9, 11, device=device, **options),
-        torch.randn(6, 4, 3, 5, device=device, **options),
-    )
-
-
-@pytest.mark.parametrize("fn", [F.conv2d, torch.conv2d, convtime.ops.conv2d])
-def test_functions(fn):
-    x, w = example()
-    found = explain(fn, x, kwargs={"weight": w, "padding": (1, 2), "stride": 2}, **QUICK)
-    assert (found.backend, found.device, found.policy) == ("Mkldnn", "cpu", None)
-    assert "oneDNN" in found.why
-    (fprop,) = found.passes
-    assert fprop.name == "fprop"
-    assert fprop.bit_identical
-    assert found.differences == ()
-    for side in (fprop.pytorch, fprop.convtime):
-        assert (side.plan, side.kernels, side.method) == (None, (), "cpu")
-        assert "does not give this pass to cuDNN" in side.no_plan
-        assert side.seconds > 0
-    assert found.call.problem.stride == (2, 2)
-    assert found.call.problem.padding == (1, 2)
-    assert found.call.x == TensorLayout.of(x)
-
-
+QUICK: dict[str, Any] = {"budget": 0.001, "warmup": 1}
+ON_GPU: dict[str, Any] = {"budget": 0.02}
 SPATIAL = (7, 9, 11)
+LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+@pytest.fixture(autouse=True)
+def alternatives_are_not_warmed_up(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("cuda") is None:
+            patch.setattr(advice, "_WARMUP_SECONDS", 0.0)
+        yield
+
+
+def example(**options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(2, 4, 9, 11, **options), torch.randn(6, 4, 3, 5, **options)
+
+
+def through_json(found: Explanation) -> Explanation:
+    return Explanation.from_dict(json.loads(json.dumps(found.to_dict())))
+
+
+def test_an_explanation_on_a_cpu() -> None:
+    x, w = example()
+    for function in (F.conv2d, torch.conv2d, convtime.ops.conv2d):
+        found = explain(function, x, kwargs={"weight": w, "padding": (1, 2), "stride": 2}, **QUICK)
+        assert (found.backend, found.device, found.policy) == ("Mkldnn", "cpu", None)
+        assert "oneDNN" in found.why
+        (fprop,) = found.passes
+        assert fprop.name == "fprop"
+        assert fprop.bit_identical
+        assert found.differences == ()
+        for side in (fprop.pytorch, fprop.convtime):
+            assert (side.plan, side.kernels, side.method) == (None, (), "cpu")
+            assert "does not give this pass to cuDNN" in side.no_plan
+            assert side.seconds > 0
+        assert fprop.ratio.low <= fprop.ratio.value <= fprop.ratio.high
+        assert "compute in bfloat16" in [each.text for each in fprop.advice]
+        assert found.call.problem.stride == (2, 2)
+        assert found.call.problem.padding == (1, 2)
+        assert found.call.x == TensorLayout.of(x)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.function)
+def test_every_function(kind: Any) -> None:
+    name, rank = kind.function, kind.rank
+    x = torch.randn(2, 4, *SPATIAL[:rank])
+    w = torch.randn(*((4, 3) if kind.transposed else (6, 2)), *(3, 2, 1)[:rank])
+    options: dict[str, Any] = {"stride": 2, "groups": 2, "padding": 1}
+    options |= {"output_padding": 1} if kind.transposed else {"dilation": 2}
+    for where in (F, convtime.ops):
+        function = getattr(where, name)
+        found = explain(function, x, w, kwargs=options, backward=True, **QUICK)
+        assert found.call.problem.kind.function == name
+        assert found.call.problem.output_shape == function(x, w, None, **options).shape
+        assert [explained.name for explained in found.passes] == ["fprop", "dgrad", "wgrad"]
+        assert found.differences == ()
+        assert name in str(found)
+        assert ("output padding 1" in str(found)) == kind.transposed
+        assert through_json(found) == found
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("where", [F, convtime.ops])
-def test_every_function(where, transposed, rank):
-    name = f"conv{'_transpose' if transposed else ''}{rank}d"
+def test_every_module(rank: int) -> None:
     x = torch.randn(2, 4, *SPATIAL[:rank])
-    w = torch.randn(*((4, 3) if transposed else (6, 2)), *(3, 2, 1)[:rank])
-    options = {"output_padding": 1, "dilation": 1} if transposed else {"dilation": 2}
-    function = getattr(where, name)
-    found = explain(
-        function,
-        x,
-        w,
-        kwargs={"stride": 2, "groups": 2, "padding": 1, **options},
-        backward=True,
-        **QUICK,
-    )
-    assert found.call.problem.kind.function == name
-    assert found.call.problem.output_shape == function(x, w, None, 2, 1, groups=2, **options).shape
-    assert [explained.name for explained in found.passes] == ["fprop", "dgrad", "wgrad"]
-    assert found.differences == ()
-    assert name in str(found)
-    assert ("output padding 1" in str(found)) == transposed
-    assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3])
-@pytest.mark.parametrize("where", [torch.nn, convtime.nn])
-def test_every_module(where, rank):
-    x = torch.randn(2, 4, *SPATIAL[:rank])
-    plain = getattr(where, f"Conv{rank}d")(4, 6, 3, padding=1, padding_mode="circular")
-    found = explain(plain, x, **QUICK)
-    assert found.call.problem.kind.function == f"conv{rank}d"
-    assert found.call.problem.padding == (0,) * rank
-    assert found.call.problem.output_shape == plain(x).shape
-    transposed = getattr(where, f"ConvTranspose{rank}d")(4, 6, 3, stride=2)
     size = [2 * length + 2 for length in SPATIAL[:rank]]
-    found = explain(transposed, x[0], kwargs={"output_size": size}, **QUICK)
-    assert found.call.problem.kind.function == f"conv_transpose{rank}d"
-    assert found.call.problem.output_padding == (1,) * rank
-    assert found.call.problem.output_shape == (1, 6, *size)
+    for where in (torch.nn, convtime.nn):
+        plain = getattr(where, f"Conv{rank}d")(4, 6, 3, padding=1, padding_mode="circular")
+        found = explain(plain, x, **QUICK)
+        assert found.call.problem.kind.function == f"conv{rank}d"
+        assert found.call.problem.padding == (0,) * rank
+        assert found.call.problem.output_shape == plain(x).shape
+        transposed = getattr(where, f"ConvTranspose{rank}d")(4, 6, 3, stride=2)
+        found = explain(transposed, x[0], kwargs={"output_size": size}, **QUICK)
+        assert found.call.problem.kind.function == f"conv_transpose{rank}d"
+        assert found.call.problem.output_padding == (1,) * rank
+        assert found.call.problem.output_shape == (1, 6, *size)
 
 
-@pytest.mark.parametrize("kind", [torch.nn.Conv2d, convtime.nn.Conv2d])
-@pytest.mark.parametrize(
-    ("options", "padding"),
-    [
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_paddings_of_modules_and_functions() -> None:
+    x = torch.randn(4, 9, 11)
+    cases: list[tuple[dict[str, Any], tuple[int, int]]] = [
         ({"padding": 1, "groups": 2, "bias": False}, (1, 1)),
         ({"padding": "same", "dilation": (1, 3)}, (1, 3)),
         ({"padding": "valid"}, (0, 0)),
         ({"padding": 1, "padding_mode": "reflect"}, (0, 0)),
-    ],
-)
-def test_modules(kind, options, padding):
-    module = kind(4, 6, 3, **options)
-    x = torch.randn(4, 9, 11)
-    found = explain(module, x, backward=False, **QUICK)
-    assert found.call.problem.padding == padding
-    assert found.call.problem.bias == (module.bias is not None)
-    assert found.call.problem.output_shape[1:] == module(x).shape
-    assert found.differences == ()
-
-
-def test_uneven_same_padding_is_put_at_the_end_first():
+    ]
+    for kind in (torch.nn.Conv2d, convtime.nn.Conv2d):
+        for options, padding in cases:
+            module = kind(4, 6, 3, **options)
+            found = explain(module, x, backward=False, **QUICK)
+            assert found.call.problem.padding == padding
+            assert found.call.problem.bias == (module.bias is not None)
+            assert found.call.problem.output_shape[1:] == module(x).shape
+            assert found.differences == ()
+    # An uneven padding is put at the end first.
     x, w = torch.randn(1, 4, 8, 8), torch.randn(6, 4, 2, 5)
     found = explain(F.conv2d, x, w, kwargs={"padding": "same"}, **QUICK)
     assert found.call.x.sizes == (1, 4, 9, 8)
@@ -130,46 +135,34 @@ def test_uneven_same_padding_is_put_at_the_end_first():
     assert found.call.problem.output_shape == (1, 6, 8, 8)
 
 
-@pytest.mark.parametrize(
-    ("x_grad", "w_grad", "backward", "passes"),
-    [
-        (False, False, None, ["fprop"]),
-        (True, False, None, ["fprop", "dgrad"]),
-        (False, True, None, ["fprop", "wgrad"]),
-        (True, True, None, ["fprop", "dgrad", "wgrad"]),
-        (False, False, True, ["fprop", "dgrad", "wgrad"]),
-        (True, True, False, ["fprop"]),
-    ],
-)
-def test_passes(x_grad, w_grad, backward, passes):
-    x, w = example()
-    x.requires_grad_(x_grad)
-    w.requires_grad_(w_grad)
-    found = explain(F.conv2d, x, w, backward=backward, **QUICK)
-    assert [explained.name for explained in found.passes] == passes
-    assert found.differences == ()
-    assert x.grad is None
-    assert w.grad is None
+def test_passes_are_those_that_are_requested() -> None:
+    def names(x_grad: bool, w_grad: bool, backward: bool | None) -> list[str]:
+        x, w = example()
+        x.requires_grad_(x_grad)
+        w.requires_grad_(w_grad)
+        found = explain(F.conv2d, x, w, backward=backward, **QUICK)
+        assert found.differences == ()
+        assert x.grad is w.grad is None
+        return [explained.name for explained in found.passes]
 
-
-def test_without_grad_mode_there_is_no_backward_pass():
-    x, w = example(requires_grad=True)
+    assert names(False, False, None) == names(True, True, False) == ["fprop"]
+    assert names(True, False, None) == ["fprop", "dgrad"]
+    assert names(False, True, None) == ["fprop", "wgrad"]
+    assert names(True, True, None) == names(False, False, True) == [*PASSES]
     with torch.no_grad():
-        assert len(explain(F.conv2d, x, w, **QUICK).passes) == 1
-
-
-def test_autocast_is_seen_to():
-    x, w = example()
+        assert names(True, True, None) == ["fprop"]
     with torch.autocast("cpu", torch.bfloat16):
-        found = explain(F.conv2d, x, w, **QUICK)
-    assert found.call.dtype == "bfloat16"
-    assert found.differences == ()
+        found = explain(F.conv2d, *example(), **QUICK)
+    assert (found.call.dtype, found.differences) == ("bfloat16", ())
 
 
-def test_it_survives_json_and_can_be_read():
-    x, w = example()
-    found = explain(F.conv2d, x, w, backward=True, **QUICK)
-    assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+def test_it_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "compare", with_known_times)
+    found = explain(F.conv2d, *example(), backward=True, **QUICK)
+    for each in found.passes:
+        assert (each.pytorch.seconds, each.convtime.seconds) == pytest.approx((1e-5, 2e-5))
+        assert each.ratio.value == pytest.approx(2)
+        assert each.verdict == "slower"
     assert repr(found).startswith("<convtime.Explanation conv2d of 2×4×9×11 by 6×4×3×5, float32")
     for text in (str(found), found.details(), found._repr_html_()):
         for part in ("2×4×9×11", "float32", "Mkldnn", "wgrad", "run the same"):
@@ -178,89 +171,75 @@ def test_it_survives_json_and_can_be_read():
         Explanation.from_dict(found.to_dict() | {"schema": "7.0"})
 
 
-@pytest.mark.parametrize(
-    ("fn", "message"),
-    [
-        (torch.relu, "got relu$"),
-        (torch.nn.Linear(2, 2), "got Linear$"),
-        (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), r"contains 1 convolution\(s\)"),
-        (torch.ones(2), "got Tensor for"),
-    ],
-)
-def test_what_is_no_convolution(fn, message):
-    with pytest.raises(TypeError, match=message):
-        explain(fn, torch.randn(1, 2, 3, 3))
-
-
 class Strided(torch.nn.Conv2d):
-    def forward(self, input, scale):  # type: ignore[override]
+    def forward(self, input: torch.Tensor, scale: float) -> torch.Tensor:  # type: ignore[override]
         return F.conv2d(input * scale, self.weight, self.bias, stride=2)
 
 
-def layer_of_another_forward(name):
+def with_another(name: str) -> torch.nn.Module:
     layer = convtime.nn.Conv2d(4, 6, 3)
     setattr(layer, name, getattr(torch.nn.Conv2d(4, 6, 3, stride=2), name))
     return layer
 
 
-def layer_with_a_pre_hook():
+def with_a_pre_hook() -> torch.nn.Module:
     layer = torch.nn.Conv2d(4, 6, 3)
     layer.register_forward_pre_hook(lambda _, arguments: (arguments[0][:1],))
     return layer
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (
-            Strided(4, 6, 3),
-            r"Strided that .*\.Strided is not a class of torch\.nn itself; pass ",
-        ),
+def test_what_may_not_be_a_convolution_alone_is_refused() -> None:
+    cases: list[tuple[Any, str]] = [
+        (torch.relu, "got relu$"),
+        (torch.nn.Linear(2, 2), "got Linear$"),
+        (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), r"contains 1 convolution\(s\)"),
+        (torch.ones(2), "got Tensor for"),
+    ]
+    layers: list[tuple[torch.nn.Module, str]] = [
+        (Strided(4, 6, 3), r"Strided that .*\.Strided is not a class of torch\.nn itself; pass "),
         (torch.nn.LazyConv2d(6, 3), "a LazyConv2d has no shapes before its first call"),
-        (layer_of_another_forward("forward"), "its forward is replaced on the object"),
-        (layer_of_another_forward("_conv_forward"), "its _conv_forward is replaced on the object"),
-        (layer_with_a_pre_hook(), "<lambda>, a forward pre-hook, may change its input"),
-    ],
-)
-def test_layers_that_may_compute_something_else_are_refused(module, message):
-    with pytest.raises(TypeError, match=f"{message}.*torch.nn.functional.conv2d with its tensors"):
-        explain(module, torch.randn(2, 4, 9, 11))
+        (with_another("forward"), "its forward is replaced on the object"),
+        (with_another("_conv_forward"), "its _conv_forward is replaced on the object"),
+        (with_a_pre_hook(), "<lambda>, a forward pre-hook, may change its input"),
+    ]
+    advised = "torch.nn.functional.conv2d with its tensors"
+    for fn, message in [*cases, *((each, f"{says}.*{advised}") for each, says in layers)]:
+        with pytest.raises(TypeError, match=message):
+            explain(fn, torch.randn(2, 4, 9, 11))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_layers_whose_weight_is_computed() -> None:
+    changes: list[Callable[[torch.nn.Module], torch.nn.Module]] = [
         torch.nn.utils.weight_norm,
         torch.nn.utils.spectral_norm,
         torch.nn.utils.parametrizations.weight_norm,
         lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
-    ],
-)
-@pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_layers_whose_weight_is_computed(change, replaced):
-    layer = change(torch.nn.Conv2d(4, 6, 3))
-    if replaced:
-        convtime.nn.replace(layer)
-    found = explain(layer, torch.randn(2, 4, 9, 11), **QUICK)
-    assert found.call.w == TensorLayout.of(layer.weight)
-    assert found.differences == ()
+    ]
+    for change in changes:
+        for replaced in (False, True):
+            layer = change(torch.nn.Conv2d(4, 6, 3))
+            if replaced:
+                convtime.nn.replace(layer)
+            found = explain(layer, torch.randn(2, 4, 9, 11), **QUICK)
+            assert isinstance(layer.weight, torch.Tensor)
+            assert found.call.w == TensorLayout.of(layer.weight)
+            assert found.differences == ()
 
 
-def test_other_mistakes():
+def test_other_mistakes() -> None:
     x, w = example()
-    with pytest.raises(RuntimeError, match="expected input"):
-        explain(F.conv2d, x[:, :3], w)
-    with pytest.raises(TypeError, match="explain has no option 'padding'"):
-        explain(F.conv2d, x, w, padding=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        explain(F.conv2d, x, w, kwargs={"no_such_option": 1})
-    with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
-        explain(F.conv2d, x, w, backward="yes")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="dtype must be one of"):
-        explain(F.conv2d, x.to(torch.complex64), w.to(torch.complex64))
-    with pytest.raises(ValueError, match="a tensor on meta"):
-        explain(F.conv2d, x.to("meta"), w.to("meta"))
+    wrong: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
+        (RuntimeError, "expected input", (x[:, :3], w), {}),
+        (TypeError, "explain has no option 'padding'", (x, w), {"padding": 1}),
+        (TypeError, "no_such_option", (x, w), {"kwargs": {"no_such_option": 1}}),
+        (ValueError, "backward must be True, False or None, got 'y", (x, w), {"backward": "yes"}),
+        (ValueError, "dtype must be one of", (x.to(torch.complex64), w.to(torch.complex64)), {}),
+        (ValueError, "a tensor on meta", (x.to("meta"), w.to("meta")), {}),
+    ]
+    for error, message, arguments, options in wrong:
+        with pytest.raises(error, match=message):
+            explain(F.conv2d, *arguments, **options)
 
 
 X = TensorDescriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float32")
@@ -286,209 +265,121 @@ MEMSET = DeviceActivity("memset", "", (0, 0, 0), (0, 0, 0), 0, 0, 1024, (1e-6,))
 SIDE = Side(PLAN, "", (KERNEL, MEMSET), 3e-6, "kernel")
 
 
-def test_the_same_has_no_differences():
+def told(ours: Side, theirs: Side = SIDE, *, bits_differ: bool = False) -> list[str]:
+    return [*differences(theirs, ours, bits_differ=bits_differ)]
+
+
+def test_times_the_order_of_kernels_and_what_is_not_known_are_no_differences() -> None:
     slower = dataclasses.replace(KERNEL, seconds=(1.0,))
-    ours = dataclasses.replace(SIDE, kernels=(slower, MEMSET), seconds=1.0)
-    ours = dataclasses.replace(
-        ours, plan=dataclasses.replace(PLAN, compute_type=None, source="instant", refused=())
-    )
-    assert list(differences(SIDE, ours, bits_differ=False)) == []
+    plan = dataclasses.replace(PLAN, compute_type=None, source="instant", refused=())
+    # Groups run on several streams at once, so kernels may end in any order.
+    assert told(dataclasses.replace(SIDE, plan=plan, kernels=(MEMSET, slower), seconds=1.0)) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_each_part_of_a_plan_and_of_a_kernel_is_compared() -> None:
+    parts_of_a_plan: list[tuple[dict[str, Any], str]] = [
         ({"tag": "ConvFwd_eng3"}, "tag: PyTorch has ConvFwd_eng38_k2=8_k13=-1, convtime ConvFwd"),
         ({"workspace_bytes": 0}, "workspace_bytes: PyTorch has 1024, convtime 0"),
         ({"numerical_notes": ()}, "numerical_notes: PyTorch has TENSOR_CORE, convtime none"),
-        ({"x": dataclasses.replace(X, alignment=4)}, "aligned to 32, float32, convtime .* to 4"),
+        ({"behavior_notes": ("A",)}, "behavior_notes: PyTorch has none, convtime A"),
+        *(
+            ({name: dataclasses.replace(getattr(PLAN, name), alignment=4)}, f"{name}: .* to 4")
+            for name in "xwy"
+        ),
         ({"compute_type": "float16"}, "compute_type: PyTorch has float32, convtime float16"),
-        ({"dilation": (2, 1)}, "dilation: PyTorch has 1, 1, convtime 2, 1"),
-    ],
-)
-def test_each_part_of_a_plan_is_compared(changes, message):
-    ours = dataclasses.replace(SIDE, plan=dataclasses.replace(PLAN, **changes))
-    (found,) = differences(SIDE, ours, bits_differ=False)
-    assert re.search(message, found)
-
-
-@pytest.mark.parametrize(
-    "kernels",
-    [
-        SIDE.kernels[:1],
-        (dataclasses.replace(KERNEL, name="other"), SIDE.kernels[1]),
-        (dataclasses.replace(KERNEL, grid=(9, 1, 1)), SIDE.kernels[1]),
-        (dataclasses.replace(KERNEL, block=(64, 1, 1)), SIDE.kernels[1]),
-    ],
-)
-def test_kernels_are_compared(kernels):
-    ours = dataclasses.replace(SIDE, kernels=kernels)
-    (found,) = differences(SIDE, ours, bits_differ=False)
-    assert "kernels" in found
-
-
-def test_what_cannot_be_compared_is_said():
+        *(
+            ({name: (2, 1)}, f"{name}: PyTorch has ., ., convtime 2, 1")
+            for name in ("padding", "stride", "dilation")
+        ),
+    ]
+    for changes, message in parts_of_a_plan:
+        (found,) = told(dataclasses.replace(SIDE, plan=dataclasses.replace(PLAN, **changes)))
+        assert re.search(message, found)
+    launches: list[dict[str, Any]] = [{"name": "x"}, {"grid": (9, 1, 1)}, {"block": (64, 1, 1)}]
+    for change in launches:
+        kernels = (dataclasses.replace(KERNEL, **change), MEMSET)
+        (found,) = told(dataclasses.replace(SIDE, kernels=kernels))
+        assert "kernels" in found
+    (found,) = told(dataclasses.replace(SIDE, kernels=(KERNEL,)))
+    assert "the kernels, 2 of PyTorch and 1 of convtime, differ" in found
     unknown = dataclasses.replace(SIDE, plan=None, no_plan="not known: the child died")
-    (found,) = differences(unknown, SIDE, bits_differ=False)
+    (found,) = told(SIDE, unknown)
     assert "not known: the child died" in found
     assert PLAN.tag in found
-    (bits,) = differences(SIDE, SIDE, bits_differ=True)
-    assert "bits" in bits
+    (found,) = told(SIDE, bits_differ=True)
+    assert "bits" in found
 
 
-def test_the_order_of_kernels_is_no_difference():
-    """Groups run on several streams at once."""
-    ours = dataclasses.replace(SIDE, kernels=SIDE.kernels[::-1])
-    assert list(differences(SIDE, ours, bits_differ=False)) == []
+NAMES = ("sm80_gemm", "nchwToNhwcKernel", "nhwcToNchwKernel", "genericTranspose", "memset", "what")
+ROLES = ("main kernel", *["layout conversion"] * 3, "filling", "other")
 
 
-def test_rows_mark_what_differs():
-    plan = dataclasses.replace(
-        PLAN, tag="ConvFwd_eng3_k2=8_k13=-1", x=None, refused=(), source="instant"
-    )
-    slower = dataclasses.replace(KERNEL, seconds=(1.0,))
-    ours = Side(plan, "", (slower,), 1.0, "kernel")
-    explained = PassExplanation(
-        "fprop", "Cudnn", "", SIDE, ours, Ratio(1.0, 0.9, 1.1), "same", True, True, ()
-    )
-    alike, others = facts_of(explained)
-    assert {what for what, _, mark, _ in others if mark == "≠"} == {"plan", "engine"}
-    theirs = "2×4×9×11, strides 396/99/11/1, aligned to 32, float32"
-    assert ["x", theirs, "", "not known"] in others
-    assert alike["workspace"] == "1,024 bytes"
-    assert "w" in alike
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 999)), max_size=6))
+def test_a_calls_time_is_divided_by_role(drawn: Sequence[tuple[str, int]]) -> None:
+    found = parts(activity(name, ticks / 1e9) for name, ticks in drawn)
+    expected: dict[str, list[tuple[str, int]]] = {}
+    for name, ticks in drawn:
+        expected.setdefault(dict(zip(NAMES, ROLES, strict=True))[name], []).append((name, ticks))
+    assert {part.role for part in found} == {*expected}
+    assert len(found) == len(expected)
+    for part in found:
+        members = expected[part.role]
+        assert part.seconds == pytest.approx(sum(ticks for _, ticks in members) / 1e9)
+        assert part.names == tuple(name for name, _ in members)
+        assert part.between_nchw_and_nhwc == (
+            part.role == "layout conversion" and "genericTranspose" not in part.names
+        )
+    times = [part.seconds for part in found]
+    assert times == sorted(times, reverse=True)
 
 
-def layout(*sizes):
-    return TensorLayout.of(torch.empty(sizes, device="meta"))
+def test_bits_differ_only_where_pytorch_repeats_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for repeats in (False, True):
+        monkeypatch.setattr(running, "compare_bits", lambda *_, same=repeats: (False, same))
+        found = explain(F.conv2d, *example(), **QUICK)
+        assert ["differ in their bits" in text for text in found.differences] == [True] * repeats
 
 
-def test_html_is_escaped():
-    kernel = dataclasses.replace(KERNEL, name="<script>alert(1)</script>")
-    side = Side(PLAN, "", (kernel,), 3e-6, "kernel")
-    explained = PassExplanation(
-        "fprop", "Cudnn", "<b>why</b>", side, side, Ratio(1.0, 0.9, 1.1), "same", True, False,
-        ("<i>difference</i>",),
-    )  # fmt: skip
-    call = ConvCall.of_layouts("float32", layout(*X.sizes), layout(*PLAN.w.sizes))
-    text = Explanation(call, "<u>", None, (explained,), {})._repr_html_()
-    for tag in ("<script", "<b>", "<i>", "<u>"):
-        assert tag not in text
-    for part in ("&lt;script&gt;", "eng38", "TENSOR_CORE", "2=8, 13=-1", "8×1×1"):
-        assert part in text
-
-
-@pytest.mark.parametrize(
-    ("dtype", "channels", "options", "expected"),
-    [
-        ("float32", 64, {}, "only in float16, not in float32"),
-        ("float16", 64, {"dilation": (2, 1)}, "only without dilation"),
-        ("float16", 64, {"stride": (2, 1)}, "only with equal strides"),
-        ("float16", 16, {}, "at least 32 channels, got 16"),
-        ("float16", 64, {}, "some combinations"),
-        ("float16", 64, {"flags": Flags(enabled=False)}, "torch.backends.cudnn.enabled is off"),
-        ("float16", 64, {"flags": Flags(depthwise_kernel="native")}, "is 'native'"),
-    ],
-)
-def test_why_a_depthwise_convolution_is_not_cudnns(dtype, channels, options, expected):
-    call = ConvCall.of_layouts(
-        dtype,
-        layout(1, channels, 8, 8),
-        layout(channels, 1, 3, 3),
-        groups=channels,
-        **options,
-    )
-    tensors = call.tensors("cpu", backward=False)
-    assert expected in why("CudaDepthwise2d", call, tensors)
-
-
-def test_why_other_dimensions_are_not_cudnns():
-    depthwise = ConvCall.of_layouts(
-        "float16", layout(1, 64, 4, 4, 4), layout(64, 1, 3, 3, 3), groups=64
-    )
-    tensors = depthwise.tensors("cpu", backward=False)
-    assert "in one or two spatial dimensions" in why("CudaDepthwise3d", depthwise, tensors)
-    audio = ConvCall.of_layouts("float16", layout(1, 16, 9), layout(16, 1, 3), groups=16)
-    tensors = audio.tensors("cpu", backward=False)
-    assert "at least 32 channels, got 16" in why("CudaDepthwise2d", audio, tensors)
-    # An input of one dimension is made contiguous before its layout is looked at.
-    strided = dataclasses.replace(audio, x=TensorLayout((1, 16, 9), (144, 1, 16)))
-    tensors = strided.tensors("cpu", backward=False)
-    assert "in float16 PyTorch uses cuDNN for depthwise" in why("Cudnn", strided, tensors)
-    volume = torch.zeros(1, 64, 4, 4, 4).to(memory_format=torch.channels_last_3d)
-    strided = dataclasses.replace(depthwise, x=TensorLayout.of(volume))
-    tensors = strided.tensors("cpu", backward=False)
-    assert "with channels_last tensors" in why("Cudnn", strided, tensors)
-    wide = ConvCall.of_layouts(
-        "float32", layout(1, 2, 5), layout(2, 2, 3), dilation=(2,), transposed=True,
-        output_padding=(1,),
-    )  # fmt: skip
-    on_gpu: Any = types.SimpleNamespace(x=types.SimpleNamespace(is_cuda=True))
-    assert "output_padding (1) is the stride or more" in why("SlowTranspose2d", wide, on_gpu)
-    assert "nothing rules cuDNN out" in why("CudnnTranspose", wide, on_gpu)
-
-
-def test_bits_that_pytorch_does_not_repeat():
-    numbers = iter([1.0, 1.0, 2.0, 1.0, 1.0])
-
-    def theirs():
-        return torch.tensor([next(numbers)])
-
-    assert compare_bits(theirs, theirs(), torch.tensor([1.0])) == (True, True)
-    assert compare_bits(theirs, torch.tensor([1.0]), torch.tensor([3.0])) == (False, False)
-    assert next(numbers) == 1.0  # no more calls once it is clear
-
-
-def choice(**changes):
+def choice(**changes: Any) -> PlanChoice:
     """As convtime.plan_cache() gives them."""
-    return dataclasses.replace(
-        PlanChoice(
-            tag=PLAN.tag,
-            source="instant",
-            workspace_bytes=1024,
-            numerical_notes=("TENSOR_CORE",),
-            x=X,
-            w=PLAN.w,
-            y=PLAN.y,
-            stride=(1, 1),
-            padding=(0, 0),
-            dilation=(1, 1),
-            pass_name="fprop",
-            policy="heuristic",
-            device="cpu",
-            dtype="float32",
-            deterministic=False,
-            allow_tf32=True,
-            uses=1,
-            rebuilds=0,
-        ),
-        **changes,
-    )
-
-
-def test_an_entry_of_the_plan_cache_is_compared_like_pytorchs_plan():
-    ours = dataclasses.replace(SIDE, plan=choice().plan)
-    assert list(differences(SIDE, ours, bits_differ=False)) == []
+    plan = {field.name: getattr(PLAN, field.name) for field in dataclasses.fields(Plan)}
+    rest: dict[str, Any] = {
+        "source": "instant", "refused": (), "compute_type": None, "pass_name": "fprop",
+        "policy": "heuristic", "device": "cpu", "dtype": "float32", "deterministic": False,
+        "allow_tf32": True, "uses": 1, "rebuilds": 0,
+    }  # fmt: skip
+    return PlanChoice(**plan | rest | changes)
 
 
 class FakeOracle(PlanOracle):
     answer = PlanLog()
 
-    def ask(self, call, passes):
+    def ask(self, call: ConvCall, passes: Any) -> dict[str, PlanLog]:
         return dict.fromkeys(passes, self.answer)
 
 
+Pretend = Callable[..., Explanation]
+
+
 @pytest.fixture
-def pretended_cudnn(monkeypatch):
+def pretended_cudnn(monkeypatch: pytest.MonkeyPatch) -> Pretend:
     """Lets a CPU's convolution pass for cuDNN's, with a log and a plan cache of the test's own."""
-    monkeypatch.setattr(
-        ConvCall,
-        "backend",
-        lambda self, *_: "CudnnTranspose" if self.problem.transposed else "Cudnn",
-    )
+
+    def backend(self: ConvCall, *_: object) -> str:
+        return "CudnnTranspose" if self.problem.transposed else "Cudnn"
+
+    monkeypatch.setattr(ConvCall, "backend", backend)
     monkeypatch.setattr(running, "PlanOracle", FakeOracle)
 
-    def pretend(log, choices, fn=F.conv2d, arguments=None, backward=None, **options):
+    def pretend(
+        log: PlanLog,
+        choices: Sequence[PlanChoice],
+        fn: Any = F.conv2d,
+        arguments: Any = None,
+        backward: bool | None = None,
+        **options: Any,
+    ) -> Explanation:
         monkeypatch.setattr(FakeOracle, "answer", log)
         monkeypatch.setattr(running, "plan_cache", lambda: choices)
         return explain(fn, *(arguments or example()), kwargs=options, backward=backward, **QUICK)
@@ -499,31 +390,41 @@ def pretended_cudnn(monkeypatch):
 LOGGED = Plan(PLAN.tag, "heuristic", 1024, ("TENSOR_CORE",))
 
 
-def test_plans_side_by_side(pretended_cudnn):
+def test_plans_side_by_side(pretended_cudnn: Pretend) -> None:
     logged = dataclasses.replace(LOGGED, x=X, refused=("ConvFwd_eng1",), compute_type="float32")
-    found = pretended_cudnn(
-        PlanLog(logged), (choice(), choice(pass_name="wgrad", tag="ConvBwdFilter_eng1"))
-    )
+    other = choice(pass_name="wgrad", tag="ConvBwdFilter_eng1")
+    found = pretended_cudnn(PlanLog(logged), (choice(), other))
     assert found.differences == ()
     (fprop,) = found.passes
-    assert fprop.pytorch.plan.engine == fprop.convtime.plan.engine == 38
-    assert fprop.pytorch.plan.knobs == fprop.convtime.plan.knobs == {2: 8, 13: -1}
-    assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    for side in (fprop.pytorch, fprop.convtime):
+        assert side.plan is not None
+        assert (side.plan.engine, side.plan.knobs) == (38, {2: 8, 13: -1})
+    assert through_json(found) == found
     assert "refused plans" in found.details()
 
 
-def test_the_last_fitting_choice_is_ours(pretended_cudnn):
-    other = choice(tag="ConvFwd_eng2")
-    found = pretended_cudnn(PlanLog(LOGGED), (choice(), other, choice(padding=(1, 1))))
-    assert found.passes[0].convtime.plan.tag == "ConvFwd_eng2"
+def test_the_last_fitting_choice_is_convtimes(pretended_cudnn: Pretend) -> None:
+    others: list[Mapping[str, Any]] = [
+        *({name: (1, 2)} for name in ("padding", "stride", "dilation")),
+        *({name: dataclasses.replace(X, sizes=(2, 4, 9, 12))} for name in "xwy"),
+        {"dtype": "float16"},
+        {"pass_name": "dgrad"},
+    ]
+    foreign = [choice(tag="ConvFwd_eng9", **changes) for changes in others]
+    found = pretended_cudnn(PlanLog(LOGGED), (choice(), choice(tag="ConvFwd_eng2"), *foreign))
+    plan = found.passes[0].convtime.plan
+    assert plan is not None
+    assert plan.tag == "ConvFwd_eng2"
     assert any(text.startswith("fprop: tag: ") for text in found.differences)
 
 
-def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pretended_cudnn):
-    def sizes(*numbers):
+def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(
+    pretended_cudnn: Pretend,
+) -> None:
+    def sizes(*numbers: int) -> TensorDescriptor:
         return TensorDescriptor(sizes=numbers, strides=numbers, alignment=32, dtype="float32")
 
-    def told(pass_name, **changes):
+    def of(pass_name: str, **changes: Any) -> PlanChoice:
         return choice(
             pass_name=pass_name, w=sizes(4, 3, 1, 3), stride=(1, 2),
             **{"tag": f"Conv_{pass_name}_eng38", "x": sizes(2, 6, 1, 22), "y": sizes(2, 4, 1, 11),
@@ -531,32 +432,19 @@ def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pr
         )  # fmt: skip
 
     choices = (
-        told("fprop"),
-        told("dgrad"),
-        told("wgrad"),
-        told("dgrad", x=sizes(2, 6, 1, 21), tag="Other_eng1"),
-        told("fprop", y=sizes(2, 4, 1, 10), tag="Other_eng2"),
-        told("wgrad", padding=(0, 0), tag="Other_eng3"),
+        *map(of, PASSES),
+        of("dgrad", x=sizes(2, 6, 1, 21), tag="Other_eng1"),
+        of("fprop", y=sizes(2, 4, 1, 10), tag="Other_eng2"),
+        of("wgrad", padding=(0, 0), tag="Other_eng3"),
     )
-    found = pretended_cudnn(
-        PlanLog(LOGGED),
-        choices,
-        F.conv_transpose1d,
-        (torch.randn(2, 4, 11), torch.randn(4, 3, 3)),
-        backward=True,
-        stride=2,
-        padding=1,
-        output_padding=1,
-        groups=2,
-    )
-    assert [explained.convtime.plan.tag for explained in found.passes] == [
-        "Conv_dgrad_eng38",
-        "Conv_fprop_eng38",
-        "Conv_wgrad_eng38",
-    ]
+    tensors = torch.randn(2, 4, 11), torch.randn(4, 3, 3)
+    options = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}
+    found = pretended_cudnn(PlanLog(LOGGED), choices, F.conv_transpose1d, tensors, True, **options)
+    tags = [each.convtime.plan.tag for each in found.passes if each.convtime.plan]
+    assert tags == ["Conv_dgrad_eng38", "Conv_fprop_eng38", "Conv_wgrad_eng38"]
 
 
-def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn):
+def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn: Pretend) -> None:
     found = pretended_cudnn(PlanLog(unknown="the child died"), (choice(),))
     assert found.passes[0].pytorch.plan is None
     assert "the child died" in str(found)
@@ -566,20 +454,29 @@ def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn):
     assert len(found.differences) == 1
 
 
+def same_plans(found: Explanation) -> Iterator[Plan]:
+    """Yield the plan of each pass, which is the same on both sides."""
+    assert found.differences == (), str(found)
+    for explained in found.passes:
+        assert explained.pytorch.plan is not None
+        assert explained.convtime.plan is not None
+        assert explained.pytorch.plan.tag == explained.convtime.plan.tag
+        yield explained.pytorch.plan
+
+
 @pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
+def test_cudnns_plans_are_the_same_on_a_gpu(dtype: torch.dtype) -> None:
     x = torch.randn(8, 32, 28, 28, device="cuda", dtype=dtype, requires_grad=True)
     module = convtime.nn.Conv2d(32, 64, 3, padding=1, device="cuda", dtype=dtype)
     module = module.to(memory_format=torch.channels_last)
-    found = explain(module, x, **QUICK)
+    found = explain(module, x, **ON_GPU)
     assert [explained.name for explained in found.passes] == ["fprop", "dgrad", "wgrad"]
     assert found.backend == "Cudnn"
-    assert found.differences == (), str(found)
-    for explained in found.passes:
-        assert explained.pytorch.plan.tag == explained.convtime.plan.tag
-        assert explained.pytorch.plan.x.sizes == (8, 32, 28, 28)
+    for explained, plan in zip(found.passes, same_plans(found), strict=True):
+        assert plan.x is not None
+        assert plan.x.sizes == (8, 32, 28, 28)
         assert explained.pytorch.kernels
         assert 0.5 < explained.ratio.value < 2
         assert explained.pytorch.method == "kernel"
@@ -587,10 +484,10 @@ def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_what_the_time_goes_into_is_told_on_a_gpu(layout):
+def test_what_the_time_goes_into_is_told_on_a_gpu(layout: torch.memory_format) -> None:
     x = torch.randn(8, 64, 56, 56, device="cuda").to(memory_format=layout)
     w = torch.randn(64, 64, 3, 3, device="cuda").to(memory_format=layout)
-    found = explain(F.conv2d, x, w, kwargs={"padding": 1}, backward=True, **QUICK)
+    found = explain(F.conv2d, x, w, kwargs={"padding": 1}, backward=True, **ON_GPU)
     for explained in found.passes:
         roles = [part.role for part in parts(explained.pytorch.kernels)]
         assert "main kernel" in roles, found.details()
@@ -599,32 +496,25 @@ def test_what_the_time_goes_into_is_told_on_a_gpu(layout):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-@pytest.mark.parametrize(
-    "kind", ["Conv1d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
-)
-def test_other_kinds_run_pytorchs_plans_on_a_gpu(kind, layout):
-    rank = int(kind[-2])
-    if rank == 1 and layout == "channels_last":
-        pytest.skip("there is no such layout")
-    module = getattr(convtime.nn, kind)(16, 32, 3, stride=2, padding=1, device="cuda")
-    x = torch.randn(2, 16, *SPATIAL[:rank], device="cuda", requires_grad=True)
-    if layout == "channels_last":
-        memory_format = {2: torch.channels_last, 3: torch.channels_last_3d}[rank]
-        module = module.to(memory_format=memory_format)
-    found = explain(module, x, **QUICK)
-    assert found.backend == ("CudnnTranspose" if "Transpose" in kind else "Cudnn")
-    assert found.differences == (), str(found)
-    for explained in found.passes:
-        assert explained.pytorch.plan.tag == explained.convtime.plan.tag, str(found)
-        assert explained.pytorch.plan.x.sizes == found.call.problem.cudnn_problem().x
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.function != "conv2d"])
+def test_other_kinds_run_pytorchs_plans_on_a_gpu(kind: Any) -> None:
+    for layout in {None, LAYOUTS.get(kind.rank)}:
+        module = getattr(convtime.nn, kind.layer)(16, 32, 3, stride=2, padding=1, device="cuda")
+        x = torch.randn(2, 16, *SPATIAL[: kind.rank], device="cuda", requires_grad=True)
+        if layout is not None:
+            module = module.to(memory_format=layout)
+        found = explain(module, x, **ON_GPU)
+        assert found.backend == ("CudnnTranspose" if kind.transposed else "Cudnn")
+        for plan in same_plans(found):
+            assert plan.x is not None
+            assert plan.x.sizes == found.call.problem.cudnn_problem().x
 
 
 @pytest.mark.cuda
-def test_pytorchs_depthwise_kernel_is_run_on_a_gpu():
+def test_pytorchs_depthwise_kernel_is_run_on_a_gpu() -> None:
     x = torch.randn(2, 32, 28, 28, device="cuda")
     w = torch.randn(32, 1, 3, 3, device="cuda")
-    found = explain(F.conv2d, x, w, kwargs={"groups": 32}, **QUICK)
+    found = explain(F.conv2d, x, w, kwargs={"groups": 32}, **ON_GPU)
     assert found.backend == "CudaDepthwise2d"
     assert "float16" in found.why
     assert found.differences == ()
@@ -632,16 +522,19 @@ def test_pytorchs_depthwise_kernel_is_run_on_a_gpu():
 
 
 @pytest.mark.cuda
-def test_a_difference_is_found_on_a_gpu():
+def test_a_difference_is_found_on_a_gpu() -> None:
     x = torch.randn(1, 64, 56, 56, device="cuda")
     w = torch.randn(64, 64, 3, 3, device="cuda")
     with dataclasses.replace(Flags.current(), allow_tf32=True).applied():
-        usual = explain(F.conv2d, x, w, **QUICK).passes[0].convtime.plan
+        usual = explain(F.conv2d, x, w, **ON_GPU).passes[0].convtime.plan
     with dataclasses.replace(Flags.current(), allow_tf32=False).applied():
-        pytorch = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch
+        pytorch = explain(F.conv2d, x, w, **ON_GPU).passes[0].pytorch
     other = pytorch.plan
     assert other is not None, pytorch.no_plan
-    ours = explain(convtime.ops.conv2d, x, w, kwargs={"policy": other.tag}, **QUICK)
+    ours = explain(convtime.ops.conv2d, x, w, kwargs={"policy": other.tag}, **ON_GPU)
+    assert usual is not None
     assert other.tag != usual.tag
     assert any("tag" in text for text in ours.differences)
-    assert ours.passes[0].convtime.plan.tag == other.tag
+    plan = ours.passes[0].convtime.plan
+    assert plan is not None
+    assert plan.tag == other.tag

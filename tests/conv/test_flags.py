@@ -1,5 +1,6 @@
 """torch's settings that decide which convolution kernels may run."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 
 from convtime.conv.flags import Flags
 
+BACKENDS: Any = torch.backends  # of which the stubs know half
 
-def test_flags_are_applied_and_set_back():
+
+def test_flags_are_applied_and_set_back() -> None:
     before = Flags.current()
     other = Flags(
         enabled=not before.enabled,
@@ -27,8 +30,8 @@ def test_flags_are_applied_and_set_back():
     assert Flags.current() == before
 
 
-def test_both_kinds_of_precision_flags_are_understood():
-    cudnn: Any = torch.backends.cudnn  # of which the stubs know half
+def test_both_kinds_of_precision_flags_are_understood() -> None:
+    cudnn = BACKENDS.cudnn
     with Flags().applied():  # so that all is set back
         cudnn.allow_tf32 = False
         assert not Flags.current().allow_tf32
@@ -42,30 +45,28 @@ def test_both_kinds_of_precision_flags_are_understood():
 
 
 @pytest.fixture
-def conv_precision():
+def conv_precision() -> Iterator[Any]:
     """That of cuDNN's convolutions, here inherited from torch.backends.fp32_precision."""
-    backends: Any = torch.backends  # of which the stubs know half
-    conv, above = backends.cudnn.conv, backends.fp32_precision
+    conv, above = BACKENDS.cudnn.conv, BACKENDS.fp32_precision
     before = conv.fp32_precision
     conv.fp32_precision = "none"
     yield conv
-    backends.fp32_precision = above
+    BACKENDS.fp32_precision = above
     conv.fp32_precision = before
 
 
-def test_an_inherited_precision_stays_inherited_where_it_is_the_wanted_one(conv_precision):
-    backends: Any = torch.backends
-    for first, second in (("tf32", "ieee"), ("ieee", "tf32"), ("none", "tf32")):
-        backends.fp32_precision = first
-        with Flags.current().applied():
-            assert conv_precision.fp32_precision == first
-        backends.fp32_precision = second
-        assert conv_precision.fp32_precision == second
-
-
-def test_a_precision_that_had_to_be_set_is_set_back(conv_precision):
+def test_a_precision_is_set_back_and_stays_inherited_where_it_is_wanted(
+    conv_precision: Any,
+) -> None:
     for before in ("none", "ieee", "tf32"):
         conv_precision.fp32_precision = before
         with Flags(allow_tf32=before != "tf32").applied():
             assert (conv_precision.fp32_precision == "tf32") == (before != "tf32")
         assert conv_precision.fp32_precision == before
+    conv_precision.fp32_precision = "none"
+    for first, second in (("tf32", "ieee"), ("ieee", "tf32"), ("none", "tf32")):
+        BACKENDS.fp32_precision = first
+        with Flags.current().applied():
+            assert conv_precision.fp32_precision == first
+        BACKENDS.fp32_precision = second
+        assert conv_precision.fp32_precision == second

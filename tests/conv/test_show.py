@@ -1,127 +1,169 @@
 """Tables, JSON and CSV made from compared layers."""
 
+from __future__ import annotations
+
 import csv
 import dataclasses
 import io
 import json
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
-import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from convtime.conv import show as convolutions
-from convtime.conv.compare import LayerResult, compare_layers
-from convtime.conv.problem import PASSES, ConvLayer, ConvProblem
+from convtime.conv import show
+from convtime.conv.compare import LayerResult
+from convtime.conv.plot import layers_figure
+from convtime.conv.problem import PASSES, ConvProblem
 from convtime.core import codec
-from convtime.core.units import format_seconds
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
+from tests.helpers.convolutions import layer_result
+from tests.helpers.figures import check_drawn
+from tests.helpers.figures import table as drawn_table
+from tests.helpers.measurements import make
+
+FIRST = ConvProblem(2, 4, (9, 9), 6, (3, 5))
+SECOND = dataclasses.replace(FIRST, padding="same")
 
 
-@pytest.fixture(scope="module")
-def results():
-    problem = ConvProblem(
-        batch=2,
-        in_channels=4,
-        size=(9, 9),
-        out_channels=6,
-        kernel_size=(3, 5),
-    )
-    layers = [
-        ConvLayer(("first", "twin"), problem),
-        ConvLayer(("second",), dataclasses.replace(problem, padding="same")),
+def taking(*microseconds: float, **changes: Any) -> Measurement:
+    seconds = tuple(each / 1e6 for each in microseconds)
+    return make(seconds=seconds, **{"activities": (), "sm_clocks_hz": ()} | changes)
+
+
+def results() -> list[LayerResult]:
+    return [
+        layer_result(
+            *(FIRST, "first", "twin"),
+            pytorch=taking(*range(5, 16)),
+            convtime=taking(*range(15, 26)),
+            ratio=Ratio(2.0, 1.9, 2.1),
+        ),
+        layer_result(
+            *(SECOND, "second"),
+            pytorch=taking(*range(7, 18)),
+            convtime=taking(*range(1, 12)),
+            ratio=Ratio(0.5, 0.4, 0.6),
+            bit_identical=False,
+        ),
     ]
-    found = compare_layers(layers, device=torch.device("cpu"), budget=0.02, max_samples=20)
-    ratios = Ratio(2.0, 1.9, 2.1), Ratio(0.5, 0.4, 0.6)
-    first, second = (
-        # However slow this machine is, there are enough samples for no remark on it.
-        dataclasses.replace(
-            result,
-            ratio=ratio,
-            convtime=dataclasses.replace(result.convtime, seconds=(1e-5, 2e-5) * 5, batches=()),
-        )
-        for result, ratio in zip(found, ratios, strict=True)
-    )
-    return [first, dataclasses.replace(second, bit_identical=False)]
 
 
-def table(results):
-    known = [("", ""), *convolutions.titles_and_labels([r.layer for r in results], PASSES)]
-    return "\n".join(convolutions.table_lines(results, known)).splitlines()
+def table(found: Sequence[LayerResult]) -> list[str]:
+    known = [("", ""), *show.titles_and_labels([each.layer for each in found], PASSES)]
+    return "\n".join(show.table_lines(found, known)).splitlines()
 
 
-def test_a_row_is_there_before_the_next_result(results):
-    def awaited():
-        yield results[0]
+def test_a_row_is_there_before_the_next_result() -> None:
+    first, _ = results()
+
+    def awaited() -> Iterator[LayerResult]:
+        yield first
         raise AssertionError("the second result was asked for before the first row was shown")
 
-    known = convolutions.titles_and_labels([result.layer for result in results], PASSES)
-    lines = convolutions.table_lines(awaited(), known)
+    known = show.titles_and_labels([result.layer for result in results()], PASSES)
+    lines = show.table_lines(awaited(), known)
     assert next(lines).startswith("layer ")
     assert next(lines).startswith("first (×2) ")
 
 
-def test_columns_are_aligned(results):
-    header, rule, *rows = table(results)
-    assert {len(rule)} >= {len(line) for line in rows}
-    place = header.index("kernels")
-    assert all(row[place - 2 : place] == "  " and row[place] != " " for row in rows)
-
-
-def test_table(results):
-    header, _, first, second = table(results)
+def test_table() -> None:
+    header, rule, first, second = table(results())
     for title in ("layer", "PyTorch ± IQR", "convtime ± IQR", "bits", "GFLOP/s"):
         assert title in header
-    assert first.startswith("first (×2)  ")
-    assert "2×4×9×9 → 6, 3×5" in first
-    assert format_seconds(results[0].pytorch.median) in first
-    assert format_seconds(results[0].convtime.median) in first
+    assert len(rule) >= max(len(first), len(second))
+    place = header.index("kernels")
+    assert all(row[place - 2 : place] == "  " and row[place] != " " for row in (first, second))
+    for cell in ("first (×2)  ", "2×4×9×9 → 6, 3×5  ", "10.00 µs ± 50.0%", "20.00 µs ± 25.0%"):
+        assert cell in first
     assert "2.000 [1.900, 2.100]" in first
-    assert first.split()[-2] == "same"
-    assert second.startswith("second  ")
+    assert first.split()[-2:] == ["same", f"{FIRST.flops / 20e-6 / 1e9:.1f}"]
+    assert second.split()[0] == "second"
     assert second.split()[-2] == "OTHER"
-    assert convolutions.summary(results) == (
-        "2 distinct layers, 1 bit-identical; time convtime/PyTorch: geometric mean 1.000, "
-        "0.500 to 2.000"
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    named = layer_result(FIRST, "µ\n\x1b[31m\u202e")
+    assert table([named])[2].startswith(r"µ\n\x1b[31m\u202e  ")
+    assert (
+        show.empty_line(["a", "b\n", "a"]) == r"not timed (called on an empty input): a (×2), b\n"
     )
+    assert show.empty_line([]) == ""
 
 
-def test_names_cannot_steer_the_terminal(results):
-    layer = dataclasses.replace(results[0].layer, names=("µ\n\x1b[31m\u202e",))
-    assert table([dataclasses.replace(results[0], layer=layer)])[2].startswith(
-        r"µ\n\x1b[31m\u202e  "
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.integers(8, 12)), min_size=1))
+def test_the_summary_follows_from_the_ratios(drawn: list[tuple[int, bool, int]]) -> None:
+    """Ratios are of tenths; then whether the bits are equal, and the number of samples."""
+    found = [
+        layer_result(
+            *(dataclasses.replace(FIRST, batch=1 + place), str(place)),
+            pytorch=taking(*range(1, 1 + samples)),
+            convtime=taking(*range(1, 1 + samples)),
+            ratio=Ratio(tenths / 10, tenths / 10, tenths / 10),
+            bit_identical=same,
+        )
+        for place, (tenths, same, samples) in enumerate(drawn)
+    ]
+    ratios = [tenths / 10 for tenths, _, _ in drawn]
+    mean = statistics.geometric_mean(ratios)
+    identical = sum(same for _, same, _ in drawn)
+    assert show.summary(found) == (
+        f"{len(found)} distinct layers, {identical} bit-identical; time convtime/PyTorch: "
+        f"geometric mean {mean:.3f}, {min(ratios):.3f} to {max(ratios):.3f}"
     )
+    few = sum(samples < 10 for _, _, samples in drawn)
+    assert show.remark_on_few_samples(found).startswith(f"{few} of the layers" if few else "")
+    assert bool(show.remark_on_few_samples(found)) == bool(few)
+    told = show.reproducers(found).splitlines()
+    expected = {
+        each.title: [
+            *(["slower"] if each.ratio.low > 1.01 else []),
+            *([] if each.bit_identical else ["different"]),
+        ]
+        for each in found
+    }
+    assert told == [
+        f"{each.title} ({', '.join(expected[each.title])}): {each.reproducer}"
+        for each in found
+        if expected[each.title]
+    ]
+    figure = layers_figure(found, "on a GPU")
+    assert f"{len(found) - identical} of the results are not bit-identical" in figure.description
 
 
-def test_says_where_samples_are_few(results):
-    few = dataclasses.replace(results[0].convtime, seconds=(1e-5,) * 9, batches=())
-    hasty = [dataclasses.replace(results[0], convtime=few), results[1]]
-    assert convolutions.remark_on_few_samples(hasty).startswith(
-        "1 of the layers had time for fewer than 10 samples: increase --budget"
-    )
-    assert convolutions.remark_on_few_samples(results) == ""
+def test_the_figure_has_medians_and_quartiles() -> None:
+    figure = layers_figure(results(), "on a GPU")
+    found = drawn_table(figure, "middle")
+    columns = (found[name] for name in ("series", "low", "middle", "high"))
+    assert sorted(zip(*columns, strict=True)) == [
+        ("PyTorch", 7.5, 10, 12.5),
+        ("PyTorch", 9.5, 12, 14.5),
+        ("convtime", 3.5, 6, 8.5),
+        ("convtime", 17.5, 20, 22.5),
+    ]
+    check_drawn(figure)
 
 
-def recorded(measurement, *launches):
-    """The measurement with kernels, each of a name and a grid's first number."""
+def recorded(*launches: tuple[str, int]) -> Measurement:
+    """A measurement with kernels, each of a name and a grid's first number."""
     activities = tuple(
         DeviceActivity("kernel", name, (grid, 1, 1), (128, 1, 1), 32, 0, 0, (1e-6 * grid,))
         for name, grid in launches
     )
-    return dataclasses.replace(measurement, activities=activities)
+    return make(activities=activities)
 
 
-def test_kernels_side_by_side(results):
-    same = dataclasses.replace(
-        results[0],
-        pytorch=recorded(results[0].pytorch, ("gemm", 8), ("pad", 2)),
-        convtime=recorded(results[0].convtime, ("pad", 2), ("gemm", 8)),
-    )
-    other = dataclasses.replace(
-        same, convtime=recorded(results[0].convtime, ("gemm", 9)), pass_name="backward"
-    )
-    assert (same.same_kernels, other.same_kernels, results[0].same_kernels) == (True, False, None)
-    assert convolutions.kernels([same, results[1], other]).splitlines() == [
+def test_kernels_side_by_side() -> None:
+    theirs = recorded(("gemm", 8), ("pad", 2))
+    same = layer_result(FIRST, "first", pytorch=theirs, convtime=recorded(("pad", 2), ("gemm", 8)))
+    other = dataclasses.replace(same, convtime=recorded(("gemm", 9)), pass_name="backward")
+    assert show.kernels([same, layer_result(), other]).splitlines() == [
         "first, the same in PyTorch and in convtime:",
         "  gemm, grid 8×1×1, block 128×1×1, 8.000 µs, 8.000 µs",
         "  pad, grid 2×1×1, block 128×1×1, 2.000 µs, 2.000 µs",
@@ -131,57 +173,41 @@ def test_kernels_side_by_side(results):
         "first backward, convtime alone:",
         "  gemm, grid 9×1×1, block 128×1×1, 9.000 µs",
     ]
-    header, _, forward, backward = table([same, other])
-    assert "kernels" in header
+    _, _, forward, backward = table([same, other])
     assert "  2, same  " in forward
-    assert "first backward (×2)" in backward
+    assert "first backward" in backward
     assert "  1, PyTorch 2: OTHERS  " in backward
 
 
-def test_json(results):
-    text = convolutions.to_json(results, {"gpu": None, "torch": "2.11"})
+def test_json() -> None:
+    odd = layer_result(ratio=Ratio(float("inf"), float("nan"), 1.0))
+    text = show.to_json([*results(), odd], {"gpu": None, "torch": "2.11"})
 
-    def refuse(name):
+    def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
     document = json.loads(text, parse_constant=refuse)
     assert (document["type"], document["schema"]) == ("Convolutions", codec.SCHEMA)
     assert document["provenance"] == {"gpu": None, "torch": "2.11"}
-    assert [row["layer"]["names"] for row in document["rows"]] == [["first", "twin"], ["second"]]
-    assert document["rows"][0]["ratio"]["value"] == 2.0
-    assert len(document["rows"][0]["pytorch"]["seconds"]) == len(results[0].pytorch.seconds)
-    assert sum('"pytorch"' in line for line in text.splitlines()) == 2  # a line per row
-    for row, result in zip(document["rows"], results, strict=True):
-        read = LayerResult.from_dict(row, result.pytorch.provenance)
-        assert as_written(read) == as_written(result)
+    *rows, without_numbers = document["rows"]
+    assert [row["layer"]["names"] for row in rows] == [["first", "twin"], ["second"]]
+    assert rows[0]["ratio"]["value"] == 2.0
+    assert sum('"pytorch"' in line for line in text.splitlines()) == 3  # a line per row
+    for row, result in zip(rows, results(), strict=True):
+        assert LayerResult.from_dict(row, result.pytorch.provenance) == result
+    ratio = without_numbers["ratio"]
+    assert (ratio["value"], ratio["low"], ratio["high"]) == (None, None, 1.0)
 
 
-def as_written(result: LayerResult) -> LayerResult:
-    """Samples are written to the picosecond."""
-
-    def rounded(measured: Measurement) -> Measurement:
-        seconds, discarded = (
-            tuple(round(sample, 12) for sample in samples)
-            for samples in (measured.seconds, measured.discarded)
-        )
-        return dataclasses.replace(measured, seconds=seconds, discarded=discarded)
-
-    pytorch, ours = rounded(result.pytorch), rounded(result.convtime)
-    return dataclasses.replace(result, pytorch=pytorch, convtime=ours)
-
-
-def test_json_has_no_nan(results):
-    odd = dataclasses.replace(results[0], ratio=Ratio(float("inf"), float("nan"), 1.0))
-    (row,) = json.loads(convolutions.to_json([odd], {}))["rows"]
-    assert (row["ratio"]["value"], row["ratio"]["low"], row["ratio"]["high"]) == (None, None, 1.0)
-
-
-def test_csv(results):
-    first, second = csv.DictReader(io.StringIO(convolutions.to_csv(results)))
-    assert first["layer"] == "first"
-    assert first["count"] == "2"
-    assert first["kernel_size"] == "3x5"
-    assert first["padding"] == "0x0"
+def test_csv() -> None:
+    first, second = csv.DictReader(io.StringIO(show.to_csv(results())))
+    expected = {"layer": "first", "count": "2", "kernel_size": "3x5", "padding": "0x0"}
+    assert expected.items() <= first.items()
     assert second["padding"] == "same"
-    assert float(first["pytorch_median_s"]) == results[0].pytorch.median
+    for who, median, samples in (("pytorch", 10e-6, 11), ("convtime", 20e-6, 11)):
+        assert float(first[f"{who}_median_s"]) == pytest.approx(median)
+        assert int(first[f"{who}_samples"]) == samples
+    assert float(first["gflops"]) == pytest.approx(FIRST.flops / 20e-6 / 1e9)
+    assert [first[f"ratio{end}"] for end in ("", "_low", "_high")] == ["2.0", "1.9", "2.1"]
     assert (first["bit_identical"], second["bit_identical"]) == ("True", "False")
+    assert (first["verdict"], second["verdict"]) == ("slower", "faster")

@@ -1,6 +1,10 @@
 """Calls in a thread that knows nothing yet, and the plans that convtime builds there."""
 
+from __future__ import annotations
+
+import functools
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -17,16 +21,13 @@ from convtime.timing.activity import same_launches
 _REPEATS = 100
 
 
-def test_a_fresh_thread_gives_back_results_and_errors(device):
-    def fail():
+def test_a_fresh_thread_gives_back_results_and_errors_and_ends(device: torch.device) -> None:
+    def fail() -> None:
         raise KeyError("inside")
 
     assert in_fresh_thread(torch.is_grad_enabled, device) is False
     with pytest.raises(KeyError, match="inside"):
         in_fresh_thread(fail, device)
-
-
-def test_a_fresh_thread_stays_one_and_ends(device):
     with FreshThread(device) as thread:
         (first, second) = (thread.call(threading.current_thread) for _ in range(2))
         assert first is second is not threading.current_thread()
@@ -34,15 +35,27 @@ def test_a_fresh_thread_stays_one_and_ends(device):
 
 
 @pytest.mark.cuda
-def test_a_fresh_thread_runs_on_the_current_stream():
+def test_a_fresh_thread_runs_on_the_current_stream() -> None:
     stream = torch.cuda.Stream()
     device = torch.device("cuda", torch.cuda.current_device())
     with torch.cuda.stream(stream):
         assert in_fresh_thread(torch.cuda.current_stream, device) == stream
 
 
-def call(x, w, dtype="float32", layout="nchw", *, flags=Flags(), misaligned=0, **parameters):  # noqa: B008
-    def lay_out(shape, misalignment=0):
+Sizes = tuple[int, ...]
+
+
+def call(
+    x: Sizes,
+    w: Sizes,
+    dtype: str = "float32",
+    layout: str = "nchw",
+    *,
+    flags: Flags = Flags(),  # noqa: B008 (it is frozen)
+    misaligned: int = 0,
+    **parameters: Any,
+) -> ConvCall:
+    def lay_out(shape: Sizes, misalignment: int = 0) -> TensorLayout:
         tensor = torch.empty(shape, device="meta")
         tensor = tensor.to(memory_format=memory_format(layout, len(shape)))
         return TensorLayout(shape, tensor.stride(), misalignment)
@@ -84,42 +97,51 @@ CALLS = {
 
 
 TIMED = ("float32", "float16, channels_last", "3-d", "transposed")
+QUICK = ("float32", "float16, channels_last", "1-d", "transposed, 3-d")
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(
     ("name", "policy"),
-    [*((name, "heuristic") for name in CALLS), *((name, "benchmark") for name in TIMED)],
+    [
+        *(
+            pytest.param(name, "heuristic", marks=[] if name in QUICK else pytest.mark.thorough)
+            for name in CALLS
+        ),
+        *(pytest.param(name, "benchmark", marks=pytest.mark.thorough) for name in TIMED),
+    ],
 )
-@pytest.mark.parametrize("pass_name", PASSES)
-def test_a_second_thread_builds_the_same_plan_from_engine_and_knobs(name, pass_name, policy):
+def test_a_second_thread_builds_the_same_plans_from_engine_and_knobs(
+    name: str, policy: str
+) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     problem = CALLS[name]
     tensors = problem.tensors(device)
-    ours = convtime_call(problem, pass_name, tensors, policy)
-    convtime.clear_plan_cache()
-    with problem.flags.applied(), torch.no_grad(), FreshThread(device) as thread:
-        assert problem.backend(pass_name, tensors) in CUDNN_BACKENDS
-        first = ours()
-        (selected,) = convtime.plan_cache()
-        second = thread.call(ours)
-        (rebuilt,) = convtime.plan_cache()
-        assert rebuilt.tag == selected.tag
-        assert (selected.uses, selected.rebuilds) == (1, 0)
-        assert (rebuilt.uses, rebuilt.rebuilds) == (2, 1)
-        repeats = all(same_bits(first, ours()) for _ in range(_REPEATS))
-        assert same_bits(first, second) or not repeats
-        compared = convtime.compare(
-            {"first": ours, "second": lambda: thread.call(ours)},
-            device=device,
-            method="kernel",
-            check=None,
-            interference=False,
-            warmup=1,
-            stop="count",
-            min_samples=3,
-            max_samples=3,
-        )
-    launches = {who: found.activities for who, found in compared.measurements.items()}
-    assert launches["first"]
-    assert same_launches(launches["first"], launches["second"])
+    for pass_name in PASSES:
+        ours = convtime_call(problem, pass_name, tensors, policy)
+        convtime.clear_plan_cache()
+        with problem.flags.applied(), torch.no_grad(), FreshThread(device) as thread:
+            assert problem.backend(pass_name, tensors) in CUDNN_BACKENDS
+            first = ours()
+            (selected,) = convtime.plan_cache()
+            second = thread.call(ours)
+            (rebuilt,) = convtime.plan_cache()
+            assert rebuilt.tag == selected.tag
+            assert (selected.uses, selected.rebuilds) == (1, 0)
+            assert (rebuilt.uses, rebuilt.rebuilds) == (2, 1)
+            repeats = all(same_bits(first, ours()) for _ in range(_REPEATS))
+            assert same_bits(first, second) or not repeats
+            compared = convtime.compare(
+                {"first": ours, "second": functools.partial(thread.call, ours)},
+                device=device,
+                method="kernel",
+                check=None,
+                interference=False,
+                warmup=1,
+                stop="count",
+                min_samples=3,
+                max_samples=3,
+            )
+        launches = {who: found.activities for who, found in compared.measurements.items()}
+        assert launches["first"]
+        assert same_launches(launches["first"], launches["second"])

@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from convtime import ops
-
-OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+from tests.helpers.op_calls import OPS
 
 
 def leaves(op: str) -> list[torch.Tensor]:
@@ -18,11 +17,6 @@ def leaves(op: str) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = ((2, 4, *[6] * rank), (4, 2, *[3] * rank), (4,))
     return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
-
-
-def nodes(op: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """convtime's and PyTorch's."""
-    return tuple(getattr(library, op)(*arguments, **options).grad_fn for library in (ops, F))
 
 
 def saved(node: Any) -> dict[str, Any]:
@@ -36,27 +30,30 @@ def saved(node: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"stride": 2}, {"padding": 1, "dilation": 2}, {"bias": None}, {"input": "plain"}],
-)
 @pytest.mark.parametrize("op", OPS)
-def test_nodes_have_the_class_and_values_of_torchs(op: str, options: dict[str, Any]) -> None:
+def test_nodes_have_the_class_and_values_of_torchs(op: str) -> None:
     x, w, b = leaves(op)
-    if options.get("input"):
-        x = x.detach()
-    arguments = (x, w, None if "bias" in options else b)
-    numbers = {key: value for key, value in options.items() if isinstance(value, int)}
-    if "transpose" in op and "stride" in numbers:
-        numbers["output_padding"] = 1
-    ours, theirs = nodes(op, *arguments, groups=2, **numbers)
-    assert type(ours) is type(theirs)
-    assert ours.name() == theirs.name() == "ConvolutionBackward0"
-    assert dir(ours) == dir(theirs)
-    assert saved(ours) == saved(theirs)
-    assert [
-        next_node and next_node.variable.data_ptr() for next_node, _ in ours.next_functions
-    ] == [next_node and next_node.variable.data_ptr() for next_node, _ in theirs.next_functions]
+    strided = {"stride": 2, **({"output_padding": 1} if "transpose" in op else {})}
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((x, w, b), {}),
+        ((x, w, b), strided),
+        ((x, w, b), {"padding": 1, "dilation": 2}),
+        ((x, w, None), {}),
+        ((x.detach(), w, b), {}),
+    ]
+    for tensors, numbers in calls:
+        ours, theirs = (
+            getattr(library, op)(*tensors, groups=2, **numbers).grad_fn for library in (ops, F)
+        )
+        assert type(ours) is type(theirs)
+        assert ours.name() == theirs.name() == "ConvolutionBackward0"
+        assert dir(ours) == dir(theirs)
+        assert saved(ours) == saved(theirs)
+        of_ours, of_theirs = (
+            [following and following.variable.data_ptr() for following, _ in node.next_functions]
+            for node in (ours, theirs)
+        )
+        assert of_ours == of_theirs
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -78,31 +75,6 @@ def test_saved_tensors_are_freed_as_torchs(op: str) -> None:
         return found
 
     assert messages(ops) == messages(F)
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_hooks_of_saved_tensors_are_called_as_torchs(op: str) -> None:
-    calls: dict[Any, list[Any]] = {}
-    for library in (ops, F):
-        seen = calls.setdefault(library, [])
-
-        def pack(tensor: torch.Tensor, seen: list[Any] = seen) -> torch.Tensor:
-            seen.append(("pack", tensor.shape))
-            return tensor * 2
-
-        def unpack(tensor: torch.Tensor, seen: list[Any] = seen) -> torch.Tensor:
-            seen.append(("unpack", tensor.shape))
-            return tensor / 2
-
-        tensors = leaves(op)
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            output = getattr(library, op)(*tensors, groups=2)
-        output.sum().backward()
-        seen += [tensor.grad for tensor in tensors]
-    ours, theirs = calls[ops], calls[F]
-    assert sorted(ours[:-3]) == sorted(theirs[:-3])
-    for mine, pytorchs in zip(ours[-3:], theirs[-3:], strict=True):
-        assert torch.equal(mine, pytorchs)
 
 
 @pytest.mark.parametrize("op", OPS)

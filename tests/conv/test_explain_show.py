@@ -10,13 +10,14 @@ import torch
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.explain import kernels
 from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
-from convtime.conv.plan_choice import Plan
+from convtime.conv.explain.show import facts_of
+from convtime.conv.plan_choice import Plan, TensorDescriptor
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
 from tests.helpers import ROOT
 from tests.helpers.figures import check_drawn, table
-from tests.helpers.recorded import layers
+from tests.helpers.recorded import activity, layers
 from tests.helpers.texts import flat
 
 PLAN = Plan(
@@ -81,15 +82,12 @@ def test_what_both_run_is_said_once_and_first_what_the_time_goes_into() -> None:
         "<convtime.Explanation conv2d of 64×64×56×56 by 64×64×3×3, float32, cuda:0, padding 1×1: "
         "PyTorch and convtime run the same>"
     )
-
-
-def test_details_have_whole_names_and_what_is_alike_once() -> None:
     told = flat(explanation())
     assert str(explanation()) in explanation().details()
-    assert told.count("knobs: 2=8, 13=1") == 1
+    for once in ("knobs: 2=8, 13=1", "execute_segment_k_off_kernel__5x_cudnn"):
+        assert told.count(once) == 1
     assert "not known: x, w, y, padding, stride, dilation" in told
     assert "selected by heuristic instant" in told
-    assert told.count("execute_segment_k_off_kernel__5x_cudnn") == 1
     assert "73.20 µs 73.02 µs main kernel 30×4×1 384×1×1 sm90_xmma_fprop_implicit_gemm" in told
 
 
@@ -107,9 +105,34 @@ def test_what_differs_stands_side_by_side() -> None:
     assert "73.20 µs,  53%  sm90_xmma" in main
     assert main.endswith("29.28 µs, 100%  cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4")
     full = flat(found)
-    assert "plan ConvFwd_eng38_k2=8_k13=1 ≠ ConvFwd_eng3" in full
-    assert "kernels of PyTorch:" in full
+    for part in ("plan ConvFwd_eng38_k2=8_k13=1 ≠ ConvFwd_eng3", "kernels of PyTorch:"):
+        assert part in full
     assert "kernels of convtime:" in full
+
+
+def test_rows_mark_what_differs() -> None:
+    x = TensorDescriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float32")
+    theirs = Side(dataclasses.replace(PLAN, x=x, w=x), "", (activity("gemm"),), 3e-6, "kernel")
+    other = dataclasses.replace(PLAN, tag="ConvFwd_eng3_k2=8_k13=1", w=x, source="instant")
+    ours = dataclasses.replace(theirs, plan=other, seconds=1.0)
+    found = dataclasses.replace(explanation().passes[0], pytorch=theirs, convtime=ours)
+    alike, others = facts_of(found)
+    assert {what for what, _, mark, _ in others if mark == "≠"} == {"plan", "engine"}
+    assert ["x", "2×4×9×11, strides 396/99/11/1, aligned to 32, float32", "", "not known"] in others
+    assert alike["workspace"] == "1,024 bytes"
+    assert "w" in alike
+
+
+def test_html_is_escaped() -> None:
+    found = explanation(None, "<i>difference</i>")
+    odd = side(layers()["float32 nchw layer1.0.conv1"].convtime)
+    odd = dataclasses.replace(odd, kernels=(activity("<script>alert(1)</script>"),))
+    explained = dataclasses.replace(found.passes[0], why="<b>why</b>", pytorch=odd, convtime=odd)
+    text = dataclasses.replace(found, device="<u>", passes=(explained,))._repr_html_()
+    for tag in ("<script", "<b>", "<i>", "<u>"):
+        assert tag not in text
+    for part in ("&lt;script&gt;", "eng38", "TENSOR_CORE", "2=8, 13=1", "1×1×1"):
+        assert part in text
 
 
 def test_a_cpu_has_neither_plan_nor_kernels() -> None:
@@ -131,8 +154,7 @@ def test_a_figure_divides_the_time_by_role() -> None:
     drawn = table(figure, "row", "time")
     assert drawn["row"] == ["fprop, PyTorch"] * 3 + ["fprop, convtime"] * 3
     assert drawn["series"][:3] == ["main kernel", "layout conversion", "filling"]
-    shares = [time / sum(drawn["time"][:3]) for time in drawn["time"][:3]]
-    assert shares == pytest.approx([0.53, 0.46, 0.01], abs=0.01)
+    assert drawn["time"][:3] == pytest.approx([73.2, 63.38, 1.056], rel=1e-3)
     check_drawn(figure)
     found = explanation()
     nothing = dataclasses.replace(found.passes[0].pytorch, kernels=())

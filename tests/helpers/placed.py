@@ -1,0 +1,65 @@
+"""Calls on the CPU that are prepared as calls on a GPU are: on copies at other addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from convtime.core.load import _C
+from convtime.timing.candidate import Candidate
+from convtime.timing.options import Options
+from convtime.timing.sampling import calls as calls_module
+from convtime.timing.sampling import placement
+from convtime.timing.sampling.calls import PreparedCalls
+from convtime.timing.sampling.copying import Original
+
+CPU = torch.device("cpu")
+ROOM = 1 << 30
+
+
+def original(fn: Callable[..., object], *args: Any, **kwargs: Any) -> Original:
+    return Original(Candidate(fn, *args, kwargs=kwargs, name="one"), CPU)
+
+
+def placed(candidate: Candidate, **options: Any) -> PreparedCalls:
+    """A candidate on the CPU, prepared as one on a GPU is, but for the results."""
+    chosen = Options(**{"placement": "random", "cache": "warm", **options})
+    with pytest.MonkeyPatch.context() as patch:
+        # Where copying takes longer, as on a busy machine, there are fewer copies.
+        patch.setattr(placement, "_COPYING_SECONDS", 60.0)
+        calls = calls_module._on_gpu(candidate, chosen, CPU, ROOM)
+    calls.result_blocks = None
+    return calls
+
+
+def call(calls: PreparedCalls, samples: int = 20) -> dict[str, Any]:
+    """Make one call for the warm-up and others for samples; return what is said of them."""
+    (record,) = _C.time_candidates(
+        candidates=[calls.described()],
+        method="cpu",
+        metric="busy",
+        queue="none",
+        regime="as-is",
+        on_gpu=False,
+        stream=0,
+        flush=[],
+        other_devices=[],
+        several_ranks=False,
+        warmup_calls=1,
+        warmup_seconds=0.0,
+        warmup_steady=False,
+        max_steady_seconds=0.0,
+        stop="count",
+        min_samples=samples,
+        max_samples=samples,
+        budget=60.0,
+        tolerance=0.01,
+        margin=0.01,
+        first_batch_seconds=0.0,
+        seconds_left=float("inf"),
+        on_batch=None,
+    )
+    return calls.outcome(record["results_reason"])
