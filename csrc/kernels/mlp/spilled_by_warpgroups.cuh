@@ -37,11 +37,10 @@ struct Warpgroups {
   static constexpr int kTileRows = kGroups * kRows;
   static constexpr int kShareRows = kTileRows;
   static constexpr int kPieceBytes = kRows * 128;  // of 64 rows and 64 columns
+  static constexpr int kStepBytes = 16 * 128;      // of the rows that an instruction sums over
+  static constexpr int kColumnBytes = 16 * 2;      // of the columns that an instruction sums over
   using State = TwoTiles<kSpilledSizes.state_rows>;
   using Tile = TwoTiles<kTileRows>;
-  using OverRows = Steps<16 * 128, 64 * 128, true>;
-  template <typename Places>
-  using OverColumns = Steps<16 * 2, Places::kBytes, false>;  // 64 columns are in each tile
   static_assert(kTileRows == kSpilledSizes.tile_rows && kTileRows == kWidth && sizeof(T) == 2);
 
   const Step<T, Kind>& step;
@@ -207,8 +206,14 @@ struct Warpgroups {
     begin_products();
     const std::uint64_t left = describe_operand(state + row * 128, 0);
     const std::uint64_t right = describe_operand(matrix, kBackward ? Tile::kBytes : 0);
-    using Right = std::conditional_t<kBackward, OverRows, OverColumns<Tile>>;
-    start_products<T, OverColumns<State>, Right, false>(sums, left, right);
+#pragma unroll
+    for (int k = 0; k < kWidth / 16; ++k) {
+      const int half = k / 4;
+      const int columns = k % 4 * kColumnBytes;
+      start_product<T, false, kBackward>(sums, left, half * State::kBytes + columns, right,
+                                         kBackward ? k * kStepBytes : half * Tile::kBytes + columns,
+                                         k > 0);
+    }
     commit_products();
   }
 
@@ -218,7 +223,10 @@ struct Warpgroups {
     begin_products();
     const std::uint64_t left = describe_operand(state + group * State::kBytes + row * 128, 0);
     const std::uint64_t right = describe_operand(inputs, Tile::kBytes);
-    start_products<T, OverRows, OverRows, true>(sums, left, right);
+#pragma unroll
+    for (int k = 0; k < kTileRows / 16; ++k) {
+      start_product<T, true, true>(sums, left, k * kStepBytes, right, k * kStepBytes, true);
+    }
     commit_products();
   }
 
@@ -470,30 +478,37 @@ struct Warpgroups {
     await_tile(layer, index);
     publish_to_async();  // the state's new values
     __syncthreads();
-    for (int row = 0; row < rows; row += kTileRows, ++index) {
-      start_gradients(of_weights, row, tile(index));
+    start_gradients(of_weights, 0, tile(index));
+    if (kGoesOn) {
+      receive();  // the layer's weights
+    }
+    const auto end_products = [&](int row) {
       if (kGoesOn) {
-        if (row == 0) {
-          receive();  // the layer's weights
-        } else {
-          finish_back(of_rows, inputs, layer, row - kTileRows);
-        }
         inputs = start_back(of_rows, row, index);
       }
       wait_for_products();
       use_after_wait(of_weights);
       use_after_wait(of_rows);
-      if (row + kTileRows < rows) {
-        await_tile(layer, index + 1);
-      }
+    };
+    int row = 0;
+    for (; row + kTileRows < rows; row += kTileRows, ++index) {
+      end_products(row);
+      await_tile(layer, index + 1);
       __syncthreads();  // no product reads these rows and this tile any more
       fetch_ahead<false>(2, layer, row, index);
+      start_gradients(of_weights, row + kTileRows, tile(index + 1));
+      if (kGoesOn) {
+        finish_back(of_rows, inputs, layer, row);
+      }
     }
+    end_products(row);
+    __syncthreads();
+    fetch_ahead<false>(2, layer, row, index);
     if (layer > 1 || (layer == 1 && wants_inputs())) {
       fetch_weights(layer - 1, weights);
     }
     if (kGoesOn) {
-      finish_back(of_rows, inputs, layer, rows - kTileRows);
+      finish_back(of_rows, inputs, layer, row);
     }
     return store_gradients(of_layer, of_weights);
   }

@@ -44,62 +44,40 @@ inline void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;
       CONVTIME_FOUR(5), CONVTIME_FOUR(6), CONVTIME_FOUR(7), CONVTIME_FOUR(8), CONVTIME_FOUR(9), \
       CONVTIME_FOUR(10), CONVTIME_FOUR(11), CONVTIME_FOUR(12), CONVTIME_FOUR(13),               \
       CONVTIME_FOUR(14), CONVTIME_FOUR(15)
-#define CONVTIME_PRODUCT(type, adds, inner, outer)                                    \
-  "add.s64 a, %64, %66 * " inner " + %67 * " outer                                    \
-  ";\n"                                                                               \
-  "add.s64 b, %65, %68 * " inner " + %69 * " outer                                    \
-  ";\n"                                                                               \
-  "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
-  " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
-  "a, b, " adds ", 1, 1, %70, %71;\n"
-#define CONVTIME_FOUR_PRODUCTS(type, first, outer) \
-  CONVTIME_PRODUCT(type, first, "0", outer)        \
-  CONVTIME_PRODUCT(type, "always", "1", outer)     \
-  CONVTIME_PRODUCT(type, "always", "2", outer)     \
-  CONVTIME_PRODUCT(type, "always", "3", outer)
-#define CONVTIME_PRODUCTS(type)                                                                    \
-  asm volatile(                                                                                    \
-      "{\n.reg .pred adds, always;\n.reg .b64 a, b;\n"                                             \
-      "setp.ne.b32 adds, %72, 0;\nsetp.ne.b32 always, 1, 0;\n" CONVTIME_FOUR_PRODUCTS(             \
-          type, "adds", "0") CONVTIME_FOUR_PRODUCTS(type, "always", "1") "}"                       \
-      : CONVTIME_SUMS                                                                              \
-      : "l"(a), "l"(b), "n"(Left::kStep / 16), "n"(Left::kFourSteps / 16), "n"(Right::kStep / 16), \
-        "n"(Right::kFourSteps / 16), "n"(Left::kTransposed ? 1 : 0),                               \
-        "n"(Right::kTransposed ? 1 : 0), "n"(kAdds ? 1 : 0))
+#define CONVTIME_PRODUCT(type)                                                            \
+  asm volatile(                                                                           \
+      "{\n.reg .pred adds;\n.reg .b64 a, b;\nsetp.ne.b32 adds, %66, 0;\n"                 \
+      "add.s64 a, %64, %69;\nadd.s64 b, %65, %70;\n"                                      \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+      "a, b, adds, 1, 1, %67, %68;\n}"                                                    \
+      : CONVTIME_SUMS                                                                     \
+      : "l"(a), "l"(b), "r"(adds ? 1 : 0), "n"(kLeftTransposed ? 1 : 0),                  \
+        "n"(kRightTransposed ? 1 : 0), "l"(std::uint64_t{a_bytes / 16}),                  \
+        "l"(std::uint64_t{b_bytes / 16}))
 
-/// How an operand lies whose 128 summands of each sum are taken in eight steps of 16: bytes between
-/// a step and the next, and between the first step and the fifth. It sums over its tile's rows if
-/// transposed, otherwise over its columns.
-template <int kStep_, int kFourSteps_, bool kTransposed_>
-struct Steps {
-  static constexpr int kStep = kStep_;
-  static constexpr int kFourSteps = kFourSteps_;
-  static constexpr bool kTransposed = kTransposed_;
-};
-
-/// Start sums += a · b, or sums = a · b unless kAdds, with shapes 64 × 128 and 128 × 128, of the
-/// operands described. A warp gets 16 of the 64 rows.
+/// Start sums += a · b, or sums = a · b unless `adds`, with shapes 64 × 16 and 16 × 128, of
+/// operands that begin so many bytes, constants, after those described. A warp gets 16 of the 64
+/// rows. An operand sums over its tile's rows if transposed, otherwise over its columns.
 ///
-/// It is one statement because compiling takes long by the values that a statement changes. The
-/// steps are added here: the compiler would compute all sums ahead of loops, in registers of each
-/// thread, from which the tensor cores cannot take them.
-template <typename T, typename Left, typename Right, bool kAdds>
-void start_products(Sums<128>& sums, std::uint64_t a, std::uint64_t b) {
+/// The constants are added here: the compiler would compute all sums ahead of loops, in registers
+/// of each thread, from which the tensor cores cannot take them.
+template <typename T, bool kLeftTransposed, bool kRightTransposed>
+void start_product(Sums<128>& sums, std::uint64_t a, unsigned a_bytes, std::uint64_t b,
+                   unsigned b_bytes, bool adds) {
   if constexpr (std::is_same_v<T, Half>) {
-    CONVTIME_PRODUCTS("f16");
+    CONVTIME_PRODUCT("f16");
   } else {
-    CONVTIME_PRODUCTS("bf16");
+    CONVTIME_PRODUCT("bf16");
   }
 }
 
 /// Keep the compiler from moving uses of the sums of a product to before the wait for it.
 inline void use_after_wait(Sums<128>& sums) { asm volatile("" : CONVTIME_SUMS::"memory"); }
 
-#undef CONVTIME_PRODUCTS
-#undef CONVTIME_FOUR_PRODUCTS
 #undef CONVTIME_PRODUCT
 #undef CONVTIME_SUMS
 #undef CONVTIME_FOUR
