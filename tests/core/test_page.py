@@ -13,6 +13,7 @@ from convtime.cli import main
 from convtime.core import codec, html, markdown, text
 from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
 from convtime.exchange.files import document_of
+from tests.helpers.commands import Capture
 from tests.helpers.every_result import every_result
 
 SPEEDS = Table(("name", "time"), [("<a>", "1 s"), ("b", ("10 s", "20 s"))], right=("time",))
@@ -36,12 +37,6 @@ SPEEDS = Table(("name", "time"), [("<a>", "1 s"), ("b", ("10 s", "20 s"))], righ
             "</td></tr><tr><td style='text-align:left'>b</td><td style='text-align:right'>10 s<br>"
             "20 s</td></tr></table>",
         ),
-        (
-            Table((), [("ok", "NVML")]),
-            "ok  NVML",
-            "<table><tr><td style='text-align:left'>ok</td><td style='text-align:left'>NVML</td>"
-            "</tr></table>",
-        ),
         (Table(("name",), []), "", ""),
         (Table(("name",), [], title="counted"), "counted", "<p>counted</p>"),
         (
@@ -55,16 +50,6 @@ SPEEDS = Table(("name", "time"), [("<a>", "1 s"), ("b", ("10 s", "20 s"))], righ
             "<all>\n  one\n\n  below\n  two",
             "<details><summary>&lt;all&gt;</summary><p>one</p><p>below</p><ul><li>two</li></ul>"
             "</details>",
-        ),
-        (
-            Details([Line("one")], title="all", summary="short"),
-            "all\n  one",
-            "<details><summary>short</summary><p>one</p></details>",
-        ),
-        (
-            Details([Line("one")]),
-            "one",
-            "<details><summary>details</summary><p>one</p></details>",
         ),
     ],
 )  # fmt: skip
@@ -132,9 +117,7 @@ def test_lines_of_a_cell_stay_in_it_and_empty_blocks_leave_nothing() -> None:
     assert source == ("| name | time |\n| --- | --: |\n| &lt;a&gt; | 1 s |\n| b | 10 s<br>20 s |\n")
 
 
-def test_every_result_is_markdown_with_its_answer_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_result_is_markdown_with_its_answer_first(tmp_path: Path, capsys: Capture) -> None:
     for kind, result in every_result(HOSTILE).items():
         path = tmp_path / f"{kind}.json"
         path.write_text(codec.to_json(document_of(result)), encoding="utf-8")

@@ -1,146 +1,23 @@
 """Which torch, libraries and headers the build chooses (cmake/target_environment.py)."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.helpers import ROOT
 
 SCRIPT = ROOT / "cmake" / "target_environment.py"
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("target_environment", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-target_environment = load()
-
-
-def make_torch(folder: Path, version: str = "2.11.0+cu130", cuda: str | None = "13.0"):
-    package = folder / "torch"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "version.py").write_text(
-        f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n"
-    )
-    return package
-
-
-@pytest.fixture(autouse=True)
-def no_system_toolkit(monkeypatch):
-    """Only what a test makes is there, whatever this machine has in /usr/local/cuda."""
-    monkeypatch.setattr(target_environment, "SYSTEM_TOOLKIT", None)
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-
-
-class TestTorch:
-    def test_reads_version_and_cuda(self, tmp_path):
-        torch = target_environment.read_torch(make_torch(tmp_path))
-        assert (torch.version, torch.cuda) == ("2.11.0+cu130", "13.0")
-        assert torch.requirement == "torch==2.11.*"
-
-    def test_reads_a_torch_without_cuda(self, tmp_path):
-        torch = target_environment.read_torch(make_torch(tmp_path, "2.15.1+cpu", None))
-        assert torch.cuda is None
-        assert torch.requirement == "torch==2.15.*"
-
-    def test_refuses_an_old_torch(self, tmp_path):
-        package = make_torch(tmp_path, "2.9.1+cu128", "12.8")
-        with pytest.raises(target_environment.BuildError, match=r"torch>=2\.11, but .* torch 2\.9"):
-            target_environment.read_torch(package)
-
-    def test_agrees_with_the_torch_that_is_imported(self):
-        import torch
-
-        found = target_environment.find_target_torch()
-        assert found.directory == Path(torch.__file__).parent
-        assert (found.version, found.cuda) == (torch.__version__, torch.version.cuda)
-
-    def test_prefers_the_target_to_the_build_environment(self, tmp_path, monkeypatch):
-        """As under pip's isolation: the build environment comes first in PYTHONPATH."""
-        isolated = make_torch(tmp_path, "2.99.0", None).parent
-        monkeypatch.setenv("PYTHONPATH", str(isolated))
-        monkeypatch.syspath_prepend(isolated)
-        assert target_environment.find_torch().version != "2.99.0"
-
-    def test_takes_the_build_environments_where_the_target_has_none(self, tmp_path, monkeypatch):
-        isolated = make_torch(tmp_path, "2.99.0", None).parent
-        monkeypatch.syspath_prepend(isolated)
-        monkeypatch.delitem(sys.modules, "torch", raising=False)
-        monkeypatch.setattr(target_environment, "find_target_torch", lambda: None)
-        assert target_environment.find_torch().version == "2.99.0"
-
-    def test_says_what_to_do_where_there_is_no_torch(self, tmp_path):
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
-        clean = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("PYTHONPATH", "PYTHONHOME")
-        }
-        result = subprocess.run(
-            [tmp_path / "bin" / "python", SCRIPT], env=clean, capture_output=True, text=True
-        )
-        assert result.returncode == 1
-        assert result.stderr.count("\n") == 1
-        assert "install torch first" in result.stderr
-
-
-class TestUvTarget:
-    UV = "#!/bin/sh\necho $PWD $UV_PYTHON $*\n"
-
-    @pytest.fixture
-    def processes(self, tmp_path):
-        """A /proc with one process, whose uv answers what it was run with."""
-        uv, folder, process = tmp_path / "uv", tmp_path / "project", tmp_path / "proc" / "7"
-        uv.write_text(self.UV)
-        uv.chmod(0o755)
-        folder.mkdir()
-        process.mkdir(parents=True)
-        (process / "exe").symlink_to(uv)
-        (process / "cwd").symlink_to(folder)
-        (process / "cmdline").write_bytes(b"uv\0pip\0install\0.\0")
-        (process / "environ").write_bytes(b"UV_PYTHON=3.12\0PATH=/usr/bin:/bin\0")
-        return process.parent
-
-    def test_is_what_uv_finds_with_its_environment_and_folder(self, processes):
-        found = target_environment.find_uv_target_python(7, processes)
-        assert found == f"{processes.parent / 'project'} 3.12 python find"
-
-    @pytest.mark.parametrize(
-        ("arguments", "passed_on"),
-        [
-            (["--python", "3.10"], "3.10"),
-            (["-p", "/venv/bin/python"], "/venv/bin/python"),
-            (["--python=3.13"], "3.13"),
-            (["--system"], "--system"),
-        ],
-    )
-    def test_is_that_of_uvs_options(self, processes, arguments, passed_on):
-        command = "\0".join(["uv", "pip", "install", *arguments, ".", ""])
-        (processes / "7" / "cmdline").write_text(command)
-        found = target_environment.find_uv_target_python(7, processes)
-        assert found is not None
-        assert found.endswith(f" python find {passed_on}")
-
-    def test_is_none_of_another_program(self, processes):
-        (processes / "7" / "exe").unlink()
-        (processes / "7" / "exe").symlink_to(sys.executable)
-        assert target_environment.find_uv_target_python(7, processes) is None
-
-    def test_is_none_of_a_process_that_is_gone(self, processes):
-        assert target_environment.find_uv_target_python(8, processes) is None
-
-
-class TestLibraries:
-    LDD = """\
+FRONTEND = "nvidia-cudnn-frontend>=1.24,<1.27"
+LDD = """\
 /torch/lib/libtorch_cuda.so:
 \tlinux-vdso.so.1 (0x00007ffc)
 \tlibcudnn.so.9 => /site/torch/lib/../../nvidia/cudnn/lib/libcudnn.so.9 (0x00007f1)
@@ -151,134 +28,220 @@ class TestLibraries:
 \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f4)
 """
 
-    def test_are_those_that_the_loader_resolves(self, tmp_path, monkeypatch):
-        ldd = tmp_path / "bin" / "ldd"
-        ldd.parent.mkdir()
-        ldd.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\ncat <<'END'\n{self.LDD}END\n")
-        ldd.chmod(0o755)
-        monkeypatch.setenv("PATH", str(ldd.parent), prepend=os.pathsep)
-        torch = target_environment.read_torch(make_torch(tmp_path))
-        assert target_environment.loaded_libraries(torch) == {
-            "libcudnn": Path("/site/nvidia/cudnn/lib/libcudnn.so.9"),
-            "libcudart": Path("/site/nvidia/cu13/lib/libcudart.so.13"),
-            "libcublasLt": Path("/site/nvidia/cu13/lib/libcublasLt.so.13"),
-        }
-        assert str(torch.directory / "lib" / "libtorch_cuda.so") in (tmp_path / "asked").read_text()
 
-    def test_have_the_nearest_headers_up_the_tree(self, tmp_path):
-        library = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
-        near, far = tmp_path / "nvidia" / "cudnn" / "include", tmp_path / "include"
-        for folder in (near, far):
-            folder.mkdir(parents=True)
-            (folder / "cudnn.h").touch()
-        assert target_environment.include_directory(library, "cudnn.h") == near
-        (near / "cudnn.h").unlink()
-        assert target_environment.include_directory(library, "cudnn.h") == far
-        (far / "cudnn.h").unlink()
-        assert target_environment.include_directory(library, "cudnn.h") is None
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("target_environment", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
 
 
-class TestHeaders:
+build = load()
+
+
+def make_torch(folder: Path, version: str = "2.11.0+cu130", cuda: str | None = "13.0") -> Path:
+    package = folder / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "version.py").write_text(
+        f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n"
+    )
+    return package
+
+
+def make_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_system_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what a test makes is there, whatever this machine has in /usr/local/cuda."""
+    monkeypatch.setattr(build, "SYSTEM_TOOLKIT", None)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+
+
+# The torch
+
+
+def test_version_and_cuda_of_a_torch_are_read(tmp_path: Path) -> None:
+    for version, cuda, release in (("2.11.0+cu130", "13.0", "2.11"), ("2.15.1+cpu", None, "2.15")):
+        found = build.read_torch(make_torch(tmp_path / release, version, cuda))
+        assert (found.version, found.cuda) == (version, cuda)
+        assert found.requirement == f"torch=={release}.*"
+    with pytest.raises(build.BuildError, match=r"torch>=2\.11, but .* torch 2\.9"):
+        build.read_torch(make_torch(tmp_path, "2.9.1+cu128", "12.8"))
+
+
+def test_the_targets_torch_comes_before_that_of_the_build_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under pip's isolation: the build environment comes first in PYTHONPATH."""
+    isolated = make_torch(tmp_path, "2.99.0", None).parent
+    monkeypatch.setenv("PYTHONPATH", str(isolated))
+    monkeypatch.syspath_prepend(isolated)
+    found = build.find_torch()
+    assert found.directory == Path(torch.__file__).parent
+    assert (found.version, found.cuda) == (torch.__version__, torch.version.cuda)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(build, "find_target_torch", lambda: None)
+    assert build.find_torch().version == "2.99.0"
+
+
+@pytest.mark.thorough
+def test_without_a_torch_the_script_says_what_to_do(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    paths = ("PYTHONPATH", "PYTHONHOME")
+    clean = {name: value for name, value in os.environ.items() if name not in paths}
+    command = [tmp_path / "bin" / "python", SCRIPT]
+    result = subprocess.run(command, env=clean, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "install torch first" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ([], "3.12 python find"),
+        (["--python", "3.10"], "3.12 python find 3.10"),
+        (["-p", "/venv/bin/python"], "3.12 python find /venv/bin/python"),
+        (["--python=3.13"], "3.12 python find 3.13"),
+        (["--system"], "3.12 python find --system"),
+    ],
+)
+def test_uvs_target_is_what_uv_finds_with_its_options_environment_and_folder(
+    tmp_path: Path, arguments: list[str], found: str
+) -> None:
+    """With a /proc of one process, whose uv answers what it was run with."""
+    uv, folder, process = tmp_path / "uv", tmp_path / "project", tmp_path / "proc" / "7"
+    uv.write_text("#!/bin/sh\necho $PWD $UV_PYTHON $*\n")
+    uv.chmod(0o755)
+    folder.mkdir()
+    process.mkdir(parents=True)
+    (process / "exe").symlink_to(uv)
+    (process / "cwd").symlink_to(folder)
+    (process / "cmdline").write_text("\0".join(["uv", "pip", "install", *arguments, ".", ""]))
+    (process / "environ").write_bytes(b"UV_PYTHON=3.12\0PATH=/usr/bin:/bin\0")
+    assert build.find_uv_target_python(7, process.parent) == f"{folder} {found}"
+    (process / "exe").unlink()
+    (process / "exe").symlink_to(sys.executable)
+    for number in (7, 8):  # another program, and a process that is gone
+        assert build.find_uv_target_python(number, process.parent) is None
+
+
+# Libraries and headers
+
+
+def test_libraries_are_those_that_the_loader_resolves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ldd = make_file(tmp_path / "bin" / "ldd")
+    ldd.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\ncat <<'END'\n{LDD}END\n")
+    ldd.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ldd.parent), prepend=os.pathsep)
+    found = build.read_torch(make_torch(tmp_path))
+    assert build.loaded_libraries(found) == {
+        "libcudnn": Path("/site/nvidia/cudnn/lib/libcudnn.so.9"),
+        "libcudart": Path("/site/nvidia/cu13/lib/libcudart.so.13"),
+        "libcublasLt": Path("/site/nvidia/cu13/lib/libcublasLt.so.13"),
+    }
+    assert str(found.directory / "lib" / "libtorch_cuda.so") in (tmp_path / "asked").read_text()
+
+
+def test_headers_of_a_library_are_the_nearest_up_the_tree(tmp_path: Path) -> None:
+    library = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+    for include in (library.parents[1] / "include", tmp_path / "include"):
+        make_file(tmp_path / "include" / "cudnn.h")
+        header = make_file(include / "cudnn.h")
+        assert build.include_directory(library, "cudnn.h") == include
+        header.unlink()
+    assert build.include_directory(library, "cudnn.h") is None
+
+
+Libraries = Callable[[Callable[[str], str]], dict[str, Path]]
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Libraries:
     """Folders as torch's packages have them, with nothing but the named headers."""
 
-    @pytest.fixture
-    def libraries(self, tmp_path):
-        def make(folder_of):
-            libraries = {}
-            for name, header in target_environment.HEADERS.items():
-                folder = tmp_path / "nvidia" / folder_of(name)
-                (folder / "include").mkdir(parents=True, exist_ok=True)
-                (folder / "include" / header).touch()
-                libraries[name] = folder / "lib" / f"{name}.so"
-            return libraries
+    def make(folder_of: Callable[[str], str]) -> dict[str, Path]:
+        folders = {name: tmp_path / "nvidia" / folder_of(name) for name in build.HEADERS}
+        for name, folder in folders.items():
+            make_file(folder / "include" / build.HEADERS[name])
+        return {name: folder / "lib" / f"{name}.so" for name, folder in folders.items()}
 
-        return make
-
-    @staticmethod
-    def make(folder, header):
-        (folder / header).parent.mkdir(parents=True, exist_ok=True)
-        (folder / header).touch()
-        return folder
-
-    @pytest.fixture
-    def triton(self, tmp_path):
-        folder = tmp_path / "triton" / "backends" / "nvidia" / "include"
-        return self.make(folder, "crt/host_defines.h")
-
-    def test_of_cuda_13_are_in_one_folder_and_in_triton(self, libraries, triton, tmp_path):
-        found = libraries(lambda name: "cu13")
-        cuda = self.make(tmp_path / "nvidia" / "cu13" / "include", "nv/target")
-        folders = target_environment.cuda_include_directories(found, [tmp_path])
-        assert folders == [cuda, triton]
-
-    def test_of_a_build_requirement_come_after_torchs(self, libraries, triton, tmp_path):
-        found = libraries(lambda name: "cu13")
-        other = self.make(tmp_path / "build" / "nvidia" / "cu13" / "include", "nv/target")
-        folders = target_environment.cuda_include_directories(found, [tmp_path, tmp_path / "build"])
-        assert folders == [tmp_path / "nvidia" / "cu13" / "include", triton, other]
-
-    def test_of_cuda_12_have_a_folder_each(self, libraries, triton, tmp_path):
-        found = libraries(lambda name: name)
-        self.make(tmp_path / "nvidia" / "cuda_cccl" / "include", "nv/target")
-        folders = target_environment.cuda_include_directories(found, [tmp_path])
-        assert len(folders) == len(target_environment.HEADERS) + 2
-
-    def test_of_the_systems_toolkit_come_last(self, libraries, triton, tmp_path, monkeypatch):
-        found = libraries(lambda name: "cu13")
-        toolkit = self.make(tmp_path / "toolkit" / "include", "nv/target")
-        monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
-        assert target_environment.cuda_include_directories(found, [tmp_path])[-1] == toolkit
-
-    @pytest.mark.parametrize("missing", ["libnvrtc", "libcusparse"])
-    def test_that_are_missing_are_named(self, libraries, tmp_path, missing):
-        found = libraries(lambda name: name)
-        header = target_environment.HEADERS[missing]
-        (tmp_path / "nvidia" / missing / "include" / header).unlink()
-        with pytest.raises(target_environment.BuildError, match=f"^{header} was not found"):
-            target_environment.cuda_include_directories(found, [tmp_path])
-        del found[missing]
-        with pytest.raises(target_environment.BuildError, match=f"^{header} was not found"):
-            target_environment.cuda_include_directories(found, [tmp_path])
-
-    def test_that_no_package_has_are_named(self, libraries, triton, tmp_path):
-        found = libraries(lambda name: "cu13")
-        expected = r"^nv/target was not found .*: pip install nvidia-cuda-cccl\.$"
-        with pytest.raises(target_environment.BuildError, match=expected):
-            target_environment.cuda_include_directories(found, [tmp_path])
+    return make
 
 
-class TestRequirements:
-    FRONTEND = "nvidia-cudnn-frontend>=1.24,<1.27"
+def test_headers_of_cuda_are_torchs_then_tritons_then_others(
+    libraries: Libraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = libraries(lambda name: "cu13")
+    triton = tmp_path / "triton" / "backends" / "nvidia" / "include"
+    make_file(triton / "crt" / "host_defines.h")
+    with pytest.raises(build.BuildError, match=r"^nv/target was .*install nvidia-cuda-cccl\.$"):
+        build.cuda_include_directories(found, [tmp_path])
+    cuda = tmp_path / "nvidia" / "cu13" / "include"
+    other = tmp_path / "build" / "nvidia" / "cu13" / "include"
+    make_file(other / "nv" / "target")
+    places = [tmp_path, tmp_path / "build"]
+    assert build.cuda_include_directories(found, places) == [cuda, triton, other]
+    toolkit = make_file(tmp_path / "toolkit" / "include" / "nv" / "target").parents[1]
+    monkeypatch.setenv("CUDA_HOME", str(toolkit.parent))
+    assert build.cuda_include_directories(found, [tmp_path]) == [cuda, triton, toolkit]
+    make_file(cuda / "nv" / "target")
+    assert build.cuda_include_directories(found, [tmp_path])[:2] == [cuda, triton]
 
-    def requirements(self, torch, cuda=None):
-        return target_environment.build_requirements(torch, cuda=cuda)
 
-    @pytest.fixture
-    def torch(self, tmp_path):
-        return target_environment.read_torch(make_torch(tmp_path))
-
-    def test_of_an_empty_environment(self):
-        assert self.requirements(None) == ["torch>=2.11", self.FRONTEND]
-
-    def test_of_an_environment_with_torch(self, torch):
-        """Whose packages lack headers that its other headers include, or not."""
-        assert self.requirements(torch) == [self.FRONTEND, "nvidia-cuda-cccl==13.0.*"]
-        header = torch.directory.parent / "nvidia" / "cu13" / "include" / "nv" / "target"
-        header.parent.mkdir(parents=True)
+def test_headers_of_cuda_12_have_a_folder_each_and_missing_ones_are_named(
+    libraries: Libraries, tmp_path: Path
+) -> None:
+    found = libraries(lambda name: name)
+    make_file(tmp_path / "nvidia" / "cuda_cccl" / "include" / "nv" / "target")
+    make_file(tmp_path / "triton" / "backends" / "nvidia" / "include" / "crt" / "host_defines.h")
+    folders = build.cuda_include_directories(found, [tmp_path])
+    assert len(folders) == len(build.HEADERS) + 2
+    for missing in ("libnvrtc", "libcusparse"):
+        header = tmp_path / "nvidia" / missing / "include" / build.HEADERS[missing]
+        header.unlink()
+        for libraries_found in (found, {k: v for k, v in found.items() if k != missing}):
+            with pytest.raises(build.BuildError, match=f"^{header.name} was not found"):
+                build.cuda_include_directories(libraries_found, [tmp_path])
         header.touch()
-        assert self.requirements(torch) == [self.FRONTEND]
 
-    def test_of_a_torch_with_cuda_12(self, tmp_path):
-        torch = target_environment.read_torch(make_torch(tmp_path, "2.11.0+cu128", "12.8"))
-        assert "nvidia-cuda-cccl-cu12==12.8.*" in self.requirements(torch)
 
-    def test_of_a_torch_without_cuda(self, tmp_path):
-        torch = target_environment.read_torch(make_torch(tmp_path, "2.11.0+cpu", None))
-        assert self.requirements(torch) == []
+# What the build requires
 
-    def test_without_cuda(self, torch):
-        assert self.requirements(torch, cuda=False) == []
-        assert self.requirements(None, cuda=False) == ["torch>=2.11"]
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "with_cuda", "expected"),
+    [
+        ("2.11.0+cu130", "13.0", None, [FRONTEND, "nvidia-cuda-cccl==13.0.*"]),
+        ("2.11.0+cu128", "12.8", None, [FRONTEND, "nvidia-cuda-cccl-cu12==12.8.*"]),
+        ("2.11.0+cpu", None, None, []),
+        ("2.11.0+cu130", "13.0", False, []),
+        (None, None, None, ["torch>=2.11", FRONTEND]),
+        (None, None, False, ["torch>=2.11"]),
+    ],
+)
+def test_requirements_are_those_that_the_environment_lacks(
+    tmp_path: Path,
+    version: str | None,
+    cuda: str | None,
+    with_cuda: bool | None,
+    expected: list[str],
+) -> None:
+    found = build.read_torch(make_torch(tmp_path, version, cuda)) if version else None
+    assert build.build_requirements(found, cuda=with_cuda) == expected
+    if len(expected) == 2 and found:
+        make_file(tmp_path / "nvidia" / "cu13" / "include" / "nv" / "target")
+        assert build.build_requirements(found, cuda=with_cuda) == [FRONTEND]
 
 
 @pytest.mark.parametrize(
@@ -293,6 +256,7 @@ class TestRequirements:
         ({"cmake.define.CONVTIME_TESTS": "OFF"}, "", None),
     ],
 )
-def test_cuda_setting(config, cmake_args, expected):
-    environ = {"CMAKE_ARGS": cmake_args}
-    assert target_environment.cuda_setting(config, environ) is expected
+def test_the_setting_of_cuda_is_that_of_cmake(
+    config: dict[str, Any], cmake_args: str, expected: bool | None
+) -> None:
+    assert build.cuda_setting(config, {"CMAKE_ARGS": cmake_args}) is expected

@@ -67,6 +67,8 @@ def test_a_terminal_gets_several_lines_and_all_of_the_words(terminal) -> None:
     assert max(map(len, table.splitlines())) <= 40
     for word in ("131.2", "0.3%", "[0.995,", "1.001]", "layer1.0.dow", "nsample.0"):
         assert word in table
+    short, *_ = text.table(("a", "b"), [("brief and whole", "word " * 20)]).splitlines()[2:]
+    assert short.startswith("brief and whole  word")
     named = {"method": "cpu (asked for auto: the work is on the CPU)"}
     told = text.render([Facts(named, indent=2)])
     assert told.splitlines() == [
@@ -82,6 +84,12 @@ def test_a_name_cannot_steer_the_terminal_nor_mark_up() -> None:
     assert text.table([hostile], [[hostile]]).splitlines()[::2] == [shown, shown]
     assert text.render([Facts({hostile: hostile})]) == f"{shown}:  {shown}"
     assert text.render([Sentences([hostile])]) == shown
+
+
+def test_a_number_has_its_noun() -> None:
+    told = [text.counted(number, "pass", "passes") for number in (0, 1, 2000)]
+    assert told == ["0 passes", "1 pass", "2,000 passes"]
+    assert text.counted(2, "sample") == "2 samples"
 
 
 CELLS = st.text(max_size=40)
@@ -105,6 +113,7 @@ def test_nothing_is_lost_at_any_width(rows, columns: int, terminal) -> None:
     }
 
 
+@pytest.mark.thorough
 def test_what_prints_is_loaded_when_something_is_printed() -> None:
     code = (
         "import sys, convtime; from convtime.timing.measurement import Measurement; "

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 ON_CPU = ("--device", "cpu")
+#: The type of pytest's fixture ``capsys``.
+Capture = pytest.CaptureFixture[str]
 #: Options with which statements are timed in milliseconds.
 COUNTED = (*ON_CPU, "--stop", "count", "--max-samples", "3", "--min-samples", "3", "--warmup", "1")
 #: The same for layers, which have a budget only.
 BRIEF = (*ON_CPU, "--budget", "0.02")
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *, printed: bool = False) -> str:
+def error_of(capsys: Capture, *, printed: bool = False) -> str:
     """Return the error of the last command, which is one line.
 
     Args:

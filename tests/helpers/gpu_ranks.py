@@ -1,4 +1,4 @@
-"""What two GPUs do for tests/test_ranks.py, under torchrun; rank 0 prints what it found."""
+"""What two GPUs do for tests/distributed/test_measure.py, under torchrun; rank 0 prints what it found."""
 
 from __future__ import annotations
 

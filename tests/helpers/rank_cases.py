@@ -1,4 +1,4 @@
-"""What the ranks of tests/test_ranks.py do: a program that forks them, and prints what they found.
+"""What the ranks of tests/distributed/test_measure.py do: forks them, and prints what they found.
 
 One process loads torch; each case forks its ranks. Prints a line of JSON for each case.
 """

@@ -23,7 +23,7 @@ PROVENANCE: dict[str, Any] = {
     "git": {"commit": "a" * 40, "dirty": False},
 }
 OTHER_COMMIT = {"git": {"commit": "b" * 40, "dirty": False}}
-ON_CPU = {"device": "cpu", "method": "cpu"}
+ON_CPU: dict[str, Any] = {"device": "cpu", "method": "cpu"}
 BASE = dataclasses.replace(measurement(trace("the same")), sm_clocks_hz=(), device="cuda:0")
 
 
@@ -48,11 +48,11 @@ def process(
 
 def shared_cpu(rng: np.random.Generator, speed: float, factor: float) -> dict[str, Measurement]:
     """A baseline and a call by turns, while the clock that slows both down ranges widely."""
-    clock = speed * rng.lognormal(0, 0.1, 60)
+    clock = speed * rng.lognormal(0, 0.1, 200)
     own = {"baseline": 1e-4, "call": factor * 2e-4}
     return {
         name: of(
-            seconds * clock * rng.lognormal(0, 0.01, 60),
+            seconds * clock * rng.lognormal(0, 0.01, 200),
             PROVENANCE | ({"baseline": "baseline"} if name == "call" else {}),
             **ON_CPU,
         )

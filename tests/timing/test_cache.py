@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import ctypes
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,14 +41,15 @@ def set_aside(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     return aside
 
 
-@pytest.mark.parametrize("asked", ["auto", "cold", "cold-clean"])
+@pytest.mark.parametrize("asked", ["auto", "cold", "cold-clean", "warm", "rotate"])
 def test_persisting_lines_are_given_back_while_a_flush_is_to_evict_them(
     set_aside: dict[int, str], asked: Cache
 ) -> None:
     before = dict(set_aside)
+    is_flushed = asked not in ("warm", "rotate")
     with cache.without_persisting_lines(asked, GPUS) as told:
-        assert told == "some of cuda:0; some of cuda:2"
-        assert set_aside == {}
+        assert told == ("some of cuda:0; some of cuda:2" if is_flushed else "")
+        assert set_aside == ({} if is_flushed else before)
     assert set_aside == before
     with (
         contextlib.suppress(KeyboardInterrupt),
@@ -61,22 +57,6 @@ def test_persisting_lines_are_given_back_while_a_flush_is_to_evict_them(
     ):
         raise KeyboardInterrupt
     assert set_aside == before
-
-
-@pytest.mark.parametrize("asked", ["warm", "rotate"])
-def test_where_nothing_is_flushed_persisting_lines_stay(
-    set_aside: dict[int, str], asked: Cache
-) -> None:
-    before = dict(set_aside)
-    with cache.without_persisting_lines(asked, GPUS) as told:
-        assert told == ""
-        assert set_aside == before
-
-
-def test_of_a_cpu_no_clean_cache_is_claimed() -> None:
-    one = convtime.time_op(torch.relu, torch.rand(4), cache="cold-clean", warmup=1, max_samples=10)
-    assert (one.cache, one.cache.requested) == ("uncontrolled", "cold-clean")
-    assert one.cache.reason == "on a CPU, only cache='cold' is controlled"
 
 
 @contextlib.contextmanager
@@ -162,17 +142,6 @@ class TestOnAGpu:
         assert times["warm"] < 0.9 * times["cold-clean"]
         assert times["cold-clean"] < 0.95 * times["cold"]
 
-    @pytest.mark.timing
-    def test_behind_a_clean_flush_the_call_has_nothing_written_back(self, tmp_path: Path) -> None:
-        """By ncu's count of what a kernel has the device write to memory and read from it."""
-        written = {}
-        for asked in ("cold", "cold-clean"):
-            written[asked], read = dram_bytes_of_relu(asked, tmp_path / f"{asked}.csv")
-            assert read > 0.9 * 4 * MEBIBYTE  # the data were not in the cache
-        # What it writes itself, 4 MiB, stays in the cache, in place of lines that the flush left.
-        assert written["cold"] > MEBIBYTE
-        assert written["cold-clean"] < 0.25 * written["cold"]
-
 
 def profiled_seconds(x: torch.Tensor, *, clean: bool) -> float:
     """Median of relu's kernel after flushes, by torch.profiler."""
@@ -191,47 +160,3 @@ def profiled_seconds(x: torch.Tensor, *, clean: bool) -> float:
     ]
     assert len(kernels) == 50
     return 1e-6 * float(torch.tensor(kernels).median())
-
-
-_RELU = """
-import sys, torch, convtime
-x = torch.randn(1 << 20, device="cuda")
-convtime.time_op(
-    torch.relu, x, cache=sys.argv[1], method="sync", queue="none", warmup=3, stop="count",
-    min_samples=5, max_samples=5,
-)
-"""
-
-
-def dram_bytes_of_relu(asked: Cache, log: Path) -> tuple[float, float]:
-    """Medians over the calls of a timing, in one pass each, which leaves the cache as it is."""
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        pytest.skip("there is no ncu")
-    metrics = ("dram__bytes_write.sum", "dram__bytes_read.sum")
-    command = [ncu, "--csv", "--print-units", "base", "--log-file", str(log)]
-    command += ["--cache-control", "none", "--clock-control", "none", "--replay-mode", "kernel"]
-    command += ["--metrics", ",".join(metrics), "--kernel-name", "regex:^vectorized_elementwise"]
-    command += [sys.executable, "-c", _RELU, asked]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    told = log.read_text(encoding="utf-8") if log.exists() else ""
-    everything = told + run.stdout + run.stderr
-    for refusal in ("ERR_NVGPUCTRPERM", "Failed to initialize the profiler"):
-        if refusal in everything:
-            pytest.skip(f"ncu cannot read the GPU's counters here: {refusal}")
-    assert run.returncode == 0, everything
-    lines = told.splitlines()
-    passes = [line for line in lines if line.startswith("==PROF== Profiling")]
-    assert all(line.rstrip().endswith(" 1 pass") for line in passes), everything
-    rows = list(csv.DictReader(line for line in lines if line.startswith('"')))
-    assert rows, everything
-    values = {
-        metric: [
-            float(row["Metric Value"].replace(",", ""))
-            for row in rows
-            if row["Metric Name"] == metric
-        ]
-        for metric in metrics
-    }
-    written, read = (float(torch.tensor(values[metric]).median()) for metric in metrics)
-    return written, read

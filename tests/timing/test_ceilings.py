@@ -100,13 +100,15 @@ def test_they_are_measured_once_for_each_number_of_threads(seen: list[dict[str, 
 
 def test_they_are_measured_after_the_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
+    found = Ceilings(1.0, 1.0, "float32")
 
-    def ceilings(device: torch.device, exclusive: bool) -> Ceilings:
+    def measured(device: torch.device, exclusive: bool) -> Ceilings:
         log.append(f"ceilings of {device}")
-        return Ceilings(1.0, 1.0, "float32")
+        return found
 
-    monkeypatch.setattr(convtime.timing.ceilings, "ceilings", ceilings)
-    convtime.time_op(lambda: log.append("call"), flops=1, device="cpu", **QUICK)
+    monkeypatch.setattr(module, "ceilings", measured)
+    one = convtime.time_op(lambda: log.append("call"), flops=1, device="cpu", **QUICK)
+    assert one.ceilings is found
     assert log.index("ceilings of cpu") == len(log) - 1 > 0
 
 

@@ -1,3 +1,5 @@
+"""Comparisons of measurements: ratios, judgements with their reasons, and exit codes."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,204 +14,294 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import convtime
 from convtime.core import codec
+from convtime.core.load import _C
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.comparison import Agreement, Comparison, Interference
-from tests.helpers.measurements import changed
+from convtime.timing.measurement import Measurement
+from convtime.timing.verdict import Ratio
+from tests.helpers.measurements import changed, on_cpu
 from tests.helpers.texts import flat
 
 KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,))
+Ends = tuple[float, float]
 
 
-def timed(name: str) -> convtime.Measurement:
-    """To be given other samples, as of a GPU and a clock without a tick."""
-    one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, name=name)
-    return dataclasses.replace(one, clock_tick=0.0, host=(), disturbance="", between_runs=0.0)
+def measured(
+    name: str, seconds: Sequence[float], clocks_mhz: Sequence[float | None] = (), **fields: Any
+) -> Measurement:
+    clocks_hz = tuple(None if mhz is None else 1e6 * mhz for mhz in clocks_mhz)
+    one = on_cpu(tuple(seconds), name=name, stop_reason="budget")
+    return changed(one, sm_clocks_hz=clocks_hz, **fields)
 
 
-@pytest.mark.timing
-def test_compares_calls_of_known_duration() -> None:
-    result = convtime.compare(
-        {"fast": lambda: time.sleep(0.002), "slow": lambda: time.sleep(0.004)},
-        device="cpu",
-        max_samples=20,
-        stop="count",
-    )
-    assert list(result.measurements) == ["fast", "slow"]
-    assert len(result.measurements["fast"].seconds) == len(result.measurements["slow"].seconds)
-    ratio = result.ratio("slow")
-    assert ratio.low <= ratio.value <= ratio.high
-    assert ratio.value == pytest.approx(2, rel=0.15)
-    assert result.ratio("fast", "slow").value == pytest.approx(0.5, rel=0.15)
-    assert result.ratio("fast").value == pytest.approx(1, abs=1e-4)  # to the clock's tick
-    assert "slow" in flat(result)
+def compared(**seconds: Sequence[float]) -> Comparison:
+    return Comparison({name: measured(name, each) for name, each in seconds.items()})
 
 
-def test_ratios_pair_the_samples_of_a_round() -> None:
-    """A drift that both share must not show: here the machine gets four times slower."""
-    one = timed("base")
-    drift = [1.0 + 3 * step / 40 for step in range(41)]
-    base = convtime.Measurement.from_dict({**one.to_dict(), "seconds": drift, "batches": []})
-    slower = convtime.Measurement.from_dict(
-        {**one.to_dict(), "seconds": [1.01 * sample for sample in drift], "batches": []}
-    )
-    ratio = Comparison({"base": base, "slower": slower}).ratio("slower")
-    assert ratio.value == pytest.approx(1.01)
-    assert ratio.high - ratio.low < 1e-9
+def spread(middle: float, half: float) -> list[float]:
+    """Six samples, whose interval is their whole range: middle * (1 ± half)."""
+    return [middle * (1 + share * half) for share in (-1, -0.5, 0, 0, 0.5, 1)]
 
 
-@pytest.mark.parametrize(
-    ("ratios", "verdict", "exit_code"),
-    [
-        ([0.995 + 0.001 * step for step in range(11)], "same", 0),
-        ([1.001 + 0.0001 * step for step in range(11)], "same", 0),
-        ([0.94 + 0.001 * step for step in range(11)], "faster", 0),
-        ([1.05 + 0.001 * step for step in range(11)], "slower", 1),
-        ([0.95 + 0.01 * step for step in range(11)], "uncertain", 0),
-        # more than the same, or not
-        ([1.005 + 0.001 * step for step in range(11)], "uncertain", 0),
-    ],
-)
-def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_code: int) -> None:
-    alone = {**timed("one").to_dict(), "batches": []}
-    base = convtime.Measurement.from_dict({**alone, "seconds": [1.0] * len(ratios)})
-    other = convtime.Measurement.from_dict({**alone, "seconds": ratios})
-    comparison = Comparison({"base": base, "other": other}, margin=0.01)
-    assert comparison.verdict("other") == verdict
-    assert comparison.exit_code() == exit_code
-    assert f" {verdict}" in str(comparison).splitlines()[3]
-    assert Comparison(comparison.measurements, margin=0.2).verdict("other") == "same"
+def ends_of(middle: float, half: float) -> Ends:
+    return middle * (1 - half), middle * (1 + half)
 
 
-def events_of(name: str, microseconds: float, uncertainty: float) -> convtime.Measurement:
-    return dataclasses.replace(
-        timed(name),
-        seconds=(microseconds * 1e-6,) * 30,
-        batches=(),
-        overhead_uncertainty=uncertainty * 1e-6,
-    )
+def sign_test(values: Any) -> Ends:
+    """The distribution-free interval of a median with 95 % confidence."""
+    ordered, count = np.sort(values), len(values)
+    tails = np.cumsum([math.comb(count, k) for k in range(count)]) / 2.0**count
+    outside = int(np.sum(tails <= 0.025))
+    return (ordered[outside - 1], ordered[-outside]) if outside else (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize(
-    ("uncertainty", "verdict"), [(0.0, "slower"), (0.1, "slower"), (1.5, "uncertain")]
-)
-def test_verdicts_know_how_well_the_methods_own_cost_is_known(
-    uncertainty: float, verdict: str
+@settings(max_examples=40)
+@given(st.integers(3, 39), st.floats(0.5, 2), st.sampled_from([0.0, 0.1]), st.integers(0, 99))
+def test_ratios_are_medians_over_the_rounds(
+    count: int, factor: float, uncertainty: float, seed: int
 ) -> None:
-    """Of 2.00 and 2.03 µs, 1.5 µs more on both are a ratio of 1.0086: within the margin."""
-    base, other = (events_of("relu", time, uncertainty) for time in (2.0, 2.03))
-    comparison = Comparison({"base": base, "other": other})
-    assert comparison.verdict("other") == verdict
-    ratio = comparison.ratio("other")
-    assert ratio.value == pytest.approx(1.015)
-    assert ratio.low == pytest.approx((2.03 + uncertainty) / (2.0 + uncertainty))
-    assert ratio.high == pytest.approx((2.03 - uncertainty) / (2.0 - uncertainty))
+    """A drift that both share does not show. Overhead uncertainty moves both times."""
+    random = np.random.default_rng(seed)
+    under = np.linspace(1, 4, count)
+    over = factor * under * random.normal(1, 0.02, count)
+    pair = {
+        "under": measured("under", under.tolist(), overhead_uncertainty=uncertainty / 2),
+        "over": measured("over", over.tolist(), overhead_uncertainty=uncertainty),
+    }
+    comparison = Comparison(pair)
+    found = comparison.ratio("over")
+    assert found.value == pytest.approx(np.median(over / under))
+    shifts = (-uncertainty, 0, uncertainty)
+    lows, highs = zip(*[sign_test((over + by) / (under + by)) for by in shifts], strict=True)
+    assert (found.low, found.high) == pytest.approx((min(lows), max(highs)))
+    inverse = comparison.ratio("under", "over")
+    assert inverse.value == pytest.approx(np.median(under / over))
+    assert comparison.cycles_ratio("over") is None
 
 
-def by_kernels(name: str, busy: float, span: float) -> convtime.Measurement:
-    """Thirty samples by activity records, in microseconds."""
-    noise = 1e-6 * (1 + 0.001 * np.random.default_rng(len(name)).standard_normal(30))
-    return changed(
-        events_of(name, busy, 0.0),
-        seconds=tuple(busy * noise),
-        busy_seconds=tuple(busy * noise),
-        span_seconds=tuple(span * noise),
-        sum_seconds=tuple(2 * busy * noise),
-        method="kernel",
-        metric="busy",
-    )
-
-
-@pytest.mark.parametrize(
-    ("busy", "span", "verdict", "other"),
-    [
-        (1.0, 1.0, "same", None),
-        (1.0, 1.3, "same", "slower"),
-        (0.7, 1.3, "faster", "slower"),
-        (0.7, 0.8, "faster", None),
-        (1.2, 1.0, "slower", "same"),
-    ],
-)
-def test_what_span_says_otherwise_is_told(
-    busy: float, span: float, verdict: str, other: str | None
-) -> None:
-    pair = by_kernels("base", 100, 110), by_kernels("other", 100 * busy, 110 * span)
-    compared = Comparison({each.name: each for each in pair})
-    judged = compared.judge("other")
-    assert judged.verdict == verdict
-    assert compared.judged_on.startswith("busy time")
-    assert compared.exit_code("contradictory") == (0 if other is None else 1)
-    told = f"{verdict} in busy time, but {other} in span"
-    assert (told in judged.contradiction) == (other is not None)
-    assert (told in str(compared)) == (other is not None)
-
-
-def test_few_rounds_have_no_verdict() -> None:
-    base, other = (
-        dataclasses.replace(events_of("relu", time, 0.0), seconds=(time,) * 5) for time in (1, 2)
-    )
-    comparison = Comparison({"base": base, "other": other})
-    assert comparison.ratio("other").value == 2
-    assert comparison.verdict("other") == "uncertain"
+@settings(max_examples=30)
+@given(st.integers(0, 99), st.floats(0, 0.5))
+def test_ratios_in_cycles_are_of_the_rounds_with_known_clocks(seed: int, missing: float) -> None:
+    random = np.random.default_rng(seed)
+    seconds = random.uniform(1, 2, (2, 30))
+    clocks = random.uniform(1000, 2000, (2, 30))
+    known = random.uniform(size=(2, 30)) >= missing
+    pair = {
+        name: measured(name, row, [mhz if is_known else None for mhz, is_known in each])
+        for name, row, each in zip(
+            ("under", "over"), seconds, np.dstack([clocks, known]).tolist(), strict=True
+        )
+    }
+    found = Comparison(pair).cycles_ratio("over")
+    under, over = (seconds * clocks)[:, known.all(0)]
+    assert found is not None
+    assert found.value == pytest.approx(np.median(over / under))
+    assert (found.low, found.high) == pytest.approx(sign_test(over / under))
 
 
 def test_ratios_count_a_place_once_and_know_the_clocks_tick() -> None:
-    base, other = (
-        dataclasses.replace(events_of(name, 2.0, 0.0), seconds=seconds * 8, places=(*range(8),) * 8)
-        for name, seconds in (
-            ("base", (2e-6,) * 8),
-            ("other", (1.98e-6, 1.99e-6, 2e-6, 2.01e-6, 2.02e-6, 2.03e-6, 2.04e-6, 2.05e-6)),
-        )
-    )
+    places = (*range(8),) * 8
+    steps = (1.98e-6, 1.99e-6, 2e-6, 2.01e-6, 2.02e-6, 2.03e-6, 2.04e-6, 2.05e-6)
+    base = measured("base", (2e-6,) * 64, places=places)
+    other = measured("other", steps * 8, places=places)
     ratio = Comparison({"base": base, "other": other}).ratio("other")
-    assert (ratio.low, ratio.high) == pytest.approx((0.99, 1.025))  # of eight places, all
-    pairless = [dataclasses.replace(one, places=()) for one in (base, other)]
-    narrower = Comparison(dict(zip(("base", "other"), pairless, strict=True))).ratio("other")
-    assert narrower.low > ratio.low
+    assert (ratio.low, ratio.high) == pytest.approx((0.99, 1.025))  # all of eight places
+    assert compared(base=base.seconds, other=other.seconds).ratio("other").low > ratio.low
     equal = dataclasses.replace(base, places=(), clock_tick=32e-9)
     by_tick = Comparison({"base": equal, "other": equal}).ratio("other")
-    unseen = (1 - 0.025 ** (1 / 64)) * 32e-9
+    unseen = (1 - 0.025 ** (1 / 64)) * 32e-9  # of a tick that none of 64 samples showed
     assert by_tick.high == pytest.approx(1 + 2**0.5 * unseen / 2e-6, rel=1e-4)
+
+
+def verdict_of(ends: Ends, margin: float, doubt: float = 0.0) -> str:
+    low, high = ends
+    if 1 - low <= margin and high - 1 <= margin:
+        return "same"
+    if 1 - high > margin + doubt:
+        return "faster"
+    return "slower" if low - 1 > margin + doubt else "uncertain"
+
+
+def expected_judgement(
+    ends: Ends, margin: float, doubt: float, control: Ends | None, fresh: Ends | None
+) -> tuple[str, str | None]:
+    """The verdict and the reason, from the ends of the intervals."""
+    verdict = verdict_of(ends, margin)
+    if control is not None and verdict_of(control, margin, doubt) in ("faster", "slower"):
+        return "uncertain", "control-differs"
+    if verdict == "uncertain":
+        narrow = ends[1] - ends[0] <= 2 * margin
+        return verdict, "at-the-margin" if narrow else "wide-interval"
+    if fresh is None:
+        if verdict_of(ends, margin, doubt) == "uncertain":
+            return "uncertain", "placement"
+    elif verdict_of(fresh, margin) != verdict:
+        return "uncertain", "not-confirmed"
+    return verdict, None
+
+
+# None of the ends is exactly at a margin.
+FACTORS = st.sampled_from([0.9, 0.963, 0.975, 0.9893, 0.997, 1, 1.003, 1.0137, 1.026, 1.034, 1.07])
+SPREADS = st.tuples(FACTORS, st.sampled_from([0.0004, 0.0023, 0.0147]))
+
+
+@settings(max_examples=150)
+@example((1.07, 0.0004), (1.026, 0.0004), None, True, 0.01)
+@example((1.07, 0.0004), (1.026, 0.0004), None, False, 0.01)
+@example((1.034, 0.0004), None, (1.003, 0.0147), False, 0.01)
+@example((1.026, 0.0004), None, None, True, 0.01)
+@given(
+    SPREADS, st.none() | SPREADS, st.none() | SPREADS, st.booleans(), st.sampled_from([0.01, 0.03])
+)
+def test_a_judgement_follows_from_all_intervals(
+    other: Ends, control: Ends | None, fresh: Ends | None, on_a_cpu: bool, margin: float
+) -> None:
+    """On a CPU, the placement of tensors makes small differences doubtful."""
+    doubt = 0.02 if on_a_cpu else 0.0
+    spreads = {"base": (1.0, 0.0), "other": other} | ({"control": control} if control else {})
+    ends = {name: ends_of(*each) for name, each in spreads.items()}
+    of_fresh = ends_of(*fresh) if fresh else None
+    comparison = Comparison(
+        {
+            name: measured(name, spread(*each), [1000] * 6, between_runs=0.01 * on_a_cpu)
+            for name, each in spreads.items()
+        },
+        margin,
+        control="control" if control else "",
+        confirmation={} if of_fresh is None else {"other": Ratio(1.0, *of_fresh)},
+    )
+    judged = comparison.judge("other")
+    expected = expected_judgement(ends["other"], margin, doubt, ends.get("control"), of_fresh)
+    assert (judged.verdict, judged.reason) == expected
+    assert comparison.verdict("other") == judged.verdict
+    assert judged.smallest_difference == pytest.approx(margin + doubt + other[1])
+    spoiled = judged.reason == "control-differs"
+    assert judged.in_cycles == ("uncertain" if spoiled else verdict_of(ends["other"], margin))
+    assert judged.contradiction == ""
+    assert ("'control' does the same as the baseline" in judged.sentence) == spoiled
+    assert comparison.findings == (("other", judged.verdict),)
+    assert comparison.exit_code() == int(judged.verdict == "slower")
+    assert comparison.exit_code(uncertain=3) == (3 if expected[1] else comparison.exit_code())
+    if control:
+        by_control = comparison.judge("control")
+        expected = expected_judgement(ends["control"], margin, doubt, None, None)
+        assert (by_control.verdict, by_control.reason) == expected
+        # A confirmation is of the comparison's own baseline.
+        assert comparison.judge("other", "control").reason != "not-confirmed"
+    reverse = comparison.judge("base", "other")
+    assert reverse.ratio.value == pytest.approx(1 / other[0])
+    assert comparison.judge("base").verdict == "same"
+
+
+def test_placement_is_doubtful_only_if_both_times_are_of_a_cpu() -> None:
+    assert pytest.approx(0.02) == _C.DOUBT_OF_CPU_RATIOS
+    for base, other in ((0.01, 0.0), (0.0, 0.01)):
+        pair = {
+            "base": measured("base", [1.0] * 6, between_runs=base),
+            "other": measured("other", [1.02] * 6, between_runs=other),
+        }
+        assert Comparison(pair).judge("other").reason is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fields", "reason", "said"),
+    [
+        ([1.0] * 5, {}, "too-few-samples", "5 rounds are too few for an interval"),
+        (spread(1.0, 0.05), {"disturbance": "waited for a core"}, "disturbed", "'x' waited for"),
+        (spread(1.012, 0.001), {"overhead_uncertainty": 0.5}, "method-cost", "it would be slower"),
+    ],
+)
+def test_uncertain_verdicts_say_why(
+    seconds: list[float], fields: dict[str, Any], reason: str, said: str
+) -> None:
+    base = measured("base", [1.0] * len(seconds), **fields | {"disturbance": ""})
+    comparison = Comparison({"base": base, "x": measured("x", seconds, **fields)})
+    judged = comparison.judge("x")
+    assert (judged.verdict, judged.reason) == ("uncertain", reason)
+    assert re.search(said, judged.sentence), judged.sentence
+    assert f"x against base is uncertain ({reason}): {judged.sentence}" in str(comparison)
+    if reason == "too-few-samples":
+        assert judged.smallest_difference == math.inf
+        assert comparison.to_dict()["judgements"]["x"]["smallest_difference"] is None
+
+
+@settings(max_examples=40)
+@given(st.sampled_from([0.7, 0.996, 1.004, 1.2]), st.sampled_from([0.7, 0.996, 1.004, 1.2]))
+def test_verdicts_of_busy_time_and_span_may_contradict_each_other(busy: float, span: float) -> None:
+    def by_kernels(name: str, busy: float, span: float) -> Measurement:
+        of_busy, of_span = ([1e-4 * each] * 30 for each in (busy, 1.1 * span))
+        return measured(
+            name,
+            of_busy,
+            method="kernel",
+            metric="busy",
+            device="cuda:0",
+            busy_seconds=tuple(of_busy),
+            span_seconds=tuple(of_span),
+            sum_seconds=tuple(of_busy),
+        )
+
+    comparison = Comparison({"a": by_kernels("a", 1, 1), "b": by_kernels("b", busy, span)})
+    judged = comparison.judge("b")
+    verdicts = [verdict_of((ratio, ratio), 0.01) for ratio in (busy, span)]
+    contradict = verdicts[0] != verdicts[1]
+    assert judged.verdict == verdicts[0]
+    assert comparison.judged_on.startswith("busy time")
+    assert comparison.exit_code("contradictory") == int(contradict)
+    told = f"{verdicts[0]} in busy time, but {verdicts[1]} in span ({span:.4f}"
+    assert (told in judged.contradiction) == (told in str(comparison)) == contradict
+
+
+@pytest.mark.parametrize(
+    ("seconds", "clocks_mhz", "verdict", "in_cycles", "sentence"),
+    [
+        ([1.2] * 6, [1650] * 6, "slower", "same", "clock (1650 MHz against 1980)"),
+        ([1.0] * 6, [1650] * 6, "same", "faster", "clock (1650 MHz against 1980)"),
+        ([1.2] * 6, [1980] * 6, "slower", "slower", ""),
+        ([1.2] * 6, [None] * 6, "slower", None, ""),
+        ([1.0, 1.1, 1.2] * 2, [1980, 1800, 1650] * 2, "uncertain", "same", "clock (1800 MHz ag"),
+    ],
+)
+def test_verdicts_on_time_and_on_cycles(
+    seconds: list[float],
+    clocks_mhz: list[float | None],
+    verdict: str,
+    in_cycles: str | None,
+    sentence: str,
+) -> None:
+    base = measured("base", [1.0] * 6, [1980] * 6)
+    comparison = Comparison({"base": base, "other": measured("other", seconds, clocks_mhz)})
+    judged = comparison.judge("other")
+    assert (judged.verdict, judged.in_cycles) == (verdict, in_cycles)
+    told = f"{verdict} in time, {in_cycles} in cycles: {sentence}" if sentence else ""
+    assert judged.sentence.startswith(told)
+    assert bool(judged.sentence) is bool(sentence)
+    assert judged.sentence in flat(comparison)
+    assert judged.sentence in comparison._repr_html_()
 
 
 def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None:
     fast, slow, idle = (
-        changed(events_of("relu", time, 0.0), method="kernel", activities=activities)
+        measured("relu", [1e-6 * time] * 30, method="kernel", activities=activities)
         for time, activities in ((1.0, (KERNEL,)), (2.0, (KERNEL,)), (0.0, ()))
     )
     comparison = Comparison({"fast": fast, "slow": slow, "idle": idle})
     assert comparison.verdict("slow") == "slower"
-    assert comparison.verdict("idle") == "uncertain"
+    judged = comparison.judge("idle")
+    assert (judged.verdict, judged.reason) == ("uncertain", "no-gpu-work")
+    assert "'relu' issues no work to the GPU" in judged.sentence
     _, _, _, slow_row, idle_row = str(comparison).partition("\n\n")[0].splitlines()
     assert slow_row.split()[-1] == "slower"
     assert idle_row.split() == ["idle", "no", "GPU", "work"]
     assert "idle against" not in comparison.details()
     from_idle = Comparison({"idle": idle, "fast": fast})
     assert from_idle.exit_code() == 0
-    assert repr(from_idle) == (
-        "<convtime.Comparison idle no GPU work (the baseline), fast 1.000 µs>"
-    )
-
-
-@functools.cache
-def one_of_ten() -> convtime.Measurement:
-    return timed("one")
-
-
-def measured(
-    name: str, seconds: Sequence[float], clocks_mhz: Sequence[float | None] = (), **fields: Any
-) -> convtime.Measurement:
-    clocks_hz = tuple(None if mhz is None else 1e6 * mhz for mhz in clocks_mhz)
-    return changed(
-        one_of_ten(),
-        name=name,
-        seconds=tuple(seconds),
-        batches=(),
-        sm_clocks_hz=clocks_hz,
-        **fields,
-    )
+    assert "idle no GPU work (the baseline), fast 1.000 µs" in repr(from_idle)
 
 
 def test_the_baseline_can_be_any_of_them() -> None:
@@ -217,192 +309,24 @@ def test_the_baseline_can_be_any_of_them() -> None:
     comparison = Comparison({"b": two, "a": one, "c": same}, baseline="a")
     assert comparison.others == ("b", "c")
     assert (comparison.verdict("b"), comparison.verdict("c")) == ("slower", "same")
-    assert comparison.verdict("a") == "same"
     assert comparison.verdict("a", "b") == "faster"
     assert re.match(r"a +1\.000 s \[.*\] +the baseline$", str(comparison).splitlines()[2])
     assert Comparison({"b": two, "a": one}).baseline == "b"
-    with pytest.raises(ValueError, match=r"baseline must be one of \['b'\], got 'a'"):
-        Comparison({"b": two}, baseline="a")
+    unknown = changed(one, method="oracle")
+    assert "judged on the time that 'oracle' gives" in flat(Comparison({"a": unknown}))
 
 
-@pytest.mark.parametrize(
-    ("times", "clocks_mhz", "verdict", "in_cycles", "sentence"),
-    [
-        (
-            (1.0, 1.2),
-            (1980, 1650),
-            "slower",
-            "same",
-            "slower in time, same in cycles: clock (1650 ",
-        ),
-        ((1.0, 1.0), (1980, 1650), "same", "faster", "same in time, faster in cycles: clock (1650"),
-        ((1.0, 1.2), (1980, 1980), "slower", "slower", ""),
-        ((1.0, 1.2), (None, 1980), "slower", None, ""),
-    ],
-)
-def test_verdicts_on_time_and_on_cycles(
-    times: tuple[float, float],
-    clocks_mhz: tuple[float | None, float],
-    verdict: str,
-    in_cycles: str | None,
-    sentence: str,
-) -> None:
-    base, other = (
-        measured("x", [time] * 30, [clock] * 30)
-        for time, clock in zip(times, clocks_mhz, strict=True)
-    )
-    comparison = Comparison({"base": base, "other": other})
-    judged = comparison.judge("other")
-    assert (judged.verdict, judged.in_cycles, judged.reason) == (verdict, in_cycles, None)
-    assert judged.sentence.startswith(sentence)
-    assert bool(judged.sentence) is bool(sentence)
-    assert judged.sentence in flat(comparison)
-    assert judged.sentence in comparison._repr_html_()
-
-
-def test_a_clock_that_wanders_is_told_from_an_operation_that_varies() -> None:
-    clocks_mhz = [1980, 1800, 1600, 1980, 1700, 1900]
-    base = measured("base", [1.0] * 6, [1980] * 6)
-    other = measured("other", [1980 / clock for clock in clocks_mhz], clocks_mhz)
-    judged = Comparison({"base": base, "other": other}).judge("other")
-    assert (judged.verdict, judged.in_cycles, judged.reason) == (
-        "uncertain",
-        "same",
-        "wide-interval",
-    )
-    assert judged.sentence.startswith(
-        "uncertain in time, same in cycles: clock (1850 MHz against 1980); the interval, "
-    )
-
-
-def test_a_control_that_differs_spoils_verdicts_in_cycles_too() -> None:
-    base, slow, control = (
-        measured(name, [time] * 30, [1000] * 30)
-        for name, time in (("base", 1.0), ("slow", 2.0), ("control", 1.1))
-    )
-    comparison = Comparison({"base": base, "slow": slow, "control": control}, control="control")
-    assert comparison.judge("slow").in_cycles == "uncertain"
-    assert comparison.judge("control").in_cycles == "slower"
-
-
-def test_a_ratio_in_cycles_is_of_the_rounds_whose_clocks_are_known() -> None:
-    base = measured("base", [1.0] * 8, [1000] * 7 + [None])
-    other = measured("other", [2.0] * 8, [None] + [1500] * 7)
-    comparison = Comparison({"base": base, "other": other})
-    found = comparison.cycles_ratio("other")
-    assert found == convtime.Ratio(3, 3, 3)
-    assert Comparison({"base": base, "other": measured("other", [1.0] * 8)}).cycles_ratio(
-        "other"
-    ) is None  # fmt: skip
-
-
-def spread(middle: float, half: float) -> list[float]:
-    """Of whose median, 1 ± half is the whole interval: six samples have no narrower one."""
-    return [middle - half, middle - half / 2, middle, middle, middle + half / 2, middle + half]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "fields", "reason", "said"),
-    [
-        ([1.0] * 5, {}, "too-few-samples", "5 rounds are too few for an interval"),
-        (spread(1.0, 0.05), {}, "wide-interval", r"± 5\.00%, is wider than the margin: sampling"),
-        (spread(1.01, 0.005), {}, "at-the-margin", r"the margin's edge lies within 1\.0050 \.\. "),
-        (
-            spread(1.0, 0.05),
-            {"other_launches": 7},
-            "disturbed",
-            r"other threads launched 7 .*; the interval, ",
-        ),
-        (
-            spread(1.0, 0.05),
-            {"device": "cuda:0", "exclusive_requested": True, "exclusive_reason": "it was locked"},
-            "disturbed",
-            "it was locked; the interval, ",
-        ),
-        (spread(1.012, 0.001), {"overhead_uncertainty": 0.5}, "method-cost", "it would be slower"),
-        ([0.0] * 30, {"method": "kernel"}, "no-gpu-work", "'x' issues no work to the GPU"),
-    ],
-)
-def test_uncertain_verdicts_say_why(
-    seconds: list[float], fields: dict[str, Any], reason: str | None, said: str
-) -> None:
-    base = measured("base", [1.0] * len(seconds), **fields | {"exclusive_reason": ""})
-    comparison = Comparison({"base": base, "x": measured("x", seconds, **fields)})
-    judged = comparison.judge("x")
-    assert judged.reason == reason
-    assert (judged.verdict == "uncertain") is (reason is not None)
-    assert re.search(said, judged.sentence), judged.sentence
-    if reason not in (None, "no-gpu-work"):
-        assert f"x against base is uncertain ({reason}): {judged.sentence}" in str(comparison)
-
-
-def test_the_smallest_difference_is_the_margin_and_half_the_interval() -> None:
-    base = measured("base", [1.0] * 6)
-    half, margin = 0.003, 0.01
-    comparison = Comparison({"base": base, "same": measured("same", spread(1.0, half))}, margin)
-    found = comparison.judge("same").smallest_difference
-    assert found == pytest.approx(half + margin)
-    assert "smallest detectable difference 1.30%" in flat(comparison)
-    # So it is: with that interval, what differs by a little more is found, and by less is not.
-    for share, verdict in ((1.001, "slower"), (0.999, "uncertain")):
-        other = measured("other", spread(1 + share * found, half))
-        assert Comparison({"base": base, "other": other}, margin).verdict("other") == verdict
-    few = Comparison({"base": measured("base", [1.0] * 5), "few": measured("few", [1.0] * 5)})
-    assert few.judge("few").smallest_difference == math.inf
-    assert few.to_dict()["judgements"]["few"]["smallest_difference"] is None
-
-
-@pytest.mark.parametrize(
-    ("control", "verdicts"),
-    [
-        (1.0, ("slower", "same")),
-        (1.03, ("uncertain", "uncertain")),
-        (0.97, ("uncertain", "uncertain")),
-    ],
-)
-def test_a_control_that_differs_spoils_every_verdict(
-    control: float, verdicts: tuple[str, str]
-) -> None:
-    times = {"base": 1.0, "slow": 1.2, "same": 1.0, "control": control}
-    comparison = Comparison(
-        {name: measured(name, [time] * 30) for name, time in times.items()}, control="control"
-    )
-    assert comparison.others == ("slow", "same")
-    assert (comparison.verdict("slow"), comparison.verdict("same")) == verdicts
-    spoilt = verdicts[0] == "uncertain"
-    assert comparison.verdict("slow", "same") == ("uncertain" if spoilt else "slower")
-    assert comparison.exit_code() == int(not spoilt)
-    assert comparison.exit_code(uncertain=3) == (3 if spoilt else 1)
-    found = {1.0: "same", 1.03: "slower", 0.97: "faster"}[control]
-    assert comparison.verdict("control") == found
-    assert f" {found}, control" in flat(comparison)
-    assert (
-        f"'control' does the same as the baseline, and was found {found}" in flat(comparison)
-    ) is (spoilt)
-
-
-@pytest.mark.parametrize(
-    ("fail_on", "uncertain", "code"),
-    [
-        ("slower", 0, 0),
-        ("slower", 75, 75),
-        (("slower", "faster"), 75, 1),
-        ("uncertain", 75, 1),
-        ("different", 0, 1),
-        ((), 0, 0),
-    ],
-)
-def test_an_exit_code_can_be_told_what_fails(fail_on: Any, uncertain: int, code: int) -> None:
-    times = {"base": [1.0] * 6, "fast": [0.5] * 6, "unclear": spread(1.0, 0.05)}
-    comparison = Comparison(
-        {name: measured(name, seconds) for name, seconds in times.items()},
+def test_findings_are_what_can_fail() -> None:
+    comparison = dataclasses.replace(
+        compared(base=[1.0] * 6, fast=[0.5] * 6, unclear=spread(1.0, 0.05)),
         same_results={"fast": Agreement(False, "off"), "unclear": Agreement(None, "unknown")},
     )
-    assert comparison.exit_code(fail_on, uncertain) == code
-
-
-def test_what_to_fail_on_must_be_known() -> None:
-    comparison = Comparison({"base": measured("base", [1.0] * 6)})
+    assert comparison.findings == (
+        ("fast", "faster"),
+        ("fast", "different"),
+        ("unclear", "uncertain"),
+    )
+    assert (comparison.exit_code(), comparison.exit_code("different")) == (0, 1)
     with pytest.raises(ValueError, match=r"fail_on must be some of \('slower', .* got 'slow'"):
         comparison.exit_code("slow")  # type: ignore[arg-type]
 
@@ -416,6 +340,7 @@ def test_everything_is_written_and_read_again() -> None:
         same_results={"other": Agreement(False, "off by 3", 3.0)},
         interference={"other": Interference(1.5, 0.8, "takes <more> beside the others")},
         interference_reason="there was no time",
+        confirmation={"other": Ratio(1.2, 1.19, 1.21)},
     )
     document = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert (document["type"], document["schema"]) == ("Comparison", codec.SCHEMA)
@@ -428,82 +353,71 @@ def test_everything_is_written_and_read_again() -> None:
         assert said in html
     assert "other: interference: takes <more> beside the others" in text
     assert "other: interference: takes &lt;more&gt; beside the others" in html
+    assert list(comparison.to_frame()["name"].unique()) == ["other", "base", "control"]
+    assert [row.sub_label for row in comparison.to_torch()] == ["other", "base", "control"]
     older = {"schema": "6.0", "measurements": document["measurements"], "margin": 0.01}
     assert Comparison.from_dict(older).baseline == "other"
 
 
-def test_reads_only_what_was_measured_together() -> None:
-    one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, stop="count").to_dict()
-    longer = {**one, "seconds": [1.0] * 11}
-    document = codec.document("Comparison", {"measurements": {"a": one, "b": longer}})
+def test_only_what_was_measured_together_is_compared() -> None:
+    one, longer = measured("a", [1.0] * 10), measured("b", [1.0] * 11)
     with pytest.raises(ValueError, match=r"number of samples, got {'a': 10, 'b': 11}"):
-        Comparison.from_dict(document)
+        Comparison({"a": one, "b": longer})
     with pytest.raises(ValueError, match="at least one measurement, got none"):
         Comparison({})
+    document = codec.document("Comparison", {"measurements": {}})
     with pytest.raises(ValueError, match=r"length >= 1 - at `\$.measurements`"):
-        Comparison.from_dict({**document, "measurements": {}})
+        Comparison.from_dict(document)
+    with pytest.raises(ValueError, match=r"baseline must be one of \['a'\], got 'b'"):
+        Comparison({"a": one}, baseline="b")
+    with pytest.raises(KeyError, match="must be one of .*, got 'b'"):
+        Comparison({"a": one}).ratio("b")
+
+
+NOTHING: Any = {"a": lambda: None, "b": lambda: None}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "options", "error", "message"),
+    [
+        (NOTHING, {"margin": 0}, ValueError, "margin must be more than 0, got 0"),
+        (NOTHING, {"margin": "wide"}, ValueError, "margin must be a number, got 'wide'"),
+        (NOTHING, {"stop": "soon"}, ValueError, "stop must be one of 'interval', .* got 'soon'"),
+        (NOTHING, {"speed": 1}, TypeError, "compare has no option 'speed'; there are method, "),
+        (NOTHING, {"baseline": "c"}, ValueError, r"baseline must be .*\['a', 'b'\], got 'c'"),
+        (NOTHING, {"control": "yes"}, ValueError, "control must be True or False, got 'yes'"),
+        (NOTHING, {"interference": 1}, ValueError, "interference must be True or False, got 1"),
+        (NOTHING, {"confirm": 1}, ValueError, "confirm must be True or False, got 1"),
+        (NOTHING, {"check": "loosely"}, ValueError, "check must be 'close', .* got 'loosely'"),
+        (NOTHING, {"check": torch.ones(2)}, ValueError, "check must be 'close', .* got tensor"),
+        ([], {}, ValueError, "at least one candidate"),
+        ({"a": int, "": int}, {}, ValueError, "each candidate must have a name"),
+        (torch.relu, {}, TypeError, "takes callables or Candidates, in a mapping"),
+        ("relu", {}, TypeError, "takes callables or Candidates, in a mapping"),
+        ({"a": 1}, {}, TypeError, "must be callable, got int for 'a'"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    candidates: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        convtime.compare(candidates, device="cpu", **options)
 
 
 @pytest.mark.timing
 def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
-    result = convtime.compare(
-        {"fast": lambda: time.sleep(0.001), "slow": lambda: time.sleep(0.0013)},
-        device="cpu",
-        warmup=1,
-        budget=20,
-    )
-    assert result.verdict("slow") == "slower"
-    assert result.measurements["slow"].stop_reason == "settled"
-    assert result.measurements["slow"].sampling_seconds < 15
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"margin": 0}, "margin must be more than 0, got 0"),
-        ({"margin": "wide"}, "margin must be a number, got 'wide'"),
-        ({"stop": "soon"}, "stop must be one of 'interval', .* got 'soon'"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        convtime.compare({"a": lambda: None, "b": lambda: None}, device="cpu", **options)
-
-
-def test_unknown_options_are_refused() -> None:
-    with pytest.raises(TypeError, match="compare has no option 'speed'; there are method, "):
-        convtime.compare({"a": lambda: None}, speed=1)  # type: ignore[call-overload]
-
-
-def test_names_that_were_not_compared_are_refused() -> None:
-    result = convtime.compare({"a": lambda: None}, device="cpu", max_samples=10, warmup=1)
-    with pytest.raises(KeyError, match="must be one of .*, got 'b'"):
-        result.ratio("b")
-
-
-def test_no_candidates_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one candidate"):
-        convtime.compare({})
-    with pytest.raises(ValueError, match="at least one candidate"):
-        convtime.compare([])
-    for nothing in (torch.relu, "relu", 1):
-        with pytest.raises(TypeError, match="takes callables or Candidates, in a mapping"):
-            convtime.compare(nothing)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="must be callable, got int for 'a'"):
-        convtime.compare({"a": 1})  # type: ignore[dict-item]
+    candidates = {name: functools.partial(time.sleep, s) for name, s in (("a", 1e-3), ("b", 2e-3))}
+    result = convtime.compare(candidates, device="cpu", warmup=1, budget=20)
+    assert result.verdict("b") == "slower"
+    assert result.ratio("b").value == pytest.approx(2, rel=0.15)
+    assert result.ratio("a", "b").value == pytest.approx(0.5, rel=0.15)
+    assert result.measurements["b"].stop_reason == "settled"
+    assert result.measurements["b"].sampling_seconds < 15
 
 
 @pytest.mark.timing
 @pytest.mark.cuda
-def test_the_same_kernel_compares_as_equal() -> None:
-    x = torch.randn(64, 64, 56, 56, device="cuda")
-    result = convtime.compare({"a": lambda: torch.relu(x), "b": lambda: torch.relu(x)})
-    assert result.ratio("b").value == pytest.approx(1, abs=0.02)
-
-
-@pytest.mark.timing
-@pytest.mark.cuda
-def test_a_candidate_that_leaves_the_gpu_alone_costs_the_others_nothing() -> None:
+def test_a_candidate_without_gpu_work_costs_the_others_nothing() -> None:
     x = torch.randn(64, 64, 56, 56, device="cuda")
     result = convtime.compare({"relu": lambda: torch.relu(x), "nothing": lambda: None})
     relu, nothing = result.measurements.values()
@@ -519,8 +433,8 @@ def test_a_candidate_that_leaves_the_gpu_alone_costs_the_others_nothing() -> Non
 
 @pytest.mark.timing
 @pytest.mark.cuda
-def test_candidates_with_arguments_are_compared_with_rotating_tensors() -> None:
-    x = torch.randn(1 << 20, device="cuda")
+def test_the_same_kernel_with_rotating_tensors_compares_as_equal() -> None:
+    x = torch.randn(1 << 24, device="cuda")
     result = convtime.compare(
         [convtime.Candidate(torch.relu, x), convtime.Candidate(torch.relu, x)],
         cache="rotate",
@@ -529,11 +443,7 @@ def test_candidates_with_arguments_are_compared_with_rotating_tensors() -> None:
     assert {each.cache for each in result.measurements.values()} == {"rotate"}
     assert list(result.measurements) == ["relu", "relu 2", "control"]
     assert result.same_results["relu 2"].same is True
+    assert result.ratio("relu 2").value == pytest.approx(1, abs=0.02)
     judged = result.judge("relu 2")
     assert (judged.verdict, judged.reason) in (("same", None), ("uncertain", "control-differs"))
     assert judged.in_cycles is not None
-
-
-def test_a_method_of_a_newer_version_can_be_shown() -> None:
-    one = changed(events_of("relu", 2.0, 0.0), method="oracle")
-    assert "judged on the time that 'oracle' gives" in flat(Comparison({"relu": one}))

@@ -1,3 +1,5 @@
+"""Candidates whose time changes when they run with others."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -6,15 +8,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import convtime
 from convtime.timing import interference
 from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Interference
 from convtime.timing.options import Options
-from tests.helpers.measurements import changed
+from tests.helpers.measurements import changed, on_cpu
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "stop": "count", "check": None}
@@ -65,32 +70,21 @@ def test_it_can_be_left_out() -> None:
     sampled = sum(10 * each.repeats for each in compared.measurements.values())
     assert len(calls) == sampled + compared.measurements["a"].warmup_calls
     assert (compared.interference, compared.interference_reason) == ({}, "")
-    with pytest.raises(ValueError, match="interference must be True or False, got 1"):
-        convtime.compare(candidates, interference=1, **QUICK)  # type: ignore[call-overload]
 
 
-def timed(**fields: Any) -> convtime.Measurement:
-    one = convtime.time_op(int, device="cpu", warmup=1, max_samples=10)
-    usual = {
-        "seconds": (1e-3,) * 495,
-        "batches": (),
-        "warmup_seconds": 0.1,
-        "sampling_seconds": 0.9,
-        "warmup_calls": 10,
-        "between_runs": 0.0,
-    }
-    return changed(one, **{**usual, **fields})
+def timed(seconds: tuple[float, ...] = (1e-3,) * 495, **fields: Any) -> convtime.Measurement:
+    usual = {"warmup_seconds": 0.1, "sampling_seconds": 0.9, "warmup_calls": 10}
+    return changed(on_cpu(seconds), **{**usual, **fields})
 
 
 def found_alone(
-    monkeypatch: pytest.MonkeyPatch,
     alone: Any,
     beside: convtime.Measurement,
     *,
     margin: float = 0.01,
     seconds_left: float = math.inf,
 ) -> tuple[dict[str, Interference], str, Options | None]:
-    """What is found of two candidates, and the options that they are timed alone with."""
+    """The finding for two candidates, and the options that they are timed alone with."""
     asked: list[Options] = []
 
     def measure(candidates: Sequence[Candidate], options: Options) -> list[convtime.Measurement]:
@@ -99,75 +93,70 @@ def found_alone(
             raise alone
         return [dataclasses.replace(alone, name=candidate.name) for candidate in candidates]
 
-    monkeypatch.setattr(interference, "measure", measure)
     candidates = [Candidate(int, name=name) for name in "ab"]
-    found, reason = interference.find_interference(
-        candidates, dict.fromkeys("ab", beside), Options(margin=margin), seconds_left
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interference, "measure", measure)
+        found, reason = interference.find_interference(
+            candidates, dict.fromkeys("ab", beside), Options(margin=margin), seconds_left
+        )
     return found, reason, asked[0] if asked else None
 
 
-@pytest.mark.parametrize(
-    ("alone", "margin", "names"),
-    [
-        ((1.00e-3,) * 10, 0.01, []),
-        ((1.02e-3,) * 10, 0.01, ["a", "b"]),
-        ((0.98e-3,) * 10, 0.01, ["a", "b"]),
-        ((1.02e-3,) * 10, 0.03, []),
-        # an interval that reaches to the other time
-        ((1.000e-3, 1.005e-3) + (1.1e-3,) * 8, 0.01, []),
-        ((2.00e-3,) * 5, 0.01, []),
-    ],
+@settings(max_examples=60)
+@given(
+    st.sampled_from([0.93, 0.975, 0.98, 0.995, 1.0, 1.005, 1.02, 1.032, 1.07]),
+    st.sampled_from([0.0004, 0.0123]),
+    st.sampled_from([0.0004, 0.0123]),
+    st.sampled_from([0.0103, 0.0307]),
 )
 def test_a_difference_must_be_more_than_intervals_and_margin(
-    monkeypatch: pytest.MonkeyPatch, alone: tuple[float, ...], margin: float, names: list[str]
+    factor: float, half: float, alone_half: float, margin: float
 ) -> None:
-    found, reason, options = found_alone(
-        monkeypatch, dataclasses.replace(timed(), seconds=alone, batches=()), timed(), margin=margin
-    )
-    assert (list(found), reason) == (names, "")
-    assert options is not None
-    # A tenth of the second that the comparison took, for both.
-    assert options.warmup + options.budget == pytest.approx(0.05)  # type: ignore[operator]
+    """Of six samples, the whole range is the interval."""
+    shares = np.array([-1, -0.5, 0, 0, 0.5, 1])
+    beside = factor * 1e-3 * (1 + half * shares)
+    alone = 1e-3 * (1 + alone_half * shares)
+    others = timed(seconds=tuple(beside), warmup_calls=990)
+    found, reason, _ = found_alone(timed(seconds=tuple(alone)), others, margin=margin)
+    apart = max(beside.min() - alone.max(), alone.min() - beside.max())
+    assert (list(found), reason) == (["a", "b"] if apart > margin * 1e-3 else [], "")
     for each in found.values():
-        assert each.ratio == pytest.approx(1e-3 / alone[0])
+        assert (each.ratio, each.alone_seconds) == pytest.approx((factor, 1e-3))
+        assert f"({factor:.3f})" in each.sentence
 
 
-def test_light_calls_have_a_fiftieth_of_a_second_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = timed(warmup_seconds=0.001, sampling_seconds=0.002)
-    options = found_alone(monkeypatch, quick, quick)[2]
-    assert options is not None
-    assert options.warmup + options.budget == pytest.approx(0.02)  # type: ignore[operator]
+@settings(max_examples=40)
+@given(st.floats(0, 1), st.floats(0.001, 1), st.integers(10, 2000), st.sampled_from([0.05, 9.0]))
+def test_all_together_take_a_tenth_of_the_comparisons_time(
+    warmup: float, sampling: float, calls: int, seconds_left: float
+) -> None:
+    """Or 0.02 s each, if that is more; a quarter of it is a warm-up."""
+    one = timed((1e-3,) * 6, warmup_seconds=warmup, sampling_seconds=sampling, warmup_calls=calls)
+    spent = warmup + sampling
+    budget = max(0.02, 0.1 * spent / 2)
+    found, reason, options = found_alone(one, one, seconds_left=seconds_left)
+    if 10 * spent / (calls + 12) > 0.75 * budget:
+        assert (found, options, "10 calls of each alone take" in reason) == ({}, None, True)
+    elif 2 * budget > seconds_left:
+        assert (found, options, "the timeout leaves no time" in reason) == ({}, None, True)
+    else:
+        assert options is not None
+        assert (options.warmup, options.budget) == pytest.approx((budget / 4, budget * 3 / 4))
 
 
 @pytest.mark.parametrize(
-    ("alone", "beside", "seconds_left", "reason"),
+    ("alone", "beside", "reason"),
     [
-        ({}, {"regime": "burst"}, math.inf, "regime 'burst' would have to be set up again"),
-        ({}, {"sampling_seconds": 9e3}, math.inf, ""),
-        (
-            {},
-            {"seconds": (1.0,) * 5, "batches": (), "warmup_calls": 0},
-            math.inf,
-            "10 calls of each alone take",
-        ),
-        ({}, {}, 0.09, "the timeout leaves no time for it"),
-        ({"method": "event"}, {}, math.inf, "'b' alone is timed by event"),
-        (RuntimeError("CUPTI is taken"), {}, math.inf, "'b' could not be timed alone (RuntimeErr"),
+        ({}, {"regime": "burst"}, "regime 'burst' would have to be set up again"),
+        ({"method": "event"}, {}, "'b' alone is timed by event"),
+        (RuntimeError("CUPTI is taken"), {}, "'b' could not be timed alone (RuntimeErr"),
     ],
 )
-def test_what_was_not_looked_at_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-    alone: Any,
-    beside: dict[str, Any],
-    seconds_left: float,
-    reason: str,
-) -> None:
-    alone = alone if isinstance(alone, Exception) else timed(**alone)
-    found, why, _ = found_alone(monkeypatch, alone, timed(**beside), seconds_left=seconds_left)
+def test_what_was_not_checked_is_said(alone: Any, beside: dict[str, Any], reason: str) -> None:
+    alone = alone if isinstance(alone, Exception) else timed(**beside | alone)
+    found, why, _ = found_alone(alone, timed(**beside))
     assert found == {}
     assert why.startswith(reason)
-    assert bool(why) is bool(reason)
 
 
 @pytest.mark.timing

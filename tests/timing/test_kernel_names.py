@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from convtime.conv.explain.kernels import (
@@ -59,10 +59,8 @@ GEMV = "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, f
     ("name", "role", "short"),
     [
         (TO_NHWC, LAYOUT, "nchwToNhwcKernel"),
-        ("void foldedNhwcToNchwKernel<float, float>(int, int)", LAYOUT, "foldedNhwcToNchwKernel"),
         ("void tensorTransformGeneric<__half>(cudnn…", LAYOUT, "tensorTransformGeneric"),
         ("void nhwcAddPaddingKernel<__half>(int, int)", PADDING, "nhwcAddPaddingKernel"),
-        ("void nhwcSliceCKernel<float>(cudnn::reduced", PADDING, "nhwcSliceCKernel"),
         (ADD, BIAS, "elementwise_kernel, CUDAFunctor_add"),
         (COPYING, COPY, "elementwise_kernel, direct_copy_kernel_cuda"),
         ("memcpy", COPY, "memcpy"),
@@ -122,15 +120,14 @@ def test_a_convolution_in_nchw_spends_half_of_its_time_on_layouts() -> None:
     # By hand, of the medians in the file: 32.11 + 2.43 + 28.83 µs of 138.1 µs.
     assert layout.seconds == pytest.approx(63.4e-6, rel=0.01)
     assert main.seconds == pytest.approx(73.2e-6, rel=0.01)
-
-
-def test_other_conversions_of_layouts_are_not_said_to_be_between_nchw_and_nhwc() -> None:
+    # Other conversions are not said to be between NCHW and NHWC.
     both = [activity(TO_NHWC), activity("void tensorTransformGeneric<float>(cudnn…")]
     (layout,) = parts(both)
     assert not layout.between_nchw_and_nhwc
     assert parts([]) == []
 
 
+@settings(max_examples=50)
 @example("0A", "_ZN")
 @example("6Kernel0A", "_ZN")
 @given(st.text(), st.sampled_from(["", "_ZN", "void ", "_ZN9999", "Kernel<", "a::b<c<"]))

@@ -7,13 +7,11 @@ nothing says how long the work takes, stamps of the GPU's clock around it do.
 from __future__ import annotations
 
 import functools
-import shutil
 import statistics
 from collections.abc import Callable
 
 import pytest
 import torch
-from overlap_parts.dependent import dependent_launches
 from overlap_parts.pairs import backward_of
 from overlap_parts.truth import elapsed, ratio_interval
 
@@ -73,28 +71,20 @@ def check_halved(base: Call, other: Call) -> None:
     assert median(over.span_seconds) == pytest.approx(SECONDS, rel=0.05)
 
 
-def test_kernels_on_two_streams_take_half_as_long_as_on_one() -> None:
-    side = torch.cuda.Stream()
-    check_halved(
-        functools.partial(in_line, spin, spin), functools.partial(forked, side, spin, spin)
-    )
-
-
-def test_branches_of_a_graph_take_half_as_long_as_the_same_nodes_in_line() -> None:
-    side = torch.cuda.Stream()
-
-    def captured(call: Call) -> Call:
+def captured(call: Call) -> Call:
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         call()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        return graph.replay
+    return graph.replay
 
-    check_halved(
-        captured(functools.partial(in_line, spin, spin)),
-        captured(functools.partial(forked, side, spin, spin)),
-    )
+
+@pytest.mark.parametrize("form", [lambda call: call, captured], ids=["calls", "graphs"])
+def test_work_on_two_streams_takes_half_as_long_as_on_one(form: Callable[[Call], Call]) -> None:
+    side = torch.cuda.Stream()
+    in_a_row = functools.partial(in_line, spin, spin)
+    check_halved(form(in_a_row), form(functools.partial(forked, side, spin, spin)))
 
 
 def test_backward_passes_overlap_on_the_streams_of_their_forward_passes() -> None:
@@ -103,37 +93,6 @@ def test_backward_passes_overlap_on_the_streams_of_their_forward_passes() -> Non
     other = backward_of([spin, spin], [side, current])
     assert true_ratio(base, other) == pytest.approx(0.5, rel=0.05)
     check_halved(base, other)
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc compiles these kernels")
-def test_dependent_launches_count_what_overlaps_once() -> None:
-    kernels, before, after = 3, 200_000, 150_000
-    device = torch.device("cuda", torch.cuda.current_device())
-    launch = functools.partial(dependent_launches, kernels, 4, before, after, device)
-    found = compared(
-        functools.partial(launch, overlap=False), functools.partial(launch, overlap=True)
-    )
-    # All begin at once, and what comes after a wait follows what comes after the wait before it.
-    expected = (before + kernels * after) / (kernels * (before + after))
-    assert found.verdict("other") == "faster"
-    assert found.ratio("other").value == pytest.approx(expected, rel=0.02)
-
-
-def test_a_copy_next_to_a_matmul_takes_as_long_as_the_longer_of_them() -> None:
-    side = torch.cuda.Stream()
-    host = torch.empty(64 << 20, dtype=torch.uint8).pin_memory()
-    there = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    out = torch.empty_like(a)
-    copy = functools.partial(there.copy_, host, non_blocking=True)
-    matmul = functools.partial(torch.mm, a, a, out=out)
-    base = functools.partial(in_line, matmul, copy)
-    other = functools.partial(forked, side, matmul, copy)
-    true = true_ratio(base, other)
-    assert true < 0.95
-    found = compared(base, other)
-    assert found.verdict("other") == "faster"
-    assert found.ratio("other").value == pytest.approx(true, rel=0.03)
 
 
 def test_work_that_waits_for_nothing_is_timed_without_a_held_queue() -> None:

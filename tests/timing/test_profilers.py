@@ -18,10 +18,10 @@ from convtime.core.load import _C
 from convtime.timing.sampling.profilers import make_way_for_profilers
 from tests.helpers.texts import flat
 
+FEW: dict[str, Any] = {"max_samples": 50, "stop": "count"}
 
-@pytest.fixture
-def fresh_profiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done when a profiler is prepared, which is not wrapped yet."""
+
+def test_way_is_made_once_before_a_profiler_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     def prepare(*arguments: str, last: str) -> str:
@@ -37,37 +37,21 @@ def fresh_profiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(torch.autograd.profiler, "_prepare_profiler", prepare)
     monkeypatch.setattr(_C, "MakeWay", MakeWay, raising=False)
-    return done
-
-
-def prepare_profiler() -> object:
-    prepare: Callable[..., object] = torch.autograd.profiler.__dict__["_prepare_profiler"]
-    return prepare("config", last="activities")
-
-
-def test_way_is_made_before_a_profiler_is_prepared(fresh_profiler: list[str]) -> None:
-    make_way_for_profilers()
-    assert prepare_profiler() == "prepared"
-    assert fresh_profiler == ["make way", "config activities", "go on"]
-
-
-def test_way_is_made_once_however_often_it_is_asked_for(fresh_profiler: list[str]) -> None:
     make_way_for_profilers()
     make_way_for_profilers()
-    prepare_profiler()
-    assert fresh_profiler.count("make way") == 1
+    wrapped: Callable[..., object] = torch.autograd.profiler.__dict__["_prepare_profiler"]
+    assert wrapped("config", last="activities") == "prepared"
+    assert done == ["make way", "config activities", "go on"]
 
 
-def test_profiles_still_work_where_way_is_made() -> None:
+def test_profiles_still_work_where_way_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """And torch still prepares its profilers by that name."""
     prepare = torch.autograd.profiler.__dict__["_prepare_profiler"]
-    try:
-        if hasattr(_C, "MakeWay"):
-            make_way_for_profilers()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            torch.relu(torch.ones(4))
-    finally:
-        torch.autograd.profiler.__dict__["_prepare_profiler"] = prepare
+    monkeypatch.setattr(torch.autograd.profiler, "_prepare_profiler", prepare)
+    if hasattr(_C, "MakeWay"):
+        make_way_for_profilers()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        torch.relu(torch.ones(4))
     assert any(event.name == "aten::relu" for event in profiler.events() or ())
 
 
@@ -107,13 +91,13 @@ print(seen, results[0].method, len(results[0].seconds) > 0, results[0].faulty_ba
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.cuda
 @pytest.mark.parametrize("inside", [True, False], ids=["timing inside", "profile inside"])
 def test_a_profiler_on_another_thread_loses_nothing(inside: bool) -> None:
     program = _A_PROFILER_ON_THE_MAIN_THREAD.format(inside=inside)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr  # it used to end with a segmentation fault
     assert done.stdout.splitlines()[-1] == "100 event True 0"
 
@@ -139,27 +123,6 @@ def busy_thread() -> Iterator[None]:
     thread.join()
 
 
-@pytest.mark.cuda
-@pytest.mark.usefixtures("busy_thread")
-def test_the_work_of_other_threads_is_in_no_sample() -> None:
-    x = torch.rand(1 << 16, device="cuda")
-    one = convtime.time_op(torch.relu, x, max_samples=200, stop="count")
-    assert one.method == "kernel", one.method.reason
-    assert one.other_launches > 0
-    assert len(one.activities) == 1
-    assert None not in one.activities[0].seconds
-    assert "pieces of GPU work" in flat(one)
-
-
-@pytest.mark.cuda
-def test_the_launches_of_autograds_threads_are_the_calls_own() -> None:
-    x = torch.rand(1 << 16, device="cuda", requires_grad=True)
-    one = convtime.time_op(torch.relu, x, backward=True, max_samples=50, stop="count")
-    assert one.method == "kernel"
-    assert one.other_launches == 0
-    assert one.activities
-
-
 def on_two_streams(joined: bool) -> Callable[[], None]:
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     x, y = (torch.rand(1 << 18, device="cuda") for _ in range(2))
@@ -175,20 +138,6 @@ def on_two_streams(joined: bool) -> Callable[[], None]:
     return call
 
 
-@pytest.mark.cuda
-def test_work_on_a_stream_that_does_not_wait_is_timed_on_an_idle_gpu() -> None:
-    ahead = convtime.time_op(on_two_streams(joined=False), max_samples=100, stop="count")
-    assert ahead.method == "kernel"
-    assert ahead.queue == "none"
-    assert "idle" in ahead.queue.reason
-    assert "other streams" in flat(ahead)
-    assert all(
-        busy <= span * 1.000001
-        for busy, span in zip(ahead.busy_seconds, ahead.span_seconds, strict=True)
-    )
-    assert max(ahead.span_seconds) < 1e-3  # no part of another call
-
-
 def writes_a_flag() -> Callable[[], None]:
     """A call whose only work on the GPU is a write to memory by the stream itself."""
     driver = ctypes.CDLL("libcuda.so.1")
@@ -202,79 +151,81 @@ def writes_a_flag() -> Callable[[], None]:
 
 
 @pytest.mark.cuda
-def test_work_that_cupti_does_not_record_is_named() -> None:
-    write, x = writes_a_flag(), torch.ones(1 << 20, device="cuda")
+class TestWhoseWorkItIs:
+    @pytest.mark.usefixtures("busy_thread")
+    def test_the_work_of_other_threads_is_in_no_sample(self) -> None:
+        x = torch.rand(1 << 16, device="cuda")
+        one = convtime.time_op(torch.relu, x, max_samples=200, stop="count")
+        assert one.method == "kernel", one.method.reason
+        assert one.other_launches > 0
+        assert len(one.activities) == 1
+        assert None not in one.activities[0].seconds
+        assert "pieces of GPU work" in flat(one)
 
-    def both() -> None:
-        torch.relu(x)
-        write()
+    def test_the_launches_of_autograds_threads_are_the_calls_own(self) -> None:
+        x = torch.rand(1 << 16, device="cuda", requires_grad=True)
+        one = convtime.time_op(torch.relu, x, backward=True, **FEW)
+        assert (one.method, one.other_launches, bool(one.activities)) == ("kernel", 0, True)
 
-    one = convtime.time_op(both, max_samples=50, stop="count")
-    assert one.method == "kernel"
-    assert any("WriteValue" in function for function in one.unrecorded)
-    assert "not fully seen" in str(one)
-    assert convtime.time_op(torch.relu, x, max_samples=50, stop="count").unrecorded == ()
+    def test_work_on_a_stream_that_does_not_wait_is_timed_on_an_idle_gpu(self) -> None:
+        ahead = convtime.time_op(on_two_streams(joined=False), **FEW)
+        assert (ahead.method, ahead.queue) == ("kernel", "none")
+        assert "idle" in ahead.queue.reason
+        assert "other streams" in flat(ahead)
+        times = zip(ahead.busy_seconds, ahead.span_seconds, strict=True)
+        assert all(busy <= span * 1.000001 for busy, span in times)
+        assert max(ahead.span_seconds) < 1e-3  # no part of another call
 
+    def test_work_that_cupti_does_not_record_is_named(self) -> None:
+        write, x = writes_a_flag(), torch.ones(1 << 20, device="cuda")
+        one = convtime.time_op(lambda: (torch.relu(x), write()), **FEW)
+        assert one.method == "kernel"
+        assert any("WriteValue" in function for function in one.unrecorded)
+        assert "not fully seen" in str(one)
+        assert convtime.time_op(torch.relu, x, **FEW).unrecorded == ()
 
-@pytest.mark.cuda
-def test_a_call_of_unrecorded_work_alone_is_timed_by_events() -> None:
-    write = writes_a_flag()
-    calls: list[None] = []
+    def test_a_call_of_unrecorded_work_alone_is_timed_by_events(self) -> None:
+        write = writes_a_flag()
+        calls: list[None] = []
 
-    def first_takes_long() -> None:
-        calls.append(None)
-        time.sleep(0.1 if len(calls) == 1 else 0)
-        write()
+        def first_takes_long() -> None:
+            calls.append(None)
+            time.sleep(0.1 if len(calls) == 1 else 0)
+            write()
 
-    one = convtime.time_op(first_takes_long, max_samples=50, stop="count")
-    assert one.method == "event"
-    assert "WriteValue" in one.method.reason
-    assert one.first_call_seconds is not None
-    assert one.first_call_seconds >= 0.1  # of the very first call, by the other method
-    assert one.warmup_calls == len(calls) - len(one.seconds)
-    with pytest.raises(RuntimeError, match="WriteValue"):
-        convtime.time_op(write, method="kernel")
+        one = convtime.time_op(first_takes_long, **FEW)
+        assert one.method == "event"
+        assert "WriteValue" in one.method.reason
+        assert one.first_call_seconds is not None
+        assert one.first_call_seconds >= 0.1  # of the very first call, by the other method
+        assert one.warmup_calls == len(calls) - len(one.seconds)
+        with pytest.raises(RuntimeError, match="WriteValue"):
+            convtime.time_op(write, method="kernel")
 
+    @pytest.mark.parametrize("metric", ["busy", "span", "sum"])
+    def test_busy_time_span_and_sum_of_kernels_that_run_at_once(self, metric: Any) -> None:
+        one = convtime.time_op(on_two_streams(joined=True), metric=metric, **FEW)
+        assert (one.method, one.queue) == ("kernel", "gate")
+        assert (one.metric, one.metric.requested, one.metric.reason) == (metric, metric, "")
+        assert one.seconds == getattr(one, f"{metric}_seconds")
+        assert (f"metric {metric}" in str(one)) == (metric != "busy")
+        assert {activity.device for activity in one.activities} == {torch.cuda.current_device()}
+        assert len({stream for activity in one.activities for stream in activity.streams}) == 2
+        times = list(zip(one.busy_seconds, one.span_seconds, one.sum_seconds, strict=True))
+        assert all(busy <= min(total, span) * 1.000001 for busy, span, total in times)
+        assert any(busy < 0.99 * total for busy, _, total in times)
 
-@pytest.mark.cuda
-def test_busy_time_span_and_sum_of_kernels_that_run_at_once() -> None:
-    one = convtime.time_op(on_two_streams(joined=True), max_samples=100, stop="count")
-    assert one.method == "kernel"
-    assert one.queue == "gate"
-    assert one.seconds == one.busy_seconds
-    assert {activity.device for activity in one.activities} == {torch.cuda.current_device()}
-    streams = {stream for activity in one.activities for stream in activity.streams}
-    assert len(streams) == 2
-    times = list(zip(one.busy_seconds, one.span_seconds, one.sum_seconds, strict=True))
-    assert all(busy <= min(total, span) * 1.000001 for busy, span, total in times)
-    assert any(busy < 0.99 * total for busy, _, total in times)
+    def test_other_methods_have_no_other_metric(self) -> None:
+        x = torch.ones(1 << 20, device="cuda")
+        one = convtime.time_op(torch.relu, x, method="event", **FEW)
+        assert (one.metric, one.metric.requested) == ("elapsed", "busy")
+        assert "event" in one.metric.reason
+        with pytest.raises(ValueError, match=r"metric 'span'.*method 'event'"):
+            convtime.time_op(torch.relu, x, method="event", metric="span")
 
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("metric", ["busy", "span", "sum"])
-def test_the_metric_asked_for_is_the_result(metric: Any) -> None:
-    one = convtime.time_op(on_two_streams(joined=True), metric=metric, max_samples=50, stop="count")
-    assert (one.metric, one.metric.requested, one.metric.reason) == (metric, metric, "")
-    assert one.seconds == getattr(one, f"{metric}_seconds")
-    assert (f"metric {metric}" in str(one)) == (metric != "busy")
-
-
-@pytest.mark.cuda
-def test_other_methods_have_no_other_metric() -> None:
-    x = torch.ones(1 << 20, device="cuda")
-    one = convtime.time_op(torch.relu, x, method="event")
-    assert (one.metric, one.metric.requested) == ("elapsed", "busy")
-    assert "event" in one.metric.reason
-    with pytest.raises(ValueError, match=r"metric 'span'.*method 'event'"):
-        convtime.time_op(torch.relu, x, method="event", metric="span")
-
-
-@pytest.mark.cuda
-def test_copies_between_gpus_are_seen() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    x = torch.rand(1 << 20, device="cuda:0")
-    one = convtime.time_op(lambda: x.to("cuda:1"), device="cuda:0", max_samples=50, stop="count")
-    assert one.method == "kernel"
-    copies = [activity for activity in one.activities if activity.kind == "memcpy"]
-    assert [activity.bytes for activity in copies] == [x.nbytes]
+    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+    def test_copies_between_gpus_are_seen(self) -> None:
+        x = torch.rand(1 << 20, device="cuda:0")
+        one = convtime.time_op(lambda: x.to("cuda:1"), device="cuda:0", **FEW)
+        copies = [activity for activity in one.activities if activity.kind == "memcpy"]
+        assert (one.method, [activity.bytes for activity in copies]) == ("kernel", [x.nbytes])

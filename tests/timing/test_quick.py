@@ -1,19 +1,23 @@
-"""Quick timing, and the replacements for triton's timing functions."""
+"""Quick timing, and the replacements for triton's timing functions that use it."""
 
 from __future__ import annotations
 
 import inspect
-import statistics
+import itertools
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import convtime
 from convtime.testing import do_bench, do_bench_cudagraph
 from convtime.timing.options import Options
 from convtime.timing.sampling import quick
+from tests.helpers.measurements import on_cpu
 
 
 class Sleeper:
@@ -31,81 +35,79 @@ def test_a_long_call_is_made_once_and_timed_five_times() -> None:
     measured = convtime.time_op(call, device="cpu", quick=True)
     assert (call.calls, len(measured.seconds), measured.warmup_calls) == (6, 5, 1)
     assert measured.stop_reason == "budget"
-
-
-def test_more_samples_can_be_required() -> None:
-    call = Sleeper(0.005)
     assert len(convtime.time_op(call, device="cpu", quick=True, min_samples=7).seconds) == 7
-
-
-def test_candidates_share_the_calls_of_a_quick_comparison() -> None:
     a, b = Sleeper(0.01), Sleeper(0.02)
     compared = convtime.compare(
         {"a": a, "b": b}, device="cpu", quick=True, check=None, interference=False
     )
     assert {len(each.seconds) for each in compared.measurements.values()} == {5}
-    assert a.calls == b.calls == 6
+    assert a.calls == b.calls == 6, "they share the rounds"
 
 
-@pytest.mark.parametrize(("gone", "budget"), [(0.0, 0.0058), (0.004, 0.0018), (0.02, 0.001)])
-def test_sampling_gets_the_time_that_is_left(gone: float, budget: float) -> None:
-    found = quick.hastened(Options(quick=True), gone, 1, on_gpu=True)
-    assert found.budget == pytest.approx(budget)
-    assert found.regime == "as-is"
-
-
-def test_a_smaller_budget_stays() -> None:
-    found = quick.hastened(Options(quick=True, budget=1e-4), 0.0, 3, on_gpu=False)
-    assert (found.budget, found.regime) == (1e-4, "auto")
-
-
-@pytest.mark.parametrize("regime", ["burst", "sustained"])
-def test_a_regime_needs_time(regime: Any) -> None:
-    with pytest.raises(ValueError, match=f"got regime='{regime}'"):
-        convtime.time_op(torch.relu, torch.ones(4), quick=True, regime=regime)
-
-
-def test_quick_is_true_or_false() -> None:
-    with pytest.raises(ValueError, match="quick must be True or False, got 'yes'"):
-        convtime.time_op(torch.relu, torch.ones(4), quick="yes")  # type: ignore[arg-type]
+@settings(max_examples=40)
+@given(st.floats(0, 0.03), st.integers(1, 4), st.floats(1e-5, 1), st.booleans())
+def test_sampling_gets_the_time_that_is_left(
+    gone: float, candidates: int, budget: float, on_gpu: bool
+) -> None:
+    """Of 10 ms for each candidate, 4.2 ms go to other things."""
+    options = Options(quick=True, budget=budget)
+    found = quick.hastened(options, gone, candidates, on_gpu=on_gpu)
+    left = max(0.001, 0.0058 * candidates - gone)
+    assert found.budget == pytest.approx(min(budget, left))
+    assert (found.regime, found.warmup, found.min_samples) == ("as-is" if on_gpu else "auto", 1, 5)
+    asked = Options(quick=True, warmup=7, min_samples=9)
+    found = quick.hastened(asked, gone, candidates, on_gpu=on_gpu)
+    assert (found.warmup, found.min_samples) == (7, 9)
 
 
 class TestDoBench:
-    # As in triton 3.6: whoever passes them by position or by name can pass them here.
-    COLD = "fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode='mean'"
-    GRAPH = "fn, rep=20, grad_to_none=None, quantiles=None, return_mode='mean'"
-
-    @pytest.mark.parametrize(("function", "taken"), [(do_bench, COLD), (do_bench_cudagraph, GRAPH)])
-    def test_its_parameters_are_tritons(self, function: Any, taken: str) -> None:
-        parameters = inspect.signature(function).parameters.values()
-        plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
-        assert ", ".join(map(str, plain)) == taken
+    def test_its_parameters_are_tritons(self) -> None:
+        """As in triton 3.6: whoever passes them by position or by name can pass them here."""
+        last = "grad_to_none=None, quantiles=None, return_mode='mean'"
+        expected: dict[Any, str] = {
+            do_bench: f"fn, warmup=25, rep=100, {last}",
+            do_bench_cudagraph: f"fn, rep=20, {last}",
+        }
+        for function, taken in expected.items():
+            parameters = inspect.signature(function).parameters.values()
+            plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+            assert ", ".join(map(str, plain)) == taken
 
     def test_times_are_in_milliseconds(self) -> None:
-        for mode in ("min", "mean", "median"):
-            found = do_bench(Sleeper(0.02), return_mode=mode)
-            assert isinstance(found, float)
-            assert 20 <= found < 1000  # others may compute meanwhile
+        found = do_bench(Sleeper(0.02), return_mode="min")
+        assert isinstance(found, float)
+        assert 20 <= found < 1000  # others may compute meanwhile
 
-    def test_modes_agree_with_each_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        measured = convtime.time_op(Sleeper(0.004), device="cpu", quick=True)
-        monkeypatch.setattr(convtime.testing, "time_op", lambda *given, **options: measured)
-        times = [1e3 * seconds for seconds in measured.seconds]
-        assert do_bench(Sleeper(0), return_mode="all") == times
-        assert do_bench(Sleeper(0), return_mode="min") == min(times)
-        assert do_bench(Sleeper(0), return_mode="max") == max(times)
-        assert do_bench(Sleeper(0)) == pytest.approx(statistics.mean(times))
-        assert do_bench(Sleeper(0), return_mode="median") == pytest.approx(
-            statistics.median(times), rel=0.05
-        )
+    @settings(max_examples=20)
+    @given(
+        st.lists(st.integers(1000, 10**9), min_size=1, max_size=40), st.floats(0.1, 30), st.data()
+    )
+    def test_modes_and_quantiles_are_numpys(
+        self, nanoseconds: list[int], rep: float, data: st.DataObject
+    ) -> None:
+        milliseconds = np.array(nanoseconds) * 1e-6
+        quantiles = data.draw(st.lists(st.floats(0, 1), min_size=2, max_size=3))
+        asked: dict[str, Any] = {}
 
-    def test_quantiles_are_a_list_and_one_is_a_number(self) -> None:
-        # The way in which triton.autotune calls it.
-        found = do_bench(Sleeper(0.004), quantiles=(0.5, 0.2, 0.8))
-        assert isinstance(found, list)
-        middle, low, high = found
-        assert 4 <= low <= middle <= high
-        assert isinstance(do_bench(Sleeper(0.004), quantiles=[0.5]), float)
+        def time_op(fn: object, **options: Any) -> convtime.Measurement:
+            asked.update(options)
+            return on_cpu(tuple(1e-9 * each for each in nanoseconds), clock_tick=1e-12)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(convtime.testing, "time_op", time_op)
+            for function in (do_bench, do_bench_cudagraph):
+                assert function(int, rep=rep) == pytest.approx(milliseconds.mean())
+                for mode in ("min", "max", "mean", "median"):
+                    found = function(int, rep=rep, return_mode=mode)
+                    assert found == pytest.approx(getattr(np, mode)(milliseconds), rel=1e-3), mode
+                assert function(int, return_mode="all") == pytest.approx(milliseconds)
+                found = function(int, quantiles=quantiles)  # the way of triton.autotune
+                assert found == pytest.approx(np.quantile(milliseconds, quantiles))
+                one = function(int, rep=rep, quantiles=quantiles[:1])
+                assert one == pytest.approx(np.quantile(milliseconds, quantiles[0]))
+                assert asked["quick"]
+                assert asked["budget"] == pytest.approx(min(rep, 10) * 1e-3)
+        assert (asked["method"], asked["cache"]) == ("graph", "warm")
 
     def test_gradients_are_set_to_none_before_each_call(self) -> None:
         x = torch.ones(4, requires_grad=True)
@@ -119,63 +121,55 @@ class TestDoBench:
         assert len(seen) > 5
         assert all(seen)
 
-    @pytest.mark.parametrize("function", [do_bench, do_bench_cudagraph])
-    @pytest.mark.parametrize(
-        ("bad", "told"),
-        [
+    def test_bad_input_is_named(self) -> None:
+        call = Sleeper(0)
+        bads: list[tuple[dict[str, Any], str]] = [
             ({"return_mode": "fastest"}, "return_mode must be one of .*'all', got 'fastest'"),
             ({"quantiles": [0.5, 1.5]}, "quantiles must be from 0 to 1, got 1.5"),
             ({"quantiles": ["a"]}, "quantiles must be from 0 to 1, got 'a'"),
             ({"quantiles": []}, "quantiles must contain at least one"),
             ({"rep": 0}, "rep must be more than 0 milliseconds, got 0"),
             ({"rep": float("nan")}, "rep must be more than 0 milliseconds, got nan"),
-        ],
-    )
-    def test_bad_input_is_named(self, function: Any, bad: dict[str, Any], told: str) -> None:
-        call = Sleeper(0)
-        with pytest.raises(ValueError, match=told):
-            function(call, **bad)
+        ]
+        for function, (bad, told) in itertools.product((do_bench, do_bench_cudagraph), bads):
+            with pytest.raises(ValueError, match=told):
+                function(call, **bad)
+        with pytest.raises(ValueError, match="warmup must be 0 or more milliseconds, got -1"):
+            do_bench(call, warmup=-1)
         assert call.calls == 0
 
 
 @pytest.mark.cuda
 class TestOnGpu:
-    def test_a_result_says_what_was_left_out(self) -> None:
-        measured = convtime.time_op(torch.relu, torch.randn(1 << 20, device="cuda"), quick=True)
-        assert (measured.method, measured.regime, measured.placement) == (
-            "kernel",
-            "as-is",
-            "random",
-        )
-        assert "quick" in measured.regime.reason
-        assert 4 <= measured.placements <= quick.PLACES
-        assert measured.steady is None
-
-    @pytest.mark.parametrize(
-        ("function", "cache"), [(do_bench, "cold"), (do_bench_cudagraph, "warm")]
-    )
-    def test_it_is_near_a_full_measurement(self, function: Any, cache: Any) -> None:
+    @pytest.mark.timing
+    def test_it_is_near_a_full_measurement_in_some_milliseconds(self) -> None:
         x = torch.randn(1 << 24, device="cuda")
-        full = convtime.time_op(torch.relu, x, cache=cache).median
-        found = function(lambda: torch.relu(x), return_mode="median")
-        assert isinstance(found, float)
-        assert found == pytest.approx(1e3 * full, rel=0.1)
+        for function, cache in ((do_bench, "cold"), (do_bench_cudagraph, "warm")):
+            full: Any = convtime.time_op(torch.relu, x, cache=cache).median  # type: ignore[arg-type]
+            found = function(lambda: torch.relu(x), return_mode="median")
+            assert found == pytest.approx(1e3 * full, rel=0.1)
+        x, taken = torch.randn(1 << 20, device="cuda"), []
+        for _ in range(20):
+            begin = time.perf_counter()
+            convtime.time_op(torch.relu, x, quick=True)
+            taken.append(time.perf_counter() - begin)
+        assert sorted(taken)[10] < 0.015
 
-    def test_a_call_that_no_graph_can_capture_is_refused(self) -> None:
-        x = torch.randn(16, device="cuda")
+    def test_a_result_says_what_was_left_out(self) -> None:
+        one = convtime.time_op(torch.relu, torch.randn(1 << 20, device="cuda"), quick=True)
+        assert (one.method, one.regime, one.placement) == ("kernel", "as-is", "random")
+        assert ("quick" in one.regime.reason, one.steady) == (True, None)
+        assert 4 <= one.placements <= quick.PLACES
+
+    def test_a_graph_holds_a_backward_pass_and_no_wait(self) -> None:
+        x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+        found = do_bench_cudagraph(lambda: torch.relu(x).sum().backward(), grad_to_none=[x])
+        assert isinstance(found, float)
+        assert 0.005 < found < 1
         with pytest.raises(RuntimeError, match="captur"):
             do_bench_cudagraph(lambda: x.sum().item())
 
-    def test_a_backward_pass_in_a_graph(self) -> None:
-        x = torch.randn(1 << 20, device="cuda", requires_grad=True)
-
-        def step() -> None:
-            torch.relu(x).sum().backward()
-
-        found = do_bench_cudagraph(step, grad_to_none=[x])
-        assert isinstance(found, float)
-        assert 0.005 < found < 1
-
+    @pytest.mark.thorough
     def test_triton_tunes_with_it(self) -> None:
         pytest.importorskip("triton")
         from tests.helpers.tuned_kernel import doubled, tuned
@@ -183,18 +177,6 @@ class TestOnGpu:
         x = torch.randn(1 << 16, device="cuda")
         assert torch.equal(doubled(x), 2 * x)
         assert tuned.best_config.kwargs["BLOCK"] in (64, 1024)
-        times = tuned.configs_timings
-        assert len(times) == 2
-        for low_mid_high in times.values():
-            assert len(low_mid_high) == 3
-            assert all(0.0005 < each < 1 for each in low_mid_high)
-
-    @pytest.mark.timing
-    def test_it_takes_some_milliseconds(self) -> None:
-        x = torch.randn(1 << 20, device="cuda")
-        taken = []
-        for _ in range(20):
-            begin = time.perf_counter()
-            convtime.time_op(torch.relu, x, quick=True)
-            taken.append(time.perf_counter() - begin)
-        assert sorted(taken)[10] < 0.015
+        times = [*tuned.configs_timings.values()]
+        assert [len(low_mid_high) for low_mid_high in times] == [3, 3]
+        assert all(0.0005 < each < 1 for low_mid_high in times for each in low_mid_high)

@@ -1,0 +1,234 @@
+"""Pages of results in Chromium: they work, are accessible, and run nothing from a file."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from common import chromium
+
+from convtime.core.text import printable
+from convtime.reporting.report import write_page
+from convtime.storage.load import TYPES
+from tests.helpers.every_result import every_result, sampled
+
+pytest.importorskip("vl_convert")
+pytestmark = pytest.mark.thorough
+
+KINDS = ["Measurements", *TYPES]
+HOSTILE = (
+    "</script><script>hacked=1</script><img src=x onerror=hacked=1>\x1b[31m\u202e\"'&amp;|*_`$"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    missing = "there is no Chromium" if chromium.find() is None else ""
+    try:
+        import axe_playwright_python  # noqa: F401
+    except ModuleNotFoundError as error:
+        missing = f"{error.name} is not installed"
+    if missing and os.environ.get("FAIL_WITHOUT_CHROMIUM") == "1":
+        pytest.fail(f"FAIL_WITHOUT_CHROMIUM=1 and {missing}", pytrace=False)
+    if missing:
+        pytest.skip(missing)
+    with chromium.launched() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="module")
+def file(folder: Path) -> Path:
+    """A page with a result of every kind."""
+    path = folder / "every.html"
+    write_page(every_result(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def every(browser: Any, file: Path) -> Iterator[chromium.Opened]:
+    opened = chromium.opened(browser, file)
+    yield opened
+    assert opened.problems == []
+    assert opened.requests == []
+
+
+def open_everything(page: Any) -> None:
+    """Open all details and the first row with figures of each table, and wait for the figures."""
+    page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+    page.evaluate(
+        "document.querySelectorAll('tbody').forEach((body) =>"
+        " body.querySelector('button[aria-expanded=false]')?.click())"
+    )
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws what is not in view, too
+    page.wait_for_function("!document.querySelector('[data-figure], [role=img]:not(:has(svg))')")
+
+
+def test_the_policy_holds(browser: Any, file: Path) -> None:
+    opened = chromium.opened(browser, file)
+    opened.page.evaluate(
+        "const script = document.createElement('script'); script.textContent = 'hacked = 1';"
+        "document.body.append(script);"
+        "const image = document.createElement('img'); image.src = 'https://example.org/x.png';"
+        "document.body.append(image)"
+    )
+    assert opened.page.evaluate("typeof hacked") == "undefined"
+    assert len(opened.problems) == 2
+    assert all("Content Security Policy" in problem for problem in opened.problems)
+    opened.page.close()
+
+
+def test_the_answer_is_first_and_details_are_last(every: chromium.Opened) -> None:
+    for place, kind in enumerate(every_result()):
+        section = every.page.locator("section").nth(place)
+        parts = section.evaluate(
+            "each => [...each.children].slice(2).map(part => part.className || part.localName)"
+        )
+        assert parts[0] == "answer", kind
+        tables_and_notes = [part for part in parts if part in ("table", "filter", "caution")]
+        order = ["answer", *("figure" if part == "div" else part for part in parts)]
+        places = {part: place for place, part in enumerate(order)}
+        if "figure" in places and tables_and_notes:
+            assert places["figure"] > max(places[part] for part in tables_and_notes), kind
+        if "details" in order:
+            assert set(order[order.index("details") :]) == {"details"}, kind
+        assert section.locator("details[open]").count() == 0
+        assert section.locator("details .caution").count() == 0
+
+
+def test_tables_are_sorted_by_mouse_and_by_keyboard(every: chromium.Opened) -> None:
+    for table in every.page.locator("section > .table > table:has(thead)").all():
+        header = table.locator("th").last
+        button = header.get_by_role("button")
+        button.click()
+        for key, sorting in (("", "ascending"), ("Enter", "descending"), ("Space", "ascending")):
+            if key:
+                button.press(key)
+            assert header.get_attribute("aria-sort") == sorting
+        for rising, falling in table.evaluate(_SORT_EACH_COLUMN):
+            assert sorted(rising) == sorted(falling)
+            assert is_ordered(rising, 1), rising
+            assert is_ordered(falling, -1), falling
+        assert table.locator("[aria-sort]").count() == 1
+
+
+#: Click on each header twice; return the columns' cells after each click.
+_SORT_EACH_COLUMN = """table => [...table.tHead.rows[0].cells].map((header, column) =>
+    [1, 2].map(() => {
+        header.querySelector("button").click();
+        return [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
+    })
+)"""
+
+
+def is_ordered(cells: list[str], sign: int) -> bool:
+    """Whether times, as Python reads them, are in order, and cells without one last."""
+    units = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    found = [re.match(r"([\d.]+) (s|ms|µs|ns)\b", cell) for cell in cells]
+    if sum(each is not None for each in found) <= len(cells) / 2:
+        return True
+    values = [
+        math.inf if each is None else sign * float(each[1]) * units[each[2]] for each in found
+    ]
+    return values == sorted(values)
+
+
+def test_rows_are_filtered_and_counted_for_screen_readers(every: chromium.Opened) -> None:
+    section = every.page.locator("section").nth([*every_result()].index("Measurements"))
+    box = section.get_by_label("Filter rows").first
+    status = section.get_by_role("status").first
+    rows = section.locator("> .table tbody tr")
+    assert status.inner_text() == "12 rows"
+    box.focus()
+    every.page.keyboard.type("RELU 1")
+    assert status.inner_text() == "4 of 12 rows"
+    shown = [row.inner_text().split("\t")[0] for row in rows.all() if row.is_visible()]
+    assert shown == ["relu 1", "relu 10", "relu 11", "relu 12"]
+    box.fill("nothing like it")
+    assert status.inner_text() == "0 of 12 rows"
+    box.fill("")
+    assert rows.filter(visible=True).count() == 12
+
+
+def test_a_row_opens_its_figures_below_it_also_when_sorted(every: chromium.Opened) -> None:
+    section = every.page.locator("section").nth([*every_result()].index("Measurements"))
+    button = section.get_by_role("button", name="relu 7", exact=True)
+    assert section.locator("tbody figure").count() == 0
+    button.focus()
+    every.page.keyboard.press("Space")
+    assert button.get_attribute("aria-expanded") == "true"
+    figures = section.locator("tr:has(button[aria-expanded=true]) + tr").locator("[role=img]")
+    figures.nth(1).locator("svg").wait_for()
+    assert "relu 7. The median is 7.0" in (figures.first.get_attribute("aria-label") or "")
+    section.get_by_role("button", name="samples").first.click()
+    assert figures.count() == 2
+    button.press("Enter")
+    assert section.locator("tbody figure").count() == 0
+
+
+def test_figures_are_drawn_when_they_come_into_view_or_are_printed(
+    browser: Any, file: Path
+) -> None:
+    opened = chromium.opened(browser, file)
+    opened.page.locator("figure svg").first.wait_for()
+    waiting = opened.page.locator("main > div > section > [data-figure]")
+    assert waiting.count() > 5
+    waiting.last.scroll_into_view_if_needed()
+    opened.page.locator("figure svg").nth(3).wait_for()
+    assert waiting.count() > 0
+    opened.page.pdf()
+    assert waiting.count() == 0
+    assert opened.problems == []
+    opened.page.close()
+
+
+def test_every_kind_is_accessible_in_light_and_dark_and_on_a_phone(
+    browser: Any, file: Path
+) -> None:
+    opened = chromium.opened(browser, file, color_scheme="dark")
+    assert opened.violations() == []
+    open_everything(opened.page)
+    assert opened.page.locator("figure svg").count() > 20
+    opened.page.emulate_media(color_scheme="light")
+    assert opened.violations() == []
+    opened.page.set_viewport_size(chromium.PHONE)
+    assert opened.violations(color_contrast=False) == []  # colors are those of the desktop
+    width = opened.page.evaluate("document.documentElement.scrollWidth")
+    assert width == chromium.PHONE["width"]  # tables scroll, the page does not
+    opened.page.close()
+
+
+def test_hostile_names_are_shown_and_never_run(browser: Any, folder: Path) -> None:
+    write_page(every_result(HOSTILE), folder / "hostile.html")
+    opened = chromium.opened(browser, folder / "hostile.html")
+    open_everything(opened.page)
+    assert opened.page.evaluate("typeof hacked") == "undefined"
+    assert opened.page.locator("main img").count() == 0
+    assert opened.page.locator("script").count() == 3
+    assert (opened.problems, opened.requests) == ([], [])
+    named = {
+        kind
+        for place, kind in enumerate(every_result())
+        if printable(HOSTILE) in opened.page.locator("section").nth(place).text_content()
+    }
+    assert {*KINDS} - named == {"ClockTrace", "EngineTable", "Examination", "Explanation"}
+    opened.page.close()
+
+
+def test_two_results_are_side_by_side(browser: Any, folder: Path) -> None:
+    write_page({"a": sampled("relu"), "b": sampled("relu", 1.3e-5)}, folder / "two.html")
+    opened = chromium.opened(browser, folder / "two.html")
+    assert opened.page.locator("main > .answer").inner_text().startswith("1 compared: 1 slower")
+    left, right = (each.bounding_box() for each in opened.page.locator("section").all())
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] < right["x"]
+    opened.page.close()
