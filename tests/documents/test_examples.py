@@ -74,6 +74,7 @@ def test_pages_that_show_what_examples_print_are_found(run_examples: ModuleType)
     assert found <= {path.relative_to(ROOT).as_posix() for path in PAGES}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_example_runs(
     path: Path, run_examples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

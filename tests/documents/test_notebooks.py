@@ -11,6 +11,8 @@ import torch
 
 from tests.helpers import ROOT
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 

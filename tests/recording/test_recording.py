@@ -1,16 +1,14 @@
-"""Regions of a program, and what ran in them."""
+"""Regions of a program, and the recording of what ran in them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,69 +17,9 @@ from torch._C._autograd import DeviceType
 import convtime
 from convtime.core.errors import InputError
 from convtime.core.load import _C
-from convtime.recording import record as recording_module
 from convtime.recording.recording import Recording
 from convtime.recording.region import current_log
-
-MAIN, AUTOGRAD, STRANGER = 1, 2, 3
-
-
-class FakeTrace:
-    """A GPU on which each launch takes 10 ns, from 1000 ns after it was issued on."""
-
-    def __init__(self) -> None:
-        self.time = 0
-        self.numbers = {threading.get_ident(): MAIN}
-        self.issued: list[tuple[int, int, int]] = []
-        self.faults = ""
-        self.failure = ""
-        self.open = True
-
-    def now(self) -> int:
-        assert self.open
-        self.time += 1
-        return self.time
-
-    def thread(self) -> int:
-        return self.numbers.setdefault(threading.get_ident(), 10 + len(self.numbers))
-
-    def launch(self, kernel: int = 0, thread: int | None = None) -> None:
-        self.issued.append((kernel, self.now(), self.thread() if thread is None else thread))
-
-    def take(self, other_devices: object) -> tuple[object, object, str]:
-        if self.failure:
-            raise RuntimeError(self.failure)
-        launches = [
-            {
-                "kind": "kernel" if number < 2 else "memcpy",
-                "name": f"kernel_{number}" if number < 2 else "",
-                "grid": (4, 1, 1),
-                "block": (128, 1, 1),
-                "registers_per_thread": 16,
-                "shared_memory_bytes": 0,
-                "bytes": 0 if number < 2 else 4096,
-                "device": 0,
-            }
-            for number in range(3)
-        ]
-        activities = [
-            (kernel, at + 1000, at + 1010, at, thread, 7) for kernel, at, thread in self.issued
-        ]
-        return launches, activities, self.faults
-
-    def close(self) -> None:
-        self.open = False
-
-
-@pytest.fixture
-def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
-    """What the next recording records with."""
-    fake = FakeTrace()
-    monkeypatch.setattr(recording_module, "_begin_trace", lambda method: (fake, ""))
-    monkeypatch.setattr(recording_module, "_other_devices", list)
-    monkeypatch.setattr(recording_module, "_autograd_threads", lambda trace: {AUTOGRAD})
-    monkeypatch.setattr(recording_module, "resolve_device", lambda device: torch.device("cpu"))
-    return fake
+from tests.recording.traces import FakeTrace
 
 
 class Ranges:
@@ -103,45 +41,6 @@ class Ranges:
         self.seen.append(f"end of {self._names[number]}")
 
 
-async def turns(count: int) -> None:
-    """Lets the other tasks run so many times."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-def kernel_ns(recording: Recording, *path: str) -> list[int]:
-    return [round(seconds * 1e9) for seconds in recording.region(*path).kernel_seconds]
-
-
-def owners(recording: Recording) -> list[str | None]:
-    return [
-        None if work.entry is None else recording.entries[work.entry].name
-        for work in recording.work
-    ]
-
-
-def test_each_entry_has_the_kernels_that_were_issued_in_it(trace: FakeTrace) -> None:
-    with convtime.record() as recording:
-        trace.launch()
-        for launches in (1, 2):
-            with convtime.region("step"):
-                trace.launch()
-                with convtime.region("inner"):
-                    for _ in range(launches):
-                        trace.launch(1)
-    assert recording.method == "kernel"
-    assert kernel_ns(recording, "step") == [20, 30]
-    assert kernel_ns(recording, "step", "inner") == [10, 20]
-    assert [region.path for region in recording.regions] == [("step",), ("step", "inner")]
-    assert len(recording.outside) == 1
-    assert round(recording.kernel_seconds * 1e9) == 60
-    inner = recording.region("inner")
-    assert [activity.name for activity in inner.activities] == ["kernel_1", "kernel_1"]
-    assert inner.activities[1].seconds == (None, pytest.approx(1e-8))
-    assert not trace.open
-    assert current_log() is None
-
-
 def test_a_clock_that_a_profiler_sets_back_ends_no_recording(trace: FakeTrace) -> None:
     trace.time = 1000
     with convtime.record() as recording:
@@ -152,83 +51,17 @@ def test_a_clock_that_a_profiler_sets_back_ends_no_recording(trace: FakeTrace) -
     assert [entry.name for entry in recording.entries] == ["around the change", "after it"]
 
 
-def test_regions_lie_behind_those_that_they_are_in() -> None:
-    with convtime.record() as recording:
-        for _ in range(2):
-            with convtime.region("a"), convtime.region("b"):
-                pass
-            with convtime.region("c"):
-                pass
-        with convtime.region("a"), convtime.region("d"):
-            pass
-    paths = ["/".join(region.path) for region in recording.regions]
-    assert paths == ["a", "a/b", "a/d", "c"]
-
-
 def test_a_path_names_the_region_that_it_is_all_of(trace: FakeTrace) -> None:
     with convtime.record() as recording, convtime.region("step"), convtime.region("step"):
-        pass
+        trace.launch(1)
+        trace.launch(1, lasts=30)
     assert recording.region("step").path == ("step",)
     assert recording.region("step", "step").path == ("step", "step")
-
-
-def test_autograds_threads_work_for_the_region_that_is_open(trace: FakeTrace) -> None:
-    with convtime.record() as recording:
-        with convtime.region("backward"):
-            trace.launch(thread=AUTOGRAD)
-        trace.launch(thread=AUTOGRAD)  # by which a thread of another kind is its own
-        with convtime.region("backward"):
-            trace.launch(thread=AUTOGRAD)
-            trace.launch(thread=STRANGER)
-    assert owners(recording) == ["backward", None, "backward", "backward"]
-    assert recording.ambiguous == 0
-    assert recording.threads[AUTOGRAD] == "autograd"
-
-
-def test_a_thread_that_also_works_outside_of_regions_works_for_itself(trace: FakeTrace) -> None:
-    with convtime.record() as recording:
-        trace.launch(thread=STRANGER)
-        with convtime.region("mine"):
-            trace.launch(thread=STRANGER)
-            trace.launch()
-    assert owners(recording) == [None, None, "mine"]
-
-
-def test_work_for_one_of_several_threads_is_nobodys(trace: FakeTrace) -> None:
-    entered, done = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with convtime.region("theirs"):
-            trace.launch()
-            entered.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=work)
-    with convtime.record() as recording:
-        with convtime.region("mine"):
-            thread.start()
-            entered.wait(60)
-            trace.launch()
-            trace.launch(thread=AUTOGRAD)
-            done.set()
-        thread.join()
-    assert owners(recording) == ["theirs", "mine", None]
-    assert recording.ambiguous == 1
-    assert "1 launch belongs to no region" in str(recording)
-
-
-def test_a_region_within_a_backward_pass_lies_in_the_one_around_it(trace: FakeTrace) -> None:
-    def backward() -> None:
-        trace.numbers[threading.get_ident()] = AUTOGRAD
-        with convtime.region("node"):
-            trace.launch()
-
-    with convtime.record() as recording, convtime.region("step"):
-        thread = threading.Thread(target=backward)
-        thread.start()
-        thread.join()
-    assert recording.region("step", "node").kernel_seconds == pytest.approx((1e-8,))
-    assert kernel_ns(recording, "step") == [10]
+    activities = recording.region("step").activities
+    assert [(each.name, each.seconds) for each in activities] == [
+        ("kernel_1", (pytest.approx(1e-8),)),
+        ("kernel_1", (pytest.approx(3e-8),)),
+    ]
 
 
 def test_records_that_are_missing_are_said_first(trace: FakeTrace) -> None:
@@ -298,31 +131,29 @@ def test_a_trace_has_regions_kernels_and_arrows(trace: FakeTrace, tmp_path: Path
         recording.write_trace(tmp_path / "trace.html")
 
 
-def test_without_a_recording_a_region_only_names_itself_to_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ranges = Ranges(monkeypatch)
-    with convtime.region("outer"), convtime.region("inner"):
-        pass
-    assert ranges.seen == ["outer", "inner", "end of inner", "end of outer"]
-
-
-def test_nvtx_ranges_of_tasks_end_with_their_own_region(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_without_a_recording_are_ranges_of_nvtx(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = Ranges(monkeypatch)
 
-    async def task(name: str, *, waits_before: int, waits_inside: int) -> None:
-        await turns(waits_before)
+    async def task(name: str, waits_before: int, waits_inside: int) -> None:
+        for _ in range(waits_before):
+            await asyncio.sleep(0)
         with convtime.region(name):
-            await turns(waits_inside)
+            for _ in range(waits_inside):
+                await asyncio.sleep(0)
 
     async def both() -> None:
-        await asyncio.gather(
-            task("first", waits_before=0, waits_inside=4),
-            task("second", waits_before=1, waits_inside=9),
-        )
+        await asyncio.gather(task("first", 0, 4), task("second", 1, 9))
 
-    asyncio.run(both())
-    assert ranges.seen == ["first", "second", "end of first", "end of second"]
+    with convtime.region("outer"):
+        asyncio.run(both())
+    assert ranges.seen == [
+        "outer",
+        "first",
+        "second",
+        "end of first",
+        "end of second",
+        "end of outer",
+    ]
 
 
 @pytest.mark.parametrize("begin_inside", [False, True])
@@ -347,154 +178,6 @@ def test_a_recording_may_begin_and_end_within_regions(trace: FakeTrace, begin_in
 
 
 @pytest.mark.usefixtures("trace")
-def test_asynchronous_tasks_have_regions_of_their_own() -> None:
-    """Each is left by the task that entered it, whichever was entered last."""
-
-    @convtime.region("decorated")
-    async def decorated() -> None:
-        await asyncio.sleep(0.01)
-
-    async def task(name: str, waits_for: asyncio.Event, done: asyncio.Event) -> None:
-        with convtime.region(name):
-            await waits_for.wait()
-            await decorated()
-        done.set()
-
-    async def both() -> None:
-        begins, short, long = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        tasks = asyncio.gather(task("short", begins, short), task("long", short, long))
-        await asyncio.sleep(0)  # both are in their regions
-        begins.set()
-        await tasks
-
-    with convtime.record() as recording:
-        asyncio.run(both())
-    entries = recording.entries
-    assert [entry.name for entry in entries] == ["short", "long", "decorated", "decorated"]
-    assert [entry.parent for entry in entries] == [None, None, 0, 1]
-    lasted = [entry.end - entry.start for entry in entries]
-    assert lasted[0] < lasted[1]
-
-
-def test_each_asynchronous_task_has_its_own_work(trace: FakeTrace) -> None:
-    async def task(name: str, kernel: int) -> None:
-        trace.launch(kernel)  # before its region
-        with convtime.region(name):
-            for _ in range(3):
-                trace.launch(kernel)
-                trace.launch(kernel, thread=AUTOGRAD)  # which it waits for
-                await turns(1)
-            with convtime.region("inner"):
-                await turns(1)
-                trace.launch(kernel)
-        await turns(1)
-        trace.launch(kernel)
-
-    async def both() -> None:
-        with convtime.region("around"):
-            await asyncio.gather(task("a", 0), task("b", 1))
-            trace.launch(2)
-        trace.launch(2)
-
-    run = asyncio.Handle._run
-    with convtime.record() as recording:
-        asyncio.run(both())
-    assert asyncio.Handle._run is run
-    found: dict[int, list[str | None]] = {0: [], 1: [], 2: []}
-    for work, owner in zip(recording.work, owners(recording), strict=True):
-        found[work.launch].append(owner)
-    assert found[0] == ["around", *["a"] * 6, "inner", "around"]
-    assert found[1] == ["around", *["b"] * 6, "inner", "around"]
-    assert found[2] == ["around", None]
-    assert kernel_ns(recording, "around", "a") == kernel_ns(recording, "around", "b") == [70]
-    assert recording.ambiguous == 0
-
-
-def test_a_task_that_outlives_a_region_is_not_in_it(trace: FakeTrace) -> None:
-    async def task() -> None:
-        trace.launch()
-        await turns(3)
-        trace.launch()
-        with convtime.region("late"):
-            trace.launch()
-
-    async def main() -> None:
-        with convtime.region("early"):
-            child = asyncio.create_task(task())
-            await turns(1)
-        await child
-
-    with convtime.record() as recording:
-        asyncio.run(main())
-    assert owners(recording) == ["early", None, "late"]
-    assert [region.path for region in recording.regions] == [("early",), ("late",)]
-
-
-def test_a_thread_works_for_the_task_that_waits_for_it(trace: FakeTrace) -> None:
-    def work() -> None:
-        trace.numbers[threading.get_ident()] = STRANGER
-        trace.launch()
-        with convtime.region("on a thread"):
-            trace.launch()
-        trace.launch()
-
-    async def task(name: str) -> None:
-        with convtime.region(name):
-            await asyncio.to_thread(work)
-            trace.launch()
-
-    with convtime.record() as recording:
-        asyncio.run(task("waits"))
-    # A thread with regions is in none of the task's before it enters the first one.
-    assert owners(recording) == [None, "on a thread", "waits", "waits"]
-    assert [region.path for region in recording.regions] == [("waits",), ("waits", "on a thread")]
-    assert {entry.name: entry.thread for entry in recording.entries} == {
-        "waits": MAIN,
-        "on a thread": STRANGER,
-    }
-
-
-def test_a_thread_without_regions_works_for_the_only_task_that_has_one(trace: FakeTrace) -> None:
-    async def waiting(name: str, done: asyncio.Event) -> None:
-        with convtime.region(name):
-            await done.wait()
-
-    async def main() -> None:
-        done = asyncio.Event()
-        tasks = [asyncio.create_task(waiting("a", done))]
-        await turns(2)
-        trace.launch(thread=STRANGER)
-        tasks.append(asyncio.create_task(waiting("b", done)))
-        await turns(2)
-        trace.launch(thread=STRANGER)
-        done.set()
-        await asyncio.gather(*tasks)
-
-    with convtime.record() as recording:
-        asyncio.run(main())
-    assert owners(recording) == ["a", None]
-    assert recording.ambiguous == 1
-
-
-def test_work_is_nobodys_where_tasks_switch_without_notice(trace: FakeTrace) -> None:
-    """As under event loops that are not asyncio's: a context each, and nothing between them."""
-    a, b = contextvars.copy_context(), contextvars.copy_context()
-    in_a, in_b = convtime.region("a"), convtime.region("b")
-    with convtime.record() as recording:
-        a.run(in_a.__enter__)
-        a.run(trace.launch)
-        b.run(in_b.__enter__)
-        a.run(trace.launch)
-        b.run(trace.launch)
-        a.run(in_a.__exit__)
-        b.run(trace.launch)
-        b.run(in_b.__exit__)
-        trace.launch()
-    assert owners(recording) == ["a", None, None, "b", None]
-    assert recording.ambiguous == 2
-
-
-@pytest.mark.usefixtures("trace")
 def test_what_an_exception_kept_from_being_left_ends_with_the_region_around_it() -> None:
     with convtime.record() as recording:
         with convtime.region("outer"):
@@ -510,15 +193,7 @@ def test_what_an_exception_kept_from_being_left_ends_with_the_region_around_it()
     assert inner.end <= outer.end
 
 
-def test_generators_are_not_decorated() -> None:
-    with pytest.raises(TypeError, match="cannot decorate numbers, a generator"):
-
-        @convtime.region("numbers")
-        def numbers() -> Iterator[int]:
-            yield 1
-
-
-def test_a_region_decorates_functions_that_call_themselves() -> None:
+def test_a_region_decorates_functions_but_no_generators() -> None:
     @convtime.region("fall")
     def fall(depth: int) -> None:
         if depth:
@@ -528,14 +203,11 @@ def test_a_region_decorates_functions_that_call_themselves() -> None:
         fall(2)
     assert [len(region.path) for region in recording.regions] == [1, 2, 3]
     assert recording.method_reason == ""
+    with pytest.raises(TypeError, match="cannot decorate numbers, a generator"):
 
-
-def test_what_the_block_raises_passes_through() -> None:
-    with pytest.raises(KeyError), convtime.record("cpu") as recording, convtime.region("step"):
-        raise KeyError
-    assert len(recording.entries) == 1
-    with convtime.record("cpu"):
-        pass
+        @convtime.region("numbers")
+        def numbers() -> Iterator[int]:
+            yield 1
 
 
 def test_regions_of_threads_are_their_own() -> None:
@@ -562,25 +234,19 @@ def test_regions_of_threads_are_their_own() -> None:
         assert all(0 <= inside <= around for inside, around in pairs)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda: convtime.region(3), TypeError, "name must be a string, got 3"),  # type: ignore[arg-type]
-        (lambda: convtime.record("event").__enter__(), ValueError, "got 'event'"),  # type: ignore[arg-type]
-    ],
-)
-def test_what_cannot_be_is_refused(
-    call: Callable[[], Any], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        call()
-
-
-def test_there_is_one_recording_at_a_time() -> None:
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(TypeError, match="name must be a string, got 3"):
+        convtime.region(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="got 'event'"):
+        convtime.record("event").__enter__()  # type: ignore[arg-type]
     with convtime.record("cpu"):
-        with pytest.raises(RuntimeError, match="one recording .*at a time"):
+        with pytest.raises(RuntimeError, match=r"one recording .*at a time"):
             convtime.record("cpu").__enter__()
         assert current_log() is not None
+    with pytest.raises(KeyError), convtime.record("cpu") as recording, convtime.region("step"):
+        raise KeyError  # which passes through
+    assert len(recording.entries) == 1
+    assert current_log() is None
 
 
 @pytest.mark.skipif(_C.cuda_available(), reason="there is a GPU")
@@ -651,6 +317,7 @@ assert any("erfinv" in each.name for each in recording.region("step").activities
 
 
 @pytest.mark.cuda
+@pytest.mark.thorough
 def test_profilers_and_timings_within_a_recording_work_and_say_so() -> None:
     command = [sys.executable, "-c", _BACKWARD_BESIDE_A_PROFILER]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

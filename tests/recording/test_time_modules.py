@@ -1,16 +1,20 @@
-"""A model's modules within a training step, and by themselves."""
+"""A model's modules within a training step, and in isolation."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import itertools
 import json
+import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,10 +24,11 @@ from convtime.recording import time_modules as modules_module
 from convtime.recording import watching
 from convtime.recording.module_times import ModuleTimes, PassTimes
 from convtime.recording.recording import Recording
-from convtime.recording.watching import WatchedModules, calls_seen, innermost_called
+from convtime.recording.region import current_log
 from convtime.timing.activity import DeviceActivity
 from tests.helpers.figures import check_drawn, of_series, table
-from tests.helpers.measurements import changed
+from tests.helpers.measurements import changed, make
+from tests.recording.traces import FakeTrace
 
 QUICK: dict[str, Any] = {"steps": 2, "warmup": 1, "budget": 1e-3, "min_samples": 6}
 
@@ -86,15 +91,108 @@ def test_without_a_gpu_modules_have_the_hosts_time(times: ModuleTimes) -> None:
     assert "need a GPU" in times.counters_reason
 
 
-def test_times_of_modules_survive_json(times: ModuleTimes) -> None:
-    assert ModuleTimes.from_dict(json.loads(times.to_json())) == times
+class Launch(torch.autograd.Function):
+    """Work of so many ns, and three times as much in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, launch: Callable[[int], None], lasts: int) -> Any:
+        ctx.launch, ctx.lasts = launch, lasts
+        launch(lasts)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.launch(3 * ctx.lasts)
+        return gradients[0] * 2, None, None
 
 
-def test_times_of_modules_are_shown(times: ModuleTimes) -> None:
+def test_times_are_those_of_the_work_that_passes_issue(trace: FakeTrace) -> None:
+    steps = itertools.count(1)
+    number = 0
+
+    def launch(lasts: int) -> None:
+        if current_log() is not None:
+            trace.launch(1, lasts=lasts * number)
+
+    class Launching(nn.Module):
+        def __init__(self, lasts: int) -> None:
+            super().__init__()
+            self.lasts = lasts
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = Launch.apply(x, launch, self.lasts)
+            return result
+
+    class Recursive(Launching):
+        def forward(self, x: torch.Tensor, again: bool = True) -> torch.Tensor:
+            return super().forward(self(x, again=False) if again else x)
+
+    model = nn.Sequential(twice := Launching(7), Recursive(50), twice)
+
+    def step() -> None:
+        nonlocal number
+        number = next(steps) if current_log() is not None else 0
+        model(torch.ones(2, requires_grad=True)).sum().backward()
+        launch(4_000)
+        launch(6_000)
+
+    found = convtime.time_modules(
+        model, step, steps=3, warmup=1, isolated=False, modules=["0", "1"]
+    )
+    # Steps 2, 4 and 6 are watched, those in between are not; each lasts longer than the last.
+    expected = {
+        ("0", "forward"): (2, 14),
+        ("0", "backward"): (2, 42),
+        ("1", "forward"): (1, 100),
+        ("1", "backward"): (1, 300),
+    }
+    assert {key: each.calls for key, each in by_name(found).items()} == {
+        key: calls for key, (calls, _) in expected.items()
+    }
+    for key, each in by_name(found).items():
+        unit = expected[key][1] * 1e-9
+        assert each.seconds == pytest.approx([2 * unit, 4 * unit, 6 * unit])
+        assert each.median == pytest.approx(4 * unit)
+        assert sum(activity.seconds[1] or 0 for activity in each.activities) == pytest.approx(
+            4 * unit
+        )
+    step_ns = np.array([2, 4, 6]) * (10_000 + 14 + 42 + 100 + 300)
+    assert found.step_seconds == pytest.approx(step_ns * 1e-9)
+    assert found.plain_seconds == pytest.approx(step_ns * 1e-9 * [1 / 2, 3 / 4, 5 / 6])
+    assert found.rest_seconds == pytest.approx([2e-5, 4e-5, 6e-5])
+    assert found.disturbance == pytest.approx(4 / 3)
+
+
+NO_SUMS: dict[str, Any] = dict.fromkeys(("busy_seconds", "span_seconds", "sum_seconds"), ())
+seconds = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=30)
+
+
+@settings(max_examples=40)
+@given(in_place=seconds, alone=seconds, margin=st.floats(0.001, 0.5))
+def test_the_ratio_is_that_of_medians(
+    times: ModuleTimes, in_place: list[float], alone: list[float], margin: float
+) -> None:
+    isolated = make(seconds=tuple(alone), activities=(), **NO_SUMS)
+    timed = PassTimes("0", "Linear", "forward", 1, tuple(in_place), isolated=isolated)
+    ratio = timed.ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(np.median(in_place) / isolated.median)
+    (low, high), (alone_low, alone_high) = timed.median_interval, isolated.median_interval
+    assert low <= np.median(in_place) <= high
+    assert ratio.low == pytest.approx(max(low, 0) / alone_high)
+    assert ratio.high == (pytest.approx(high / alone_low) if alone_low > 0 else math.inf)
+    verdict = dataclasses.replace(times, margin=margin).verdict(timed)
+    assert (verdict == "slower") == (ratio.low > 1 + margin)
+    assert (verdict == "faster") == (ratio.high < 1 / (1 + margin))
+    assert times.verdict(dataclasses.replace(timed, isolated=None)) == ""
+
+
+def test_times_of_modules_are_shown_and_survive_json(times: ModuleTimes) -> None:
     for told in (str(times), times.details(), times._repr_html_()):
         assert "Conv2d" in told
         assert "isolated: the same calls repeated, each after a whole step" in told
     assert "2 modules in a step of" in repr(times)
+    assert ModuleTimes.from_dict(json.loads(times.to_json())) == times
     (figure,) = times.figures()
     drawn = table(figure, "middle")
     assert of_series(drawn, "in place", "middle") == pytest.approx(
@@ -130,42 +228,6 @@ def test_the_model_is_left_as_it_was_but_trained() -> None:
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-def recorded_names(model: nn.Module, modules: list[str], step: Callable[[], None]) -> Recording:
-    every = dict(model.named_modules())
-    with (
-        convtime.record("cpu") as recording,
-        WatchedModules({name: every[name] for name in modules}),
-    ):
-        step()
-    return recording
-
-
-def test_nodes_belong_to_the_innermost_module_whose_call_made_them() -> None:
-    model = nn.Sequential(Block(), nn.Linear(8, 8))
-    x = torch.randn(2, 3, 8, 8)
-    recording = recorded_names(model, ["0", "0.conv", "1"], training_step(model, x))
-    paths = {"/".join(region.path) for region in recording.regions}
-    assert paths == {
-        "0 forward",
-        "0 forward/0.conv forward",
-        "0 backward",
-        "0 backward/0.conv backward",
-        "1 forward",
-        "1 backward",
-    }
-
-
-def test_modules_that_call_no_others_are_the_innermost() -> None:
-    """Whatever modules of their own they have."""
-    attention = nn.MultiheadAttention(8, 2)
-    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
-    model = nn.Sequential(parametrized, nn.Sequential(nn.Tanh()))
-    x = torch.randn(2, 8)
-    assert innermost_called(model, lambda: model(x)) == {"0", "1.0"}
-    assert innermost_called(attention, lambda: attention(x, x, x)) == {""}
-    assert not any(module._forward_hooks for module in model.modules())
-
-
 def test_modules_may_be_checkpointed() -> None:
     class Checkpointed(nn.Sequential):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -178,122 +240,6 @@ def test_modules_may_be_checkpointed() -> None:
     assert [timed[name, "forward"].calls for name in ("0", "1.0", "1.1")] == [1, 2, 2]
     for each in found.passes:
         assert each.isolated is not None, each.isolated_reason
-
-
-def test_each_node_is_watched_once_however_often_its_module_is_called() -> None:
-    """And nodes of custom functions are, as well as those that add to parameters' gradients."""
-
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            return gradients[0] * 2
-
-    class Doubling(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = Double.apply(x * self.weight)
-            return result
-
-    model = nn.Sequential(shared := Doubling(), nn.Identity(), shared)
-    recording = recorded_names(model, ["0"], training_step(model, torch.ones(4)))
-    assert len(recording.region("0 forward").host_seconds) == 2
-    # Twice the function and the product, once what adds to the weight's gradient.
-    assert len(recording.region("0 backward").host_seconds) == 5
-
-
-def test_calls_are_seen_with_inputs_gradients_and_modes() -> None:
-    model = Block()
-    x = torch.randn(2, 3, 8, 8)
-
-    def step() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            training_step(model, x)()
-
-    first, second = calls_seen(model.relu, step)
-    conv = torch.nn.functional.conv2d(
-        x.bfloat16(), model.conv.weight.bfloat16(), model.conv.bias.bfloat16(), padding=1
-    )
-    torch.testing.assert_close(first.args[0], conv, rtol=0.05, atol=0.05)
-    assert first.args[0].requires_grad, "as it did in the step, though changed in place since"
-    torch.testing.assert_close(second.gradients, [torch.full_like(second.args[0], 2)])
-    with second.modes.entered():
-        assert torch.is_autocast_enabled("cpu")
-        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
-    assert not torch.is_autocast_enabled("cpu")
-    with torch.no_grad():
-        (unlike,) = calls_seen(model.conv, lambda: model(x))
-    with unlike.modes.entered():
-        assert not torch.is_grad_enabled()
-
-
-class Noting(nn.Module):
-    """Notes how its inputs and its results' gradients lie in memory, also where it is copied."""
-
-    seen: ClassVar[list[tuple[str, torch.Size, tuple[int, ...], torch.dtype]]] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self._note("input", x)
-        result = x * 2
-        result.register_hook(functools.partial(self._note, "gradient"))
-        return result
-
-    def _note(self, what: str, tensor: torch.Tensor) -> None:
-        self.seen.append((what, tensor.size(), tensor.stride(), tensor.dtype))
-
-
-def test_tensors_have_by_themselves_the_strides_that_they_have_in_a_step() -> None:
-    """Expanded ones, those with gaps, and windows that overlap."""
-    weight = torch.arange(12.0, requires_grad=True)
-    noting = Noting()
-    gradient = torch.ones(6, dtype=torch.bfloat16).expand(2, 6)[:, ::3]
-
-    def step() -> None:
-        noting(weight[:6].expand(2, 6)).sum().backward()
-        noting(weight.view(3, 4)[:, 1:3]).sum(0).sum().backward()
-        noting(weight.unfold(0, 4, 2)).t().contiguous().sum().backward()
-        noting(weight.bfloat16()[:4].view(2, 2)).backward(gradient)
-
-    Noting.seen.clear()
-    step()
-    in_step = set(Noting.seen)
-    assert ("gradient", (2, 6), (0, 0), torch.float32) in in_step
-    assert ("gradient", (2, 2), (0, 3), torch.bfloat16) in in_step
-    assert ("input", (2, 6), (0, 1), torch.float32) in in_step
-    assert ("input", (3, 2), (4, 1), torch.float32) in in_step
-    assert ("input", (5, 4), (2, 1), torch.float32) in in_step
-
-    replay = modules_module._Replay(noting, calls_seen(noting, step), None)
-    Noting.seen.clear()
-    replay.before_backward()
-    for call, expected in enumerate(
-        [weight[:6].expand(2, 6), weight.view(3, 4)[:, 1:3], weight.unfold(0, 4, 2)]
-    ):
-        torch.testing.assert_close(replay._inputs[call][0][0], expected)
-    replay.backward()
-    assert set(Noting.seen) == in_step
-
-
-def test_a_tensor_that_is_passed_twice_is_one_by_itself_too() -> None:
-    """As a query that is the key, for which attention has other kernels."""
-    attention = nn.MultiheadAttention(8, 2)
-    x = torch.randn(3, 1, 8, requires_grad=True)
-
-    def step() -> None:
-        attention(x, x, key_padding_mask=None, value=x)[0].sum().backward()
-
-    replay = modules_module._Replay(attention, calls_seen(attention, step), None)
-    replay.before_backward()
-    ((query, key), kwargs) = replay._inputs[0]
-    assert query is key is kwargs["value"]
-    assert query is not x
-    replay.backward()
 
 
 def test_a_module_that_a_step_may_skip_is_not_timed_by_itself_where_it_was() -> None:
@@ -312,55 +258,42 @@ def test_a_module_that_a_step_may_skip_is_not_timed_by_itself_where_it_was() -> 
     assert "but the copied step 0 times" in reasons["1"]
 
 
-def test_a_module_that_cannot_be_copied_says_so() -> None:
+def test_what_cannot_be_copied_is_not_timed_in_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RuntimeError("there is one of me")
+
     class Stubborn(nn.Linear):
         def __deepcopy__(self, memo: object) -> Stubborn:
-            raise RuntimeError("there is one of me")
+            raise error
 
-    model = nn.Sequential(Stubborn(4, 4))
-    found = convtime.time_modules(model, training_step(model, torch.randn(2, 4)), **QUICK)
-    for timed in found.passes:
-        assert timed.isolated is None
-        assert "cannot be copied: RuntimeError: there is one of me" in timed.isolated_reason
-    assert "was not timed in isolation" in str(found)
-
-
-def test_inputs_that_cannot_be_copied_leave_the_rest() -> None:
     class Unique(torch.Tensor):
         @classmethod
         def __torch_function__(
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             if func is torch.Tensor.clone:
-                raise RuntimeError("there is one of me")
+                raise error
             return super().__torch_function__(func, types, args, kwargs or {})
 
-    model = nn.Sequential(nn.Linear(4, 4), nn.Flatten())
-    x = torch.randn(2, 4).as_subclass(Unique)
-    found = convtime.time_modules(model, lambda: model(x), modules=["0"], **QUICK)
-    (timed,) = found.passes
-    assert timed.seconds
-    assert timed.isolated is None
-    assert timed.isolated_reason == (
-        "its arguments cannot be copied: RuntimeError: there is one of me"
-    )
-
-
-def test_gradients_that_cannot_be_copied_leave_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = watching.strided_copy
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.shape == (2, 5):  # the results', and their gradients'
-            raise RuntimeError("no more memory")
+            raise error
         return copied(tensor)
 
     monkeypatch.setattr(watching, "strided_copy", copy)
-    model = nn.Sequential(nn.Linear(4, 5))
-    found = convtime.time_modules(model, training_step(model, torch.randn(2, 4)), **QUICK)
-    for timed in found.passes:
-        assert timed.isolated_reason == (
-            "its results' gradients cannot be copied: RuntimeError: no more memory"
-        )
+    for model, x, what in (
+        (nn.Sequential(Stubborn(4, 4)), torch.randn(2, 4), "cannot be copied"),
+        (nn.Sequential(nn.Linear(4, 5)), torch.randn(2, 4), "its results' gradients cannot"),
+        (nn.Linear(4, 4), torch.randn(2, 4).as_subclass(Unique), "its arguments cannot"),
+    ):
+        found = convtime.time_modules(model, training_step(model, x), **QUICK)
+        for timed in found.passes:
+            assert timed.seconds
+            assert timed.isolated is None
+            assert what in timed.isolated_reason
+            assert "copied: RuntimeError: there is one of me" in timed.isolated_reason
+        assert "was not timed in isolation" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -406,31 +339,23 @@ def compiled() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda: convtime.time_modules(nothing, nothing), TypeError, "got function"),  # type: ignore[arg-type]
-        (lambda: convtime.time_modules(Block(), 3), TypeError, "got int"),  # type: ignore[arg-type]
-        (lambda: convtime.time_modules(Block(), nothing, steps=0), ValueError, "at least 1, got 0"),
-        (
-            lambda: convtime.time_modules(Block(), nothing, modules=["con"]),
-            ValueError,
-            "got 'con'; similar names are conv",
-        ),
-        (lambda: convtime.time_modules(Block(), nothing), ValueError, "calls no module of Block"),
-        (lambda: convtime.time_modules(Block(), nothing, budgets=1), TypeError, "budgets"),
-        (lambda: convtime.time_modules(Block(), nothing, budget=0), ValueError, "more than 0 sec"),
-        (lambda: convtime.time_modules(Block(), nothing, pin=10**6), ValueError, "pin must be one"),
-        (lambda: convtime.time_modules(Block(), nothing, modules=5), TypeError, "must be names"),  # type: ignore[arg-type]
-        (lambda: convtime.time_modules(Block(), nothing, regime="hot"), ValueError, "got 'hot'"),  # type: ignore[arg-type]
-        (lambda: convtime.time_modules(compiled(), nothing), ValueError, "the model is compiled"),
-    ],
-)
-def test_what_cannot_be_timed_is_refused(
-    call: Callable[[], Any], error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said):
-        call()
+def test_what_cannot_be_timed_is_refused() -> None:
+    time: Any = convtime.time_modules
+    for call, error, said in (
+        (lambda: time(nothing, nothing), TypeError, "got function"),
+        (lambda: time(Block(), 3), TypeError, "got int"),
+        (lambda: time(Block(), nothing, steps=0), ValueError, "at least 1, got 0"),
+        (lambda: time(Block(), nothing, modules=["con"]), ValueError, "similar names are conv"),
+        (lambda: time(Block(), nothing), ValueError, "calls no module of Block"),
+        (lambda: time(Block(), nothing, budgets=1), TypeError, "budgets"),
+        (lambda: time(Block(), nothing, budget=0), ValueError, "more than 0 sec"),
+        (lambda: time(Block(), nothing, pin=10**6), ValueError, "pin must be one"),
+        (lambda: time(Block(), nothing, modules=5), TypeError, "must be names"),
+        (lambda: time(Block(), nothing, regime="hot"), ValueError, "got 'hot'"),
+        (lambda: time(compiled(), nothing), ValueError, "the model is compiled"),
+    ):
+        with pytest.raises(error, match=said):
+            call()
 
 
 def activity(name: str, *seconds: float) -> DeviceActivity:
@@ -493,23 +418,14 @@ def test_kernels_and_counters_are_compared(times: ModuleTimes) -> None:
 
 
 def test_incomplete_recordings_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    recordings = iter([Recording(method="kernel", fault="lost")] * 2 + [Recording(method="kernel")])
+    def record(faults: list[str]) -> Recording:
+        made = (contextlib.nullcontext(Recording(method="kernel", fault=each)) for each in faults)
+        monkeypatch.setattr(modules_module, "record", lambda method: next(made))
+        return modules_module._record(nothing, {}, 1, torch.device("cpu"))[0]
 
-    class Recorded:
-        def __init__(self, method: str) -> None:
-            self.recording = next(recordings)
-
-        def __enter__(self) -> Recording:
-            return self.recording
-
-        def __exit__(self, *exception: object) -> None: ...
-
-    monkeypatch.setattr(modules_module, "record", Recorded)
-    found, _ = modules_module._record(nothing, {}, 1, torch.device("cpu"))
-    assert not found.fault
-    recordings = iter([Recording(method="kernel", fault="lost")] * 3)
+    assert not record(["lost", "lost", ""]).fault
     with pytest.raises(RuntimeError, match="3 recordings in a row were incomplete: lost"):
-        modules_module._record(nothing, {}, 1, torch.device("cpu"))
+        record(["lost"] * 4)
 
 
 @pytest.mark.cuda
