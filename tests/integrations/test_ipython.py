@@ -3,39 +3,34 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-import tqdm
 
 import convtime
+from convtime.core import progress as core_progress
+from convtime.integrations import progress
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.measurement import Measurement
 from convtime.timing.sampling import supervision
 
-IPython = pytest.importorskip("IPython")
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
-from traitlets.config import Config  # noqa: E402
+pytest.importorskip("IPython")
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
-from convtime.core import progress as core_progress  # noqa: E402
-from convtime.integrations import progress  # noqa: E402
-
-QUICK = "--stop count --min-samples 8 --max-samples 8 --warmup 1"
+QUICK = "--device cpu --stop count --min-samples 8 --max-samples 8 --warmup 1"
 FEW: dict[str, Any] = {"device": "cpu", "stop": "count", "min_samples": 5, "max_samples": 5}
-MANY = FEW | {"max_samples": 50}
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+def shell() -> Iterator[InteractiveShell]:
     config = Config()
     config.HistoryManager.enabled = False
     shell = InteractiveShell.instance(config=config)
     shell.run_line_magic("load_ext", "convtime")
-    shell.user_ns["torch"] = torch
-    shell.user_ns["x"] = torch.randn(100)
+    shell.user_ns |= {"torch": torch, "x": torch.randn(100)}
     yield shell
     shell.run_line_magic("unload_ext", "convtime")
     InteractiveShell.clear_instance()
@@ -56,18 +51,13 @@ def told(shell: InteractiveShell, code: str, capsys: pytest.CaptureFixture[str])
     return printed.err + printed.out
 
 
-def test_a_line_is_timed_and_shown(
+def test_a_line_is_timed_and_shown_or_given_back(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(shell, f"%time_op {QUICK} torch.relu(x)") is None
     shown = capsys.readouterr().out
     assert "torch.relu(x)" in shown
     assert "µs" in shown
-
-
-def test_o_gives_the_measurement_back(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
     run(shell, f"one = %time_op -o --method cpu --name 'a relu' {QUICK} torch.relu(x)")
     one = shell.user_ns["one"]
     assert isinstance(one, Measurement)
@@ -85,29 +75,18 @@ def test_a_cell_is_timed_and_leaves_the_variables_alone(shell: InteractiveShell)
     assert shell.user_ns["x"] is before
 
 
-@pytest.mark.parametrize(
-    ("rest", "value"),
-    [
-        ("keep(table['a b'])", 1),
-        ("keep(len('--cache  x'))", 10),
-        ("-- -1 and keep(2)", 2),
-        ("--before 'table[\"c\"] = 3' keep(table['c'])", 3),
-        ("--name=a keep(4)", 4),
-    ],
-)
-def test_statements_keep_their_quotes_and_spaces(
-    rest: str, value: int, shell: InteractiveShell
-) -> None:
-    found: list[object] = []
-    shell.user_ns |= {"table": {"a b": 1}, "keep": found.append}
-    run(shell, f"%time_op -o {QUICK} {rest}")
-    assert set(found) == {value}
-
-
-def test_variables_of_a_function_are_found(shell: InteractiveShell) -> None:
-    run(
-        shell, f"def f(inner):\n    return get_ipython().run_line_magic('time_op', '{QUICK} inner')"
-    )
+def test_statements_keep_their_quotes_spaces_and_variables(shell: InteractiveShell) -> None:
+    for rest, value in {
+        "keep(table['a b'])": 1,
+        "keep(len('--cache  x'))": 10,
+        "-- -1 and keep(2)": 2,
+        "--before 'table[\"c\"] = 3' keep(table['c'])": 3,
+        "--name=a keep(4)": 4,
+    }.items():
+        found: list[object] = []
+        shell.user_ns |= {"table": {"a b": 1}, "keep": found.append}
+        run(shell, f"%time_op -o {QUICK} {rest}")
+        assert set(found) == {value}
     run(
         shell,
         "def g():\n    inner = 5\n"
@@ -116,46 +95,40 @@ def test_variables_of_a_function_are_found(shell: InteractiveShell) -> None:
     assert shell.user_ns["found"].name == "inner"
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence"),
-    [
-        ("%time_op", "the statement is empty"),
-        ("%time_op --cach warm x", "unrecognized arguments: --cach"),
-        ("%time_op --cache lukewarm x", "--cache: invalid choice: 'lukewarm'"),
-        ("%time_op --cache", "--cache: expected one argument"),
-        ("%time_op --name 'a x", "invalid quotes"),
-        ("%time_op x +", "is not valid Python"),
-        ("%time_op --min-samples -1 x", "must be a whole number"),
-        ("%time_op --method kernel x + 1", "CPU"),
-        ("%%time_op --stop verdict\nx", "verdict"),
-    ],
-)
-def test_wrong_use_is_one_line(
-    code: str, sentence: str, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = told(shell, code, capsys)
-    assert sentence in printed
-    assert printed.startswith("UsageError: ")
-    assert len(printed.strip().splitlines()) == 1
-
-
-def test_what_a_statement_raises_has_its_traceback(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = told(shell, "%time_op torch.relu(y)", capsys)
+def test_wrong_use_is_one_line(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    for code, sentence in {
+        "%time_op": "the statement is empty",
+        "%time_op --cach warm x": "unrecognized arguments: --cach",
+        "%time_op --cache lukewarm x": "--cache: invalid choice: 'lukewarm'",
+        "%time_op --cache": "--cache: expected one argument",
+        "%time_op --name 'a x": "invalid quotes",
+        "%time_op x +": "is not valid Python",
+        "%time_op --min-samples -1 x": "must be a whole number",
+        "%time_op --method kernel x + 1": "CPU",
+        "%%time_op --stop verdict\nx": "verdict",
+        "%%compare\nx\n": "each candidate must begin with a line such as '## relu', got none",
+        "%%compare\n## a\nx\n## a\nx\n": "must have a name of its own, got 'a'",
+        "%%compare x\n## a\nx\n": "statements must be in the cell, got 'x' on the first line",
+        "%%compare --seed 1\n## a\nx\n": "--seed requires --over",
+        "%%compare --over n=1\n## a\nx\n": "--over needs at least two statements",
+        "%%compare --bogus\n## a\nx\n": "unrecognized arguments: --bogus; see %compare?",
+    }.items():
+        printed = told(shell, code, capsys)
+        assert sentence in printed
+        assert printed.startswith("UsageError: ")
+        assert len(printed.strip().splitlines()) == 1
+    printed = told(shell, "%time_op torch.relu(y)", capsys)  # what a statement raises
     assert "NameError" in printed
     assert "Traceback" in printed
 
 
-def test_the_options_are_documented(shell: InteractiveShell) -> None:
+def test_the_options_are_documented_and_unloading_takes_everything_away(
+    shell: InteractiveShell,
+) -> None:
     magic = shell.find_line_magic("time_op")
     assert magic is not None
     assert "%time_op [options] statement" in str(magic.__doc__)
     assert "--max-samples" in str(magic.__doc__)
-
-
-def test_unloading_takes_everything_away(shell: InteractiveShell) -> None:
-    assert shell.find_line_magic("time_op")
     assert shell.find_cell_magic("time_op")
     shell.run_line_magic("unload_ext", "convtime")
     assert not shell.find_line_magic("time_op")
@@ -164,6 +137,7 @@ def test_unloading_takes_everything_away(shell: InteractiveShell) -> None:
     shell.run_line_magic("load_ext", "convtime")
 
 
+@pytest.mark.thorough
 def test_convtime_needs_no_ipython() -> None:
     code = (
         "import sys\nsys.modules['IPython'] = None\nimport convtime\n"
@@ -173,6 +147,7 @@ def test_convtime_needs_no_ipython() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_figures_are_shown_as_specifications_and_as_pictures(shell: InteractiveShell) -> None:
     pytest.importorskip("vl_convert")
     one = convtime.time_op(int, **FEW)
@@ -191,21 +166,28 @@ def test_details_are_tables_in_a_notebook_and_lines_in_a_terminal(shell: Interac
     assert shown["text/html"].count("<table")
 
 
-# Progress
+@pytest.mark.thorough
+def test_a_cell_is_compared_over_axes(shell: InteractiveShell) -> None:
+    quick = f"{QUICK.replace('8', '30')} --no-interference"
+    cell = "y = torch.ones(n)\n## first\ny + 1\n## other one\nz = y + x[:1]\nz + 1\n"
+    run(shell, f"%%compare -o --over n=4,8 {quick}\n{cell}")
+    table = shell.user_ns["_"]
+    assert isinstance(table, convtime.ComparisonTable)
+    names = [f"{name} n={n}" for n in (4, 8) for name in ("first", "other one")]
+    assert list(table.measurements) == names
+    run(shell, f"%%compare -o {quick}\nn = 4\n{cell}")
+    compared = shell.user_ns["_"]
+    assert isinstance(compared, convtime.Comparison)
+    assert list(compared.measurements) == ["first", "other one"]
+    assert "n" not in shell.user_ns
 
 
 class Bar:
     """Stands in for tqdm's."""
 
-    made: ClassVar[list[Bar]] = []
-
     def __init__(self, _items: object, **options: Any) -> None:
-        self.options = options
-        self.n = 0.0
+        self.options, self.n, self.description, self.closed = options, 0.0, "", False
         self.steps: list[tuple[str, float]] = []
-        self.description = ""
-        self.closed = False
-        Bar.made.append(self)
 
     def __enter__(self) -> Bar:
         return self
@@ -221,47 +203,39 @@ class Bar:
         self.steps.append((self.description, self.n))
 
 
-@pytest.fixture
-def bars(monkeypatch: pytest.MonkeyPatch) -> list[Bar]:
-    monkeypatch.setattr(core_progress, "tqdm", Bar)
-    monkeypatch.setattr(Bar, "made", [])
-    return Bar.made
-
-
 def test_timings_have_a_bar_while_the_extension_is_loaded(
-    shell: InteractiveShell, bars: list[Bar]
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    convtime.time_op(int, **MANY, warmup=5)
+    bars: list[Bar] = []
+
+    def made(*items: Any, **options: Any) -> Bar:
+        bars.append(Bar(*items, **options))
+        return bars[-1]
+
+    monkeypatch.setattr(core_progress, "tqdm", made)
+    convtime.time_op(int, **FEW | {"max_samples": 50}, warmup=5)
     (bar,) = bars
     assert bar.options["delay"] == progress.SHOWN_AFTER_SECONDS
     assert bar.closed
     assert bar.steps[-1] == ("sampling", pytest.approx(1))
     assert [n for _, n in bar.steps] == sorted(n for _, n in bar.steps)
-
     records: list[BatchRecord] = []
     convtime.time_op(int, **FEW, log=records.append)
     assert len(bars) == 1
     assert records
     convtime.compare([int, float], **FEW)
     assert len(bars) == 2
-    shell.run_line_magic("unload_ext", "convtime")
-    convtime.time_op(int, **FEW)
-    assert len(bars) == 2
-    shell.run_line_magic("load_ext", "convtime")
 
-
-def test_a_bar_that_fails_ends_no_more_than_its_timing(
-    shell: InteractiveShell, bars: list[Bar], monkeypatch: pytest.MonkeyPatch
-) -> None:
     def fail(*_: object) -> None:
         raise BrokenPipeError("no reader")
 
-    monkeypatch.setattr(Bar, "update", fail)
-    with pytest.raises(BrokenPipeError):
-        convtime.time_op(int, **FEW)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Bar, "update", fail)
+        with pytest.raises(BrokenPipeError):
+            convtime.time_op(int, **FEW)
     shell.run_line_magic("unload_ext", "convtime")
     assert convtime.time_op(int, **FEW).seconds
+    assert len(bars) == 3
     shell.run_line_magic("load_ext", "convtime")
 
 
@@ -270,13 +244,18 @@ def test_tqdms_own_bar_takes_what_it_is_given(
 ) -> None:
     monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0)
     monkeypatch.setattr(progress, "_REDRAWN_AFTER_SECONDS", 0)
-    convtime.time_op(int, **MANY, warmup=5)
+    convtime.time_op(int, **FEW | {"max_samples": 50}, warmup=5)
     shown = capsys.readouterr()
     assert "sampling |" in shown.err + shown.out
 
 
 def test_in_a_notebook_bars_are_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ipywidgets")
+    import types
+
+    import IPython
+    import tqdm
+
     assert type(core_progress.progress_bar([1])) is tqdm.tqdm
     notebook = types.SimpleNamespace(config={"IPKernelApp": {}})
     monkeypatch.setattr(IPython, "get_ipython", lambda: notebook)
@@ -288,38 +267,3 @@ def test_in_a_notebook_bars_are_widgets(monkeypatch: pytest.MonkeyPatch) -> None
         bar.refresh()  # it is drawn ten times a second at most
         assert bar.container.children[1].value == 1
     assert core_progress.progress_bar(total=2, shown=False).disable
-
-
-QUICK_COMPARISON = f"{QUICK.replace('8', '30')} --no-interference --device cpu"
-
-
-def test_a_cell_is_compared_over_axes(shell: InteractiveShell) -> None:
-    cell = "y = torch.ones(n)\n## first\ny + 1\n## other one\nz = y + x[:1]\nz + 1\n"
-    run(shell, f"%%compare -o --over n=4,8 {QUICK_COMPARISON}\n{cell}")
-    table = shell.user_ns["_"]
-    assert isinstance(table, convtime.ComparisonTable)
-    assert list(table.measurements) == [
-        "first n=4", "other one n=4", "first n=8", "other one n=8"
-    ]  # fmt: skip
-    run(shell, f"%%compare -o {QUICK_COMPARISON}\nn = 4\n{cell}")
-    compared = shell.user_ns["_"]
-    assert isinstance(compared, convtime.Comparison)
-    assert list(compared.measurements) == ["first", "other one"]
-    assert "n" not in shell.user_ns
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("%%compare\nx\n", "each candidate must begin with a line such as '## relu', got none"),
-        ("%%compare\n## a\nx\n## a\nx\n", "must have a name of its own, got 'a'"),
-        ("%%compare x\n## a\nx\n", "statements must be in the cell, got 'x' on the first line"),
-        ("%%compare --seed 1\n## a\nx\n", "--seed requires --over"),
-        ("%%compare --over n=1\n## a\nx\n", "--over needs at least two statements"),
-        ("%%compare --bogus\n## a\nx\n", "unrecognized arguments: --bogus; see %compare?"),
-    ],
-)
-def test_a_cell_that_cannot_be_compared_is_refused_in_a_sentence(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], code: str, said: str
-) -> None:
-    assert said in told(shell, code, capsys)

@@ -41,6 +41,14 @@ def test_nodes_belong_to_the_innermost_module_whose_call_made_them() -> None:
     }
 
 
+def test_an_outer_module_has_the_nodes_that_lie_behind_an_inner_one() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)))
+    step = training_step(model, torch.randn(2, 8))
+    alone, nested = (recorded_names(model, names, step) for names in (["0"], ["0", "0.2"]))
+    outer = [len(each.region("0 backward").host_seconds) for each in (alone, nested)]
+    assert outer[0] == outer[1] > len(nested.region("0.2 backward").host_seconds)
+
+
 def test_modules_that_call_no_others_are_the_innermost() -> None:
     """Whatever modules of their own they have."""
     attention = nn.MultiheadAttention(8, 2)

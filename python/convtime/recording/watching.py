@@ -120,12 +120,16 @@ class WatchedModules:
         """Assign the autograd nodes of a call to its module's regions."""
         own = {id(parameter) for parameter in call.module.parameters()}
         pending = [result.grad_fn for result in differentiable(output)]
+        seen: set[torch.autograd.graph.Node] = set()
         while pending:
             node = pending.pop()
-            if node is None or node in self._claimed or not _is_of(call, node, own):
+            if node is None or node in seen or not _is_of(call, node, own):
                 continue
-            self._claimed.add(node)
-            self._watch(node, call.around)
+            seen.add(node)
+            # A call within this one may have claimed it, for this one too; others lie behind it.
+            if node not in self._claimed:
+                self._claimed.add(node)
+                self._watch(node, call.around)
             pending += [following for following, _ in node.next_functions]
 
     def _watch(self, node: torch.autograd.graph.Node, around: tuple[str, ...]) -> None:

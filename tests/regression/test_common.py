@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convtime.regression.changes import Change
+from convtime.regression.common import common_change
+from convtime.regression.compare_runs import compare_runs
+from convtime.timing.verdict import Ratio, Verdict
+from tests.helpers.runs import process
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.9, 1.0, 1.04, 1.06, 1.08, 1.1]), st.floats(0.001, 0.02)),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_a_common_change_is_one_that_four_of_five_tests_agree_with(
+    drawn: list[tuple[float, float]],
+) -> None:
+    changes = []
+    for number, (value, half) in enumerate(drawn):
+        verdict: Verdict = "slower" if value > 1.05 else "faster" if value < 0.95 else "same"
+        ratio = Ratio(value, value - half, value + half)
+        changes.append(Change(str(number), verdict, 1.0, value, ratio, 0.01))
+    unjudged = Change("unjudged", "uncertain", 1.0, 3.0, Ratio(3.0, 2.9, 3.1))
+    found = common_change([*changes, unjudged])
+    center = statistics.median(value for value, _ in drawn)
+    apart = [max(0.0, abs(value - center) - half) for value, half in drawn]
+    alike = [distance <= 0.25 * abs(center - 1) + 1e-12 for distance in apart]
+    which = "slower" if center > 1 else "faster"
+    names = [each.name for each, one in zip(changes, alike, strict=True) if one]
+    names = [name for name in names if changes[int(name)].verdict == which]
+    enough = len(drawn) >= 5 and sum(alike) >= 0.8 * len(drawn) and len(names) > len(drawn) / 2
+    assert (found is not None) == enough
+    if found is not None:
+        values = [drawn[int(name)][0] for name in names]
+        assert (found.verdict, found.ratio, found.names) == (which, center, tuple(names))
+        assert (found.low, found.high, found.compared) == (min(values), max(values), len(drawn))
+
+
+def test_a_common_change_is_found_in_more_than_half_of_the_tests() -> None:
+    ratio = Ratio(1.08, 1.06, 1.1)
+    for slower in (3, 4):
+        verdicts: list[Verdict] = ["slower" if n < slower else "uncertain" for n in range(6)]
+        changes = [
+            Change(str(n), verdict, 1.0, 1.08, ratio, 0.01) for n, verdict in enumerate(verdicts)
+        ]
+        found = common_change(changes)
+        assert (found is not None) == (slower == 4)
+
+
+def test_a_change_that_all_tests_have_in_common_is_one_finding() -> None:
+    rng = np.random.default_rng(8)
+    names = [f"test {number}" for number in range(10)]
+    before = {name: process(rng, spread=0.001) for name in names}
+    factors = dict.fromkeys(names, 1.08) | {"test 3": 1.5}
+    after = {name: process(rng, 1e-5 * factors[name], 0.001) for name in names}
+    changes = compare_runs(before, after)
+    common = changes.common
+    assert common is not None
+    assert (len(common.names), common.verdict) == (9, "slower")
+    assert common.ratio == pytest.approx(1.08, rel=0.01)
+    rows = [line for line in changes.to_markdown("slower").splitlines() if "| slower" in line]
+    assert len(rows) == 1
+    assert "test 3" in rows[0]
+    assert changes.to_markdown("slower").startswith("**failed: 9 of 10 tests are slower alike")
+    assert changes.exit_code() == 1
+    few = {name: after[name] if name < "test 3" else before[name] for name in names}
+    assert compare_runs(before, few).common is None
+    mixed = {name: after[name] if number % 2 else before[name] for number, name in enumerate(names)}
+    assert compare_runs(before, mixed).common is None

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import stat
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from convtime.core.errors import InputError
+from convtime.upgrading.workers import KEPT_MEMORY, FailedError, Side
+
+pytestmark = pytest.mark.thorough  # it starts processes
+
+PYTHON = sys.executable
+
+
+def program_that_prints(folder: Path, *lines: str) -> str:
+    path = folder / "python"
+    path.write_text("\n".join(["#!/bin/sh", *lines, "exec sleep 60\n"]))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_process_that_cannot_load_or_continue_is_ended_and_other_encodings_are_read(tmp_path):
+    prints = [
+        *("printf '\\377\\n'", "echo 'convtime: null'", "echo 'convtime: {}'"),
+        """echo 'convtime: {"unusable": "no model", "broken": true}'""",
+    ]
+    with Side("old", program_that_prints(tmp_path, *prints), [], {}) as side:
+        with pytest.raises(InputError, match="no model"):
+            side.load()
+        assert side._process is None
+        side.await_start()
+        with pytest.raises(FailedError, match="no model"):
+            side.ask("facts")
+        assert side._process is None
+
+
+def test_a_program_that_is_no_interpreter_is_said_to_be_none():
+    with (
+        Side("new", "/bin/true", [], {}) as side,
+        pytest.raises(InputError, match="exit code 0; it is perhaps not a Python interpreter"),
+    ):
+        side.load()
+
+
+def test_reason_of_a_crash_is_what_python_or_pytest_says_of_it():
+    crash = b"""earlier
+ERROR: cache is stale
+Fatal Python error: Aborted
+
+  File "a.py", line 1 in forward
+
+Extension modules: numpy (total: 1)
+"""
+    log = b"ValueError: too small\nERROR:2026-01-01 09:00:00 1:1 a.cpp:56] failed with code 35\n"
+    usage = b"ERROR: not found: test_a\n(no name)\n"
+    for do, written, said in (
+        ("load_model", crash, " (Fatal Python error: Aborted)"),
+        ("load_model", log, " (ValueError: too small)"),
+        ("load_model", usage, " ((no name))"),
+        ("load_tests", usage, " (ERROR: not found: test_a (no name))"),
+    ):
+        with Side("old", PYTHON, [], {"do": do}) as side:
+            side._errors().write_bytes(written)
+            assert side._last_error() == said
+            side._told_bytes = len(written)  # all of it came before the last answer
+            assert side._last_error() == ""
+
+
+def test_a_script_that_starts_the_interpreter_as_its_child_leaves_no_process(tmp_path):
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    program = tmp_path / "program.py"
+    said = """print('convtime: {"pid": %d}' % os.getpid(), flush=True)"""
+    program.write_text(f"import os, time\n{said}\ntime.sleep(60)\n")
+    with Side("old", str(script), [str(program)], {}) as side:
+        side.begin()
+        child = side._receive(30)["pid"]
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists():
+            return
+        time.sleep(0.05)
+    pytest.fail("the child runs on")
+
+
+def test_processes_keep_the_pages_of_freed_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in KEPT_MEMORY:  # as Dask sets it for the processes that it starts
+        monkeypatch.delenv(name, raising=False)
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """\
+            import ctypes, json, resource, sys
+            c = ctypes.CDLL(None)
+            c.malloc.restype = ctypes.c_void_p
+            c.free.argtypes = [ctypes.c_void_p]
+            c.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+            def use():
+                blocks = [c.malloc(1 << 20) for _ in range(4)]
+                for block in blocks:
+                    c.memset(block, 1, 1 << 20)
+                for block in blocks:
+                    c.free(block)
+            for line in sys.stdin:
+                use()
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                for _ in range(20):
+                    use()
+                used = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+                print("convtime: " + json.dumps({"faults": used}), flush=True)
+            """
+        ),
+        encoding="utf-8",
+    )
+    with Side("old", sys.executable, [str(program)], {"do": "nothing"}) as side:
+        side.load()
+    pages_of_a_use = 4 << 8
+    assert side.environment["faults"] < 5 * pages_of_a_use  # of twenty
