@@ -20,18 +20,13 @@ such calls that the method times.
 
 from __future__ import annotations
 
-from accuracy_parts.report import picture, table, tools_table
-from accuracy_parts.summary import summarise
+from accuracy_parts.report import picture, summarise, table, tools_table
 from common import running
 
 __all__ = ["picture", "summarise", "table", "tools_table"]
 
 
-def main() -> None:
+if __name__ == "__main__":
     from accuracy_parts.cases import PROBES, make_cases
 
     running.run_on_gpu("accuracy", __doc__, summarise, make_cases, probes=PROBES)
-
-
-if __name__ == "__main__":
-    main()

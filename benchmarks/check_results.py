@@ -84,11 +84,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def fill_in(text: str, directory: Path) -> str:
-    """A document with its tables made anew from the result files.
-
-    Raises:
-        ValueError: A table has no result file or nothing that makes it, or a marker no counterpart.
-    """
+    """A document with its tables made anew from the result files; ValueError says what it lacks."""
 
     def fill(match: re.Match[str]) -> str:
         path = directory / f"{match['name']}.json"

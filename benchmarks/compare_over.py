@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import results
-from common import running
+from common import running, summaries
 from common.running import Measure
 
 if TYPE_CHECKING:
@@ -36,14 +36,13 @@ _SECONDS_ON_CPU = 0.6  # a point
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Counts, and the shares of points that are right."""
     points = [(row, point) for row in rows for point in row["points"]]
-    summary: dict[str, float] = {"families": len(rows), "points": len(points)}
-    if points:
-        right = sum(is_right(row, point) for row, point in points)
-        summary["winner_or_tie_right"] = right / len(points)
-        summary["opposite"] = sum(is_opposite(row, point) for row, point in points)
-    return summary
+    return summaries.known(
+        families=len(rows),
+        points=len(points),
+        winner_or_tie_right=summaries.share(is_right(*each) for each in points),
+        opposite=sum(is_opposite(*each) for each in points) if points else None,
+    )
 
 
 def _excesses(point: results.Row) -> dict[str, float]:
@@ -67,20 +66,16 @@ def is_opposite(row: results.Row, point: results.Row) -> bool:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per point."""
-    lines = [
-        "| family | point | found | fastest when timed again | next | right |",
-        "|---|---|---|---|--:|---|",
-    ]
+    lines = []
     for row in rows:
         for point in row["points"]:
-            excesses = sorted((more, name) for name, more in _excesses(point).items())
-            lines.append(
-                f"| {row['key']} | {point['name']} | {', '.join(point['leaders'])} "
-                f"({point['kind']}) | {excesses[0][1]} | {excesses[1][1]} +{excesses[1][0]:.1%} "
-                f"| {'yes' if is_right(row, point) else 'no'} |"
-            )
-    return "\n".join(lines)
+            least, following, *_ = sorted((more, name) for name, more in _excesses(point).items())
+            found = f"{', '.join(point['leaders'])} ({point['kind']})"
+            after = f"{following[1]} +{following[0]:.1%}"
+            right = summaries.yes(is_right(row, point))
+            lines.append((row["key"], point["name"], found, least[1], after, right))
+    header = "family | point | found | fastest when timed again | next: | right"
+    return summaries.markdown(header, lines)
 
 
 def _measure_family(device: torch.device, name: str) -> results.Row:
@@ -130,7 +125,6 @@ def _measure_family(device: torch.device, name: str) -> results.Row:
 def _time_again(
     makers: Mapping[str, Callable[[], Candidate]], device: torch.device
 ) -> dict[str, float]:
-    """Return the median time of each candidate, without convtime's timing."""
 
     def make() -> dict[str, Callable[[], object]]:
         made = {name: maker() for name, maker in makers.items()}
@@ -140,7 +134,7 @@ def _time_again(
         }
 
     if device.type == "cpu":
-        from cpu_parts.truth import interleaved
+        from cpu_parts.operations import interleaved
 
         calls = make()
         found = interleaved([*calls.values()], _SECONDS_ON_CPU, 15)
@@ -177,14 +171,12 @@ def main() -> None:
 
     import torch
 
-    from convtime.core.provenance import provenance
-
     if options.device == "cpu":
         device = torch.device("cpu")
         torch.set_num_threads(1)
     else:
         device = running.find_gpu(options.device)
-    file = results.ResultFile("compare_over", summarise, options, provenance(device))
+    file = running.open_file("compare_over", summarise, options, device)
     running.measure_pending(file, _make_cases(device), tell)
 
 

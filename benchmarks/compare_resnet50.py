@@ -10,8 +10,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
-from common.summaries import median_ratio
+from common import running, summaries
 
 if TYPE_CHECKING:
     from convtime.conv.problem import ConvLayer
@@ -36,7 +35,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _ratio(row: results.Row) -> float:
-    return median_ratio(row["convtime"]["seconds"], row["pytorch"]["seconds"])
+    return summaries.median_ratio(row["convtime"]["seconds"], row["pytorch"]["seconds"])
 
 
 def _median(row: results.Row, who: str) -> float:
@@ -44,20 +43,21 @@ def _median(row: results.Row, who: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row."""
-    header = (
-        "| layer | N×C×H×W → K, R×S | dtype, layout | PyTorch (µs) | convtime (µs) "
-        "| convtime / PyTorch | bit-identical |",
-        "|---|---|---|--:|--:|--:|---|",
+    return summaries.markdown(
+        "layer | N×C×H×W → K, R×S | dtype, layout | PyTorch (µs): | convtime (µs): "
+        "| convtime / PyTorch: | bit-identical",
+        (
+            (
+                row["layer"]["names"][0],
+                row["label"],
+                f"{row['dtype']}, {row['layout']}",
+                *(f"{1e6 * _median(row, who):.2f}" for who in ("pytorch", "convtime")),
+                f"{_ratio(row):.3f} [{row['ratio']['low']:.3f}, {row['ratio']['high']:.3f}]",
+                summaries.yes(row["bit_identical"]),
+            )
+            for row in rows
+        ),
     )
-    lines = (
-        f"| {row['layer']['names'][0]} | {row['label']} | {row['dtype']}, {row['layout']} "
-        f"| {1e6 * _median(row, 'pytorch'):.2f} | {1e6 * _median(row, 'convtime'):.2f} "
-        f"| {_ratio(row):.3f} [{row['ratio']['low']:.3f}, {row['ratio']['high']:.3f}] "
-        f"| {'yes' if row['bit_identical'] else 'no'} |"
-        for row in rows
-    )
-    return "\n".join((*header, *lines))
 
 
 def picture(document: dict[str, Any]) -> bytes:
@@ -79,7 +79,6 @@ def picture(document: dict[str, Any]) -> bytes:
 def main() -> None:
     from convtime.conv.compare import compare_layers
     from convtime.conv.sources.resnet50 import resnet50
-    from convtime.core.provenance import provenance
     from convtime.device.resolve import resolve_device
 
     parser = results.argument_parser(__doc__)
@@ -88,7 +87,7 @@ def main() -> None:
     parser.add_argument("--max-samples", type=int, default=500, help="of each side")
     options = parser.parse_args()
     device = resolve_device(options.device)
-    file = results.ResultFile("compare_resnet50", summarise, options, provenance(device))
+    file = running.open_file("compare_resnet50", summarise, options, device)
 
     def measure(dtype: str, layout: str, layer: ConvLayer) -> results.Row:
         (result,) = compare_layers(

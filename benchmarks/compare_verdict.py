@@ -15,10 +15,10 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import running, summaries
 from common.running import Call, Measure
 
 if TYPE_CHECKING:
@@ -28,27 +28,23 @@ AA_GROUPS = 3  # of each operation
 PAIRS = 10  # of a group
 BUDGET = 1.0  # seconds a comparison
 TOLERANCE = 0.005  # of a true ratio of 1.02
+STAMPS = "its own stamps of the GPU's clock"  # by which a ratio is known
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Fractions of the pairs' verdicts; seconds are the mean over all pairs."""
     same = _verdicts(rows, "aa")
-    slower = _verdicts([row for row in rows if _is_2pct(row)], "slower")
+    by_2pct = [row for row in rows if abs(row["true_ratio"] - 1.02) <= TOLERANCE]
     seconds = [pair["seconds"] for row in rows for pair in row["pairs"]]
-    summary: dict[str, float] = {"aa_pairs": len(same)}
-    if same:
-        alarms = sum(verdict in ("faster", "slower") for verdict in same)
-        summary["aa_false_alarms"] = alarms / len(same)
-        summary["aa_same"] = same.count("same") / len(same)
-    if slower:
-        summary["true_2pct_found"] = slower.count("slower") / len(slower)
-    if seconds:
-        summary["seconds_per_verdict"] = statistics.fmean(seconds)
-    return summary
-
-
-def _is_2pct(row: results.Row) -> bool:
-    return bool(abs(row["true_ratio"] - 1.02) <= TOLERANCE)
+    return summaries.known(
+        aa_pairs=len(same),
+        aa_false_alarms=summaries.share(map(summaries.is_certain, same)),
+        aa_same=summaries.share(verdict == "same" for verdict in same),
+        true_2pct_found=summaries.share(
+            verdict == "slower" for verdict in _verdicts(by_2pct, "slower")
+        ),
+        seconds_per_verdict=statistics.fmean(seconds) if seconds else None,
+    )
 
 
 def _verdicts(rows: list[results.Row], kind: str) -> list[str]:
@@ -56,27 +52,26 @@ def _verdicts(rows: list[results.Row], kind: str) -> list[str]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per operation and kind."""
-    lines = [
-        "| operation | pairs | true ratio | measured ratios | same | faster | slower | uncertain "
-        "| seconds each |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
     groups: dict[tuple[str, str], list[results.Row]] = {}
     for row in rows:
         groups.setdefault((row["op"], row["kind"]), []).append(row)
-    return "\n".join([*lines, *(_line(op, group) for (op, _), group in groups.items())])
+    return summaries.markdown(
+        "operation | pairs: | true ratio: | measured ratios: | same: | faster: | slower: "
+        "| uncertain: | seconds each:",
+        [_cells(op, group) for (op, _), group in groups.items()],
+    )
 
 
-def _line(op: str, group: list[results.Row]) -> str:
+def _cells(op: str, group: list[results.Row]) -> tuple[object, ...]:
     pairs = [pair for row in group for pair in row["pairs"]]
     found = [pair["verdict"] for pair in pairs]
-    ratios = [pair["ratio"] for pair in pairs]
-    truth = statistics.median(row["true_ratio"] for row in group)
-    counts = [str(found.count(kind)) for kind in ("same", "faster", "slower", "uncertain")]
     return (
-        f"| {op} | {len(pairs)} | {truth:.4f} | {min(ratios):.4f} to {max(ratios):.4f} "
-        f"| {' | '.join(counts)} | {statistics.fmean(pair['seconds'] for pair in pairs):.2f} |"
+        op,
+        len(pairs),
+        f"{statistics.median(row['true_ratio'] for row in group):.4f}",
+        summaries.reach((pair["ratio"] for pair in pairs), ".4f"),
+        *(found.count(kind) for kind in ("same", "faster", "slower", "uncertain")),
+        f"{statistics.fmean(pair['seconds'] for pair in pairs):.2f}",
     )
 
 
@@ -142,7 +137,7 @@ def make_spins(asked_ns: int) -> results.Row:
 
     spins = [asked_ns, asked_ns + asked_ns // 50]
     calls = [functools.partial(torch.ops.convtime.spin_ns, spin_ns) for spin_ns in spins]
-    return _known_by_stamps(calls, calls, spins)
+    return _known_pair(calls, map(_stamped_seconds, calls), STAMPS, spins)
 
 
 def make_copies(elements: int, device: torch.device) -> results.Row:
@@ -151,37 +146,27 @@ def make_copies(elements: int, device: torch.device) -> results.Row:
 
     counts = [elements, elements + elements // 200 * 4]  # in whole vectors of 16 bytes
     sources = [torch.randn(count, device=device) for count in counts]
-    calls = [functools.partial(torch.ops.convtime.copy_stamped, source) for source in sources]
-    stamped = [functools.partial(_stamps_of_copy, source) for source in sources]
-    return _known_by_stamps(calls, stamped, counts)
+    copy = torch.ops.convtime.copy_stamped
+    calls = [functools.partial(copy, source) for source in sources]
 
+    def stamps_of(source: torch.Tensor) -> Any:
+        return copy(source)[1]
 
-def _known_by_stamps(
-    calls: Sequence[Call],
-    stamped: Iterable[Callable[[], torch.Tensor]],
-    sizes: Sequence[int],
-) -> results.Row:
-    seconds = [_stamped_seconds(call) for call in stamped]
-    return _known_pair(calls, seconds, "its own stamps of the GPU's clock", sizes)
+    seconds = [_stamped_seconds(functools.partial(stamps_of, source)) for source in sources]
+    return _known_pair(calls, seconds, STAMPS, counts)
 
 
 def _known_pair(
-    calls: Sequence[Call], seconds: Sequence[float], truth: str, sizes: Sequence[int]
+    calls: Sequence[Call], seconds: Iterable[float], truth: str, sizes: Sequence[int]
 ) -> results.Row:
+    usual, longer = seconds
     return {
         "calls": calls,
-        "true_ratio": seconds[1] / seconds[0],
-        "true_seconds": seconds,
+        "true_ratio": longer / usual,
+        "true_seconds": [usual, longer],
         "truth": truth,
         "asked_ratio": sizes[1] / sizes[0],
     }
-
-
-def _stamps_of_copy(source: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    _, stamps = torch.ops.convtime.copy_stamped(source)
-    return cast("torch.Tensor", stamps)
 
 
 def make_relus(rows: int, device: torch.device) -> results.Row:
@@ -199,7 +184,7 @@ def make_relus(rows: int, device: torch.device) -> results.Row:
     return _known_pair(calls, seconds, "torch.profiler", counts)
 
 
-def _stamped_seconds(call: Callable[[], torch.Tensor]) -> float:
+def _stamped_seconds(call: Callable[[], Any]) -> float:
     from common.truth import median_of_stamps
 
     return statistics.median(median_of_stamps(call, 50, cold=True) for _ in range(3))
@@ -223,12 +208,9 @@ def make_cases(device: torch.device) -> Mapping[str, Measure]:
     return cases
 
 
-def main() -> None:
+if __name__ == "__main__":
+
     def tell(row: results.Row) -> str:
         return " ".join(pair["verdict"] for pair in row["pairs"])
 
     running.run_on_gpu("compare_verdict", __doc__, summarise, make_cases, tell=tell)
-
-
-if __name__ == "__main__":
-    main()

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import results
 from conv_match_parts import report
+from conv_match_parts.report import summarise
 from conv_match_parts.rows import MODE_B, MODE_B_PROBLEMS, SEARCHED_PROBLEMS, SEARCHES
-from conv_match_parts.summary import summarise
 
 __all__ = ["summarise", "table"]
 
@@ -38,12 +38,8 @@ def table(rows: list[results.Row]) -> str:
     return report.table(rows, PROBLEMS)
 
 
-def main() -> None:
+if __name__ == "__main__":
     from conv_match_parts.run import run
     from conv_problems import all_calls
 
     run("conv_match", __doc__, all_calls, ["match", MODE_B, SEARCHES, "host", "memory"])
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import results
 from conv_match_parts import report
-from conv_match_parts.summary import summarise
+from conv_match_parts.report import summarise
 
 __all__ = ["summarise", "table"]
 
@@ -19,12 +19,8 @@ def table(rows: list[results.Row]) -> str:
     return report.table(rows, PROBLEMS)
 
 
-def main() -> None:
+if __name__ == "__main__":
     from conv_match_parts.run import run
     from conv_problems_nd import all_calls
 
     run("conv_match_nd", __doc__, all_calls, ["match"])
-
-
-if __name__ == "__main__":
-    main()

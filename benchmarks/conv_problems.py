@@ -249,12 +249,7 @@ def under_random_flags(
 ) -> ConvCall | None:
     """A call with random flags and a gradient in a random layout; None where it is no convolution.
 
-    Args:
-        generator: Gives the same numbers whether or not it is one.
-        dtype: As ConvCall.of_layouts has it; so are the others.
-        x: Of the input.
-        w: Of the weight.
-        parameters: All but flags and grad_output.
+    The generator gives the same numbers whether or not it is one.
     """
     pick = generator.choice
     flags = Flags(allow_tf32=pick((True, False)), deterministic=generator.random() < 0.15)

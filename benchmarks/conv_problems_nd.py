@@ -32,16 +32,7 @@ def _conv(
     transposed: bool = False,
 ) -> ConvLayer:
     problem = ConvProblem(
-        batch,
-        c,
-        size,
-        k,
-        kernel,
-        stride,
-        padding,
-        groups=groups,
-        bias=bias,
-        transposed=transposed,
+        batch, c, size, k, kernel, stride, padding, groups=groups, bias=bias, transposed=transposed
     )
     return ConvLayer((name,), problem)
 
@@ -138,9 +129,8 @@ def _grown(
 def diffusion_decoders(batch: int = 8) -> Iterator[ConvLayer]:
     """How decoders of diffusion models grow: images, videos, and waveforms.
 
-    Ho et al., Denoising Diffusion Probabilistic Models, and Video Diffusion Models, in the widely
-    used implementations that grow by transposed convolutions; Kong et al., DiffWave, section 3.2
-    (mel spectra to samples); Evans et al., Stable Audio Open, section 3.1 (the decoder's strides).
+    Ho et al., Denoising Diffusion Probabilistic Models, and Video Diffusion Models, as widely
+    implemented; Kong et al., DiffWave, section 3.2; Evans et al., Stable Audio Open, section 3.1.
     """
     for width, size in ((512, 8), (256, 16), (128, 32)):
         yield _grown(f"image{width}", batch, width, width, size, bias=True)

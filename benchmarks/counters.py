@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -59,22 +59,19 @@ _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """The largest errors, once both have counted, and the largest ratio of times."""
-    summary: dict[str, float] = {}
     counted = [row for row in rows if "ncu" in row]
-    bytes_errors = [
-        _error(row, metric)
-        for row in counted
-        for metric in (READ, WRITTEN)
-        if row["ncu"][metric] > SMALLEST_BYTES
-    ]
-    if bytes_errors:
-        summary["dram_bytes_error"] = max(bytes_errors)
-    if counted:
-        summary["cycles_error"] = max(_error(row, CYCLES) for row in counted)
-    ratios = [row["after"] / row["before"] for row in rows if "after" in row]
-    if ratios:
-        summary["time_after_over_before"] = max(ratios)
-    return summary
+    return summaries.known(
+        dram_bytes_error=summaries.most(
+            _error(row, metric)
+            for row in counted
+            for metric in (READ, WRITTEN)
+            if row["ncu"][metric] > SMALLEST_BYTES
+        ),
+        cycles_error=summaries.most(_error(row, CYCLES) for row in counted),
+        time_after_over_before=summaries.most(
+            row["after"] / row["before"] for row in rows if "after" in row
+        ),
+    )
 
 
 def _error(row: results.Row, metric: str) -> float:
@@ -82,23 +79,20 @@ def _error(row: results.Row, metric: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per operation that both have counted."""
-    header = (
-        "| operation | MB read | ncu | MB written | ncu | cycles | ncu |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+    columns = ((READ, 1e-6, 2), (WRITTEN, 1e-6, 2), (CYCLES, 1, 0))
+    return summaries.markdown(
+        "operation | MB read: | ncu: | MB written: | ncu: | cycles: | ncu:",
+        (
+            [row["key"]]
+            + [
+                f"{row[tool][metric] * scale:,.{decimals}f}"
+                for metric, scale, decimals in columns
+                for tool in ("convtime", "ncu")
+            ]
+            for row in rows
+            if "ncu" in row
+        ),
     )
-    lines = [
-        f"| {row['key']} | "
-        + " | ".join(
-            f"{row[tool][metric] * scale:,.{decimals}f}"
-            for metric, scale, decimals in ((READ, 1e-6, 2), (WRITTEN, 1e-6, 2), (CYCLES, 1, 0))
-            for tool in ("convtime", "ncu")
-        )
-        + " |"
-        for row in rows
-        if "ncu" in row
-    ]
-    return "\n".join((*header, *lines))
 
 
 class Places:
@@ -200,7 +194,7 @@ def launch(device: torch.device, *names: str) -> results.Row:
 
 def of_one_kernel(device: torch.device) -> list[str]:
     """The operations whose kernels can be told apart in what ncu says."""
-    from common.kernels import record
+    from common.calls import record
     from common.operations import Operations
 
     calls = {name: make(Operations(device)) for name, make in COUNTED.items()}
@@ -212,11 +206,7 @@ def of_one_kernel(device: torch.device) -> list[str]:
 
 
 def run_ncu(device: torch.device) -> dict[str, dict[str, float]]:
-    """By operation, the medians of what ncu counts in a process that launches all of them.
-
-    Raises:
-        RuntimeError: There is no ncu, or it failed.
-    """
+    """By operation, the medians of what ncu counts in a process that launches all of them."""
     found = _ncu_found(device)
     if isinstance(found, str):
         raise RuntimeError(found)
@@ -258,11 +248,6 @@ def _ncu_output(ncu: str, device: torch.device, names: Iterable[str]) -> str:
 
 
 def find_ncu() -> str:
-    """The path of ncu.
-
-    Raises:
-        RuntimeError: There is none.
-    """
     on_path = shutil.which("ncu")
     places = sorted(path for pattern in _NCU_PLACES for path in glob.glob(pattern))
     usable = [path for path in (on_path, *reversed(places)) if path and os.access(path, os.X_OK)]
@@ -283,11 +268,7 @@ def read_csv(text: str) -> list[dict[str, float]]:
 
 
 def medians(kernels: list[dict[str, float]], names: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Of each operation, whose kernels follow each other, the medians of its metrics.
-
-    Raises:
-        RuntimeError: There are more kernels than launches, or fewer, or some were not counted.
-    """
+    """Of each operation, whose kernels follow each other, the medians of its metrics."""
     names = [*names]
     if len(kernels) != REPEATS * len(names):
         raise RuntimeError(

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import results
-from common import running
+from common import running, summaries
 from common.planting import NOTHING
 
 if TYPE_CHECKING:
@@ -46,31 +46,27 @@ _UNBOUNDED = (0.0, math.inf)
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Counts, and shares of the pairs, times and causes."""
     diagnosed = [row for row in rows if "cause" in row]
     rows = [row for row in rows if "pairs" in row]
     same, planted = pairs_of(rows, planted=False), pairs_of(rows, planted=True)
-    shares = {
-        "aa_false_verdicts": map(is_certain, same),
-        "covered_or_marked": map(is_right, timed_of(rows, True)),
-        "found_5pct_quiet": (is_slower(pair) for pair in planted if not pair["load"]),
-        "found_5pct_loaded": (is_slower(pair) for pair in planted if pair["load"]),
-    }
-    planted_causes = [row for row in diagnosed if row["cause"] != NOTHING]
-    shares["causes_named_first"] = (row["first"] == row["cause"] for row in planted_causes)
-    controls = (row for row in diagnosed if row["cause"] == NOTHING)
-    shares["controls_clean"] = (not row["causes"] for row in controls)
-    summary: dict[str, float] = {
-        "aa_pairs": len(same),
-        "causes_planted": len(planted_causes),
-    }
-    if planted:
-        summary["opposite_verdicts"] = sum(pair["verdict"] == "faster" for pair in planted)
-    for name, right in shares.items():
-        found = list(right)
-        if found:
-            summary[name] = sum(found) / len(found)
-    return summary
+    causes = [row for row in diagnosed if row["cause"] != NOTHING]
+    controls = [row for row in diagnosed if row["cause"] == NOTHING]
+    quiet, loaded = ([pair for pair in planted if bool(pair["load"]) == load] for load in (0, 1))
+    return summaries.known(
+        aa_pairs=len(same),
+        causes_planted=len(causes),
+        opposite_verdicts=sum(_is(planted, "faster")) if planted else None,
+        aa_false_verdicts=summaries.share(_is(same, "faster", "slower")),
+        covered_or_marked=summaries.share(map(is_right, timed_of(rows, True))),
+        found_5pct_quiet=summaries.share(_is(quiet, "slower")),
+        found_5pct_loaded=summaries.share(_is(loaded, "slower")),
+        causes_named_first=summaries.share(row["first"] == row["cause"] for row in causes),
+        controls_clean=summaries.share(not row["causes"] for row in controls),
+    )
+
+
+def _is(pairs: Iterable[results.Row], *verdicts: str) -> list[bool]:
+    return [pair["verdict"] in verdicts for pair in pairs]
 
 
 def pairs_of(operations: Iterable[results.Row], *, planted: bool) -> list[results.Row]:
@@ -83,14 +79,6 @@ def timed_of(operations: Iterable[results.Row], loaded: bool) -> Iterator[result
         for timed in row["timed"]:
             if bool(timed["load"]) == loaded:
                 yield timed
-
-
-def is_certain(pair: results.Row) -> bool:
-    return pair["verdict"] in ("faster", "slower")
-
-
-def is_slower(pair: results.Row) -> bool:
-    return bool(pair["verdict"] == "slower")
 
 
 def is_right(timed: results.Row) -> bool:
@@ -107,54 +95,41 @@ def covers(timed: results.Row) -> bool:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per family, number of threads and load."""
-    lines = [
-        "| family | threads | load | operations | durations (µs) | A/A: false verdicts "
-        "| 5 % slower: found | time_op: covered | covered or marked |",
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     operations = [row for row in rows if "pairs" in row]
-    for family in FAMILIES:
-        for threads, name in THREADS.items():
-            group = [
-                row for row in operations if (row["family"], row["threads"]) == (family, threads)
-            ]
-            if group:
-                lines += [
-                    f"| {family} | {name} {_cells(group, loaded)}" for loaded in (False, True)
-                ]
-    return "\n".join(lines)
+    for family, (threads, name) in itertools.product(FAMILIES, THREADS.items()):
+        group = [row for row in operations if (row["family"], row["threads"]) == (family, threads)]
+        if group:
+            lines += [(family, name, *_cells(group, loaded)) for loaded in (False, True)]
+    return summaries.markdown(
+        "family | threads: | load | operations: | durations (µs): | A/A: false verdicts: "
+        "| 5 % slower: found: | time_op: covered: | covered or marked:",
+        lines,
+    )
 
 
 def causes_table(rows: list[results.Row]) -> str:
-    """Markdown, a line per call that was diagnosed."""
-    lines = ["| call | drawn | named first | named besides | seconds |", "|---|---|---|---|--:|"]
-    for row in rows:
-        if "cause" in row:
-            drawn = ", ".join(f"{name} {value}" for name, value in row["drawn"].items())
-            besides = ", ".join(cause["code"] for cause in row["causes"][1:])
-            told = f"{row['key']} | {drawn} | {row['first']} | {besides} | {row['seconds']:.1f}"
-            lines.append(f"| {told} |")
-    return "\n".join(lines)
+    header = "call | drawn | named first | named besides | seconds:"
+    return summaries.markdown(header, (summaries.diagnosis(row) for row in rows if "cause" in row))
 
 
-def _cells(group: list[results.Row], loaded: bool) -> str:
-    times = [1e6 * row["true_seconds"] for row in group]
+def _cells(group: list[results.Row], loaded: bool) -> tuple[object, ...]:
     same, planted = (
         [pair for pair in pairs_of(group, planted=planted) if bool(pair["load"]) == loaded]
         for planted in (False, True)
     )
     timed = list(timed_of(group, loaded))
-    shares = (
-        (map(is_certain, same), len(same)),
-        (map(is_slower, planted), len(planted)),
-        (map(covers, timed), len(timed)),
-        (map(is_right, timed), len(timed)),
+    right = (
+        _is(same, "faster", "slower"),
+        _is(planted, "slower"),
+        list(map(covers, timed)),
+        list(map(is_right, timed)),
     )
-    counts = " | ".join(f"{sum(right)} of {count}" for right, count in shares)
     return (
-        f"| {'yes' if loaded else 'no'} | {len(group)} | {min(times):.0f} to {max(times):.0f} "
-        f"| {counts} |"
+        summaries.yes(loaded),
+        len(group),
+        summaries.reach((1e6 * row["true_seconds"] for row in group), ".0f"),
+        *(f"{sum(found)} of {len(found)}" for found in right),
     )
 
 
@@ -198,12 +173,8 @@ def measure_operation(settings: tuple[str, int, Pages], key: str) -> results.Row
 
 def tell(row: results.Row) -> str:
     if "cause" in row:
-        named = ", ".join(
-            f"{cause['code']} ({cause['effect']:.2f}, {cause['confidence']:.2f})"
-            for cause in row["causes"]
-        )
-        verdict = "right" if row["first"] == row["cause"] else f"MISSED {row['cause']}"
-        return f"{verdict}: {named or NOTHING}; {row['drawn']}; {row['seconds']:.1f} s"
+        named = summaries.named_causes(row, NOTHING, 2)
+        return f"{named}; {row['drawn']}; {row['seconds']:.1f} s"
     took = f"{sum(row['took'].values()):.1f} s"
     verdicts = ", ".join(
         f"{'5 %' if pair['planted'] else 'A/A'}{' loaded' if pair['load'] else ''} "
@@ -235,23 +206,16 @@ def describe_seconds(rows: list[results.Row]) -> str:
 
 
 def main() -> None:
-    parser = results.argument_parser(__doc__)
+    parser = results.argument_parser(__doc__, resumable=True)
     parser.add_argument("--seed", type=int, default=SEED, help="that operations are drawn by")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="A/A, two for each operation")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
     options = parser.parse_args()
     if options.device not in (None, "cpu"):
         raise SystemExit(f"error: --device must be cpu for this benchmark, got {options.device!r}")
 
     import torch
 
-    from convtime.core.provenance import provenance
-
-    if options.resume:
-        target = options.output / results.file_name("cpu", options.shard)
-        running.copy_rows(options.resume, target)
-    file = results.ResultFile("cpu", summarise, options, provenance(torch.device("cpu")))
+    file = running.open_file("cpu", summarise, options, torch.device("cpu"))
     cases = {**make_diagnoses(options.seed), **make_cases(options.seed, options.pairs)}
     try:
         running.measure_pending(file, cases, tell, seconds=options.seconds)

@@ -13,13 +13,12 @@ import argparse
 import functools
 import json
 import subprocess
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -35,87 +34,54 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     """How many cases there were of each kind, and the share that was judged rightly."""
     planted = [row for row in rows if row["cause"] != NOTHING]
     controls = [row for row in rows if row["cause"] == NOTHING]
-    summary: dict[str, float] = {"planted": len(planted), "controls": len(controls)}
-    if planted:
-        for name, field in (
-            ("named_first", "first"),
-            ("named_first_without_counters", "first_without_counters"),
-        ):
-            summary[name] = sum(row[field] == row["cause"] for row in planted) / len(planted)
-    if controls:
-        summary["controls_clean"] = sum(not row["causes"] for row in controls) / len(controls)
-    return summary
+    named, without = (
+        summaries.share(row[field] == row["cause"] for row in planted)
+        for field in ("first", "first_without_counters")
+    )
+    return summaries.known(
+        planted=len(planted),
+        controls=len(controls),
+        named_first=named,
+        named_first_without_counters=without,
+        controls_clean=summaries.share(not row["causes"] for row in controls),
+    )
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line a case."""
-    lines = [
-        "| case | planted | drawn | named first | without counters | named besides | seconds |",
-        "|---|---|---|---|---|---|--:|",
-    ]
+    lines = []
     for row in rows:
-        drawn = ", ".join(f"{name} {value}" for name, value in row["drawn"].items())
-        besides = ", ".join(cause["code"] for cause in row["causes"][1:])
-        lines.append(
-            f"| {row['key']} | {row['cause']} | {drawn} | {row['first']} "
-            f"| {row['first_without_counters']} | {besides} | {row['seconds']:.1f} |"
-        )
-    return "\n".join(lines)
+        key, *cells = summaries.diagnosis(row, row["first_without_counters"])
+        lines.append((key, row["cause"], *cells))
+    return summaries.markdown(
+        "case | planted | drawn | named first | without counters | named besides | seconds:", lines
+    )
 
 
 def diagnosed(key: str, rules: str) -> results.Row:
     """What is found of a case, in this process."""
-    import torch
-    from common.planting import Draw
-    from diagnose_parts.causes import CAUSES
-    from diagnose_parts.controls import CONTROLS
+    from common.planting import diagnose_planted
+    from diagnose_parts.causes import CAUSES, CONTROLS
 
-    import convtime
-    from convtime.core import codec
-
-    plant = {**CAUSES, **CONTROLS}[key]
-    draw = Draw(rules, key)
-    planted = plant.make(draw)
-    for _ in range(planted.calls_before):
-        planted.fn(*planted.args)
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    with planted.around():
-        found = convtime.diagnose(planted.fn, *planted.args, name=key, device="cuda")
-    seconds = time.perf_counter() - begin
-    return {
-        "cause": plant.cause,
-        "rules": rules,
-        "drawn": draw.drawn,
-        **judged(found.evidence),
-        "skipped": {each.contrast: each.reason for each in found.skipped},
-        "evidence": codec.encode(found.evidence),
-        "seconds": seconds,
-    }
+    found, row = diagnose_planted({**CAUSES, **CONTROLS}, key, rules, device="cuda")
+    return {"rules": rules, **judged(found.evidence), **row}
 
 
 def judged(evidence: Evidence) -> results.Row:
     """What the rules make of evidence, with hardware counters and without."""
+    from common.planting import told_causes
+
     from convtime.diagnosis.rules import judge
 
     causes, without = judge(evidence), judge(evidence.without_counters())
     return {
         "first": causes[0].code if causes else NOTHING,
         "first_without_counters": without[0].code if without else NOTHING,
-        "causes": [
-            {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
-            for cause in causes
-        ],
+        "causes": told_causes(causes),
     }
 
 
 def tell(row: results.Row) -> str:
-    named = ", ".join(
-        f"{cause['code']} ({cause['effect']:.3f}, {cause['confidence']:.2f})"
-        for cause in row["causes"]
-    )
-    verdict = "right" if row["first"] == row["cause"] else f"MISSED {row['cause']}"
-    return f"{verdict}: {named or NOTHING}; {row['seconds']:.1f} s"
+    return f"{summaries.named_causes(row, NOTHING, 3)}; {row['seconds']:.1f} s"
 
 
 def judge_again(files: Iterable[Path]) -> None:
@@ -136,8 +102,7 @@ def judge_again(files: Iterable[Path]) -> None:
 
 
 def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
-    from diagnose_parts.causes import CAUSES
-    from diagnose_parts.controls import CONTROLS
+    from diagnose_parts.causes import CAUSES, CONTROLS
 
     return {
         key: (
@@ -187,15 +152,12 @@ def main() -> None:
         judge_again(options.judge)
         return
 
-    from convtime.core.provenance import provenance
-
     device = running.find_gpu(options.device)
     if options.probe:
         running.print_result(diagnosed(*options.probe))
         return
-    file = results.ResultFile("diagnose", summarise, options, provenance(device))
-    cases = make_cases(device, options.rules or find_rules())
-    running.measure_pending(file, cases, tell)
+    file = running.open_file("diagnose", summarise, options, device)
+    running.measure_pending(file, make_cases(device, options.rules or find_rules()), tell)
 
 
 if __name__ == "__main__":

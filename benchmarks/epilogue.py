@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import torch
     from common.running import Call
 
-    from convtime.conv.problem import ConvLayer, ConvProblem
+    from convtime.conv.problem import ConvProblem
 
 BATCH = 64  # of ResNet-50's
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
@@ -109,12 +109,10 @@ def _draw_channels(source: random.Random) -> int:
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """A minimum is the least upper end of an interval."""
     summary: dict[str, float] = {"rows": len(rows)}
-    if rows:
-        separate, compiled = ([summaries.speedup(row, peer) for row in rows] for peer in PEERS)
-        summary["speedup_over_separate_geomean"] = summaries.geomean(separate)
-        summary["speedup_over_separate_min"] = summaries.least(separate)
-        summary["speedup_over_compile_geomean"] = summaries.geomean(compiled)
-        summary["speedup_over_compile_min"] = summaries.least(compiled)
+    for name, peer in zip(("separate", "compile"), PEERS, strict=True) if rows else ():
+        speedups = [summaries.speedup(row, peer) for row in rows]
+        summary[f"speedup_over_{name}_geomean"] = summaries.geomean(speedups)
+        summary[f"speedup_over_{name}_min"] = summaries.least(speedups)
     return summary
 
 
@@ -134,17 +132,15 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row."""
-    lines = [
-        "| layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs) | separate (µs) "
-        "| compiled (µs) | over separate | over compiled | first calls (s) |",
-        "|---|---|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    return "\n".join([*lines, *map(_line, rows)])
+    return summaries.markdown(
+        "layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs): | separate (µs): "
+        "| compiled (µs): | over separate: | over compiled: | first calls (s):",
+        map(_cells, rows),
+    )
 
 
-def _line(row: results.Row) -> str:
-    cells = [
+def _cells(row: results.Row) -> tuple[str, ...]:
+    return (
         row["layer"],
         row["label"],
         row["epilogue"],
@@ -152,24 +148,19 @@ def _line(row: results.Row) -> str:
         *(f"{1e6 * row['seconds'][who]:.2f}" for who in ("convtime", *PEERS)),
         *(f"{summaries.speedup(row, peer).value:.2f}" for peer in PEERS),
         ", ".join(f"{row['first_calls'][who]:.1f}" for who in ("convtime", *PEERS)),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def residual_is_added(layer: ConvLayer) -> bool:
-    """The last convolution of a block; the others have a ReLU alone."""
-    return layer.names[0].endswith("conv3")
-
-
-def layers() -> list[ConvLayer]:
-    """Those that a ReLU follows: not the ones that residuals are projected by."""
-    from convtime.conv.sources.resnet50 import resnet50
-
-    return [layer for layer in resnet50(BATCH) if not layer.names[0].endswith("downsample.0")]
+    )
 
 
 def resnet50() -> list[Fused]:
-    return [Fused(layer.names[0], layer.problem, residual_is_added(layer)) for layer in layers()]
+    """Those that a ReLU follows: not the ones that residuals are projected by."""
+    from convtime.conv.sources.resnet50 import resnet50
+
+    return [
+        # A residual is added after the last convolution of a block.
+        Fused(layer.names[0], layer.problem, layer.names[0].endswith("conv3"))
+        for layer in resnet50(BATCH)
+        if not layer.names[0].endswith("downsample.0")
+    ]
 
 
 Function = Callable[..., "torch.Tensor"]
@@ -304,9 +295,5 @@ def tell(row: results.Row) -> str:
     )
 
 
-def main() -> None:
-    families.run("epilogue", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)
-
-
 if __name__ == "__main__":
-    main()
+    families.run("epilogue", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)

@@ -15,18 +15,20 @@ import functools
 from typing import TYPE_CHECKING
 
 from common import running
-from forum_thread_parts import report, summary
+from forum_thread_parts.report import (
+    advice_table,
+    counters_table,
+    picture,
+    summarise,
+    table,
+)
 
 if TYPE_CHECKING:
     import torch
 
 ITERATIONS = (1, 10, 100, 1000)
 
-summarise = summary.summarise
-table = report.table
-counters_table = report.counters_table
-advice_table = report.advice_table
-picture = report.picture
+__all__ = ["advice_table", "counters_table", "picture", "summarise", "table"]
 
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
@@ -45,9 +47,5 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     return cases
 
 
-def main() -> None:
-    running.run_on_gpu("forum_thread", __doc__, summarise, make_cases)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("forum_thread", __doc__, summarise, make_cases)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import results
-from common import running
+from common import running, summaries
 
 NOW, EARLIER, ALONE = "fuse", "fuse at d316f84", "torch.compile alone"
 CASES = {
@@ -46,24 +46,23 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 def speedup(row: results.Row, over: str) -> float:
     """The median over rounds of another one's time over that of fuse now."""
-    pairs = zip(row["seconds"][over], row["seconds"][NOW], strict=True)
-    return statistics.median(float(other / now) for other, now in pairs)
+    return summaries.median_ratio(row["seconds"][over], row["seconds"][NOW])
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each case."""
-    lines = [
-        "| case | fuse (µs per call) | speed over d316f84 | over torch.compile alone | fused, now "
-        "| at d316f84 |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {row['key']} | {1e6 * statistics.median(row['seconds'][NOW]):.1f} "
-        f"| {speedup(row, EARLIER):.3f} | {speedup(row, ALONE):.3f} "
-        f"| {row['fused'][NOW]} | {row['fused'][EARLIER]} |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    return summaries.markdown(
+        "case | fuse (µs per call): | speed over d316f84: | over torch.compile alone: "
+        "| fused, now: | at d316f84:",
+        (
+            (
+                row["key"],
+                f"{1e6 * statistics.median(row['seconds'][NOW]):.1f}",
+                *(f"{speedup(row, over):.3f}" for over in (EARLIER, ALONE)),
+                *(row["fused"][way] for way in (NOW, EARLIER)),
+            )
+            for row in rows
+        ),
+    )
 
 
 def serve(way: str, case: str) -> None:
@@ -129,11 +128,7 @@ class _Server:
         )
 
     def read(self) -> results.Row:
-        """The next result.
-
-        Raises:
-            RuntimeError: The process has ended.
-        """
+        """The next result; RuntimeError if the process has ended."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             for row in running.printed_results(line):
@@ -187,10 +182,8 @@ def main() -> None:
     if "CONVTIME_D316F84" not in os.environ:
         raise SystemExit("error: CONVTIME_D316F84 must name a directory with commit d316f84 in it")
 
-    from convtime.core.provenance import provenance
-
     device = running.find_gpu(options.device)
-    file = results.ResultFile("fuse_speed", summarise, options, provenance(device))
+    file = running.open_file("fuse_speed", summarise, options, device)
     pending = file.pending({case: case for case in CASES})
     with _servers([*pending]) as servers:
         # All first: nothing may compile while times are taken.

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -52,39 +52,27 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each device, dtype and backend."""
-    lines = [
-        "| device | dtype | backend | sequences | results compared | differences |",
-        "|---|---|---|--:|--:|--:|",
-    ]
     groups: dict[tuple[str, ...], list[results.Row]] = collections.defaultdict(list)
     for row in rows:
         if not row["key"].startswith(_CHAINS):
             groups[row["key"].split()[0], row["dtype"], row["backend"]].append(row)
-    for group in sorted(groups):
-        compared, differences = (
-            sum(each) for each in zip(*map(_counts, groups[group]), strict=True)
-        )
-        lines.append(f"| {' | '.join(group)} | {len(groups[group])} | {compared} | {differences} |")
-    return "\n".join(lines)
-
-
-def _counts(row: results.Row) -> tuple[int, int]:
-    return row["compared"], len(row["differences"])
+    lines = []
+    for group, those in sorted(groups.items()):
+        compared = sum(row["compared"] for row in those)
+        lines.append((*group, len(those), compared, sum(len(row["differences"]) for row in those)))
+    header = "device | dtype | backend | sequences: | results compared: | differences:"
+    return summaries.markdown(header, lines)
 
 
 def chains_table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each architecture."""
-    lines = [
-        "| architecture | convolutions fused at d316f84 | still fused | others fused now |",
-        "|---|--:|--:|--:|",
-    ]
+    lines = []
     for row in rows:
         if row["key"].startswith(_CHAINS):
             before, now = set(row["before"]), set(row["now"])
             name = row["key"].removeprefix(_CHAINS)
-            lines.append(f"| {name} | {len(before)} | {len(before & now)} | {len(now - before)} |")
-    return "\n".join(lines)
+            lines.append((name, len(before), len(before & now), len(now - before)))
+    header = "architecture | convolutions fused at d316f84: | still fused: | others fused now:"
+    return summaries.markdown(header, lines)
 
 
 def _chains(architecture: str) -> results.Row:
@@ -133,7 +121,6 @@ def main() -> None:
 
     import torch
 
-    from convtime.core.provenance import provenance
     from convtime.device.resolve import resolve_device
 
     here = [name for name in DEVICES if name == "cpu" or torch.cuda.is_available()]
@@ -145,7 +132,7 @@ def main() -> None:
     torch._inductor.config.fallback_random = True  # the same random numbers as without it
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    file = results.ResultFile("fusion_fuzz", summarise, options, provenance(devices[-1]))
+    file = running.open_file("fusion_fuzz", summarise, options, devices[-1])
     running.measure_pending(file, dict(make_cases(devices)), _tell)
 
 

@@ -22,7 +22,7 @@ import functools
 from typing import TYPE_CHECKING
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def _of_pairs(rows: list[results.Row]) -> dict[str, float]:
     return {
         "pairs": sum(len(row["found"]) for row in pairs),
         "false_alarms": sum(
-            found["verdict"] in ("slower", "faster")
+            summaries.is_certain(found["verdict"])
             for row in pairs
             for name, found in row["found"].items()
             if name not in row["slower"]
@@ -77,14 +77,14 @@ def _of_simulation(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _of_causes(rows: list[results.Row]) -> dict[str, float]:
-    from gate_parts.causes import right
+    from gate_parts.simulation import right
 
     row = _row_of(CAUSES, rows)
     return {} if row is None else {"cause_right": right(row)}
 
 
 def _row_of(key: str, rows: list[results.Row]) -> results.Row | None:
-    return next((row for row in rows if row["key"] == key), None)
+    return summaries.by_key(rows).get(key)
 
 
 def pairs_of(rows: list[results.Row]) -> list[results.Row]:
@@ -98,29 +98,26 @@ def plants_of(rows: list[results.Row]) -> dict[str, results.Row]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per operation."""
-    lines = [
-        "| operation | planted, true ratio | ratios found | found slower "
-        "| not slower: ratios found | false alarms |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
     pairs, plants = pairs_of(rows), plants_of(rows)
+    lines = []
     for name in pairs[0]["found"] if pairs else ():
         planted = [row["found"][name] for row in pairs if name in row["slower"]]
         equal = [row["found"][name] for row in pairs if name not in row["slower"]]
         slower = sum(found["verdict"] == "slower" for found in planted)
-        alarms = sum(found["verdict"] in ("slower", "faster") for found in equal)
+        alarms = sum(summaries.is_certain(found["verdict"]) for found in equal)
         true = f"{plants[name]['ratio']:.4f}" if name in plants else "–"
-        lines.append(
-            f"| {name} | {true} | {_range(planted)} | {slower} of {len(planted)} "
-            f"| {_range(equal)} | {alarms} of {len(equal)} |"
-        )
-    return "\n".join(lines)
+        told = (_range(planted), f"{slower} of {len(planted)}")
+        lines.append((name, true, *told, _range(equal), f"{alarms} of {len(equal)}"))
+    return summaries.markdown(
+        "operation | planted, true ratio: | ratios found: | found slower: "
+        "| not slower: ratios found: | false alarms:",
+        lines,
+    )
 
 
 def _range(found: list[results.Row]) -> str:
-    ratios = [each["ratio"]["value"] for each in found if each["ratio"] is not None]
-    return f"{min(ratios):.4f} to {max(ratios):.4f}" if ratios else "–"
+    ratios = (each["ratio"]["value"] for each in found if each["ratio"] is not None)
+    return summaries.reach(ratios, ".4f")
 
 
 class Gate:
@@ -132,38 +129,26 @@ class Gate:
         self._plants: dict[str, results.Row] = {}
 
     def cases(self) -> dict[str, running.Measure]:
+        from gate_parts.pair import find_plants
+        from gate_parts.simulation import attribute_planted, recorded, simulate
+
         pairs = {
             f"pair {number}": functools.partial(self._measure, number)
             for number in range(1, PAIRS + 1)
         }
         return {
-            PLANTS: self._find_plants,
+            PLANTS: functools.partial(find_plants, self._device),
             **pairs,
-            SIMULATION: self._simulate,
-            CAUSES: self._attribute,
+            SIMULATION: lambda: simulate(recorded()),
+            CAUSES: attribute_planted,
         }
-
-    def _simulate(self) -> results.Row:
-        from gate_parts.simulation import recorded, simulate
-
-        return simulate(recorded())
-
-    def _attribute(self) -> results.Row:
-        from gate_parts.causes import attribute_planted
-
-        return attribute_planted()
-
-    def _find_plants(self) -> results.Row:
-        from gate_parts.truth import find_plants
-
-        return find_plants(self._device)
 
     def _measure(self, number: int) -> results.Row:
         from gate_parts.operations import names_on
-        from gate_parts.pair import measure_pair
+        from gate_parts.pair import find_plants, measure_pair
 
         if not self._plants:  # a shard perhaps has no row of them
-            self._plants = plants_of(self._file.rows) or self._find_plants()["plants"]
+            self._plants = plants_of(self._file.rows) or find_plants(self._device)["plants"]
         names = enumerate(names_on(self._device))
         slower = [name for index, name in names if (index + number) % 2]
         return measure_pair(self._device, self._plants, slower)
@@ -186,11 +171,10 @@ def tell(row: results.Row) -> str:
 def main() -> None:
     options = results.argument_parser(__doc__).parse_args()
 
-    from convtime.core.provenance import provenance
     from convtime.device.resolve import resolve_device
 
     device = resolve_device(options.device)
-    file = results.ResultFile("gate", summarise, options, provenance(device))
+    file = running.open_file("gate", summarise, options, device)
     running.measure_pending(file, Gate(device, file).cases(), tell)
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import results
-from common import running
+from common import running, summaries
 
 DEVIATION = 0.015
 STEP = 0.03
@@ -183,8 +183,7 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The values of the goals, once their rows are there."""
-    by_key = {row["key"]: row for row in rows}
+    by_key = summaries.by_key(rows)
     summary: dict[str, float] = {}
     if "load" in by_key:
         summary["load_1000_runs_s"] = by_key["load"]["seconds"]
@@ -199,47 +198,33 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each row with a step."""
-    lines = [
-        "| series | | found | located | of the found | located by the oracle | interval has it |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for row in rows:
         if "located" in row:
             series, found = row["series"], row["found"]
-            shares = (
-                *(found / series, row["located"] / series, row["located"] / found),
-                *(row["oracle"] / series, row["covered"] / found),
-            )
-            cells = " | ".join(f"{share:.1%}" for share in shares)
-            lines.append(f"| {row['key']} | {series} | {cells} |")
-    return "\n".join(lines)
+            shares = [(found, series), (row["located"], series), (row["located"], found)]
+            shares += [(row["oracle"], series), (row["covered"], found)]
+            lines.append((row["key"], series, *(f"{some / of:.1%}" for some, of in shares)))
+    return summaries.markdown(
+        "series | : | found: | located: | of the found: | located by the oracle: "
+        "| interval has it:",
+        lines,
+    )
 
 
 def false_table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each row without a change."""
-    lines = ["| series | | with a false change point | per 1,000 |", "|---|--:|--:|--:|"]
-    for row in rows:
-        if "false" in row:
-            rate = 1000 * row["false"] / row["series"]
-            lines.append(f"| {row['key']} | {row['series']} | {row['false']} | {rate:.2g} |")
-    return "\n".join(lines)
+    lines = [
+        (row["key"], row["series"], row["false"], f"{1000 * row['false'] / row['series']:.2g}")
+        for row in rows
+        if "false" in row
+    ]
+    return summaries.markdown("series | : | with a false change point: | per 1,000:", lines)
 
 
-def main() -> None:
-    options = results.argument_parser(__doc__).parse_args()
-
-    from convtime.core.provenance import provenance
-    from convtime.device.resolve import resolve_device
-
-    facts = provenance(resolve_device(options.device))
-    file = results.ResultFile("history", summarise, options, facts)
-    cases: dict[str, Callable[[], results.Row]] = {
-        key: functools.partial(measure, key, *arguments)
-        for key, (measure, *arguments) in CASES.items()
-    }
-    running.measure_pending(file, {"load": of_load, **cases})
+def make_cases(_: object) -> dict[str, running.Measure]:
+    drawn = {key: functools.partial(case[0], key, *case[1:]) for key, case in CASES.items()}
+    return {"load": of_load, **drawn}
 
 
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("history", __doc__, summarise, make_cases, anywhere=True)

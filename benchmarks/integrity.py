@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import results
-from common import running
+from common import running, summaries
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
@@ -27,7 +27,8 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     summary = {
         "profiler_interleavings": len(interleavings),
         "kernels_lost_from_profiler": sum(lost_kernels(row) for row in interleavings),
-        "crashes": sum(has_crashed(row) for row in interleavings),
+        # Where the control did not.
+        "crashes": sum(bool(row["exit"] and not row["control_exit"]) for row in interleavings),
         # None of them, where any was lost.
         "records": sum(row["records"] for row in counted) if sound else 0,
         "planted_losses": len(losses),
@@ -50,11 +51,6 @@ def lost_kernels(row: results.Row) -> int:
     return max(0, lost - lost_by_itself)
 
 
-def has_crashed(row: results.Row) -> bool:
-    """Where its control did not."""
-    return bool(row["exit"] and not row["control_exit"])
-
-
 def is_sound(row: results.Row) -> bool:
     return bool(row["method"] == "kernel" and row["incomplete"] == 0 and row["shortest"] > 0)
 
@@ -72,10 +68,7 @@ def planted_losses(rows: list[results.Row]) -> dict[str, bool]:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown: the interleavings, then what became of records and planted losses."""
-    lines = [
-        "| interleaving | the profile's kernels | of a control | timed by | because |",
-        "|---|--:|--:|---|---|",
-    ]
+    lines = []
     for row in of_kind(rows, "interleaving"):
         timings = row.get("timings", [])
         methods = ", ".join(dict.fromkeys(timing["method"] for timing in timings)) or "–"
@@ -83,30 +76,25 @@ def table(rows: list[results.Row]) -> str:
         crashed = ""
         if row["exit"] != 0:
             crashed = f", ended with {row['exit']}, the control with {row['control_exit']}"
-        lines.append(
-            f"| {row['key']}{crashed} | {row.get('in_profile', '–')} | {row['in_control']} "
-            f"| {methods} | {'; '.join(reasons)} |"
+        counts = (row.get("in_profile", "–"), row["in_control"])
+        lines.append((f"{row['key']}{crashed}", *counts, methods, "; ".join(reasons)))
+    records = [
+        (
+            row["key"].removeprefix("records "),
+            f"{row['records']:,}",
+            row["incomplete"],
+            row["faulty_batches"],
         )
-    lines += ["", "| records | of kernels | calls that lack one | batches repeated |"]
-    lines += ["|---|--:|--:|--:|"]
-    lines += [
-        f"| {row['key'].removeprefix('records ')} | {row['records']:,} | {row['incomplete']} "
-        f"| {row['faulty_batches']} |"
         for row in of_kind(rows, "records")
     ]
-    lines += ["", "| planted loss | noticed |", "|---|---|"]
-    lines += [
-        f"| {loss} | {'yes' if noticed else 'no'} |"
-        for loss, noticed in planted_losses(rows).items()
-    ]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    from integrity_parts.rows import PROBES, make_cases
-
-    running.run_on_gpu("integrity", __doc__, summarise, make_cases, probes=PROBES)
+    losses = ((loss, summaries.yes(noticed)) for loss, noticed in planted_losses(rows).items())
+    header = "interleaving | the profile's kernels: | of a control: | timed by | because"
+    of_records = "records | of kernels: | calls that lack one: | batches repeated:"
+    tables = ((header, lines), (of_records, records), ("planted loss | noticed", losses))
+    return "\n\n".join(summaries.markdown(*each) for each in tables)
 
 
 if __name__ == "__main__":
-    main()
+    from integrity_parts.rows import PROBES, make_cases
+
+    running.run_on_gpu("integrity", __doc__, summarise, make_cases, probes=PROBES)

@@ -16,13 +16,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
     from common.running import Call
 
-    from convtime.timing.comparison import Comparison
 
 SHAPE = (32, 64, 112, 112)
 WINDOW = (3, 2, 1)  # kernel size, stride, padding
@@ -72,45 +71,43 @@ def _of(rows: Iterable[results.Row], subject: str) -> list[results.Row]:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown: the steps of pooling as they are built without settings, and what they lead to."""
-    lines = [
-        "| dtype | layout | step | µs | TB/s | of a copy's rate | registers "
-        "| threads of a multiprocessor's |",
-        "|---|---|---|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for row in _of(rows, "pool"):
         steps = [name for name in row["facts"] if name.endswith(f"/{PLAIN}")]
         for name in [*steps, "convtime", "eager"]:
             facts = row["facts"].get(name)
-            taken = f"{facts['registers']} | {100 * facts['occupancy']:.0f} %" if facts else "– | –"
-            lines.append(
-                f"| {row['dtype']} | {row['layout']} | {name.partition('/')[0]} "
-                f"| {_rate(row, name)} | {taken} |"
-            )
-    return "\n".join(lines)
+            taken = (facts["registers"], f"{100 * facts['occupancy']:.0f} %") if facts else "––"
+            step = name.partition("/")[0]
+            lines.append((row["dtype"], row["layout"], step, *_rate(row, name), *taken))
+    return summaries.markdown(
+        "dtype | layout | step | µs: | TB/s: | of a copy's rate: | registers: "
+        "| threads of a multiprocessor's:",
+        lines,
+    )
 
 
-def _rate(row: results.Row, name: str) -> str:
-    """Cells: a time, the bytes that had to be moved over it, and that over a copy's."""
+def _rate(row: results.Row, name: str) -> tuple[str, ...]:
+    """A time, the bytes that had to be moved over it, and that over a copy's."""
     seconds = row["seconds"][name]
     share = row["seconds"]["copy"] / seconds
-    return f"{1e6 * seconds:.2f} | {1e-12 * row['bytes'] / seconds:.2f} | {100 * share:.0f} %"
+    return f"{1e6 * seconds:.2f}", f"{1e-12 * row['bytes'] / seconds:.2f}", f"{100 * share:.0f} %"
 
 
 def builds_table(rows: list[results.Row]) -> str:
     """Markdown: the time of each build of each step, and what it takes of a multiprocessor."""
     pools = _of(rows, "pool")
     builds = list(dict.fromkeys(name.partition("/")[2] for row in pools for name in row["facts"]))
-    lines = [
-        f"| dtype | layout | step | {' | '.join(builds)} |",
-        f"|---|---|---|{'--:|' * len(builds)}",
-    ]
+    lines = []
     for row in pools:
         for step in dict.fromkeys(name.partition("/")[0] for name in row["facts"]):
             cells = [_build_cell(row, f"{step}/{build}") for build in builds]
-            lines.append(f"| {row['dtype']} | {row['layout']} | {step} | {' | '.join(cells)} |")
-    return "\n".join(
-        [*lines, "", "Microseconds (registers, and bytes that these had no room for)."]
-    )
+            lines.append((row["dtype"], row["layout"], step, *cells))
+    table = summaries.markdown(_header("dtype | layout | step", builds), lines)
+    return f"{table}\n\nMicroseconds (registers, and bytes that these had no room for)."
+
+
+def _header(names: str, numbers: Iterable[str]) -> str:
+    return names + "".join(f" | {name}:" for name in numbers)
 
 
 def _build_cell(row: results.Row, name: str) -> str:
@@ -124,23 +121,23 @@ def counters_table(rows: list[results.Row]) -> str:
     counted = _of(rows, "counters")
     if unavailable := [row["reason"] for row in counted if row["reason"]]:
         return f"Not counted: {unavailable[0]}."
-    lines = [
-        "| dtype | layout | step | MB read | MB written | sectors per load | bank conflicts "
-        "| million instructions |",
-        "|---|---|---|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for row in counted:
         for step, totals in row["totals"].items():
             sectors, requests = totals["load_sectors"], totals["load_requests"]
-            cells = [
+            cells = (
                 _count(totals["dram_read"], 1e-6, 1),
                 _count(totals["dram_written"], 1e-6, 1),
                 _count(sectors / requests if sectors and requests else None, 1, 1),
                 _count(totals["bank_conflicts"], 1, 0),
                 _count(totals["instructions"], 1e-6, 2),
-            ]
-            lines.append(f"| {row['dtype']} | {row['layout']} | {step} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            )
+            lines.append((row["dtype"], row["layout"], step, *cells))
+    return summaries.markdown(
+        "dtype | layout | step | MB read: | MB written: | sectors per load: | bank conflicts: "
+        "| million instructions:",
+        lines,
+    )
 
 
 def _count(value: float | None, factor: float, digits: int) -> str:
@@ -151,45 +148,41 @@ def activations_table(rows: list[results.Row]) -> str:
     """Markdown: each activation and gradient by each step and build, with its error."""
     activations = _of(rows, "activation")
     names = list(dict.fromkeys(name for row in activations for name in row["errors"]))
-    lines = [
-        f"| function | dtype | copy | {' | '.join(names)} |",
-        f"|---|---|--:|{'--:|' * len(names)}",
-    ]
+    lines = []
     for row in activations:
         cells = [f"{1e6 * row['seconds'][name]:.2f} ({row['errors'][name]:.1e})" for name in names]
         function = row["function"] + (", gradient" if row["direction"] == "gradient" else "")
-        copy = f"{1e6 * row['seconds']['copy']:.2f}"
-        lines.append(f"| {function} | {row['dtype']} | {copy} | {' | '.join(cells)} |")
-    note = (
-        "Microseconds (error: by how much it is off, at most, of the larger of the number and 1)."
-    )
-    return "\n".join([*lines, "", note])
+        lines.append((function, row["dtype"], f"{1e6 * row['seconds']['copy']:.2f}", *cells))
+    table = summaries.markdown(_header("function | dtype | copy:", names), lines)
+    note = "error: by how much it is off, at most, of the larger of the number and 1"
+    return f"{table}\n\nMicroseconds ({note})."
 
 
 def convolutions_table(rows: list[results.Row]) -> str:
     """Markdown: one convolution in each precision, with its error."""
+    header = "convolution | precision | µs: | TFLOP/s: | root mean square of errors: "
     lines = [
-        "| convolution | precision | µs | TFLOP/s | root mean square of errors | largest error |",
-        "|---|---|--:|--:|--:|--:|",
+        (
+            row["label"],
+            precision,
+            f"{1e6 * seconds:.2f}",
+            f"{1e-12 * row['flops'] / seconds:.1f}",
+            *(f"{row[errors][precision]:.1e}" for errors in ("errors", "largest_errors")),
+        )
+        for row in _of(rows, "convolution")
+        for precision, seconds in row["seconds"].items()
     ]
-    for row in _of(rows, "convolution"):
-        for precision, seconds in row["seconds"].items():
-            lines.append(
-                f"| {row['label']} | {precision} | {1e6 * seconds:.2f} "
-                f"| {1e-12 * row['flops'] / seconds:.1f} | {row['errors'][precision]:.1e} "
-                f"| {row['largest_errors'][precision]:.1e} |"
-            )
-    note = "Errors are of the root mean square of the outputs in 64 bits."
-    return "\n".join([*lines, "", note])
+    table = summaries.markdown(f"{header}| largest error:", lines)
+    return f"{table}\n\nErrors are of the root mean square of the outputs in 64 bits."
 
 
 # --- Measuring ------------------------------------------------------------------------------------
 
 
-def compared(calls: Mapping[str, Call]) -> Comparison:
+def medians(calls: Mapping[str, Call]) -> dict[str, float]:
     from convtime import compare
 
-    return compare(
+    compared = compare(
         calls,
         method="kernel",
         cache="cold",
@@ -200,10 +193,7 @@ def compared(calls: Mapping[str, Call]) -> Comparison:
         max_samples=SAMPLES,
         budget=20.0,
     )
-
-
-def medians(comparison: Comparison) -> dict[str, float]:
-    return {name: one.median for name, one in comparison.measurements.items()}
+    return {name: one.median for name, one in compared.measurements.items()}
 
 
 def pool_input(dtype: str, layout: str, device: torch.device) -> torch.Tensor:
@@ -242,7 +232,7 @@ def measure_pool(dtype: str, layout: str, device: torch.device) -> results.Row:
         "dtype": dtype,
         "layout": layout,
         "bytes": moved,
-        "seconds": medians(compared({"copy": functools.partial(torch.relu, copied), **pools})),
+        "seconds": medians({"copy": functools.partial(torch.relu, copied), **pools}),
         "facts": {
             name: dataclasses.asdict(
                 tutorial.relu_max_pool2d_facts(x, *WINDOW, step=step, build=build)
@@ -335,7 +325,7 @@ def measure_activation(
         "direction": direction,
         "dtype": dtype,
         "bytes": tensors * x.nbytes,
-        "seconds": medians(compared({"copy": functools.partial(torch.relu, copied), **calls})),
+        "seconds": medians({"copy": functools.partial(torch.relu, copied), **calls}),
         "errors": errors,
     }
 
@@ -369,7 +359,7 @@ def measure_convolution(label: str, device: torch.device) -> results.Row:
         "subject": "convolution",
         "label": label,
         "flops": 2 * exact.numel() * 9 * channels,
-        "seconds": medians(compared(calls)),
+        "seconds": medians(calls),
         "errors": {
             name: float(difference.square().mean().sqrt() / scale)
             for name, difference in differences.items()
@@ -402,9 +392,5 @@ def tell(row: results.Row) -> str:
     return times or row["reason"] or f"counted {', '.join(row['totals'])}"
 
 
-def main() -> None:
-    running.run_on_gpu("kernel_steps", __doc__, summarise, make_cases, tell=tell)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("kernel_steps", __doc__, summarise, make_cases, tell=tell)

@@ -109,7 +109,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def over_best(row: results.Row) -> summaries.Speedup:
-    """Over the fastest of PyTorch's ways."""
     peers = [summaries.speedup(row, peer) for peer in row["seconds"] if peer != "convtime"]
     return min(peers, key=lambda each: each.value)
 
@@ -148,38 +147,32 @@ def _final(row: results.Row, name: str) -> float:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown: a line for each net's speed, and one for each task's training."""
-    lines = [
-        "| width × layers, batch | convtime (µs) | TFLOP/s | roofline (µs) | "
-        + " | ".join(f"{peer} (µs)" for peer in PEERS)
-        + " |",
-        "|---|--:|--:|--:|" + "--:|" * len(PEERS),
-    ]
+    speeds, trained = [], []
     for row in rows:
         if row["kind"] == "speed":
             width, layers, batch = net_of(row)
             ours = row["seconds"]["convtime"]
             peers = (row["seconds"].get(peer) for peer in PEERS)
-            cells = [
-                f"{width} × {layers}, {batch}",
-                f"{1e6 * ours:.1f}",
-                f"{1e-12 * flops(width, layers, batch) / ours:.0f}",
-                f"{1e6 * roofline(row):.1f}",
-                *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "| task | final loss, convtime | PyTorch | error of the weights, convtime | PyTorch |",
-        "|---|--:|--:|--:|--:|",
-    ]
-    for row in rows:
-        if row["kind"] == "training":
-            losses = " | ".join(f"{_final(row, name):.5f}" for name in ("convtime", "pytorch"))
-            errors = " | ".join(
-                f"{row['weight_error'][name]:.2e}" for name in ("convtime", "pytorch")
+            speeds.append(
+                (
+                    f"{width} × {layers}, {batch}",
+                    f"{1e6 * ours:.1f}",
+                    f"{1e-12 * flops(width, layers, batch) / ours:.0f}",
+                    f"{1e6 * roofline(row):.1f}",
+                    *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
+                )
             )
-            lines.append(f"| {row['task']} | {losses} | {errors} |")
-    return "\n".join(lines)
+        elif row["kind"] == "training":
+            losses = [f"{_final(row, name):.5f}" for name in ("convtime", "pytorch")]
+            errors = [f"{row['weight_error'][name]:.2e}" for name in ("convtime", "pytorch")]
+            trained.append((row["task"], *losses, *errors))
+    header = "width × layers, batch | convtime (µs): | TFLOP/s: | roofline (µs):"
+    speed = summaries.markdown(header + "".join(f" | {peer} (µs):" for peer in PEERS), speeds)
+    training = summaries.markdown(
+        "task | final loss, convtime: | PyTorch: | error of the weights, convtime: | PyTorch:",
+        trained,
+    )
+    return f"{speed}\n\n{training}"
 
 
 def flops(width: int, layers: int, batch: int) -> int:
@@ -203,7 +196,6 @@ def roofline(row: results.Row) -> float:
 
 
 def steps_of(shape: Net) -> int:
-    """How many steps a timed call takes."""
     width, layers, batch = shape
     count = min(FLOPS / flops(*shape), VALUES / (width * layers * batch))
     return max(LEAST_STEPS, min(MOST_STEPS, int(count)))
@@ -255,13 +247,8 @@ def make_step(
 ) -> Step:
     """A step of PyTorch's, which takes the next batch by a counter on the device.
 
-    Args:
-        forward: from a batch to its loss.
-        model: what is trained.
-        inputs: of all batches.
-        targets: likewise.
-        batch: rows of a batch, an even number.
-        compile_: compiles the choice of the batch and what follows to the loss.
+    Inputs and targets are those of all batches, of an even number of rows. `compile_` compiles the
+    choice of the batch and what follows to the loss.
     """
     import torch
 
@@ -325,12 +312,7 @@ def compile_beforehand(
 
 
 def measure_speed(
-    name: str,
-    shape: Net,
-    peers: Iterable[str],
-    batches: int,
-    device: torch.device,
-    seconds: float,
+    name: str, shape: Net, peers: Iterable[str], batches: int, device: torch.device, seconds: float
 ) -> results.Row:
     import torch
     from common.graphs import capture
@@ -505,9 +487,5 @@ def tell(row: results.Row) -> str:
     )
 
 
-def main() -> None:
-    families.run("mlp", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)
-
-
 if __name__ == "__main__":
-    main()
+    families.run("mlp", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)

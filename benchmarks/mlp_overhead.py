@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlp
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -64,19 +64,16 @@ def shares(seconds: dict[str, float]) -> dict[str, float]:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown: a line for each stage, with time and share for each net."""
-    nets = [row["key"] for row in rows]
-    lines = [
-        f"| stage | {' | '.join(f'{net} (µs) | share' for net in nets)} |",
-        "|---|" + "--:|" * 2 * len(nets),
-    ]
+    lines = []
     for stage in STAGES:
-        cells = []
+        cells = [stage]
         for row in rows:
             share = shares(row["seconds"]).get(stage)
             cells.append(f"{1e6 * row['seconds'][stage]:.1f}")
             cells.append("" if share is None else f"{100 * share:.1f} %")
-        lines.append(f"| {stage} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    header = "stage" + "".join(f" | {row['key']} (µs): | share:" for row in rows)
+    return summaries.markdown(header, lines)
 
 
 def picture(document: dict[str, Any]) -> bytes:
@@ -90,10 +87,7 @@ def picture(document: dict[str, Any]) -> bytes:
         seconds = row["seconds"]
         left = [100 * seconds[stage] / seconds[FLOAT32] for stage in STAGES]
         before = [left[0], *left[:-1]]
-        bars = {
-            "mark": {"type": "bar", "color": BLUE, "opacity": 0.5},
-            "encoding": {"x": across},
-        }
+        bars = {"mark": {"type": "bar", "color": BLUE, "opacity": 0.5}, "encoding": {"x": across}}
         changes = {
             "mark": "bar",
             "encoding": {
@@ -259,9 +253,5 @@ def tell(row: results.Row) -> str:
     return ", ".join(f"{stage} {1e6 * seconds:.1f} µs" for stage, seconds in row["seconds"].items())
 
 
-def main() -> None:
-    running.run_on_gpu("mlp_overhead", __doc__, summarise, make_cases, tell=tell)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("mlp_overhead", __doc__, summarise, make_cases, tell=tell)

@@ -9,7 +9,6 @@ from torch import nn
 def convolution(
     channels: int, width: int, size: int = 1, stride: int = 1, groups: int = 1
 ) -> nn.Module:
-    """A convolution with its normalization and activation."""
     return nn.Sequential(
         nn.Conv2d(channels, width, size, stride, size // 2, groups=groups, bias=False),
         nn.BatchNorm2d(width),

@@ -15,16 +15,13 @@ truth and of the span, and not of busy time.
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import running, summaries
 from common.running import Measure
-from common.summaries import median_ratio
 
 if TYPE_CHECKING:
     import torch
@@ -58,32 +55,25 @@ def error_of(row: results.Row, ratio: str = "ratio") -> float:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Over all pairs."""
-    summary: dict[str, float] = {"pairs": len(rows)}
-    if rows:
-        summary["verdicts_right"] = sum(map(is_right, rows)) / len(rows)
-        summary["ratio_error_max"] = max(map(error_of, rows))
-    return summary
+    return summaries.known(
+        pairs=len(rows),
+        verdicts_right=summaries.share(map(is_right, rows)),
+        ratio_error_max=summaries.most(map(error_of, rows)),
+    )
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per family."""
-    lines = [
-        "| family | pairs | true ratios | verdicts right | largest error of the ratio in busy time "
-        "| in span | in the sum of durations |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for family in FAMILIES:
-        group = [row for row in rows if row["family"] == family]
-        if not group:
-            continue
-        ratios = [row["true_ratio"] for row in group]
-        errors = [_worst(group, ratio) for ratio in ("ratio", "span_ratio", "sum_ratio")]
-        lines.append(
-            f"| {family} | {len(group)} | {min(ratios):.3f} to {max(ratios):.3f} "
-            f"| {sum(map(is_right, group))} | {' | '.join(errors)} |"
-        )
-    return "\n".join(lines)
+        if group := [row for row in rows if row["family"] == family]:
+            true = summaries.reach((row["true_ratio"] for row in group), ".3f")
+            errors = [_worst(group, ratio) for ratio in ("ratio", "span_ratio", "sum_ratio")]
+            lines.append((family, len(group), true, sum(map(is_right, group)), *errors))
+    return summaries.markdown(
+        "family | pairs: | true ratios: | verdicts right: "
+        "| largest error of the ratio in busy time: | in span: | in the sum of durations:",
+        lines,
+    )
 
 
 def _worst(rows: list[results.Row], ratio: str) -> str:
@@ -107,7 +97,7 @@ def make_cases(seed: int, pairs: int, device: torch.device) -> Mapping[str, Meas
 def measure(
     family: str, make: Callable[..., Any], seed: str, device: torch.device, *, close: bool
 ) -> results.Row:
-    from overlap_parts.draw import draw_pair
+    from overlap_parts.truth import draw_pair
 
     from convtime import compare
 
@@ -142,7 +132,7 @@ def measure(
 
 def ratio_of(over: Sequence[float], under: Sequence[float]) -> float | None:
     """The median of the rounds' ratios; None where a method does not know these times."""
-    return median_ratio(over, under) if over and under else None
+    return summaries.median_ratio(over, under) if over and under else None
 
 
 def tell(row: results.Row) -> str:
@@ -158,20 +148,12 @@ def tell(row: results.Row) -> str:
 
 
 def main() -> None:
-    parser = results.argument_parser(__doc__)
+    parser = results.argument_parser(__doc__, resumable=True)
     parser.add_argument("--seed", type=int, default=SEED, help="that pairs are drawn by")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="over all families")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
     options = parser.parse_args()
-
-    from convtime.core.provenance import provenance
-
     device = running.find_gpu(options.device)
-    if options.resume:
-        target = options.output / results.file_name("overlap", options.shard)
-        running.copy_rows(options.resume, target)
-    file = results.ResultFile("overlap", summarise, options, provenance(device))
+    file = running.open_file("overlap", summarise, options, device)
     cases = make_cases(options.seed, options.pairs, device)
     running.measure_pending(file, cases, tell, seconds=options.seconds)
 

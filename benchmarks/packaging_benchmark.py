@@ -49,7 +49,6 @@ IMPORTS = {"torch_s": ("torch",), "convtime_s": ("torch", "convtime")}  # of eac
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The values of those parts that are complete."""
     by_key = {row["key"]: row for row in rows}
     pairs = [row for row in rows if "after_torch_s" in row]
     summary: dict[str, float] = {}
@@ -80,10 +79,6 @@ def _idle_plugin(rows: list[results.Row]) -> list[float]:
     return [row["plugin_s"] - row["no_plugin_s"] for row in rows if "plugin_s" in row]
 
 
-def _differences(rows: list[results.Row]) -> list[float]:
-    return [row["convtime_s"] - row["torch_s"] for row in rows]
-
-
 def table(rows: list[results.Row]) -> str:
     """Markdown, a table for each part."""
     pairs = [row for row in rows if "after_torch_s" in row]
@@ -91,7 +86,7 @@ def table(rows: list[results.Row]) -> str:
         f"`import {', '.join(modules)}`": [row[name] for row in pairs]
         for name, modules in IMPORTS.items()
     }
-    columns["difference of a pair"] = _differences(pairs)
+    columns["difference of a pair"] = [row["convtime_s"] - row["torch_s"] for row in pairs]
     columns["`import convtime` after torch"] = [row["after_torch_s"] for row in pairs]
     columns["a start of pytest"] = [row["plugin_s"] for row in pairs if "plugin_s" in row]
     columns["an idle plugin of it"] = _idle_plugin(pairs)
@@ -132,7 +127,6 @@ def _line(name: str, seconds: list[float]) -> str:
 
 
 def measure_pair(names: tuple[str, ...]) -> results.Row:
-    """Both imports, in the order of the names, and the starts of pytest."""
     seconds = {name: measure_imports(IMPORTS[name]) for name in names}
     torch, both = seconds["convtime_s"]
     imports = {"torch_s": seconds["torch_s"][0], "convtime_s": both, "after_torch_s": both - torch}
@@ -199,13 +193,7 @@ def measure_wheel(wheel: Path, environment: Path) -> results.Row:
 
 
 def add_rows(path: Path, rows: Mapping[str, results.Row], **where: object) -> None:
-    """Adds rows to a result file, or replaces those of the same keys, and judges the file.
-
-    Args:
-        path: The file.
-        rows: Rows by their keys.
-        where: What each row says of where it was measured.
-    """
+    """Adds rows to a result file, or replaces those of the same keys, and judges the file."""
     document = json.loads(path.read_text(encoding="utf-8"))
     kept = [row for row in document["rows"] if row["key"] not in rows]
     added = [{"key": key, **row, **where} for key, row in rows.items()]

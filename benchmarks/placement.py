@@ -20,11 +20,10 @@ import math
 import secrets
 import statistics
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -45,40 +44,38 @@ MORE = 50  # one part in so many
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Shares of the verdicts and intervals of all processes and operations."""
     processes = processes_of(rows)
-    summary: dict[str, float] = {"processes": len(processes)}
     if not processes:
-        return summary
+        return {"processes": 0}
     found = [entry for row in processes for entry in row["operations"].values()]
     again = [entry["other tensors"] for entry in found]
-    summary["ops"] = len(processes[0]["operations"])
-    summary["aa_other_tensors_false_verdicts"] = _share(
-        pair["verdict"] in ("faster", "slower") for pair in again
-    )
-    summary["aa_other_tensors_same"] = _share(pair["verdict"] == "same" for pair in again)
-    summary["aa_other_tensors_interval_covers_one"] = _share(
-        pair["low"] <= 1 <= pair["high"] for pair in again
-    )
     grand = {name: statistics.median(medians) for name, medians in medians_of(processes).items()}
-    summary["time_op_interval_covers_grand_median"] = _share(
-        entry["low"] <= grand[name] <= entry["high"]
-        for row in processes
-        for name, entry in row["operations"].items()
-    )
-    if len(processes) > 1:
-        summary["worst_spread_less_one_tick"] = max(
-            map(spread_less_one_tick, medians_of(processes).values())
-        )
+    spreads = map(spread_less_one_tick, medians_of(processes).values())
     counted = [
         row["operations"][name]["more data"]
         for name, ratio in true_ratios(rows).items()
         if abs(ratio - 1.02) <= TOLERANCE
         for row in processes
     ]
-    if counted:
-        summary["true_2pct_found"] = _share(pair["verdict"] == "slower" for pair in counted)
     more = [entry["more data"] for entry in found]
-    summary["slowest_verdict_s"] = max(pair["seconds"] for pair in (*again, *more))
-    return summary
+    return summaries.known(
+        processes=len(processes),
+        ops=len(processes[0]["operations"]),
+        aa_other_tensors_false_verdicts=summaries.share(
+            summaries.is_certain(pair["verdict"]) for pair in again
+        ),
+        aa_other_tensors_same=summaries.share(pair["verdict"] == "same" for pair in again),
+        aa_other_tensors_interval_covers_one=summaries.share(
+            pair["low"] <= 1 <= pair["high"] for pair in again
+        ),
+        time_op_interval_covers_grand_median=summaries.share(
+            entry["low"] <= grand[name] <= entry["high"]
+            for row in processes
+            for name, entry in row["operations"].items()
+        ),
+        worst_spread_less_one_tick=max(spreads) if len(processes) > 1 else None,
+        true_2pct_found=summaries.share(pair["verdict"] == "slower" for pair in counted),
+        slowest_verdict_s=summaries.most(pair["seconds"] for pair in (*again, *more)),
+    )
 
 
 def processes_of(rows: list[results.Row]) -> list[results.Row]:
@@ -86,7 +83,6 @@ def processes_of(rows: list[results.Row]) -> list[results.Row]:
 
 
 def medians_of(processes: list[results.Row]) -> dict[str, list[float]]:
-    """By operation, in seconds."""
     names = processes[0]["operations"]
     return {name: [row["operations"][name]["median"] for row in processes] for name in names}
 
@@ -105,37 +101,34 @@ def true_ratios(rows: list[results.Row]) -> dict[str, float]:
     }
 
 
-def _share(truths: Iterator[bool]) -> float:
-    found = list(truths)
-    return sum(found) / len(found)
-
-
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per operation."""
-    lines = [
-        "| operation | median (µs) | spread less a tick | intervals that have the median of all "
-        "| other tensors: ratios | same | 2 % more data, true ratio | found slower |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
     processes = processes_of(rows)
-    if not processes:
-        return "\n".join(lines)
     ratios = true_ratios(rows)
-    for name, medians in medians_of(processes).items():
+    lines = []
+    for name, medians in medians_of(processes).items() if processes else ():
         entries = [row["operations"][name] for row in processes]
         grand = statistics.median(medians)
         covering = sum(entry["low"] <= grand <= entry["high"] for entry in entries)
         again = [entry["other tensors"] for entry in entries]
         same = sum(pair["verdict"] == "same" for pair in again)
         slower = sum(entry["more data"]["verdict"] == "slower" for entry in entries)
-        found = [pair["ratio"] for pair in again]
         lines.append(
-            f"| {name} | {1e6 * grand:.2f} | {spread_less_one_tick(medians):.2%} "
-            f"| {covering} of {len(entries)} | {min(found):.4f} to {max(found):.4f} "
-            f"| {same} of {len(again)} "
-            f"| {ratios.get(name, math.nan):.4f} | {slower} of {len(entries)} |"
+            (
+                name,
+                f"{1e6 * grand:.2f}",
+                f"{spread_less_one_tick(medians):.2%}",
+                f"{covering} of {len(entries)}",
+                summaries.reach((pair["ratio"] for pair in again), ".4f"),
+                f"{same} of {len(again)}",
+                f"{ratios.get(name, math.nan):.4f}",
+                f"{slower} of {len(entries)}",
+            )
         )
-    return "\n".join(lines)
+    return summaries.markdown(
+        "operation | median (µs): | spread less a tick: | intervals that have the median of all: "
+        "| other tensors: ratios: | same: | 2 % more data, true ratio: | found slower:",
+        lines,
+    )
 
 
 def picture(document: dict[str, Any]) -> bytes:
@@ -166,8 +159,7 @@ def picture(document: dict[str, Any]) -> bytes:
         }
         medians = {
             **columns(
-                place=[*range(1, len(found) + 1)],
-                time=numbers(map(statistics.median, found), 1e6),
+                place=[*range(1, len(found) + 1)], time=numbers(map(statistics.median, found), 1e6)
             ),
             "mark": {"type": "tick", "orient": "horizontal", "thickness": 3, "color": ORANGE},
             "encoding": {"x": across, "y": time},
@@ -185,12 +177,7 @@ def picture(document: dict[str, Any]) -> bytes:
 
 
 def operations(device: torch.device, more: bool) -> dict[str, convtime.Candidate]:
-    """Each with tensors of its own.
-
-    Args:
-        device: A GPU.
-        more: Whether on 2 % more data.
-    """
+    """Each with tensors of its own, on 2 % more data if asked for."""
     import torch
     from torch.nn import functional as F
 
@@ -404,10 +391,5 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     return cases | {f"process {number}": process for number in range(1, PROCESSES + 1)}
 
 
-def main() -> None:
-    probes = {"verdicts": probe}
-    running.run_on_gpu("placement", __doc__, summarise, make_cases, probes=probes)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("placement", __doc__, summarise, make_cases, probes={"verdicts": probe})

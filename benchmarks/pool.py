@@ -81,14 +81,10 @@ class Pool:
 
 
 SHAPE = (32, 64, 112, 112)
-NETWORKS = {
-    "3×3/2": Pool(SHAPE, (3, 3), (2, 2), (1, 1)),
-    "2×2/2": Pool(SHAPE, (2, 2), (2, 2)),
-}
+NETWORKS = {"3×3/2": Pool(SHAPE, (3, 3), (2, 2), (1, 1)), "2×2/2": Pool(SHAPE, (2, 2), (2, 2))}
 
 
 def draw(seed: int, index: int) -> Pool:
-    """The configuration of this index; its planes come from each origin in turn."""
     source = families.chance("pool", seed, index)
     channels, height, width = _draw_planes(source, ORIGINS[index % len(ORIGINS)])
     elements = families.log_uniform(source, *ELEMENTS)
@@ -111,7 +107,6 @@ def draw(seed: int, index: int) -> Pool:
 
 
 def _draw_planes(source: random.Random, origin: str) -> tuple[int, int, int]:
-    """Channels, height and width."""
     if origin in PLANES:
         channels, size = source.choice(PLANES[origin])
         return channels, size, size
@@ -189,35 +184,26 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line per row: bytes, and the rate and share of the bound's at which they move."""
-    lines = [
-        "| pass | shape | window | dtype | layout | MB | convtime (µs) | TB/s | of the bound "
-        "| eager (µs) | compiled (µs) |",
-        "|---|---|---|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    return "\n".join([*lines, *map(_line, rows)])
+    return summaries.markdown(
+        "pass | shape | window | dtype | layout | MB: | convtime (µs): | TB/s: | of the bound: "
+        "| eager (µs): | compiled (µs):",
+        map(_cells, rows),
+    )
 
 
-def _line(row: results.Row) -> str:
+def _cells(row: results.Row) -> tuple[str, ...]:
     ours = row["seconds"]["convtime"]
     peers = (row["seconds"].get(peer) for peer in ("eager", "compiled"))
-    cells = [
+    return (
         row["direction"],
         "×".join(map(str, _shape(row))),
-        row["window"],
-        row["dtype"],
-        row["layout"],
+        *(row[name] for name in ("window", "dtype", "layout")),
         f"{1e-6 * row['bytes']:.1f}",
         f"{1e6 * ours:.2f}",
         f"{1e-12 * row['bytes'] / ours:.2f}",
         f"{100 * share_of_bound(row).value:.0f} %",
         *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def bytes_of(which: str, input_bytes: int, output_bytes: int, outputs: int) -> int:
-    """What a pass has to move: the backward pass has to know which element each output was."""
-    return input_bytes + output_bytes + (outputs if which == "backward" else 0)
+    )
 
 
 def make_input(pool: Pool, dtype: str, layout: str, device: torch.device) -> torch.Tensor:
@@ -228,7 +214,6 @@ def make_input(pool: Pool, dtype: str, layout: str, device: torch.device) -> tor
 
 
 def functions_of(pool: Pool) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """Of an input: convtime's and eager PyTorch's."""
     from torch.nn import functional as F
 
     from convtime import ops
@@ -241,7 +226,6 @@ def functions_of(pool: Pool) -> dict[str, Callable[[torch.Tensor], torch.Tensor]
 
 
 def compiled_call(pool: Pool, x: torch.Tensor) -> Call:
-    """The compiler's call, which has been made once."""
     import torch
     from common.compiled import compile_whole
 
@@ -267,7 +251,8 @@ def measure(
     expected = functions["eager"](x)
     if not torch.equal(functions["convtime"](x), expected):
         raise RuntimeError(f"convtime's result differs from PyTorch's for {pool}")
-    moved = bytes_of(which, x.nbytes, expected.nbytes, expected.numel())
+    # The backward pass has to know which element each output was.
+    moved = x.nbytes + expected.nbytes + (expected.numel() if which == "backward" else 0)
     copied = torch.randn(moved // (2 * x.itemsize), device=device, dtype=x.dtype)
     calls: dict[str, Call]
     if which == "forward":
@@ -328,9 +313,5 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     return cases
 
 
-def main() -> None:
-    families.run("pool", __doc__, summarise, make_cases, seconds=SECONDS)
-
-
 if __name__ == "__main__":
-    main()
+    families.run("pool", __doc__, summarise, make_cases, seconds=SECONDS)

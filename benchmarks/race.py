@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import results
-from common import running
-from common.halves import medians_of_halves
+from common import running, summaries
 from common.running import Measure
+from common.summaries import medians_of_halves
 
 if TYPE_CHECKING:
     import torch
@@ -38,24 +38,23 @@ _LONGEST_ORACLE_SECONDS = 3.0
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     oracles = _oracles(rows)
     raced = [row["problems"] for row in rows if not row["key"].startswith(ORACLE)]
-    summary: dict[str, float] = {"problems": len(oracles)}
     if not (oracles and raced):
-        return summary
-    regrets = [each for name in oracles for each in regrets_of(rows, name, "race")]
-    peers = [each for name in oracles for each in regrets_of(rows, name, "do_bench")]
-    summary["regret_mean"] = statistics.mean(regrets)
-    summary["regret_max"] = max(regrets)
-    flips = [each for name in oracles for each in flips_of(rows, name)]
-    if flips:
-        summary["flips"] = sum(flips) / len(flips)
-    if peers:
-        summary["do_bench_regret_mean"] = statistics.mean(peers)
-        summary["do_bench_regret_max"] = max(peers)
-        both = [each for row in raced for each in row.values() if "do_bench" in each]
-        summary["gpu_seconds_over_do_bench"] = sum(each["race"]["seconds"] for each in both) / sum(
-            each["do_bench"]["seconds"] for each in both
-        )
-    return summary
+        return {"problems": len(oracles)}
+    regrets, peers = (
+        [each for name in oracles for each in regrets_of(rows, name, how)]
+        for how in ("race", "do_bench")
+    )
+    both = [each for row in raced for each in row.values() if "do_bench" in each]
+    ours, theirs = (sum(each[how]["seconds"] for each in both) for how in ("race", "do_bench"))
+    return summaries.known(
+        problems=len(oracles),
+        regret_mean=statistics.mean(regrets),
+        regret_max=max(regrets),
+        flips=summaries.share(each for name in oracles for each in flips_of(rows, name)),
+        do_bench_regret_mean=statistics.mean(peers) if peers else None,
+        do_bench_regret_max=summaries.most(peers),
+        gpu_seconds_over_do_bench=ours / theirs if peers else None,
+    )
 
 
 def _oracles(rows: list[results.Row]) -> dict[str, results.Row]:
@@ -64,7 +63,6 @@ def _oracles(rows: list[results.Row]) -> dict[str, results.Row]:
 
 
 def _choices(rows: list[results.Row], name: str, how: str) -> list[results.Row]:
-    """What each process chose."""
     return [
         row["problems"][name][how]
         for row in rows
@@ -84,29 +82,36 @@ def flips_of(rows: list[results.Row], name: str) -> Iterator[bool]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per problem."""
-    lines = [
-        "| problem | candidates | fastest (µs) | within 1 % | regret, mean | worst | ties, median "
-        "| flips | seconds | do_bench: regret, worst | seconds |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for name, oracle in _oracles(rows).items():
         raced, peer = (_choices(rows, name, how) for how in ("race", "do_bench"))
         if not (raced and peer):
             continue
         regrets = regrets_of(rows, name, "race")
         flips = [*flips_of(rows, name)]
+        seconds = [
+            f"{statistics.median(each['seconds'] for each in found):.2f}" for found in (raced, peer)
+        ]
         lines.append(
-            f"| {name} | {len(oracle['regrets'])} | {1e6 * oracle['seconds']:.2f} "
-            f"| {sum(each <= 0.01 for each in oracle['regrets'].values())} "
-            f"| {statistics.mean(regrets):.2%} | {max(regrets):.2%} "
-            f"| {statistics.median(len(each['ties']) for each in raced):g} "
-            f"| {sum(flips)} of {len(flips)} "
-            f"| {statistics.median(each['seconds'] for each in raced):.2f} "
-            f"| {max(regrets_of(rows, name, 'do_bench')):.2%} "
-            f"| {statistics.median(each['seconds'] for each in peer):.2f} |"
+            (
+                name,
+                len(oracle["regrets"]),
+                f"{1e6 * oracle['seconds']:.2f}",
+                sum(each <= 0.01 for each in oracle["regrets"].values()),
+                f"{statistics.mean(regrets):.2%}",
+                f"{max(regrets):.2%}",
+                f"{statistics.median(len(each['ties']) for each in raced):g}",
+                f"{sum(flips)} of {len(flips)}",
+                seconds[0],
+                f"{max(regrets_of(rows, name, 'do_bench')):.2%}",
+                seconds[1],
+            )
         )
-    return "\n".join(lines)
+    return summaries.markdown(
+        "problem | candidates: | fastest (µs): | within 1 %: | regret, mean: | worst: "
+        "| ties, median: | flips: | seconds: | do_bench: regret, worst: | seconds:",
+        lines,
+    )
 
 
 def _make(name: str, device: torch.device) -> dict[str, Candidate]:
@@ -211,10 +216,11 @@ def _make_cases(device: torch.device) -> dict[str, Measure]:
     return cases
 
 
-def main() -> None:
-    probes = {"race": _probe_race, "compile": _probe_compile}
-    running.run_on_gpu("race", __doc__, summarise, _make_cases, probes=probes)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu(
+        "race",
+        __doc__,
+        summarise,
+        _make_cases,
+        probes={"race": _probe_race, "compile": _probe_compile},
+    )

@@ -42,11 +42,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import running, summaries
 from common.rank_processes import Appointments, Outcome, clock_ahead, launch
+
+if TYPE_CHECKING:
+    from convtime import Measurement
 
 SKEWS_US = (50, 100, 200, 500, 1000)
 SIZES = tuple(1 << power for power in range(10, 29, 3))  # 1 KB to 256 MB
@@ -81,8 +84,14 @@ def _skew_of(call: Callable[..., object], *args: Any, **options: Any) -> list[fl
     return [ranks.skew, ranks.clock_uncertainty]
 
 
+def _transfer_of(measured: Measurement) -> list[float | None]:
+    ranks = measured.ranks
+    assert ranks is not None
+    assert ranks.transfer is not None
+    return [ranks.transfer, ranks.bus_bandwidth, ranks.skew]
+
+
 def of_skew(microseconds: int, *, exchanged: bool) -> results.Row:
-    """The median skew of many calls in which rank 1 is late."""
     appointments = Appointments()
 
     def body(rank: int) -> list[float]:
@@ -135,11 +144,7 @@ def of_all_reduce(nbytes: int) -> results.Row:
         measured = time_op(
             call, group=group, stop="budget", budget=4.0, max_samples=1000, timeout=100
         )
-        ranks = measured.ranks
-        assert ranks is not None
-        assert ranks.transfer is not None
-        count = len(measured.seconds)
-        return [ranks.transfer, ranks.bus_bandwidth, ranks.skew, stamps[-count:]]
+        return [*_transfer_of(measured), stamps[-len(measured.seconds) :]]
 
     def between(call: Sequence[tuple[int, int]]) -> float:
         return max(after for _, after in call) - max(before for before, _ in call)
@@ -151,9 +156,7 @@ def of_all_reduce(nbytes: int) -> results.Row:
 def _compared(outcomes: list[Outcome], stamped_ns: Callable[[Any], float]) -> results.Row:
     """The transfer time, and that by the ranks' stamps of each call.
 
-    Args:
-        outcomes: Of each rank: transfer, bandwidth, skew, its stamps of all calls, and others.
-        stamped_ns: The time of a call by all ranks' stamps of it.
+    Outcomes are, of each rank: transfer, bandwidth, skew, its stamps of all calls, and others.
     """
     transfer, bus, skew, stamps, *_ = _value(outcomes)
     calls = zip(*(outcome.value[3] for outcome in outcomes), strict=True)
@@ -177,7 +180,6 @@ def gpus() -> Iterator[None]:
 
 
 def of_skew_on_gpus(microseconds: int) -> results.Row:
-    """The median skew of calls in which rank 1's GPU comes late."""
 
     def body(rank: int) -> list[float]:
         import torch
@@ -212,16 +214,13 @@ def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
         calls, spins = Stamped(all_reduce), Stamped(spin)
         group = dist.group.WORLD
         measured = time_op(calls, group=group, cache="warm", max_samples=CALLS, timeout=60)
-        ranks = measured.ranks
-        assert ranks is not None
-        assert ranks.transfer is not None
         known = time_op(spins, max_samples=CALLS, cache="warm")
         (recorded,) = (each.median for each in known.activities if "spin" in each.name)
         gaps = statistics.median(spins.last(len(known.seconds))) - 1e9 * recorded
         stamps = [each - gaps for each in calls.last(len(measured.seconds))]
         gaps = statistics.median(spins.back_to_back()) - 1e9 * recorded
         back_to_back = [each - gaps for each in calls.back_to_back()]
-        return [ranks.transfer, ranks.bus_bandwidth, ranks.skew, stamps, back_to_back]
+        return [*_transfer_of(measured), stamps, back_to_back]
 
     with gpus():
         outcomes = launch(2, body, seconds=110, backend="nccl")
@@ -231,11 +230,7 @@ def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
 
 
 class Stamped:
-    """A call between two stamps of the GPU's clock.
-
-    Args:
-        call: Work on the GPU.
-    """
+    """A call between two stamps of the GPU's clock."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -380,8 +375,7 @@ ON_GPUS: dict[str, Callable[[], results.Row]] = {
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The values of the goals, once all of their rows are there."""
-    by_key = {row["key"]: row for row in rows}
+    by_key = summaries.by_key(rows)
     cases = {**CASES, **(ON_GPUS if any(key in by_key for key in ON_GPUS) else {})}
     if not any(key in by_key for key in IN_NAMESPACES):
         cases = {key: case for key, case in cases.items() if key not in IN_NAMESPACES}
@@ -404,57 +398,64 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each injected skew."""
-    lines = [
-        "| injected | backend | clocks | recovered | uncertainty of the clocks | difference |",
-        "|--:|---|---|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {row['injected_us']:,} µs | {row['backend']} "
-        f"| {row['clocks'] if row['uncertainty_us'] else 'not needed'} "
-        f"| {row['recovered_us']:,.1f} µs | {row['uncertainty_us']:.1f} µs "
-        f"| {row['relative']:.1%} |"
-        for row in rows
-        if "injected_us" in row
-    ]
-    return "\n".join(lines)
+    return summaries.markdown(
+        "injected: | backend | clocks | recovered: | uncertainty of the clocks: | difference:",
+        (
+            (
+                f"{row['injected_us']:,} µs",
+                row["backend"],
+                row["clocks"] if row["uncertainty_us"] else "not needed",
+                f"{row['recovered_us']:,.1f} µs",
+                f"{row['uncertainty_us']:.1f} µs",
+                f"{row['relative']:.1%}",
+            )
+            for row in rows
+            if "injected_us" in row
+        ),
+    )
 
 
 def transfer_table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each size of an all-reduce."""
-    lines = [
-        "| backend | bytes | transfer | other stamps | difference | arrival skew | bus bandwidth "
-        "| back to back |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+    lines = []
     for row in rows:
         if "bytes" in row:
             bus = row["bus_gb_per_second"]
-            rate = "unknown" if bus is None else f"{bus:.3g} GB/s"
             back_to_back = row.get("back_to_back_us")  # of GPUs
             lines.append(
-                f"| {row['backend']} | {row['bytes']:,} | {row['transfer_us']:,.1f} µs "
-                f"| {row['stamped_us']:,.1f} µs | {row['error']:.1%} "
-                f"| {row['skew_us']:,.1f} µs | {rate} "
-                f"| {'–' if back_to_back is None else f'{back_to_back:,.1f} µs'} |"
+                (
+                    row["backend"],
+                    f"{row['bytes']:,}",
+                    f"{row['transfer_us']:,.1f} µs",
+                    f"{row['stamped_us']:,.1f} µs",
+                    f"{row['error']:.1%}",
+                    f"{row['skew_us']:,.1f} µs",
+                    "unknown" if bus is None else f"{bus:.3g} GB/s",
+                    "–" if back_to_back is None else f"{back_to_back:,.1f} µs",
+                )
             )
-    return "\n".join(lines)
+    return summaries.markdown(
+        "backend | bytes: | transfer: | other stamps: | difference: | arrival skew: "
+        "| bus bandwidth: | back to back:",
+        lines,
+    )
 
 
 def fault_table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each kind of fault."""
-    lines = [
-        "| backend | fault | runs | deadlocks | other ranks that named it | slowest end |",
-        "|---|---|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {row['backend']} | {row['key'].partition(': ')[2]} | {row['runs']} "
-        f"| {row['deadlocks']} | {row['named']} of {row['survivors']} "
-        f"| {row['slowest_seconds']:.1f} s |"
-        for row in rows
-        if "survivors" in row
-    ]
-    return "\n".join(lines)
+    return summaries.markdown(
+        "backend | fault | runs: | deadlocks: | other ranks that named it: | slowest end:",
+        (
+            (
+                row["backend"],
+                row["key"].partition(": ")[2],
+                row["runs"],
+                row["deadlocks"],
+                f"{row['named']} of {row['survivors']}",
+                f"{row['slowest_seconds']:.1f} s",
+            )
+            for row in rows
+            if "survivors" in row
+        ),
+    )
 
 
 def has_namespaces() -> bool:

@@ -19,8 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
-from common.summaries import median_and_spread, spread
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +50,8 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     if len(processes) > 1:
         for regime in REGIMES:
             summary[f"{regime}_spread"] = max(
-                spread([row[regime][name]["median"] for row in processes]) for name in OPERATIONS
+                summaries.spread([row[regime][name]["median"] for row in processes])
+                for name in OPERATIONS
             )
     summary["told_apart"] = sum(
         _is_below(row["burst"]["matmul"]["high"], row["sustained"]["matmul"]["low"])
@@ -64,7 +64,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _is_below(high: float | None, low: float | None) -> bool:
-    """Of the ends of two intervals, which are None where there is no interval."""
     return high is not None and low is not None and high < low
 
 
@@ -80,24 +79,22 @@ def _processes(rows: list[results.Row]) -> list[results.Row]:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line per operation, of the processes in which every regime was reached."""
-    header = (
-        "| operation | burst (µs) | MHz | spread | sustained (µs) | MHz | spread "
-        "| triton do_bench (µs) | spread |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    )
     processes = _processes(rows)
-    lines = [_line(processes, name) for name in OPERATIONS] if processes else []
-    return "\n".join((*header, *lines))
+    return summaries.markdown(
+        "operation | burst (µs): | MHz: | spread: | sustained (µs): | MHz: | spread: "
+        "| triton do_bench (µs): | spread:",
+        (_cells(processes, name) for name in OPERATIONS) if processes else (),
+    )
 
 
-def _line(rows: list[results.Row], name: str) -> str:
+def _cells(rows: list[results.Row], name: str) -> list[str]:
     cells = [OPERATIONS[name]]
     for regime in REGIMES:
-        median, spread_cell = median_and_spread([row[regime][name]["median"] for row in rows])
+        median, spread = summaries.median_and_spread([row[regime][name]["median"] for row in rows])
         clock = statistics.median(row[regime][name]["sm_clock_hz"] for row in rows)
-        cells += [median, f"{clock / 1e6:.0f}", spread_cell]
-    cells += median_and_spread([row["triton"][name] for row in rows if name in row["triton"]])
-    return f"| {' | '.join(cells)} |"
+        cells += [median, f"{clock / 1e6:.0f}", spread]
+    triton = [row["triton"][name] for row in rows if name in row["triton"]]
+    return [*cells, *summaries.median_and_spread(triton)]
 
 
 def picture(document: dict[str, Any]) -> bytes:
@@ -158,7 +155,7 @@ def operations(device: torch.device) -> dict[str, running.Call]:
 
 def probe(device: torch.device) -> results.Row:
     """What each tool and regime says in this process; of triton nothing where it cannot be had."""
-    from common.peers import do_bench_medians
+    from common.calls import do_bench_medians
 
     from convtime import time_op
 
@@ -230,11 +227,7 @@ def probe_from_rest(device: torch.device) -> results.Row:
 
 
 def time_doctor(device: torch.device) -> results.Row:
-    """Wall time of a fresh `convtime doctor`, which exits with 1 where it finds something.
-
-    Raises:
-        RuntimeError: It ended in another way.
-    """
+    """Wall time of a fresh `convtime doctor`, which exits with 1 where it finds something."""
     begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "convtime", "doctor", "--json", "-", "--device", str(device)],
@@ -259,10 +252,11 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     return cases
 
 
-def main() -> None:
-    probes = {"regimes": probe, "from-rest": probe_from_rest}
-    running.run_on_gpu("regimes", __doc__, summarise, make_cases, probes=probes)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu(
+        "regimes",
+        __doc__,
+        summarise,
+        make_cases,
+        probes={"regimes": probe, "from-rest": probe_from_rest},
+    )

@@ -7,11 +7,11 @@ once by triton's do_bench. The spread is the range of the medians over the media
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
 import results
-from common import running
-from common.summaries import median_and_spread, spread
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     summary: dict[str, float] = {"processes": len(rows)}
     if len(rows) > 1:
         for name in _measured(rows):
-            summary[f"{name}_spread"] = spread([row["convtime"][name] for row in rows])
+            summary[f"{name}_spread"] = summaries.spread([row["convtime"][name] for row in rows])
     return summary
 
 
@@ -41,19 +41,13 @@ def _measured(rows: list[results.Row]) -> list[str]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per operation."""
-    header = (
-        "| operation | convtime (µs) | spread | triton do_bench (µs) | spread |",
-        "|---|--:|--:|--:|--:|",
-    )
-    return "\n".join((*header, *(_line(rows, name) for name in _measured(rows))))
-
-
-def _line(rows: list[results.Row], name: str) -> str:
-    cells = [OPERATIONS[name]]
-    for tool in TOOLS:
-        cells += median_and_spread([row[tool][name] for row in rows if name in row[tool]])
-    return f"| {' | '.join(cells)} |"
+    lines = []
+    for name in _measured(rows):
+        found = ([row[tool][name] for row in rows if name in row[tool]] for tool in TOOLS)
+        cells = itertools.chain.from_iterable(map(summaries.median_and_spread, found))
+        lines.append((OPERATIONS[name], *cells))
+    header = "operation | convtime (µs): | spread: | triton do_bench (µs): | spread:"
+    return summaries.markdown(header, lines)
 
 
 def operations(device: torch.device) -> dict[str, running.Call]:
@@ -70,7 +64,7 @@ def operations(device: torch.device) -> dict[str, running.Call]:
 
 def probe(device: torch.device) -> results.Row:
     """Medians in seconds, in this process; of triton none where it cannot be had."""
-    from common.peers import do_bench_medians
+    from common.calls import do_bench_medians
 
     from convtime import time_op
 
@@ -90,10 +84,5 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     return {f"process {number}": process for number in range(1, PROCESSES + 1)}
 
 
-def main() -> None:
-    probes = {"medians": probe}
-    running.run_on_gpu("repeatability", __doc__, summarise, make_cases, probes=probes)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("repeatability", __doc__, summarise, make_cases, probes={"medians": probe})

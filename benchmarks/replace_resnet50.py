@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 import results
+from common import running, summaries
 
 STEPS = 50
 CONVOLUTIONS = 53  # of the model
@@ -35,25 +36,25 @@ def _identical_steps(row: results.Row) -> int:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line for every tenth step."""
-    lines = [
-        "| step | loss, PyTorch | loss, convtime | same bits of the loss | weights that differ |",
-        "|--:|--:|--:|---|--:|",
-    ]
-    for row in rows:
-        for index, step in enumerate(row["steps"], start=1):
-            if index == 1 or index % 10 == 0:
-                pytorch, convtime = step["loss"]
-                lines.append(
-                    f"| {index} | {pytorch:.7g} | {convtime:.7g} "
-                    f"| {'yes' if step['same_loss'] else 'no'} | {len(step['different'])} |"
-                )
-    return "\n".join(lines)
+    return summaries.markdown(
+        "step: | loss, PyTorch: | loss, convtime: | same bits of the loss | weights that differ:",
+        (
+            (
+                index,
+                *(f"{loss:.7g}" for loss in step["loss"]),
+                summaries.yes(step["same_loss"]),
+                len(step["different"]),
+            )
+            for row in rows
+            for index, step in enumerate(row["steps"], start=1)
+            if index == 1 or index % 10 == 0
+        ),
+    )
 
 
 def measure(
     device: Any, *, steps: int = STEPS, batch: int = BATCH, side: int = SIDE
 ) -> results.Row:
-    """Trains both models, step by step, and compares them after each."""
     import torch
     from resnet50 import ResNet50
 
@@ -94,7 +95,6 @@ def measure(
 
 
 def _train(model: Any, optimizer: Any, images: Any, classes: Any) -> Any:
-    """One step; gives the loss."""
     import torch
     from torch.nn import functional as F
 
@@ -110,7 +110,7 @@ def _train(model: Any, optimizer: Any, images: Any, classes: Any) -> Any:
 def main() -> None:
     # cuBLAS repeats its bits only with this, and reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from convtime.core.provenance import provenance
+
     from convtime.device.resolve import resolve_device
 
     parser = results.argument_parser(__doc__)
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=SIDE, help="of the images, for trying out")
     options = parser.parse_args()
     device = resolve_device(options.device)
-    file = results.ResultFile("replace_resnet50", summarise, options, provenance(device))
+    file = running.open_file("replace_resnet50", summarise, options, device)
     # One row for all steps, since each follows from the one before.
     if file.pending({"training": None}):
         row = measure(device, steps=options.steps, batch=options.batch, side=options.side)

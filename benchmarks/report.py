@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import results
-from common import chromium, running
+from common import chromium, running, summaries
 
 MEASUREMENTS, SAMPLES = 1000, 500
 OPENED = 5  # times
@@ -38,7 +38,6 @@ print({running.RESULT!r} + json.dumps({{"seconds": time.perf_counter() - begin}}
 
 
 def write_measurements(file: Path) -> None:
-    """Writes a file of simulated measurements."""
     import dataclasses
 
     import torch
@@ -100,8 +99,7 @@ def _sorted_after(browser: Any, file: Path) -> float:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The values of the goals, once their rows are there."""
-    by_key = {row["key"]: row for row in rows}
+    by_key = summaries.by_key(rows)
     summary: dict[str, float] = {}
     if "written" in by_key:
         summary["write_1000_s"] = by_key["written"]["seconds"]
@@ -115,13 +113,10 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each time that the page was opened."""
     (row,) = (row for row in rows if row["key"] == "opened")
-    lines = [f"| opened in Chromium {row['chromium']} | interactive after |", "|--:|--:|"]
-    lines += [
-        f"| {number} | {seconds:.2f} s |" for number, seconds in enumerate(row["interactive_s"], 1)
-    ]
-    return "\n".join(lines)
+    lines = [(number, f"{seconds:.2f} s") for number, seconds in enumerate(row["interactive_s"], 1)]
+    header = f"opened in Chromium {row['chromium']}: | interactive after:"
+    return summaries.markdown(header, lines)
 
 
 def main() -> None:
@@ -129,9 +124,7 @@ def main() -> None:
 
     import torch
 
-    from convtime.core.provenance import provenance
-
-    file = results.ResultFile("report", summarise, options, provenance(torch.device("cpu")))
+    file = running.open_file("report", summarise, options, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
         write_measurements(Path(folder, FILE))
         cases = {

@@ -15,6 +15,7 @@ import datetime
 import importlib
 import itertools
 import json
+import math
 import operator
 import re
 import shlex
@@ -59,7 +60,6 @@ def scripts() -> dict[str, Path]:
 
 
 def load_script(benchmark: str) -> ModuleType:
-    """The script of a benchmark, imported as a module."""
     return importlib.import_module(scripts()[benchmark].stem)
 
 
@@ -111,8 +111,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def argument_parser(description: str | None) -> argparse.ArgumentParser:
-    """Options that every benchmark has."""
+def argument_parser(description: str | None, *, resumable: bool = False) -> argparse.ArgumentParser:
     # No abbreviations: the recorded command leaves options out by their full names.
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
@@ -121,6 +120,10 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--commit", help="of the code that is measured (default: ask git)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
+    if resumable:
+        add = parser.add_argument
+        add("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
+        add("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
     return parser
 
 
@@ -134,11 +137,7 @@ class ResultFile:
     def __init__(
         self, benchmark: str, summarise: Summarise, options: argparse.Namespace, facts: Row
     ) -> None:
-        """Opens the file, before anything is measured.
-
-        Args:
-            facts: Provenance from convtime; the commit is taken from the options.
-        """
+        """Opens the file, before anything is measured; `facts` are its provenance."""
         self._benchmark = benchmark
         self._summarise = summarise
         self._shard: tuple[int, int] | None = options.shard
@@ -203,7 +202,6 @@ def _command(argv: list[str]) -> str:
 
 
 def file_name(benchmark: str, shard: tuple[int, int] | None) -> str:
-    """Of a benchmark's results, or of one shard of them."""
     return f"{benchmark}.shard-{shard[0]}-of-{shard[1]}.json" if shard else f"{benchmark}.json"
 
 
@@ -231,11 +229,7 @@ def _write(path: Path, document: Row) -> None:
 
 
 def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
-    """Makes the summary of a result file anew; rows, date and all else stay as they are.
-
-    Raises:
-        ValueError: There is no such file.
-    """
+    """Makes the summary of a result file anew; rows, date and all else stay as they are."""
     path = directory / file_name(benchmark, None)
     if not path.exists():
         raise ValueError(f"{directory} has no {path.name}; run the benchmark first")
@@ -248,9 +242,7 @@ def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
 def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     """Makes one result file out of all shards of a benchmark, which stay where they are.
 
-    Raises:
-        ValueError: Shards are missing or incomplete, or were not measured in the same environment
-            by the same command.
+    ValueError where shards are missing or incomplete, or differ in environment or command.
     """
     shards: dict[tuple[int, int], Row] = {}
     for path in directory.glob(f"{benchmark}.shard-*-of-*.json"):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     from convtime.sweeps.local_pool import LocalPool
@@ -45,7 +45,6 @@ def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
 
 
 def of_scaling() -> results.Row:
-    """Seconds with one worker and with two."""
     import torch
 
     import convtime
@@ -80,7 +79,6 @@ def of_scaling() -> results.Row:
 
 
 def of_kills() -> results.Row:
-    """Points that are lost or recorded twice while workers are killed."""
     import torch
 
     import convtime
@@ -141,7 +139,6 @@ def killing(pool: LocalPool, file: Path) -> Iterator[list[int]]:
 
 
 def points_in(file: Path) -> Iterator[tuple[int, int]]:
-    """The points that a file has, as often as it has them."""
     with file.open(encoding="utf-8") as lines:
         next(lines)  # the plan
         for line in lines:
@@ -154,8 +151,7 @@ CASES: Mapping[str, running.Measure] = {"scaling": of_scaling, "kills": of_kills
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The values of the goals, once their rows are there."""
-    by_key = {row["key"]: row for row in rows}
+    by_key = summaries.by_key(rows)
     summary: dict[str, float] = {}
     if "scaling" in by_key:
         row = by_key["scaling"]
@@ -169,33 +165,18 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each row."""
-    lines = ["| sweep | workers | points | result |", "|---|--:|--:|---|"]
+    lines = []
     for row in rows:
         if row["key"] == "scaling":
             one, two = (statistics.median(row[name]) for name in ("one_s", "two_s"))
-            lines.append(
-                f"| one worker, then two ({row['workers']}) | 2 | {row['points']} | "
-                f"{one:.1f} s, then {two:.1f} s |"
-            )
+            what = f"one worker, then two ({row['workers']})"
+            lines.append((what, 2, row["points"], f"{one:.1f} s, then {two:.1f} s"))
         else:
-            lines.append(
-                f"| {row['kills']} processes are killed | {row['workers']} | {row['points']:,} | "
-                f"{row['lost']} lost, {row['twice']} twice, {row['failed']} failed |"
-            )
-    return "\n".join(lines)
-
-
-def main() -> None:
-    options = results.argument_parser(__doc__).parse_args()
-
-    from convtime.core.provenance import provenance
-    from convtime.device.resolve import resolve_device
-
-    facts = provenance(resolve_device(options.device))
-    file = results.ResultFile("sweep_scaling", summarise, options, facts)
-    running.measure_pending(file, CASES)
+            lost = f"{row['lost']} lost, {row['twice']} twice, {row['failed']} failed"
+            what = f"{row['kills']} processes are killed"
+            lines.append((what, row["workers"], f"{row['points']:,}", lost))
+    return summaries.markdown("sweep | workers: | points: | result", lines)
 
 
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("sweep_scaling", __doc__, summarise, lambda _: CASES, anywhere=True)

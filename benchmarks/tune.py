@@ -35,9 +35,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import running
-from common.halves import medians_of_halves
+from common import running, summaries
 from common.running import Measure
+from common.summaries import medians_of_halves
 
 if TYPE_CHECKING:
     import torch
@@ -104,21 +104,15 @@ def table(rows: list[results.Row]) -> str:
     for row in rows:
         if row["key"].startswith("problem"):
             groups.setdefault(f"{row['pass']}, {row['dtype']}", []).append(row["speedup"])
-    lines = [
-        "| pass | problems | worst | median | best | geometric mean |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    for name, speedups in sorted(groups.items()):
-        middle = statistics.median(speedups)
-        lines.append(
-            f"| {name} | {len(speedups)} | {min(speedups):.2f} | {middle:.2f} "
-            f"| {max(speedups):.2f} | {_geomean(speedups):.3f} |"
-        )
-    return "\n".join(lines)
+    lines = []
+    for name, found in sorted(groups.items()):
+        spread = (f"{value:.2f}" for value in (min(found), statistics.median(found), max(found)))
+        lines.append((name, len(found), *spread, f"{_geomean(found):.3f}"))
+    header = "pass | problems: | worst: | median: | best: | geometric mean:"
+    return summaries.markdown(header, lines)
 
 
 def _subjects(seed: int) -> dict[str, Subject]:
-    """Return problems in an order that the seed draws."""
     import dataclasses
 
     import conv_problems
@@ -357,10 +351,5 @@ def _make_cases(device: torch.device) -> dict[str, Measure]:
     return cases
 
 
-def main() -> None:
-    probes = {"process": _probe_process}
-    running.run_on_gpu("tune", __doc__, summarise, _make_cases, probes=probes)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("tune", __doc__, summarise, _make_cases, probes={"process": _probe_process})

@@ -18,7 +18,7 @@ import functools
 from typing import TYPE_CHECKING
 
 import results
-from common import running
+from common import running, summaries
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     unchanged = [found for row in rows for found in row["unchanged"].values()]
     summary: dict[str, float] = {
         "unchanged": len(unchanged),
-        "false_alarms": sum(found["verdict"] in ("slower", "faster") for found in unchanged),
+        "false_alarms": sum(map(_is_alarm, unchanged)),
     }
     if plants:
         small = sum(plant["truth"] <= SMALL for plant in plants)
@@ -54,37 +54,32 @@ def counted(row: results.Row) -> list[results.Row]:
     return [plant for plant in row["plants"].values() if plant["truth"] >= LEAST]
 
 
+def _is_alarm(found: results.Row) -> bool:
+    return summaries.is_certain(found["verdict"])
+
+
 def _is_found(plant: results.Row) -> bool:
     return bool(plant["verdict"] == "slower")
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each plant."""
-    lines = [
-        "| group | layer | pass | true ratio | found | cause | right cause |",
-        "|---|---|---|--:|--:|---|---|",
-    ]
+    lines = []
     for row in rows:
         for name, plant in row["plants"].items():
-            if plant["truth"] < LEAST:
-                continue
-            ratio = plant["ratio"]
-            found = plant["verdict"] if ratio is None else f"{ratio:.4f} ({plant['verdict']})"
-            lines.append(
-                f"| {row['key']} | {name} | {plant['which']} | {plant['truth']:.4f} | {found} "
-                f"| {plant['cause'] or '–'} | {plant['right_cause']} |"
-            )
-    return "\n".join(lines)
+            if plant["truth"] >= LEAST:
+                ratio, found = plant["ratio"], plant["verdict"]
+                if ratio is not None:
+                    found = f"{ratio:.4f} ({found})"
+                cells = (row["key"], name, plant["which"], f"{plant['truth']:.4f}", found)
+                lines.append((*cells, plant["cause"] or "–", plant["right_cause"]))
+    header = "group | layer | pass | true ratio: | found: | cause | right cause"
+    return summaries.markdown(header, lines)
 
 
 def tell(row: results.Row) -> str:
     plants = counted(row)
     right = sum(plant["cause"] == plant["right_cause"] for plant in plants)
-    alarms = [
-        title
-        for title, found in row["unchanged"].items()
-        if found["verdict"] in ("slower", "faster")
-    ]
+    alarms = [title for title, found in row["unchanged"].items() if _is_alarm(found)]
     return (
         f"{sum(map(_is_found, plants))} of {len(plants)} found, {right} explained; "
         f"{len(row['unchanged'])} unchanged, false alarms: {', '.join(alarms) or 'none'}; "
@@ -114,16 +109,5 @@ def cases_on(device: torch.device) -> dict[str, running.Measure]:
     return {RESNET50: of_models.pop(RESNET50), **of_groups, **of_models}
 
 
-def main() -> None:
-    options = results.argument_parser(__doc__).parse_args()
-
-    from convtime.core.provenance import provenance
-    from convtime.device.resolve import resolve_device
-
-    device = resolve_device(options.device)
-    file = results.ResultFile("upgrade", summarise, options, provenance(device))
-    running.measure_pending(file, cases_on(device), tell)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("upgrade", __doc__, summarise, cases_on, tell=tell, anywhere=True)

@@ -1,1 +1,0 @@
-"""The parts of accuracy.py: what is timed, what its rows say, and how that is shown."""

@@ -1,17 +1,20 @@
-"""The rows of accuracy.json as a table and as a picture."""
+"""The rows of accuracy.json summed up, as tables and as a picture."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from typing import Any
 
 import results
+from common import summaries
 
 from accuracy_parts.rows import (
     METHODS,
     NVBENCH,
     is_complete,
     is_op,
+    kernel_seconds_finely,
     measured_seconds,
     traced_and_stamped,
     true_seconds,
@@ -34,6 +37,7 @@ _TOOL_MARKS = {
 }
 _MARKS = _METHOD_MARKS | _TOOL_MARKS
 TOOLS = tuple(_TOOL_MARKS)
+_QUICK_UP_TO_SECONDS = 200e-6  # longer operations are called five times, however long that takes
 _FLUSHING = {"triton do_bench", NVBENCH}  # compared with a cold cache, the other tools with a warm
 # What a short table shows: kernels of one to hundreds of microseconds.
 _EXAMPLES = (
@@ -68,36 +72,34 @@ def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line per row: truth in µs, our methods' error, others' time over the span."""
-    lines = [
-        "| operation/cache | kernels | profiler: kernels (µs) | span (µs) | kernel | event | graph "
-        f"| {' | '.join(TOOLS)} |",
-        "|---|--:|--:|--:|" + "--:|" * (len(METHODS) + len(TOOLS)),
-    ]
     peers = _peer_times(rows)
-    for row in rows:
-        if not is_op(row) or not is_complete(row):
-            continue
+    lines = []
+    for row in filter(_is_shown, rows):
         kernel, span = true_seconds(row, "kernel"), true_seconds(row, "span")
         truth = truth_for_methods(row)
-        cells = [_error(row, method, truth.get(method)) for method in METHODS]
+        errors = [_error(row, method, truth.get(method)) for method in METHODS]
         told = peers[row["key"]]
-        cells += [f"{told[tool] / span:.2f}×" if tool in told else "–" for tool in TOOLS]
-        lines.append(
-            f"| {row['key']} | {row['truth']['kernels']} | {1e6 * kernel:.2f} | {1e6 * span:.2f} "
-            f"| {' | '.join(cells)} |"
-        )
-    return "\n".join([*lines, *_table_of_known(rows)])
+        seconds = (f"{1e6 * kernel:.2f}", f"{1e6 * span:.2f}")
+        factors = [_factor(told, tool, span) for tool in TOOLS]
+        lines.append([row["key"], row["truth"]["kernels"], *seconds, *errors, *factors])
+    header = "operation/cache | kernels: | profiler: kernels (µs): | span (µs):"
+    header += "".join(f" | {name}:" for name in (*METHODS, *TOOLS))
+    return "\n".join([summaries.markdown(header, lines), *_tables_of_known(rows)])
+
+
+def _is_shown(row: results.Row) -> bool:
+    return is_op(row) and is_complete(row)
+
+
+def _factor(told: dict[str, float], tool: str, span: float) -> str:
+    return f"{told[tool] / span:.2f}×" if tool in told else "–"
 
 
 def tools_table(rows: list[results.Row]) -> str:
     """Markdown, a line for each of a few operations: each tool with the cache as it leaves it."""
-    lines = [
-        "| operation | cold L2 cache | `time_op` | triton's `do_bench` "
-        "| warm L2 cache | `time_op` | `torch.utils.benchmark` | two events around the call |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    known = {row["key"]: row for row in rows if is_op(row) and is_complete(row)}
+    known = summaries.by_key(row for row in rows if _is_shown(row))
     peers = _peer_times(rows)
+    lines = []
     for name in _EXAMPLES:
         cells = [name]
         tools = {"cold": ("triton do_bench",), "warm": ("torch Timer", "events")}
@@ -109,9 +111,13 @@ def tools_table(rows: list[results.Row]) -> str:
             span, told = true_seconds(row, "span"), peers[row["key"]]
             ours = statistics.median(row["kernel"]["span"])
             cells += [f"{1e6 * span:.2f} µs", f"{ours / span:.2f}×"]
-            cells += [f"{told[tool] / span:.2f}×" if tool in told else "–" for tool in others]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells += [_factor(told, tool, span) for tool in others]
+        lines.append(cells)
+    return summaries.markdown(
+        "operation | cold L2 cache: | `time_op`: | triton's `do_bench`: | warm L2 cache: "
+        "| `time_op`: | `torch.utils.benchmark`: | two events around the call:",
+        lines,
+    )
 
 
 def _error(row: results.Row, method: str, truth: float | None) -> str:
@@ -122,37 +128,37 @@ def _error(row: results.Row, method: str, truth: float | None) -> str:
     return f"{round(1e9 * off):+d} ns ({round(100 * off / truth, 2) + 0.0:+.2f} %)"
 
 
-def _table_of_known(rows: list[results.Row]) -> list[str]:
-    stamped = traced_and_stamped(rows)
-    spins = [row for row in rows if row["key"].startswith("spin/")]
-    lines: list[str] = []
-    if spins:
-        lines += ["", "| spins for (µs) | kernel (µs) |", "|--:|--:|"]
-        lines += [
-            f"| {row['asked_ns'] / 1e3:g} | {1e6 * measured_seconds(row, 'kernel'):.3f} |"
+def _tables_of_known(rows: list[results.Row]) -> list[str]:
+    tables = []
+    if spins := _spins(rows):
+        told = [
+            (f"{row['asked_ns'] / 1e3:g}", f"{1e6 * measured_seconds(row, 'kernel'):.3f}")
             for row in spins
         ]
-    if stamped:
-        lines += [
-            "",
-            "| stamped kernel | by its stamps (µs) | kernel, less launch and exit |",
-            "|---|--:|--:|",
-        ]
-        lines += [
-            f"| {key.partition('/')[2]} | {1e6 * stamps:.3f} "
-            f"| {round(1e9 * (traced - stamps)):+d} ns |"
+        tables += ["", summaries.markdown("spins for (µs): | kernel (µs):", told)]
+    if stamped := traced_and_stamped(rows):
+        header = "stamped kernel | by its stamps (µs): | kernel, less launch and exit:"
+        lines = [
+            (
+                key.partition("/")[2],
+                f"{1e6 * stamps:.3f}",
+                f"{round(1e9 * (traced - stamps)):+d} ns",
+            )
             for key, (traced, stamps) in stamped.items()
         ]
-    return lines
+        tables += ["", summaries.markdown(header, lines)]
+    return tables
+
+
+def _spins(rows: list[results.Row]) -> list[results.Row]:
+    return [row for row in rows if row["key"].startswith("spin/")]
 
 
 def _points(rows: list[results.Row]) -> dict[str, list[tuple[float, float]]]:
     """Tool -> duration in µs, and the time that the tool gave over the true one."""
     points: dict[str, list[tuple[float, float]]] = {tool: [] for tool in _MARKS}
     peers = _peer_times(rows)
-    for row in rows:
-        if not is_op(row) or not is_complete(row):
-            continue
+    for row in filter(_is_shown, rows):
         span = true_seconds(row, "span")
         for method, truth in truth_for_methods(row).items():
             if "reason" not in row[method]:
@@ -211,3 +217,88 @@ def picture(document: dict[str, Any]) -> bytes:
         description="Time that each tool gives over the true one, against the true duration.",
         view={"width": 720, "height": 400, "layer": [truth, dots]},
     ).content(".png")
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """Of what the rows yield; what they do not yield is left out."""
+    ops = list(filter(_is_shown, rows))
+    summary: dict[str, float] = {"ops": len(ops)}
+    if ops:
+        single = [row for row in ops if row["truth"]["kernels"] == 1]
+        summary["kernel_ops_off_by_more_than_1pct_or_64ns"] = _count_off(ops, "kernel", 0.01, 64e-9)
+        summary["event_single_kernel_ops_off_by_more_than_2pct_or_250ns"] = _count_off(
+            single, "event", 0.02, 250e-9
+        )
+    captured = [
+        row for row in ops if "reason" not in row["graph"] and "graph" in truth_for_methods(row)
+    ]
+    if captured:
+        off = _count_off(captured, "graph", 0.03, 500e-9)
+        summary["graph_ops_off_by_more_than_3pct_or_500ns"] = off
+    if stamped := traced_and_stamped(rows):
+        summary["kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns"] = sum(
+            _is_off(traced, stamps, 0.01, 64e-9) for traced, stamps in stamped.values()
+        )
+    spins = _spins(rows)
+    if len(spins) > 1:
+        summary["known_duration_difference_error_ns"] = max(
+            _difference_error_ns(*pair) for pair in itertools.combinations(spins, 2)
+        )
+    by_key = summaries.by_key(rows)
+    if "cost" in by_key:
+        summary |= _summarise_cost(by_key["cost"])
+    if "quick" in by_key:
+        summary |= _summarise_quick(by_key["quick"]["ops"])
+    return summary
+
+
+def _count_off(ops: list[results.Row], method: str, share: float, floor: float) -> int:
+    return sum(
+        _is_off(measured_seconds(row, method), truth_for_methods(row)[method], share, floor)
+        for row in ops
+    )
+
+
+def _is_off(value: float, truth: float, share: float, floor: float) -> bool:
+    # A difference of two times in seconds is not exact in binary; a picosecond is none.
+    return abs(value - truth) > max(share * truth, floor) + 1e-12
+
+
+def _difference_error_ns(a: results.Row, b: results.Row) -> float:
+    measured = 1e9 * (kernel_seconds_finely(a) - kernel_seconds_finely(b))
+    return float(round(abs(measured - (a["asked_ns"] - b["asked_ns"])), 3))
+
+
+def _summarise_cost(row: results.Row) -> dict[str, float]:
+    loop = statistics.median(row["loop_call_s"]) - statistics.median(row["loop_floor_s"])
+    beside = row["device_bytes_free_before"] - row["device_bytes_free_least"] - row["flush_bytes"]
+    summary = {
+        "first_use_s": row["first_use_s"],
+        "default_call_5us_kernel_s": float(statistics.median(row["default_call_s"])),
+        "loop_overhead_us": 1e6 * loop,
+        "memory_beside_flush_mb": beside / 1e6,
+    }
+    if "default_cpu_call_s" in row:  # older files lack it
+        summary["default_call_5us_cpu_s"] = statistics.median(row["default_cpu_call_s"])
+    if "as_is_call_s" in row:
+        summary["as_is_call_5us_kernel_s"] = statistics.median(row["as_is_call_s"])
+    return summary
+
+
+def _summarise_quick(ops: dict[str, results.Row]) -> dict[str, float]:
+    """What a call takes of a search's time, and errors beyond one tick as shares of full times."""
+    seconds: list[float] = []
+    errors: list[float] = []
+    for row in ops.values():
+        truth = statistics.median(row["full"])
+        if truth <= _QUICK_UP_TO_SECONDS:
+            seconds += row["quick_s"]
+        for quick in row["quick"]:
+            off = abs(quick - truth)
+            errors.append(0.0 if off <= row["tick"] else off / truth)
+    errors.sort()
+    return {
+        "quick_call_ms": 1e3 * statistics.mean(seconds),
+        "quick_error_p95": statistics.quantiles(errors, n=20)[-1],
+        "quick_error_max": errors[-1],
+    }

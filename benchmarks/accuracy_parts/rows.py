@@ -19,7 +19,6 @@ STAMPED_REFERENCE_NS = 1_024
 
 
 def is_op(row: results.Row) -> bool:
-    """Whether a row is of an operation with one of the caches."""
     return row["key"].rpartition("/")[2] in CACHES
 
 
@@ -59,7 +58,6 @@ def _added_by_tracing(truth: results.Row) -> float:
 
 
 def measured_seconds(row: results.Row, method: str) -> float:
-    """By one of convtime's methods."""
     return float(statistics.median(row[method]["median"]))
 
 

@@ -1,1 +1,0 @@
-"""What several benchmarks share: running cases, the truth about a GPU, other tools, operations."""

@@ -15,7 +15,6 @@ DESKTOP = {"width": 1280, "height": 900}
 
 
 def find() -> str | None:
-    """Path of the system's Chromium."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next(filter(None, map(shutil.which, names)), None)
 
@@ -33,12 +32,8 @@ def launched() -> Iterator[Any]:
 
 @dataclasses.dataclass
 class Opened:
-    """A page of a file, with what happened since it was opened.
-
-    Attributes:
-        page: playwright's page.
-        problems: errors and warnings of the console, exceptions and dialogs.
-        requests: addresses of requests other than the file's own.
+    """A page of a file; errors and warnings of the console, exceptions and dialogs since it was
+    opened; and the addresses of requests other than the file's own.
     """
 
     page: Any
@@ -48,8 +43,7 @@ class Opened:
     def violations(self, **rules: bool) -> list[str]:
         """What axe-core finds against WCAG 2.1 AA, with the first element of each finding.
 
-        Args:
-            rules: rules to leave out, by name, with an underscore for a dash.
+        `rules` are left out or added by name, with an underscore for a dash.
         """
         from axe_playwright_python.sync_playwright import Axe
 
@@ -60,13 +54,7 @@ class Opened:
 
 
 def opened(browser: Any, file: Path, **options: Any) -> Opened:
-    """Open a file and record what happens.
-
-    Args:
-        browser: see :func:`launched`.
-        file: the page.
-        options: those of playwright's new_page, e.g. color_scheme.
-    """
+    """Opens a file and records what happens; options are those of playwright's new_page."""
     found = Opened(browser.new_page(**{"viewport": DESKTOP, **options}))
     address = file.absolute().as_uri()
 

@@ -28,10 +28,7 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 20, 100
 class Case:
     """What measures a row, and what fills the cache of PyTorch's compiler for it beforehand.
 
-    Attributes:
-        measure: Gives the row.
-        compile: Compiles what ``measure`` compiles; None for nothing.
-        seed: That the case is drawn by, which the row names; None for a case that is not drawn.
+    The row names the seed that the case is drawn by; None for a case that is not drawn.
     """
 
     measure: running.Measure
@@ -56,9 +53,7 @@ def log_uniform(source: random.Random, low: float, high: float) -> float:
 def compare_kernels(calls: Mapping[str, running.Call], seconds: float) -> Comparison:
     """Interleaved, after a flush of the L2 cache, and without idling: drift affects all alike.
 
-    Args:
-        calls: convtime's and its peers'.
-        seconds: That the comparison samples for at most, beyond its least samples.
+    `calls` are convtime's and its peers'; it samples for `seconds` at most, beyond its least.
     """
     from convtime import compare
 
@@ -91,8 +86,7 @@ def speedups_of(compared: Comparison) -> dict[str, dict[str, float]]:
 
 
 def kernels_of(compared: Comparison) -> dict[str, list[str]]:
-    """The names of what each call runs on the device."""
-    from common.kernels import shortened
+    from common.calls import shortened
 
     return {
         name: [shortened(activity.name or activity.kind) for activity in measurement.activities]
@@ -101,7 +95,6 @@ def kernels_of(compared: Comparison) -> dict[str, list[str]]:
 
 
 def tell(row: results.Row) -> str:
-    """The times of a row, in µs."""
     return ", ".join(f"{name} {1e6 * seconds:.2f} µs" for name, seconds in row["seconds"].items())
 
 
@@ -114,18 +107,11 @@ def run(
     seconds: float,
     tell: Callable[[results.Row], str] = tell,
 ) -> None:
-    """Run a benchmark from the command line, or compile a share of its cases.
+    """Runs a benchmark from the command line, or compiles a share of its cases.
 
     Several processes compile at once. Kernels that the compiler tunes there are tuned soundly:
-    processes take turns on the GPU, and it takes the shortest of many times.
-
-    Args:
-        benchmark: Its name in goals.json.
-        description: For --help.
-        summarise: Sums its rows up.
-        make_cases: From device, seed and seconds of a comparison to the cases by their keys.
-        seconds: Default of --seconds.
-        tell: Gives the line that is printed of a row.
+    processes take turns on the GPU, and it takes the shortest of many times. `make_cases` takes the
+    device, the seed and the seconds of a comparison; `seconds` is the default of these.
     """
     parser = results.argument_parser(description)
     parser.add_argument("--seed", type=int, default=SEED, help="that cases are drawn by")
@@ -142,14 +128,12 @@ def run(
     options = parser.parse_args()
     share = _share_of(parser, *options.probe) if options.probe else None
 
-    from convtime.core.provenance import provenance
-
     device = running.find_gpu(options.device)
     cases = make_cases(device, options.seed, options.seconds)
     if share:
         compile_share(cases, *share)
         return
-    file = results.ResultFile(benchmark, summarise, options, provenance(device))
+    file = running.open_file(benchmark, summarise, options, device)
     running.measure_pending(file, {key: case.row for key, case in cases.items()}, tell)
 
 
@@ -164,11 +148,7 @@ def _share_of(parser: argparse.ArgumentParser, name: str, share: str) -> tuple[i
 
 
 def compile_share(cases: Mapping[str, Case], first: int, step: int) -> None:
-    """Compile every ``step``-th of the cases that are compiled; a failure costs no other case.
-
-    Raises:
-        SystemExit: Some were not compiled, with their keys.
-    """
+    """Compiles every `step`-th of the cases that are compiled; a failure costs no other case."""
     import torch
     from torch._inductor import config
 

@@ -29,11 +29,9 @@ class Operations:
         return functools.partial(torch.sum, self.rand(count))
 
     def softmax(self, side: int, dtype: torch.dtype = torch.float32) -> Call:
-        """Over the rows of a square matrix."""
         return functools.partial(torch.softmax, self.rand(side, side, dtype=dtype), 1)
 
     def matmul(self, side: int) -> Call:
-        """Of two square matrices in bfloat16."""
         a, b = (self.rand(side, side, dtype=torch.bfloat16) for _ in range(2))
         return functools.partial(torch.mm, a, b)
 
@@ -50,3 +48,24 @@ class Operations:
             for shape in ((batch, channels, 56, 56), (channels, channels, 3, 3))
         )
         return functools.partial(F.conv2d, x, weight, padding=1)
+
+
+class _Mapped:
+    """Pinned numbers of the host, float32, as memory that the GPU can read."""
+
+    def __init__(self, pinned: torch.Tensor) -> None:
+        self._kept = pinned  # for as long as the GPU's tensor is there, which holds this object
+        self.__cuda_array_interface__ = {
+            "shape": tuple(pinned.shape),
+            "typestr": "<f4",
+            "data": (pinned.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def mapped(pinned: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """A tensor of the GPU that lies where a pinned one of the host does; float32."""
+    seen = torch.as_tensor(_Mapped(pinned), device=device)
+    if seen.data_ptr() != pinned.data_ptr():
+        raise RuntimeError("PyTorch copied what it was to see mapped")
+    return seen

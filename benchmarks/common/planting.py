@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,15 +20,10 @@ NOTHING = "nothing"
 
 @dataclasses.dataclass(frozen=True)
 class Planted:
-    """A call, and what is around it while it is diagnosed.
+    """A call, and what goes on around it while it is diagnosed, such as another process's work.
 
-    Attributes:
-        fn: What is diagnosed.
-        args: Its arguments.
-        around: What goes on meanwhile, such as another process's work.
-        calls_before: How often it is called before, so that what only first calls do is done. None
-            where first calls are what is planted.
-        kept: What has to live as long as the call, which does not keep it: a graph's tensors.
+    It is called some times before, so that what only first calls do is done: 0 times where first
+    calls are what is planted. `kept` lives as long as the call, which does not keep it.
     """
 
     fn: Callable[..., object]
@@ -38,23 +35,15 @@ class Planted:
 
 @dataclasses.dataclass(frozen=True)
 class Plant:
-    """A case of the benchmark.
-
-    Attributes:
-        cause: The code of the cause that is to be named first; NOTHING for a control.
-        make: Makes it from a source of chance, and also gives what was drawn.
-    """
+    """A case: the code of the cause that is to be named first, or NOTHING, and what makes it."""
 
     cause: str
     make: Callable[[Draw], Planted]
 
 
 class Draw:
-    """Chance that is the same for the same commit and case, and that keeps what was drawn.
-
-    Args:
-        commit: That froze the rules.
-        key: Of the case.
+    """Chance that is the same for the same commit, which froze the rules, and case; and that keeps
+    what was drawn.
     """
 
     def __init__(self, commit: str, key: str) -> None:
@@ -62,7 +51,6 @@ class Draw:
         self.drawn: dict[str, int | float | str] = {}
 
     def whole(self, name: str, low: int, high: int) -> int:
-        """A whole number from low to high."""
         self.drawn[name] = value = self._random.randint(low, high)
         return value
 
@@ -72,9 +60,62 @@ class Draw:
         return value
 
     def one_of(self, name: str, *choices: str) -> str:
-        """One of several names."""
         self.drawn[name] = value = self._random.choice(choices)
         return value
 
 
 Plants = Mapping[str, Plant]
+
+
+def python_turns(x: Any, turns: int) -> Planted:
+    def call() -> Any:
+        total = 0
+        for turn in range(turns):
+            total += turn
+        return x + float(total % 7)
+
+    return Planted(call)
+
+
+def built_once(x: Any, seconds: float) -> Planted:
+    @functools.cache
+    def scale() -> float:
+        time.sleep(seconds)
+        return 1.5
+
+    return Planted(lambda: x * scale(), calls_before=0)
+
+
+def diagnose_planted(
+    plants: Plants, key: str, seed: str, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """What convtime.diagnose finds in a case, and what a row has of it in any case."""
+    import torch
+
+    from convtime import diagnose
+    from convtime.core import codec
+
+    draw = Draw(seed, key)
+    planted = plants[key].make(draw)
+    for _ in range(planted.calls_before):
+        planted.fn(*planted.args)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    with planted.around():
+        found = diagnose(planted.fn, *planted.args, name=key, **options)
+    seconds = time.perf_counter() - begin
+    return found, {
+        "cause": plants[key].cause,
+        "drawn": draw.drawn,
+        "skipped": {each.contrast: each.reason for each in found.skipped},
+        "evidence": codec.encode(found.evidence),
+        "seconds": seconds,
+    }
+
+
+def told_causes(causes: Iterable[Any]) -> list[dict[str, Any]]:
+    return [
+        {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
+        for cause in causes
+    ]

@@ -67,12 +67,7 @@ class Appointments:
         """An all-reduce at which rank 1 arrives later than rank 0 by so much.
 
         Both compute until their instant, and so come to the all-reduce in the same state. Rank 0
-        makes the appointments.
-
-        Args:
-            rank: This process's rank.
-            nanoseconds: How much later rank 1 arrives.
-            ahead: How far this process's monotonic clock is ahead of rank 0's.
+        makes the appointments. `ahead` is this process's monotonic clock less rank 0's.
         """
         import torch.distributed as dist
 
@@ -99,10 +94,7 @@ class Appointments:
 def clock_ahead(seconds: int) -> Iterator[Callable[[int], None]]:
     """Gives rank 1 a monotonic clock of its own, in a time namespace, as on another machine.
 
-    Yields what launch() calls before it forks a rank.
-
-    Raises:
-        OSError: This process may not make namespaces.
+    Yields what launch() calls before it forks a rank. OSError without the permission.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -131,18 +123,13 @@ def launch(
     urgent: bool = False,
     backend: str = "gloo",
 ) -> list[Outcome]:
-    """Runs body(rank) in each of several processes with a process group.
+    """Runs body(rank), which returns what JSON can hold, in each of several processes with a group.
 
     Args:
-        size: Number of ranks.
-        body: What each rank does; returns what JSON can hold.
-        seconds: After which ranks that have not ended are killed.
-        watch: Called in the parent with the process ids, once all are started. Seconds count from
-            its return.
-        before_fork: Called in the parent before it forks a rank.
+        seconds: After which ranks that have not ended are killed, from the return of `watch`.
+        watch: Called in the parent with the process ids, once all are started.
         urgent: Whether each rank has a core, and the highest priority of ordinary processes, so
-            that other load of the machine disturbs them less. That takes the permission to raise
-            it.
+            that other load disturbs them less. That takes the permission to raise it.
         backend: Of the process group; with "nccl", each rank has the GPU of its number.
     """
     sys.stdout.flush()

@@ -27,11 +27,7 @@ Measure = Callable[[], results.Row]
 
 
 def find_gpu(name: str | None) -> torch.device:
-    """The GPU of that name, or the current one, made the current one.
-
-    Raises:
-        SystemExit: There is none, or another device was named.
-    """
+    """The GPU of that name, or the current one, made the current one; SystemExit without one."""
     import torch
 
     from convtime.device.resolve import resolve_device
@@ -52,30 +48,40 @@ def run_on_gpu(
     *,
     probes: Mapping[str, Callable[..., results.Row]] | None = None,
     tell: Callable[[results.Row], str] | None = None,
+    anywhere: bool = False,
 ) -> None:
     """Runs a benchmark from the command line, or in a fresh process one of its probes.
 
     Args:
-        benchmark: Its name in goals.json.
-        description: For --help.
-        summarise: Sums its rows up.
-        make_cases: Gives what measures each row.
         probes: What run_probe can ask for; takes the device and run_probe's arguments.
-        tell: As measure_pending's.
+        tell: What is printed of a row, unless it is how long that took.
+        anywhere: Whether it also runs on a CPU.
     """
     parser = results.argument_parser(description)
-    parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
+    if probes:
+        parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
 
-    from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
 
-    device = find_gpu(options.device)
-    if options.probe and probes:
+    device = resolve_device(options.device) if anywhere else find_gpu(options.device)
+    if probes and options.probe:
         name, *arguments = options.probe
         print_result(probes[name](device, *arguments))
         return
-    file = results.ResultFile(benchmark, summarise, options, provenance(device))
+    file = open_file(benchmark, summarise, options, device)
     measure_pending(file, make_cases(device), tell)
+
+
+def open_file(
+    benchmark: str, summarise: results.Summarise, options: argparse.Namespace, device: torch.device
+) -> results.ResultFile:
+    """A benchmark's file, of this environment; at first a copy of the rows to resume, if any."""
+    from convtime.core.provenance import provenance
+
+    if getattr(options, "resume", None):
+        copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))
+    return results.ResultFile(benchmark, summarise, options, provenance(device))
 
 
 def measure_pending(
@@ -87,13 +93,8 @@ def measure_pending(
 ) -> None:
     """Adds the rows that a file lacks; where one cannot be had, the others still are.
 
-    A case that leaves the GPU unusable ends the process. The next one takes it last.
-
-    Args:
-        file: Says which of the cases are its own and not measured yet.
-        cases: What measures a row, by the row's key.
-        tell: What is printed of a row, unless it is how long that took.
-        seconds: No case begins later than this; the next call continues with it.
+    A case that leaves the GPU unusable ends the process. The next one takes it last. No case begins
+    later than after `seconds`; the next call continues with it.
 
     Raises:
         SystemExit: Some were not measured, with their keys; or with RUN_AGAIN, where the GPU
@@ -187,9 +188,7 @@ def run_probe(
 def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
     """What a fresh Python of these arguments gives by `print_result`, or as JSON after RESULT.
 
-    Raises:
-        RuntimeError: It failed; with the last line that it said.
-        subprocess.TimeoutExpired: It took longer.
+    RuntimeError with the last line that it said, where it failed; TimeoutExpired.
     """
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, check=False

@@ -5,7 +5,73 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from convtime import Comparison
+
+
+def markdown(header: str, rows: Iterable[Iterable[object]]) -> str:
+    """A table; a column of numbers has a colon behind its name."""
+    names = [name.strip() for name in header.split("|")]
+    ruler = "|".join("--:" if name.endswith(":") else "---" for name in names)
+    head = _line(name.removesuffix(":") for name in names).replace("|  |", "| |")
+    return "\n".join([head, f"|{ruler}|", *map(_line, rows)])
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def known(**values: float | None) -> dict[str, float]:
+    """A summary, of those values that the rows yield."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def share(truths: Iterable[object]) -> float | None:
+    """How many are true, of all; None of none."""
+    found = list(map(bool, truths))
+    return sum(found) / len(found) if found else None
+
+
+def most(values: Iterable[float]) -> float | None:
+    return max(values, default=None)
+
+
+def is_certain(verdict: str) -> bool:
+    """Whether it says that there is a difference."""
+    return verdict in ("faster", "slower")
+
+
+def yes(truth: object) -> str:
+    return "yes" if truth else "no"
+
+
+def reach(values: Iterable[float], form: str) -> str:
+    """A cell: the least and the greatest value."""
+    found = list(values)
+    return f"{min(found):{form}} to {max(found):{form}}" if found else "–"
+
+
+def diagnosis(row: Mapping[str, Any], *more: str) -> tuple[str, ...]:
+    """Cells of a diagnosed call: what was drawn, named first and besides, and the seconds."""
+    drawn = ", ".join(f"{name} {value}" for name, value in row["drawn"].items())
+    besides = ", ".join(cause["code"] for cause in row["causes"][1:])
+    return row["key"], drawn, row["first"], *more, besides, f"{row['seconds']:.1f}"
+
+
+def named_causes(row: Mapping[str, Any], nothing: str, digits: int) -> str:
+    """What is told of a diagnosed call: whether the first cause is right, and all of them."""
+    named = ", ".join(
+        f"{cause['code']} ({cause['effect']:.{digits}f}, {cause['confidence']:.2f})"
+        for cause in row["causes"]
+    )
+    verdict = "right" if row["first"] == row["cause"] else f"MISSED {row['cause']}"
+    return f"{verdict}: {named or nothing}"
+
+
+def by_key(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {row["key"]: row for row in rows}
 
 
 def spread(medians: Sequence[float]) -> float:
@@ -62,23 +128,17 @@ def geomean(speedups: Iterable[Speedup]) -> float:
 
 def distribution(heading: str, groups: Mapping[str, Sequence[Speedup]]) -> str:
     """Markdown: the worst, the median and the best of each group that is not empty."""
-    lines = [f"| {heading} | cases | worst | its interval | median | best |"]
-    lines.append("|---|--:|--:|--:|--:|--:|")
+    rows = []
     for name, speedups in groups.items():
-        if not speedups:
-            continue
-        worst = min(speedups, key=lambda each: each.value)
-        known = worst.low < worst.high
-        cells = [
-            name,
-            str(len(speedups)),
-            f"{worst.value:.2f}",
-            f"{worst.low:.2f} to {worst.high:.2f}" if known else "–",
-            f"{statistics.median(each.value for each in speedups):.2f}",
-            f"{max(each.value for each in speedups):.2f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        if speedups:
+            worst = min(speedups, key=lambda each: each.value)
+            values = [each.value for each in speedups]
+            interval = reach((worst.low, worst.high), ".2f") if worst.low < worst.high else "–"
+            middle = f"{statistics.median(values):.2f}"
+            rows.append(
+                (name, len(values), f"{worst.value:.2f}", interval, middle, f"{max(values):.2f}")
+            )
+    return markdown(f"{heading} | cases: | worst: | its interval: | median: | best:", rows)
 
 
 def describe_seeds(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -88,3 +148,22 @@ def describe_seeds(rows: Iterable[Mapping[str, Any]]) -> str:
     seeds = ", ".join(map(str, sorted(set(drawn))))
     origin = f"{len(drawn)} rows are drawn by seed {seeds}" if drawn else "No row is drawn"
     return f"{origin}; {len(rows) - len(drawn)} are of the networks' own shapes."
+
+
+def medians_of_halves(compared: Comparison) -> list[dict[str, float]]:
+    """The median of each candidate in each half of the batches.
+
+    The halves take turns: the clock may drift.
+    """
+    batches = next(iter(compared.measurements.values())).batches
+    return [
+        {
+            name: statistics.median(
+                seconds
+                for seconds, batch in zip(measured.seconds, batches, strict=True)
+                if batch % 2 == half
+            )
+            for name, measured in compared.measurements.items()
+        }
+        for half in (0, 1)
+    ]

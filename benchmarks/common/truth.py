@@ -39,10 +39,7 @@ def read_trace(events: Iterable[TraceEvent]) -> Trace:
     """Attributes what ran on the device to the call in whose range the host launched it.
 
     Launches count whichever thread made them; flushes and the holding kernel were launched outside
-    of the ranges, and so drop out.
-
-    Raises:
-        ValueError: A call has nothing on the device.
+    of the ranges, and so drop out. ValueError where a call has nothing on the device.
     """
     events = list(events)
     ranges = sorted(
@@ -127,10 +124,7 @@ def _kineto_events(profiler: Any) -> Iterable[TraceEvent]:
 def median_of_stamps(call: Callable[[], torch.Tensor], count: int, *, cold: bool) -> float:
     """Seconds from a call's first block's start to its last block's end, by the blocks' own stamps.
 
-    Args:
-        call: Gives the stamps, [start, end] a block, in nanoseconds.
-        count: How many calls are queued back to back.
-        cold: Whether the L2 cache is overwritten before each.
+    The call gives the stamps, [start, end] a block, in nanoseconds. `count` of them are queued.
     """
     for _ in range(3):
         call()

@@ -22,13 +22,7 @@ _FLAT_NS, _NS_EACH = 20_000, 2_000  # spins that take equally long at 10
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Candidates of one kind.
-
-    Attributes:
-        axis: name of the factories' parameter.
-        values: its values.
-        candidates: factories by name.
-    """
+    """Candidates of one kind: their factories take a parameter of the axis's name and values."""
 
     axis: str
     values: Sequence[int]
@@ -36,7 +30,6 @@ class Family:
 
 
 def make_families(device: torch.device) -> dict[str, Family]:
-    """Return the families by name."""
     gpu = device.type == "cuda"
     on = functools.partial(_on, device)
     widths = (512, 1024, 2048, 4096, 8192, 16384) if gpu else (32, 64, 128, 256, 512, 1024)

@@ -34,12 +34,7 @@ class Child:
     """The process, started with the first call, and again with the next one after it ended."""
 
     def __init__(self, what: str, device: torch.device) -> None:
-        """Prepares; nothing is started yet.
-
-        Args:
-            what: MODE_B, where heuristics are those of mode B, or SEARCHES.
-            device: The GPU that it uses.
-        """
+        """`what` is MODE_B, where heuristics are those of mode B, or SEARCHES."""
         self._what = what
         self._device = device
         self._process: subprocess.Popen[str] | None = None
@@ -55,8 +50,7 @@ class Child:
     def measure(self, call: ConvCall) -> results.Row:
         """The call's row, less its key; with an error where the process does not survive it.
 
-        Raises:
-            RuntimeError: where the process cannot be started, as it could not for other calls.
+        RuntimeError where the process cannot be started, as it could not for other calls.
         """
         if self._process is None:
             self._process = self._start()

@@ -1,10 +1,13 @@
-"""The host's time for a call, and for a layer's call."""
+"""The host's time for a call, and for a layer's call; and what many shapes leave behind."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import resource
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import results
@@ -84,13 +87,7 @@ class _Operands:
 def measure_host(
     case: tuple[str, str, bool, bool], device: torch.device, *, what: str = "function"
 ) -> results.Row:
-    """Samples of the host's time for one call, in nanoseconds.
-
-    Args:
-        case: Of one of the tables above.
-        device: The GPU.
-        what: "function", "module" or "backward".
-    """
+    """Samples of the host's time, in nanoseconds, of a "function", a "module" or "backward"."""
     # Two sets by turns: for one whose addresses stay, what was told to cuDNN last is right already.
     sets = [getattr(_Operands.make(case, device), f"{what}_calls")() for _ in range(2)]
     calls = {name: _by_turns([calls[name] for calls in sets]) for name in sets[0]}
@@ -122,3 +119,38 @@ def measure_host(
 def _by_turns(calls: Sequence[Call]) -> Call:
     following = itertools.cycle(calls).__next__
     return lambda: following()()
+
+
+_SHAPES = 12_000  # more than the 10,000 plans that are kept
+_STEP = 2_000
+
+
+def measure_memory(
+    device: torch.device, deadline: float, shapes: int = _SHAPES
+) -> results.Row | None:
+    """What is left behind by many shapes: the process's memory on the host, and plans kept.
+
+    None where time.monotonic() comes to the deadline before all shapes have had their turn.
+    """
+    memory = []
+    w = torch.randn(8, 8, 1, 1, device=device, dtype=torch.float16)
+    for index in range(shapes):
+        if index % _STEP == 0:
+            memory.append(_memory_now(index))
+        if time.monotonic() > deadline:
+            print(f"note: memory: there was time for {index} shapes only, so it is not recorded")
+            return None
+        x = torch.empty(1, 8, 1 + index // 128, 1 + index % 128, device=device, dtype=w.dtype)
+        convtime.ops.conv2d(x, w)
+    memory.append(_memory_now(shapes))
+    return {"memory": memory}
+
+
+def _memory_now(shapes: int) -> results.Row:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "shapes": shapes,
+        "host_bytes": pages * resource.getpagesize(),
+        "device_bytes": torch.cuda.memory_allocated(),
+        "plans": len(convtime.plan_cache()),
+    }

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import results
 import torch
-from common.kernels import launches
+from common.calls import launches, record
 from common.running import first_line
 
 import convtime
-from conv_match_parts.combined import combined_calls
-from conv_match_parts.poison import poison
-from conv_match_parts.rows import CUDNN_BACKENDS, PASSES, is_outside
-from conv_match_parts.second_thread import measure_second_thread
+from conv_match_parts.rows import AUTOGRAD, CUDNN_BACKENDS, GRADIENTS, PASSES, is_outside
+from convtime import ops
 from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.identity import Results, as_tuple, compare_bits, convtime_call
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.conv.threads import FreshThread
 from convtime.core import codec
 from convtime.timing.activity import same_launches
 from convtime.timing.measurement import Measurement
@@ -30,7 +30,6 @@ _Sides = tuple[Callable[[], Results], Callable[[], Results]]  # PyTorch's call, 
 
 
 def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> results.Row:
-    """A call's row, less its key."""
     row = {"problem": codec.encode(call)}
     with call.flags.applied(), torch.no_grad():
         try:
@@ -42,7 +41,9 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
             torch.cuda.empty_cache()  # the oracle's child needs memory, too
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {first_line(error)}{_of_the_gpu()}"}
-        backends = {name: _backend(call, name, tensors) for name in sides}
+        backends = {
+            name: call.backend(name if name in PASSES else FPROP, tensors) for name in sides
+        }
         to_cudnn = [name for name in PASSES if backends[name] in CUDNN_BACKENDS]
         logs = oracle.ask(call, to_cudnn) if to_cudnn else {}
         passes: dict[str, results.Row] = {}
@@ -81,17 +82,12 @@ def _of_the_gpu() -> str:
 
 
 def _sides(call: ConvCall, tensors: ConvTensors) -> dict[str, _Sides]:
-    """PyTorch's and convtime's call of each pass."""
     sides: dict[str, _Sides] = {
         name: (call.pytorch_call(name, tensors), convtime_call(call, name, tensors))
         for name in PASSES
     }
     sides.update(combined_calls(call, tensors))
     return sides
-
-
-def _backend(call: ConvCall, name: str, tensors: ConvTensors) -> str:
-    return call.backend(name if name in PASSES else FPROP, tensors)
 
 
 def _first_calls(call: ConvCall, name: str, both: _Sides, device: torch.device) -> results.Row:
@@ -193,3 +189,135 @@ def _add_samples(
 
 def _nanoseconds(measurement: Measurement) -> list[int]:
     return [round(1e9 * seconds) for seconds in measurement.seconds]
+
+
+Run = Callable[[], tuple[torch.Tensor, ...]]
+
+
+def combined_calls(call: ConvCall, tensors: ConvTensors) -> dict[str, tuple[Run, Run]]:
+    kind = call.problem.kind.function
+    return {
+        GRADIENTS: (_gradients_by_pytorch(call, tensors), _gradients_by_convtime(call, tensors)),
+        AUTOGRAD: (
+            _through_autograd(getattr(torch, kind), call, tensors),
+            _through_autograd(getattr(ops, kind), call, tensors),
+        ),
+    }
+
+
+def _gradients_by_pytorch(call: ConvCall, tensors: ConvTensors) -> Run:
+    problem = call.problem
+    sizes = [problem.out_channels] if problem.bias else None
+    arguments = (
+        tensors.grad_output, tensors.x, tensors.w, sizes, *call.backward_arguments,
+        [True, True, problem.bias],
+    )  # fmt: skip
+    backward = torch.ops.aten.convolution_backward
+    return lambda: _defined(backward(*arguments))
+
+
+def _gradients_by_convtime(call: ConvCall, tensors: ConvTensors) -> Run:
+    arguments = (
+        tensors.grad_output, tensors.x, tensors.w, *call.backward_arguments,
+        [True, True, call.problem.bias],
+    )  # fmt: skip
+    backward = torch.ops.convtime.convolution_backward
+    return lambda: _defined(backward(*arguments))
+
+
+def _defined(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(gradient for gradient in gradients if gradient is not None)
+
+
+def _through_autograd(
+    function: Callable[..., torch.Tensor], call: ConvCall, tensors: ConvTensors
+) -> Run:
+    """The output, and the gradients of all that goes in."""
+    operands = [tensors.x, tensors.w, *([] if tensors.bias is None else [tensors.bias])]
+    leaves = [tensor.detach().requires_grad_() for tensor in operands]
+    x, w, *bias = leaves
+    arguments: tuple[Any, ...] = (x, w, bias[0] if bias else None, *call.arguments)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        with torch.enable_grad():
+            output = function(*arguments)
+        gradients = torch.autograd.grad(output, leaves, tensors.grad_output)
+        return output.detach(), *gradients
+
+    return run
+
+
+_ALL_ONES = 0xFF
+_SMALL = 2**20  # PyTorch cuts what is at most this large from segments of 2 MiB
+_ROOM = 2**25  # of a large allocation, for what is rounded up
+
+
+def poison(device: torch.device, peak_bytes: int) -> None:
+    """Fills the memory that the next allocations, of so many bytes at most, come from with NaN.
+
+    What the allocator keeps unused goes back to the GPU first.
+    """
+    torch.cuda.empty_cache()
+    sizes = [*sorted(_gaps(device)), peak_bytes + _ROOM, _SMALL, _SMALL]
+    # Held at the same time, so that each is memory of its own; given back when all are filled.
+    blocks = [torch.full((size,), _ALL_ONES, dtype=torch.uint8, device=device) for size in sizes]
+    del blocks
+
+
+def _gaps(device: torch.device) -> Iterator[int]:
+    """Bytes between tensors in use, as allocations that fill them.
+
+    Not those that only another stream or a CUDA graph can allocate from: what is meant for them
+    would be cut from a larger gap, and leave the rest of it.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream
+    segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    for segment in segments:
+        place = segment["device"], segment["stream"], segment["segment_pool_id"]
+        if place != (device.index, stream, (0, 0)):
+            continue
+        for block in segment["blocks"]:
+            if block["state"] != "inactive":
+                continue
+            most = _SMALL if segment["segment_type"] == "small" else block["size"]
+            for start in range(0, block["size"], most):
+                yield min(most, block["size"] - start)
+
+
+def measure_second_thread(
+    sides: Mapping[str, tuple[Callable[[], Results], Callable[[], Results]]], device: torch.device
+) -> dict[str, results.Row]:
+    """By pass: whether the second thread gives PyTorch's bits, by the first thread's kernels."""
+    if not sides:
+        return {}
+    try:
+        return _measure(sides, device)
+    except RuntimeError as error:
+        return {name: {"error": f"convtime: {first_line(error)}"} for name in sides}
+
+
+def _measure(
+    sides: Mapping[str, tuple[Callable[[], Results], Callable[[], Results]]], device: torch.device
+) -> dict[str, results.Row]:
+    found: dict[str, results.Row] = {}
+    calls: dict[str, Callable[[], object]] = {}
+    with FreshThread(device) as second:
+        for name, (theirs, ours) in sides.items():
+            before = _rebuilds()
+            result = second.call(ours)
+            rebuilt = _rebuilds() == before + 1
+            identical, repeats = compare_bits(theirs, theirs(), result)
+            found[name] = {
+                "bit_identical": identical, "pytorch_repeats": repeats, "rebuilt": rebuilt
+            }  # fmt: skip
+            calls[f"first {name}"] = ours
+            calls[f"second {name}"] = functools.partial(second.call, ours)
+        recorded = record(calls)
+    for name, row in found.items():
+        first, other = (recorded[f"{which} {name}"] for which in ("first", "second"))
+        row["convtime_kernels"] = None if same_launches(first, other) else launches(other)
+    return found
+
+
+def _rebuilds() -> int:
+    return sum(choice.rebuilds for choice in convtime.plan_cache())

@@ -92,7 +92,6 @@ def tells_of_a_lost_gpu(text: str) -> bool:
 
 
 def ratio(entry: results.Row) -> float:
-    """convtime's time over PyTorch's."""
     return median_ratio(entry["ns"]["convtime"], entry["ns"]["pytorch"])
 
 
@@ -121,7 +120,6 @@ def is_outlier(entry: results.Row) -> bool:
 
 
 def memory_ratio(entry: results.Row) -> float:
-    """convtime's peak memory over PyTorch's."""
     pytorch, convtime = entry["peak_bytes"]
     return float(convtime / pytorch)
 

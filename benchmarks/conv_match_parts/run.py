@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import results
 import torch
-from common.running import RUN_AGAIN, copy_rows, find_gpu
+from common.running import RUN_AGAIN, find_gpu, open_file
 
 from conv_match_parts.child import Child
-from conv_match_parts.host import BACKWARD_CASES, HOST_CASES, MODULE_CASES, measure_host
-from conv_match_parts.memory import measure_memory
+from conv_match_parts.host import (
+    BACKWARD_CASES,
+    HOST_CASES,
+    MODULE_CASES,
+    measure_host,
+    measure_memory,
+)
 from conv_match_parts.passes import measure_call
+from conv_match_parts.report import summarise
 from conv_match_parts.rows import (
     LARGE,
     MODE_B,
@@ -27,10 +30,8 @@ from conv_match_parts.rows import (
     mismatches,
     tells_of_a_lost_gpu,
 )
-from conv_match_parts.summary import summarise
 from convtime.conv.call import ConvCall
 from convtime.conv.plan_oracle import PlanOracle
-from convtime.core.provenance import provenance
 
 _SAVE_SECONDS = 20.0
 
@@ -45,22 +46,15 @@ def run(
 ) -> None:
     """Runs a benchmark of this kind from the command line.
 
-    Args:
-        benchmark: Its name in goals.json.
-        description: For --help.
-        all_calls: Gives its calls by key.
-        parts: Of "match", "mode-b", "benchmark", "host" and "memory", what it has.
-
-    Raises:
-        SystemExit: With RUN_AGAIN, where a case left the GPU unusable for this process, so that
-            others are still to be run.
+    It has some of the parts "match", "mode-b", "benchmark", "host" and "memory". SystemExit with
+    RUN_AGAIN, where a case left the GPU unusable for this process, and others are still to be run.
     """
-    options = _parse(description, parts)
+    parser = results.argument_parser(description, resumable=True)
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
     device = find_gpu(options.device)
-    if options.resume:
-        copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))
-    file = results.ResultFile(benchmark, summarise, options, provenance(device))
+    file = open_file(benchmark, summarise, options, device)
 
     with contextlib.ExitStack() as stack:
         oracle = stack.enter_context(PlanOracle(device))
@@ -96,14 +90,6 @@ def run(
     print(results.describe(summary))
     if lost and left:
         raise SystemExit(RUN_AGAIN)
-
-
-def _parse(description: str | None, parts: Sequence[str]) -> argparse.Namespace:
-    parser = results.argument_parser(description)
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
-    return parser.parse_args()
 
 
 def _lost_gpu(key: str, row: results.Row) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import results
 import torch
-from common.kernels import launches, record
+from common.calls import launches, record
 from common.running import first_line
 
 import convtime

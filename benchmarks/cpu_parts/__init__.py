@@ -1,1 +1,0 @@
-"""Parts of the benchmark of work on the CPU."""

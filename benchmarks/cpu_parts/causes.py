@@ -16,11 +16,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from common.planting import NOTHING, Draw, Plant, Planted, Plants
+from common.planting import (
+    NOTHING,
+    Draw,
+    Plant,
+    Planted,
+    Plants,
+    built_once,
+    python_turns,
+)
 
 from cpu_parts.load import planted_load
 
@@ -226,15 +234,7 @@ def python_thread(draw: Draw) -> Planted:
 
 
 def python_loop(draw: Draw) -> Planted:
-    x, turns = _small(draw), draw.whole("turns", 10_000, 100_000)
-
-    def call() -> torch.Tensor:
-        total = 0
-        for turn in range(turns):
-            total += turn
-        return x + float(total % 7)
-
-    return Planted(call)
+    return python_turns(_small(draw), draw.whole("turns", 10_000, 100_000))
 
 
 def small_operators(draw: Draw) -> Planted:
@@ -257,14 +257,7 @@ def small_net(draw: Draw) -> Planted:
 
 
 def built_at_first(draw: Draw) -> Planted:
-    x, seconds = _small(draw), draw.seconds("build", 0.3, 1.5)
-
-    @functools.cache
-    def scale() -> float:
-        time.sleep(seconds)
-        return 1.5
-
-    return Planted(lambda: x * scale(), calls_before=0)
+    return built_once(_small(draw), draw.seconds("build", 0.3, 1.5))
 
 
 def cached(draw: Draw) -> Planted:
@@ -321,10 +314,6 @@ def denormals(draw: Draw) -> Planted:
     return Planted(functools.partial(torch.div, out=out), (x, torch.rand(size, size) + 0.5))
 
 
-def _control(make: Callable[[Draw], Planted]) -> Plant:
-    return Plant(NOTHING, make)
-
-
 def matmul(draw: Draw) -> Planted:
     size = draw.whole("size", 600, 1200)
     x, y, out = (torch.randn(size, size) for _ in range(3))
@@ -358,41 +347,30 @@ def arc_tangents(draw: Draw) -> Planted:
 
 
 CAUSES: Plants = {
-    **{
-        f"blocking: {make.__name__.replace('_', ' ')}": Plant("blocking", make)
-        for make in (
+    f"{code}: {make.__name__.replace('_', ' ')}": Plant(code, make)
+    for code, makes in {
+        "blocking": (
             sleep,
             sleep_beside_threads,
             written_file,
             answer_of_a_process,
             lock,
             started_process,
-        )
-    },
-    **{
-        f"page-faults: {make.__name__.replace('_', ' ')}": Plant("page-faults", make)
-        for make in (fresh_results, own_buffer, grown_list)
-    },
-    **{
-        f"contention: {make.__name__.replace('_', ' ')}": Plant("contention", make)
-        for make in (others_on_all_cores, others_now_and_then, others_on_its_core)
-    },
-    **{
-        f"threads: {make.__name__.replace('_', ' ')}": Plant("threads", make)
-        for make in (too_many_threads, python_thread)
-    },
-    **{
-        f"python-overhead: {make.__name__.replace('_', ' ')}": Plant("python-overhead", make)
-        for make in (python_loop, small_operators, small_net)
-    },
-    "first-call: built at first": Plant("first-call", built_at_first),
-    "cache: cached": Plant("cache", cached),
-    "layout: strided": Plant("layout", strided),
-    "quota: quota": Plant("quota", quota),
-    "denormals: denormals": Plant("denormals", denormals),
+        ),
+        "page-faults": (fresh_results, own_buffer, grown_list),
+        "contention": (others_on_all_cores, others_now_and_then, others_on_its_core),
+        "threads": (too_many_threads, python_thread),
+        "python-overhead": (python_loop, small_operators, small_net),
+        "first-call": (built_at_first,),
+        "cache": (cached,),
+        "layout": (strided,),
+        "quota": (quota,),
+        "denormals": (denormals,),
+    }.items()
+    for make in makes
 }
 
 CONTROLS: Plants = {
-    f"control: {make.__name__.replace('_', ' ')}": _control(make)
+    f"control: {make.__name__.replace('_', ' ')}": Plant(NOTHING, make)
     for make in (matmul, batched_matmul, large_relu, large_sum, sigmoids, arc_tangents)
 }

@@ -21,10 +21,9 @@ _PRELOADED = ["torch", "convtime.timing.time_op"]
 
 
 def run_forked(function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> Any:
-    """Return what a function of a module returns in a fresh process.
+    """What a function of a module returns in a fresh process.
 
-    Raises:
-        RuntimeError: It raised an exception, or its process ended or ran longer than the timeout.
+    RuntimeError where it raised an exception, or its process ended or ran longer than the timeout.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)

@@ -24,12 +24,9 @@ _START_SECONDS = 10.0
 
 @contextlib.contextmanager
 def planted_load(seed: str, on_seconds: float, off_seconds: float) -> Iterator[int]:
-    """Let another process use a core for random intervals, and yield its process id.
+    """Lets another process use a core for random intervals, and yields its process id.
 
-    Args:
-        seed: The intervals are drawn by it.
-        on_seconds: Mean of the intervals in which the process computes, drawn exponentially.
-        off_seconds: Mean of the intervals in which it sleeps, drawn the same way.
+    The seconds are means of the intervals in which it computes and sleeps, drawn exponentially.
     """
     command = [sys.executable, "-I", "-S", __file__, seed, str(on_seconds), str(off_seconds)]
     process = subprocess.Popen(
@@ -46,11 +43,7 @@ def planted_load(seed: str, on_seconds: float, off_seconds: float) -> Iterator[i
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, however that ends.
-
-    Args:
-        parent: The parent's process id. If it has ended already, this process exits.
-    """
+    """Has the kernel kill this process when its parent ends, however that ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit

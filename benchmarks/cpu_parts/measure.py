@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import results
-from common.planting import Draw
+from common.planting import diagnose_planted, told_causes
 from common.running import Call
 
-from convtime import Measurement, compare, diagnose, time_op
-from convtime.core import codec
+from convtime import Measurement, compare, time_op
 from convtime.timing.options import Pages
 from convtime.timing.sampling.cpu import governed_pages
 from cpu_parts.causes import CAUSES, CONTROLS
@@ -22,11 +21,13 @@ from cpu_parts.load import planted_load
 from cpu_parts.operations import (
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
+    Interval,
     Pair,
     draw_seconds,
     make_pair,
+    true_ratio,
+    true_seconds,
 )
-from cpu_parts.truth import Interval, true_ratio, true_seconds
 
 _PAIR_BUDGET_SECONDS = 0.8
 _TIMED_BUDGET_SECONDS = 0.5
@@ -62,11 +63,7 @@ class Known(NamedTuple):
 
 
 def operation_row(settings: Settings, seed: str) -> results.Row:
-    """Draw an operation, and judge it with and without load.
-
-    Raises:
-        ValueError: No draw was as required.
-    """
+    """Draws an operation, and judges it with and without load."""
     import torch
 
     if settings.threads:
@@ -103,29 +100,9 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
 
 def diagnosis_row(key: str, seed: str) -> results.Row:
     """Diagnose a call with a planted cause, or a control."""
-    plant = {**CAUSES, **CONTROLS}[key]
-    draw = Draw(seed, key)
-    planted = plant.make(draw)
-    for _ in range(planted.calls_before):
-        planted.fn(*planted.args)
-    begin = time.perf_counter()
-    with planted.around():
-        found = diagnose(
-            planted.fn, *planted.args, name=key, device="cpu", budget=_DIAGNOSIS_SECONDS
-        )
-    return {
-        "cause": plant.cause,
-        "seed": seed,
-        "drawn": draw.drawn,
-        "first": found.first,
-        "causes": [
-            {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
-            for cause in found.causes
-        ],
-        "skipped": {each.contrast: each.reason for each in found.skipped},
-        "evidence": codec.encode(found.evidence),
-        "seconds": time.perf_counter() - begin,
-    }
+    plants = {**CAUSES, **CONTROLS}
+    found, row = diagnose_planted(plants, key, seed, device="cpu", budget=_DIAGNOSIS_SECONDS)
+    return {"seed": seed, "first": found.first, "causes": told_causes(found.causes), **row}
 
 
 def _draw(settings: Settings, chance: random.Random, refused: list[str]) -> Known:

@@ -8,16 +8,17 @@ as many rows as the requested duration needs, and the longer one has more rows.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from common.running import Call
 from torch.nn import functional as F
-
-from cpu_parts.truth import interleaved, median_interval, quick_seconds
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 5e-6, 50e-3
 PLANTED = 1.05
@@ -128,10 +129,9 @@ FAMILIES: dict[str, Callable[[random.Random], tuple[str, Make]]] = {
 
 
 def make_pair(family: str, chance: random.Random, seconds: float) -> Pair:
-    """Make an operation of that family that takes about that long.
+    """An operation of that family that takes about that long.
 
-    Raises:
-        ValueError: The drawn operation takes longer on a single row, or does not grow evenly.
+    ValueError where the drawn one takes longer on a single row, or does not grow evenly.
     """
     what, make = FAMILIES[family](chance)
     shortest = quick_seconds(make(1))
@@ -149,11 +149,7 @@ def make_pair(family: str, chance: random.Random, seconds: float) -> Pair:
 
 
 def fit_rows(make: Make, seconds: float) -> int:
-    """Find a number of rows that takes about that long; few rows allow a coarse choice only.
-
-    Raises:
-        ValueError: None was found.
-    """
+    """A number of rows that takes about that long; few rows allow a coarse choice only."""
     rows = 1
     for _ in range(_SIZING_STEPS):
         found = quick_seconds(make(rows))
@@ -167,11 +163,7 @@ def fit_rows(make: Make, seconds: float) -> int:
 
 
 def longer_rows(make: Make, rows: int) -> int:
-    """Find the number of rows that takes 5 % longer, from the time of twice as many.
-
-    Raises:
-        ValueError: The time does not grow with the rows, or whole rows are too coarse for 5 %.
-    """
+    """The number of rows that takes 5 % longer, from the time of twice as many."""
     once, twice = (
         median_interval(samples).median
         for samples in interleaved([make(rows), make(2 * rows)], 0.1, 15)
@@ -182,3 +174,98 @@ def longer_rows(make: Make, rows: int) -> int:
     if abs(round(more) - more) > _COARSEST * more:
         raise ValueError(f"5 % longer are {more:.1f} more rows, no whole number")
     return rows + round(more)
+
+
+_SAMPLE_SECONDS = 10e-6  # a sample is of several calls where one is shorter
+_BLOCKS = 15
+
+
+class Interval(NamedTuple):
+    """A median, and its interval at 95 %."""
+
+    median: float
+    low: float
+    high: float
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """The interval by the sign test; the whole range where there are too few values for 95 %."""
+    ordered = sorted(values)
+    count = len(ordered)
+    below, outside = 0, 0.0
+    while (outside := outside + 2 * math.comb(count, below) / 2**count) <= 0.05:
+        below += 1
+    left_out = max(below - 1, 0)
+    return Interval(statistics.median(ordered), ordered[left_out], ordered[-1 - left_out])
+
+
+def time_calls(call: Call, count: int) -> float:
+    """Seconds of one call of several back to back, less those of a loop that calls nothing.
+
+    Results are freed afterwards, outside of the time.
+    """
+    begin = time.perf_counter_ns()
+    nothing = [None for _ in itertools.repeat(None, count)]
+    between = time.perf_counter_ns()
+    results = [call() for _ in itertools.repeat(None, count)]
+    end = time.perf_counter_ns()
+    del nothing, results
+    return 1e-9 * max(end - between - (between - begin), 1) / count
+
+
+def quick_seconds(call: Call, samples: int = 7) -> float:
+    """The median of a few samples, after a first call."""
+    call()
+    count = _calls_per_sample(time_calls(call, 1))
+    return statistics.median(time_calls(call, count) for _ in range(samples))
+
+
+def interleaved(calls: Sequence[Call], seconds: float, least_rounds: int) -> list[list[float]]:
+    """Samples of each call, in rounds of all calls in random order.
+
+    Before, they warm up for a tenth of the time. `least_rounds` may take longer than `seconds`.
+    """
+    counts = [_calls_per_sample(quick_seconds(call, samples=3)) for call in calls]
+    chance = random.Random(0)  # noqa: S311
+    order = list(range(len(calls)))
+    found: list[list[float]] = [[] for _ in calls]
+    _rounds_until(time.perf_counter() + 0.1 * seconds, calls, counts)
+    end = time.perf_counter() + seconds
+    while len(found[0]) < least_rounds or time.perf_counter() < end:
+        chance.shuffle(order)
+        for index in order:
+            found[index].append(time_calls(calls[index], counts[index]))
+    return found
+
+
+def _rounds_until(end: float, calls: Sequence[Call], counts: Sequence[int]) -> None:
+    while time.perf_counter() < end:
+        for call, count in zip(calls, counts, strict=True):
+            time_calls(call, count)
+
+
+def _calls_per_sample(seconds: float) -> int:
+    return max(1, math.ceil(_SAMPLE_SECONDS / seconds))
+
+
+def over_blocks(values: Sequence[float]) -> Interval:
+    """The interval over the medians of consecutive values.
+
+    Thousands of values would give an interval that is narrower than the drift of the machine.
+    """
+    size = math.ceil(len(values) / _BLOCKS)
+    return median_interval(
+        [statistics.median(values[index : index + size]) for index in range(0, len(values), size)]
+    )
+
+
+def true_ratio(over: Call, under: Call, seconds: float = 0.3, least_rounds: int = 15) -> Interval:
+    """The median of the rounds' ratios, with its interval."""
+    below, above = interleaved([under, over], seconds, least_rounds)
+    return over_blocks([a / b for a, b in zip(above, below, strict=True)])
+
+
+def true_seconds(call: Call, seconds: float = 0.2, least_rounds: int = 11) -> Interval:
+    """The median of a call's durations, with its interval."""
+    (found,) = interleaved([call], seconds, least_rounds)
+    return over_blocks(found)

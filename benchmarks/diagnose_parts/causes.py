@@ -1,4 +1,4 @@
-"""The planted causes: what each call does, written down before the rules that are to find it."""
+"""The planted causes, written down before the rules that are to find them; and the controls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import itertools
 import os
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from common.graphs import capture
-from common.mapped import mapped
-from common.planting import Draw, Plant, Planted, Plants
+from common.operations import mapped
+from common.planting import NOTHING, Draw, Plant, Planted, Plants, built_once, python_turns
 from torch.nn import functional as F
 
 from diagnose_parts.neighbours import process_neighbour, thread_neighbour
@@ -46,15 +47,7 @@ def host_sleep(draw: Draw) -> Planted:
 
 
 def host_python(draw: Draw) -> Planted:
-    x, turns = _large(draw), draw.whole("turns", 20_000, 100_000)
-
-    def call() -> torch.Tensor:
-        total = 0
-        for turn in range(turns):
-            total += turn
-        return x + float(total % 7)
-
-    return Planted(call)
+    return python_turns(_large(draw), draw.whole("turns", 20_000, 100_000))
 
 
 def host_between(draw: Draw) -> Planted:
@@ -227,14 +220,7 @@ def searched_at_first(draw: Draw) -> Planted:
 
 
 def built_at_first(draw: Draw) -> Planted:
-    x, seconds = _large(draw), draw.seconds("build", 0.3, 1.5)
-
-    @functools.cache
-    def scale() -> float:
-        time.sleep(seconds)
-        return 1.5
-
-    return Planted(lambda: x * scale(), calls_before=0)
+    return built_once(_large(draw), draw.seconds("build", 0.3, 1.5))
 
 
 def _replayed(work: Any) -> Planted:
@@ -332,26 +318,15 @@ def _slowest_place(side: int, draw: Draw) -> _Place:
     return _Place(places[found.index(max(found))], max(found) / statistics.median(found))
 
 
-def thread_bandwidth(draw: Draw) -> Planted:
-    around = functools.partial(thread_neighbour, "bandwidth", draw.whole("neighbour MiB", 256, 512))
-    return Planted(torch.relu, (_large(draw),), around)
+def _beside(neighbour: Callable[..., Any], eats: str) -> Plant:
+    """A ReLU beside others' work."""
 
+    def make(draw: Draw) -> Planted:
+        sizes = ("neighbour MiB", 256, 512) if eats == "bandwidth" else ("µs", 100, 400)
+        around = functools.partial(neighbour, eats, draw.whole(*sizes))
+        return Planted(torch.relu, (_large(draw),), around)
 
-def thread_multiprocessors(draw: Draw) -> Planted:
-    around = functools.partial(thread_neighbour, "multiprocessors", draw.whole("µs", 100, 400))
-    return Planted(torch.relu, (_large(draw),), around)
-
-
-def process_bandwidth(draw: Draw) -> Planted:
-    around = functools.partial(
-        process_neighbour, "bandwidth", draw.whole("neighbour MiB", 256, 512)
-    )
-    return Planted(torch.relu, (_large(draw),), around)
-
-
-def process_multiprocessors(draw: Draw) -> Planted:
-    around = functools.partial(process_neighbour, "multiprocessors", draw.whole("µs", 100, 400))
-    return Planted(torch.relu, (_large(draw),), around)
+    return Plant("contention", make)
 
 
 def transposed(draw: Draw) -> Planted:
@@ -440,10 +415,10 @@ CAUSES: Plants = {
     "clock: batched matmul": Plant("clock", hot_batch),
     "placement: misaligned": Plant("placement", misaligned),
     "placement: unlucky": Plant("placement", unlucky),
-    "contention: thread, bandwidth": Plant("contention", thread_bandwidth),
-    "contention: thread, multiprocessors": Plant("contention", thread_multiprocessors),
-    "contention: process, bandwidth": Plant("contention", process_bandwidth),
-    "contention: process, multiprocessors": Plant("contention", process_multiprocessors),
+    "contention: thread, bandwidth": _beside(thread_neighbour, "bandwidth"),
+    "contention: thread, multiprocessors": _beside(thread_neighbour, "multiprocessors"),
+    "contention: process, bandwidth": _beside(process_neighbour, "bandwidth"),
+    "contention: process, multiprocessors": _beside(process_neighbour, "multiprocessors"),
     "layout: transposed": Plant("layout", transposed),
     "layout: strided": Plant("layout", strided),
     "layout: NCHW": Plant("layout", nchw),
@@ -453,4 +428,84 @@ CAUSES: Plants = {
     "transfer: mapped, in": Plant("transfer", mapped_in),
     "data: zeros": Plant("data", zeros),
     "data: turns by value": Plant("data", turns_by_value),
+}
+
+
+def relu(draw: Draw) -> Planted:
+    return Planted(torch.relu, (random_tensor(draw.whole("Mi numbers", 64, 192) * MIB),))
+
+
+def add(draw: Draw) -> Planted:
+    size = draw.whole("Mi numbers", 64, 128) * MIB
+    return Planted(torch.add, (random_tensor(size), random_tensor(size)))
+
+
+def softmax(draw: Draw) -> Planted:
+    rows = 1024 * draw.whole("1024 rows", 16, 32)
+    return Planted(torch.softmax, (random_tensor(rows, 4096), 1))
+
+
+def layer_norm(draw: Draw) -> Planted:
+    x = random_tensor(1024 * draw.whole("1024 rows", 16, 48), 4096, dtype="bfloat16")
+    return Planted(functools.partial(F.layer_norm, normalized_shape=(4096,)), (x,))
+
+
+def reduction(draw: Draw) -> Planted:
+    return Planted(torch.sum, (random_tensor(draw.whole("Mi numbers", 96, 256) * MIB),))
+
+
+def gather(draw: Draw) -> Planted:
+    """Of whole rows, from a table that no cache holds."""
+    rows = draw.whole("Ki rows", 512, 1024) * 1024
+    table = random_tensor(rows, 256)
+    index = torch.randint(0, rows, (256 * 1024,), device="cuda")
+    return Planted(torch.index_select, (table, 0, index))
+
+
+def overlapped(draw: Draw) -> Planted:
+    """A copy that is shorter than the work that it runs beside."""
+    host = torch.randn(draw.whole("MiB", 1, 2) * MIB // 4).pin_memory()
+    landed, side = torch.empty_like(host, device="cuda"), new_stream()
+    x = random_tensor(draw.whole("Mi numbers", 128, 192) * MIB)
+
+    def call() -> torch.Tensor:
+        main = torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            landed.copy_(host, non_blocking=True)
+        y = torch.relu(x)
+        main.wait_stream(side)
+        return y
+
+    return Planted(call)
+
+
+def waited(draw: Draw) -> Planted:
+    """Two streams, each of which waits for what it reads."""
+    x, side = random_tensor(draw.whole("Mi numbers", 64, 128) * MIB), new_stream()
+
+    def call() -> torch.Tensor:
+        main = torch.cuda.current_stream()
+        y = torch.relu(x)
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            z = y * 2.0
+        main.wait_stream(side)
+        return z + 1.0
+
+    return Planted(call)
+
+
+CONTROLS: Plants = {
+    f"control: {name}": Plant(NOTHING, make)
+    for name, make in {
+        "relu": relu,
+        "add": add,
+        "softmax": softmax,
+        "layer_norm": layer_norm,
+        "sum": reduction,
+        "gather": gather,
+        "overlapped copy": overlapped,
+        "two streams": waited,
+    }.items()
 }

@@ -20,10 +20,8 @@ _MIB = 1 << 20
 def thread_neighbour(eats: str, amount: int) -> Iterator[None]:
     """A thread that keeps another stream of this process busy.
 
-    Args:
-        eats: "bandwidth" by copies of so many MiB, or "multiprocessors" by kernels that keep all of
-            them for so many microseconds.
-        amount: MiB or microseconds.
+    It eats "bandwidth" by copies of so many MiB, or "multiprocessors" by kernels that keep all of
+    them for so many microseconds.
     """
     ended, begun = threading.Event(), threading.Event()
     device = torch.cuda.current_device()  # which is that of a thread, and 0 in a new one
@@ -80,10 +78,7 @@ def _work(eats: str, amount: int, begin: Callable[[], object], ended: Callable[[
 
 
 def _repeat(
-    piece: Callable[[], object],
-    done: Any,
-    begin: Callable[[], object],
-    ended: Callable[[], bool],
+    piece: Callable[[], object], done: Any, begin: Callable[[], object], ended: Callable[[], bool]
 ) -> None:
     while not ended():
         for _ in range(_AT_ONCE):

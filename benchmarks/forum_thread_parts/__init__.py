@@ -1,1 +1,0 @@
-"""Parts of forum_thread.py."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import results
 import torch
-from common.mapped import mapped
+from common.operations import mapped
 from torch.nn import functional as F
 
 import convtime

@@ -11,7 +11,7 @@ import torch
 import convtime
 from convtime.counting.counters import CounterCache
 from forum_thread_parts.net import Size, Training
-from forum_thread_parts.summary import DRAM_READ, DRAM_WRITE
+from forum_thread_parts.report import DRAM_READ, DRAM_WRITE
 
 GROUPS = ("time", "dram", "l2", "sm", "occupancy", "tensor")
 REPEATS = 10  # of the time and of what is read and written; all else is counted once
@@ -81,11 +81,7 @@ def _count(
 
 
 def _launches(call: Callable[[], object], kernel: convtime.KernelCounters) -> int:
-    """How often a call launches the kernel.
-
-    Raises:
-        RuntimeError: Some of the records are missing.
-    """
+    """How often a call launches the kernel."""
     with convtime.record("kernel") as recording:
         call()
     if recording.fault or recording.method != "kernel":

@@ -16,13 +16,7 @@ CLASSES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How large the net and its input are.
-
-    Attributes:
-        batch: images of a step.
-        side: of an image, in pixels.
-        width: channels of the first stage; each of the others has twice as many.
-    """
+    """Images of a step, their side in pixels, and the channels of the first stage."""
 
     batch: int = 64
     side: int = 224
@@ -143,12 +137,7 @@ class _Reached(Exception):  # noqa: N818 (no error)
 
 
 class InPlace:
-    """A convolution within a step, without the rest of the step: to count all would take minutes.
-
-    Args:
-        training: whose step it is.
-        layer: the convolution.
-    """
+    """A convolution within a step, without the step's rest: to count all would take minutes."""
 
     def __init__(self, training: Training, layer: nn.Module) -> None:
         self._training = training
@@ -179,14 +168,7 @@ class InPlace:
 
 @dataclasses.dataclass(frozen=True)
 class Isolated:
-    """A convolution by itself.
-
-    Attributes:
-        x: its input, after a ReLU.
-        weight: its weight.
-        padding: around the input.
-        count: how many like it a step of the net has.
-    """
+    """A convolution by itself, on what a ReLU gave; a step of the net has `count` like it."""
 
     x: torch.Tensor
     weight: torch.Tensor

@@ -23,7 +23,6 @@ _LONGEST = 120.0  # seconds of samples
 
 
 def idle_clock(device: torch.device) -> results.Row:
-    """The clock of a GPU that has rested."""
     with convtime.trace_clocks(device, interval=_CLOCK_INTERVAL) as trace:
         time.sleep(REST + IDLE)
     read = [reading for reading in trace.readings if reading.seconds > REST]
@@ -117,9 +116,6 @@ def _recorded(
 
     The GPU reads its clocks itself, before the first call and after the last: what NVML says is of
     the rest around a short run, too.
-
-    Raises:
-        RuntimeError: Some of the records are missing.
     """
     _rest(device)
     on_gpu = device.type == "cuda"
@@ -142,9 +138,7 @@ def _stamps(device: torch.device) -> list[torch.Tensor]:
 def clock_hz(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> float | None:
     """The mean rate between two of the stamps; None where no multiprocessor made both.
 
-    Args:
-        before: of nanoseconds, cycles and the multiprocessor.
-        after: likewise.
+    Stamps are of nanoseconds, cycles and the multiprocessor.
     """
     pairs = itertools.product(*([stamp.tolist() for stamp in end] for end in (before, after)))
     for (began, first, by), (ended, last, also_by) in pairs:

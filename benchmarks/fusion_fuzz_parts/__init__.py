@@ -1,1 +1,0 @@
-"""Parts of fusion_fuzz: the architectures, and what sequences do with them."""

@@ -46,11 +46,8 @@ class Twins:
 
     Training and evaluation call the one as torch.compile compiles it with `fusing`, and as copies
     that `fuse` makes. In float64, results may differ by rounding errors; in other dtypes, by a few
-    times as much as those of the model without fusion differ from float64.
-
-    Attributes:
-        differences: a sentence for each result that is not the same.
-        calls: how many results were compared.
+    times as much as those of the model without fusion differ from float64. `differences` has a
+    sentence for each result that is not the same, of as many `calls`.
     """
 
     def __init__(self, architecture: str, seed: int, backend: str, device: torch.device) -> None:
@@ -63,8 +60,7 @@ class Twins:
         if self.backend == "inductor":
             self.compiled_twin = "inductor"  # some of its gradients are wrong without fusion, too
         self.dtype = self.random.choices(
-            (torch.float64, torch.float32, torch.float16),
-            (5, 2, 1 if device.type == "cuda" else 0),
+            (torch.float64, torch.float32, torch.float16), (5, 2, 1 if device.type == "cuda" else 0)
         )[0]
         made = ARCHITECTURES[architecture](self.random.choice((4, 6)))
         made = randomise(made, self.generator).to(device, self.dtype)
@@ -112,18 +108,10 @@ class Twins:
         mode: Callable[[], AbstractContextManager[Any]] = nullcontext,
         exact: Callable[..., Any] | None = None,
     ) -> tuple[Any, Any]:
-        """Call both with the same images and the same random numbers, and compare.
+        """Calls both with the same images and random numbers, in a mode, and compares.
 
-        Args:
-            what: names the call in sentences on differences.
-            ours: the call with fusion.
-            theirs: the call without it.
-            x: the images.
-            mode: the context of both calls.
-            exact: the call in float64 without fusion (default: that of a copy of the module).
-
-        Raises:
-            Refused: PyTorch refuses the call without fusion.
+        `exact` is the call in float64 without fusion (default: that of a copy of the module).
+        Raises Refused where PyTorch refuses the call without fusion.
         """
         seed = next(self._seeds)
         if self.dtype != torch.float64 and exact is None:
@@ -382,10 +370,6 @@ def freeze_parameters(twins: Twins) -> None:
     twins.start_again()
 
 
-def scale_output(_module: nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
-    return output * 1.5
-
-
 def scale_input(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (args[0] * 0.75, *args[1:])
 
@@ -410,7 +394,7 @@ def change_hooks(twins: Twins) -> None:
         name = twins.random.choice(names)
         kind, hook = twins.random.choice(
             (
-                ("register_forward_hook", scale_output),
+                ("register_forward_hook", lambda _module, _args, output: output * 1.5),
                 ("register_forward_pre_hook", scale_input),
                 ("register_full_backward_hook", scale_gradient),
             )

@@ -7,14 +7,152 @@ import ctypes
 import os
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import profile as Profile
 
-from integrity_parts.scene import BOTH, SECONDS, Scene
+if TYPE_CHECKING:
+    import convtime
+
+MARKED = "erfinv"  # a part of the name of the kernel that profiles are to see
+LAUNCHES = 100  # of it, in each profile
+SECONDS = 0.4  # that a timing lasts
+PATIENCE_SECONDS = 20.0  # for its first calls
+BOTH = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+
+
+class Scene:
+    """What profiles and timings of one process did.
+
+    Of the marked kernels `launched` while a profile recorded, profiles have `seen` so many. There
+    are no measurements in a control, where the same calls are made untimed.
+    """
+
+    def __init__(self, device: torch.device, *, control: bool) -> None:
+        self._control = control
+        self._x = torch.rand(1 << 12, device=device)
+        self.device = device
+        self._calls = 0
+        self._threads = 0
+        self.launched = 0
+        self.seen = 0
+        self.measurements: list[convtime.Measurement] = []
+        self.relu()
+        self.launch(1)  # what is done once does not happen within a profile
+        self.launched = 0
+        torch.cuda.synchronize(device)
+
+    def relu(self) -> torch.Tensor:
+        return torch.relu(self._x)
+
+    def launch(self, count: int = LAUNCHES) -> None:
+        """Launches marked kernels, which the profile that is on has to see."""
+        for _ in range(count):
+            torch.erfinv(self._x)
+        self.launched += count
+
+    def time(self, fn: Callable[[], object] | None = None, **options: Any) -> None:
+        """Times a callable, relu unless given, for SECONDS."""
+        call = self._counted(fn or self.relu)
+        if self._control:
+            self._call_untimed(call)
+            return
+        from convtime import time_op
+
+        chosen = self._options() | options
+        self.measurements.append(time_op(call, **chosen))
+
+    def compare(self) -> None:
+        """Times two candidates against each other, likewise."""
+        call = self._counted(self.relu)
+        if self._control:
+            self._call_untimed(call)
+            return
+        from convtime import compare
+
+        candidates = {"one": call, "other": call}
+        compared = compare(candidates, check=None, interference=False, **self._options())
+        self.measurements += compared.measurements.values()
+
+    def _options(self) -> dict[str, Any]:
+        # Several processes at once: none of them is to wait for another's turn.
+        return {"stop": "budget", "budget": SECONDS, "device": self.device, "exclusive": False}
+
+    def _counted(self, call: Callable[[], object]) -> Callable[[], object]:
+        def counted() -> object:
+            self._calls += 1
+            return call()
+
+        return counted
+
+    def _call_untimed(self, call: Callable[[], object]) -> None:
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end:
+            call()
+            torch.cuda.synchronize(self.device)
+
+    @contextlib.contextmanager
+    def profile(self, *, marked: bool = True, **options: Any) -> Iterator[Profile]:
+        """Profiles what is done within, and LAUNCHES marked kernels at its beginning."""
+        with Profile(**({"activities": BOTH} | options)) as profiler:
+            if marked:
+                self.launch()
+            yield profiler
+        self.count(profiler)
+
+    def record(self, **options: Any) -> None:
+        """Profiles marked kernels and nothing else."""
+        with self.profile(**options):
+            pass
+
+    def count(self, profiler: Profile) -> None:
+        """Counts the marked kernels that a profile, which has ended, has."""
+        torch.cuda.synchronize(self.device)
+        self.add(profiler.events() or ())  # type: ignore[no-untyped-call]
+
+    def add(self, events: Iterable[Any]) -> None:
+        """Counts those events that are of marked kernels."""
+        self.seen += sum(
+            event.device_type == DeviceType.CUDA and MARKED in event.name for event in events
+        )
+
+    @contextlib.contextmanager
+    def meanwhile(self, work: Callable[[], None]) -> Iterator[None]:
+        """Has another thread do it while what is within is done; both have ended afterwards."""
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                self._threads -= 1
+
+        thread = threading.Thread(target=run)
+        self._threads += 1
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    def go_on(self, calls: int = 100) -> None:
+        """Waits until a timing on another thread has made that many more calls, or ended."""
+        wanted = self._calls + calls
+        end = time.perf_counter() + PATIENCE_SECONDS
+        while self._calls < wanted and self._threads and time.perf_counter() < end:
+            time.sleep(1e-4)
+
 
 #: Starts kineto as its daemon does, on a thread of kineto's own and without asking anyone.
 ON_DEMAND = """
@@ -28,15 +166,13 @@ extern "C" int is_active() { return libkineto::api().activityProfiler().isActive
 
 
 def profile_then_timing(scene: Scene) -> None:
-    with scene.profile():
-        pass
+    scene.record()
     scene.time()
 
 
 def timing_then_profile(scene: Scene) -> None:
     scene.time()
-    with scene.profile():
-        pass
+    scene.record()
 
 
 def timing_within_a_profile(scene: Scene) -> None:
@@ -51,13 +187,6 @@ def timing_on_another_thread_within_a_profile(scene: Scene) -> None:
             scene.go_on()
             scene.launch()
         scene.launch()
-
-
-def profile_within_a_timing_on_another_thread(scene: Scene) -> None:
-    with scene.meanwhile(scene.time):
-        scene.go_on()
-        with scene.profile():
-            pass
 
 
 def profile_begins_before_and_ends_within_a_timing(scene: Scene) -> None:
@@ -78,8 +207,7 @@ def profile_begins_within_and_ends_after_a_timing(scene: Scene) -> None:
 def profile_on_another_thread_within_a_timing(scene: Scene) -> None:
     def profiling() -> None:
         scene.go_on()
-        with scene.profile():
-            pass
+        scene.record()
 
     with scene.meanwhile(profiling):
         scene.time()
@@ -92,8 +220,7 @@ def profile_within_the_timed_call_once(scene: Scene) -> None:
         nonlocal calls
         calls += 1
         if calls == 30:
-            with scene.profile():
-                pass
+            scene.record()
         scene.relu()
 
     scene.time(call)
@@ -130,23 +257,9 @@ def timing_begins_in_the_warm_up_of_a_profile(scene: Scene) -> None:
     scene.count(profiler)
 
 
-def profile_of_the_cpu_within_a_timing(scene: Scene) -> None:
-    with scene.meanwhile(scene.time):
-        scene.go_on()
-        with scene.profile(activities=[ProfilerActivity.CPU]):
-            pass
-
-
 def timing_within_a_profile_of_the_cpu(scene: Scene) -> None:
     with scene.profile(activities=[ProfilerActivity.CPU]), scene.meanwhile(scene.time):
         scene.launch()
-
-
-def profile_of_the_gpu_alone_within_a_timing(scene: Scene) -> None:
-    with scene.meanwhile(scene.time):
-        scene.go_on()
-        with scene.profile(activities=[ProfilerActivity.CUDA]):
-            pass
 
 
 def nvtx_ranges() -> contextlib.AbstractContextManager[object]:
@@ -158,15 +271,13 @@ def nvtx_ranges() -> contextlib.AbstractContextManager[object]:
 def nvtx_ranges_around_a_timing(scene: Scene) -> None:
     with nvtx_ranges():
         scene.time()
-    with scene.profile():
-        pass
+    scene.record()
 
 
 def nvtx_ranges_on_another_thread(scene: Scene) -> None:
     with scene.meanwhile(scene.time), nvtx_ranges():
         scene.launch()
-    with scene.profile():
-        pass
+    scene.record()
 
 
 def autograds_profiler_within_a_timing(scene: Scene) -> None:
@@ -180,23 +291,31 @@ def autograds_profiler_within_a_timing(scene: Scene) -> None:
 
 def twenty_profiles_then_timing(scene: Scene) -> None:
     for _ in range(20):
-        with scene.profile():
-            pass
+        scene.record()
     scene.time()
 
 
 def profiles_and_timings_by_turns(scene: Scene) -> None:
     for _ in range(10):
-        with scene.profile():
-            pass
+        scene.record()
         scene.time(stop="count", max_samples=50)
 
 
 def many_profiles_within_a_timing(scene: Scene) -> None:
     with scene.meanwhile(scene.time):
         for _ in range(20):
-            with scene.profile():
-                pass
+            scene.record()
+
+
+def within(work: Callable[[Scene], None] = Scene.time, **options: Any) -> Callable[[Scene], None]:
+    """A profile of these options within work on another thread."""
+
+    def interleave(scene: Scene) -> None:
+        with scene.meanwhile(lambda: work(scene)):
+            scene.go_on()
+            scene.record(**options)
+
+    return interleave
 
 
 def two_timings_and_a_profile(scene: Scene) -> None:
@@ -206,30 +325,9 @@ def two_timings_and_a_profile(scene: Scene) -> None:
             scene.go_on(10)
 
 
-def profile_with_stacks_and_shapes_within_a_timing(scene: Scene) -> None:
-    with scene.meanwhile(scene.time):
-        scene.go_on()
-        with scene.profile(record_shapes=True, with_stack=True, profile_memory=True):
-            pass
-
-
-def profile_within_a_timing_of_a_backward_pass(scene: Scene) -> None:
+def time_a_backward_pass(scene: Scene) -> None:
     x = torch.rand(1 << 12, device=scene.device, requires_grad=True)
-
-    def train() -> None:
-        torch.autograd.backward(torch.relu(x).sum())
-
-    with scene.meanwhile(lambda: scene.time(train)):
-        scene.go_on()
-        with scene.profile():
-            pass
-
-
-def profile_within_a_comparison(scene: Scene) -> None:
-    with scene.meanwhile(scene.compare):
-        scene.go_on()
-        with scene.profile():
-            pass
+    scene.time(lambda: torch.autograd.backward(torch.relu(x).sum()))
 
 
 def profile_within_a_timing_by_events(scene: Scene) -> None:
@@ -237,13 +335,6 @@ def profile_within_a_timing_by_events(scene: Scene) -> None:
         scene.go_on()
         with scene.profile():
             time.sleep(SECONDS)  # until it is calibrated
-
-
-def profile_within_a_timing_under_load(scene: Scene) -> None:
-    with scene.meanwhile(lambda: scene.time(regime="sustained")):
-        scene.go_on()
-        with scene.profile():
-            pass
 
 
 def profile_on_demand_within_a_timing(scene: Scene) -> None:
@@ -275,14 +366,19 @@ def load_on_demand() -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
+def _named(*makes: Callable[[Scene], None]) -> dict[str, Callable[[Scene], None]]:
+    return {make.__name__.replace("_", " "): make for make in makes}
+
+
 INTERLEAVINGS: dict[str, Callable[[Scene], None]] = {
-    interleaving.__name__.replace("_", " "): interleaving
-    for interleaving in (
+    **_named(
         profile_then_timing,
         timing_then_profile,
         timing_within_a_profile,
         timing_on_another_thread_within_a_profile,
-        profile_within_a_timing_on_another_thread,
+    ),
+    "profile within a timing on another thread": within(),
+    **_named(
         profile_begins_before_and_ends_within_a_timing,
         profile_begins_within_and_ends_after_a_timing,
         profile_on_another_thread_within_a_timing,
@@ -290,9 +386,11 @@ INTERLEAVINGS: dict[str, Callable[[Scene], None]] = {
         profile_within_every_timed_call,
         profile_by_a_schedule_within_a_timing,
         timing_begins_in_the_warm_up_of_a_profile,
-        profile_of_the_cpu_within_a_timing,
-        timing_within_a_profile_of_the_cpu,
-        profile_of_the_gpu_alone_within_a_timing,
+    ),
+    "profile of the cpu within a timing": within(activities=[ProfilerActivity.CPU]),
+    **_named(timing_within_a_profile_of_the_cpu),
+    "profile of the gpu alone within a timing": within(activities=[ProfilerActivity.CUDA]),
+    **_named(
         nvtx_ranges_around_a_timing,
         nvtx_ranges_on_another_thread,
         autograds_profiler_within_a_timing,
@@ -300,11 +398,13 @@ INTERLEAVINGS: dict[str, Callable[[Scene], None]] = {
         profiles_and_timings_by_turns,
         many_profiles_within_a_timing,
         two_timings_and_a_profile,
-        profile_with_stacks_and_shapes_within_a_timing,
-        profile_within_a_timing_of_a_backward_pass,
-        profile_within_a_comparison,
-        profile_within_a_timing_by_events,
-        profile_within_a_timing_under_load,
-        profile_on_demand_within_a_timing,
-    )
+    ),
+    "profile with stacks and shapes within a timing": within(
+        record_shapes=True, with_stack=True, profile_memory=True
+    ),
+    "profile within a timing of a backward pass": within(time_a_backward_pass),
+    "profile within a comparison": within(Scene.compare),
+    **_named(profile_within_a_timing_by_events),
+    "profile within a timing under load": within(lambda scene: scene.time(regime="sustained")),
+    **_named(profile_on_demand_within_a_timing),
 }

@@ -18,8 +18,7 @@ import results
 import torch
 from common import running
 
-from integrity_parts.interleavings import INTERLEAVINGS
-from integrity_parts.scene import Scene
+from integrity_parts.interleavings import INTERLEAVINGS, Scene
 
 if TYPE_CHECKING:
     import convtime
@@ -148,8 +147,7 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
     profiles, beside = MOMENTS[moment]
     scene = Scene(device, control=False)
     for _ in range(profiles):
-        with scene.profile():
-            pass
+        scene.record()
     x = torch.rand(1 << 10, device=device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -193,7 +191,6 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
 
 
 def measure_planted_losses() -> results.Row:
-    """What the C++ tests that plant losses say: "a/b.c/d" passed or not."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(os.environ.get("CONVTIME_CPP_TESTS") or build_tests(folder))
         report = Path(folder, "report.json")

@@ -52,7 +52,7 @@ def install(environment: Path, caches: Path | None) -> results.Row:
     lines = run(["bash", "-euo", "pipefail", "-c", readme_command(1)], variables)
     (package,) = environment.glob("lib/python3*/site-packages/convtime")
     return phases(lines) | {
-        "library_mb": sum(path.stat().st_size for path in package.rglob("*.so")) / 1e6,
+        "library_mb": sum(path.stat().st_size for path in package.rglob("*.so")) / 1e6
     }
 
 

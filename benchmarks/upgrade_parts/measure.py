@@ -26,11 +26,6 @@ _TIMEOUT_SECONDS = 420
 
 
 def measure_group(group: Group, device: torch.device) -> results.Row:
-    """What is found in a group, beside what is true.
-
-    Raises:
-        RuntimeError: a process failed.
-    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         old = _interpreter(folder, "old", group.old(), {})
@@ -63,11 +58,6 @@ def measure_group(group: Group, device: torch.device) -> results.Row:
 
 
 def measure_unchanged(model: str, shape: Sequence[int], device: torch.device) -> results.Row:
-    """What is found in a model that both sides run alike.
-
-    Raises:
-        RuntimeError: a process failed.
-    """
     with tempfile.TemporaryDirectory() as folder:
         found, seconds = _upgrade(
             (sys.executable, sys.executable), model, shape, device, Path(folder)
@@ -138,11 +128,7 @@ def _truth(python: str, device: torch.device, log: Path | None = None) -> Any:
 
 
 def _upgrade(
-    pythons: tuple[str, str],
-    model: str,
-    shape: Sequence[int],
-    device: torch.device,
-    folder: Path,
+    pythons: tuple[str, str], model: str, shape: Sequence[int], device: torch.device, folder: Path
 ) -> tuple[Any, float]:
     """The result as JSON, and the seconds that the command took."""
     old, new = pythons

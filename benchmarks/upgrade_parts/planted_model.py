@@ -22,7 +22,6 @@ SPIN_HZ = 1.8e9  # the clock by which _sleep counts, roughly
 
 
 def copy(site: Extra, x: torch.Tensor, elements: float) -> None:
-    """Copies elements."""
     _first(site, x, elements).clone()
 
 
@@ -90,7 +89,6 @@ class Sites(torch.nn.Module):
 
 
 def site_of(site: dict[str, Any]) -> torch.nn.Module:
-    """The layer of a description."""
     base = getattr(torch.nn, site["kind"])
     made: Any = type(site["kind"], (Extra, base), {})(**site["args"])
     made.extra = site.get("extra", {})
@@ -100,7 +98,6 @@ def site_of(site: dict[str, Any]) -> torch.nn.Module:
 
 
 def input_of(site: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
-    """A layer's input, made of the model's."""
     sizes = site["input"]
     own = x[: math.prod(sizes)].view(sizes).to(getattr(torch, site["dtype"]))
     return own.contiguous(memory_format=_format(site))
@@ -126,7 +123,6 @@ def set_flag(name: str, value: Any) -> None:
 
 
 def described() -> dict[str, Any]:
-    """The description of this process's side."""
     found: dict[str, Any] = json.loads(Path(os.environ["UPGRADE_MODEL"]).read_text())
     return found
 
@@ -140,7 +136,6 @@ def model() -> Sites:
 
 
 def resnet50_in_half() -> torch.nn.Module:
-    """ResNet-50 as it is trained on tensor cores."""
     from resnet50 import ResNet50
 
     return ResNet50().half().to(memory_format=torch.channels_last)

@@ -74,13 +74,10 @@ CPU_SITES: dict[str, Site] = {
 class Group:
     """Layers that one `convtime upgrade` compares, and what is planted in them.
 
-    Attributes:
-        sites: The layers.
-        plants: By layer, what is planted in it alone: a name of CHANGES, or a kind of extra work.
-        flags: Settings of torch, of either side.
-        flagged: The layers that the flags may make slower.
-        blocks_engines: Whether the new side may not use the engines of cuDNN that the old one
-            uses; all layers may then be slower.
+    `plants` names what is planted in a layer alone: one of CHANGES, or a kind of extra work.
+    `flags` are settings of torch, of either side, which may make the `flagged` layers slower. With
+    `blocks_engines`, the new side may not use the engines of cuDNN that the old one uses; all
+    layers may then be slower.
     """
 
     sites: dict[str, Site]
@@ -104,7 +101,6 @@ class Group:
         return self.cause(site) is None or (in_forward_only and which == "backward")
 
     def old(self) -> Site:
-        """The description of the old side."""
         sites = copy.deepcopy(self.sites)
         for name, planted in self.plants.items():
             extra = {"spin": _SPIN, "buffer": _BUFFER}
@@ -199,10 +195,7 @@ _SECOND = _by_site(
 )
 #: All of them small: extra work that takes as long as it is to, and more of the same work.
 _THIRD = _by_site(
-    {
-        "spin": "conv3 depthwise gelu avg_pool",
-        "sizes": "layer_norm silu softmax hardswish",
-    }
+    {"spin": "conv3 depthwise gelu avg_pool", "sizes": "layer_norm silu softmax hardswish"}
 )
 _UNAFFECTED = ("linear_bf16", "layer_norm", "gelu", "softmax")
 _IN_TF32 = ("conv3", "conv1", "first", "linear")
@@ -225,9 +218,7 @@ ON_GPU: dict[str, Group] = {
         flagged=_IN_TF32,
     ),
     "no cuDNN": Group(
-        _some(*_CONVS, *_UNAFFECTED),
-        flags=({}, {"cudnn.enabled": False}),
-        flagged=tuple(_CONVS),
+        _some(*_CONVS, *_UNAFFECTED), flags=({}, {"cudnn.enabled": False}), flagged=tuple(_CONVS)
     ),
     "blocked engines": Group(_some(*_CONVS, *_UNAFFECTED), blocks_engines=True),
     "unchanged": Group(GPU_SITES),
@@ -237,8 +228,7 @@ ON_CPU: dict[str, Group] = {
         CPU_SITES, {"conv3": "copy", "conv1": "padding", "linear": "spin", "gelu": "sizes"}
     ),
     "layers, others": Group(
-        CPU_SITES,
-        {"conv3": "dtype", "conv1": "sizes", "linear": "channels", "softmax": "buffer"},
+        CPU_SITES, {"conv3": "dtype", "conv1": "sizes", "linear": "channels", "softmax": "buffer"}
     ),
     "no oneDNN": Group(
         CPU_SITES, flags=({}, {"mkldnn.enabled": False}), flagged=("conv3", "conv1", "gelu")
