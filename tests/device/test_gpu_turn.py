@@ -1,12 +1,12 @@
-"""Timings on one GPU, one after the other: real processes and threads, GPUs that are names."""
+"""Timings on one GPU, one after the other: threads and processes, GPUs that are names."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import convtime
-from convtime.core.files import exclusive_state
 from convtime.core.provenance import gpu_uuid
 from convtime.device import gpu_turn
 from convtime.device.gpu_turn import turn
@@ -24,68 +23,60 @@ from tests.helpers.texts import flat
 GPU, OTHER = "GPU-first", "GPU-other"
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 1, "max_samples": 10}
 
-_HOLDS = """
-import sys
-from convtime.device.gpu_turn import turn
-with turn([sys.argv[1]], 30) as came:
-    print(came.disturbed_by or "its turn", flush=True)
-    sys.stdin.read()
-"""
-
 
 @pytest.fixture(autouse=True)
 def _state_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-@pytest.fixture
-def holder() -> Iterator[subprocess.Popen[str]]:
-    """Another process that times on the first GPU until its standard input ends."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLDS, GPU],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "its turn\n"
-        yield process
-        process.kill()
+@contextmanager
+def held_elsewhere() -> Iterator[threading.Event]:
+    """Another thread times on the first GPU until the event is set."""
+    began, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turn([GPU], 30):
+            began.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    began.wait()
+    try:
+        yield done
+    finally:
+        done.set()
+        thread.join()
 
 
-def test_whoever_is_alone_does_not_wait() -> None:
+def test_whoever_is_alone_does_not_wait_and_another_is_waited_for(gpu: Any) -> None:
     for _ in range(2):
         with turn([GPU, OTHER], 0) as came:
             assert (came.waited_seconds, came.disturbed_by) == (0, "")
-
-
-def test_another_process_is_waited_for(holder: subprocess.Popen[str]) -> None:
-    threading.Timer(0.3, holder.stdin.close).start()
-    start = time.monotonic()
-    with turn([GPU], 30) as came:
-        elapsed = time.monotonic() - start
+    with held_elsewhere() as done:
+        threading.Timer(0.05, done.set).start()
+        with turn([GPU], 60) as came:
+            assert came.disturbed_by == ""
+            assert came.waited_seconds > 0
+    with pytest.raises(KeyError), turn([GPU], 0):
+        raise KeyError("mine")
+    assert gpu_turn._timing.on == {}
+    with turn([GPU], 0) as came:  # what raised has ended its turn
         assert came.disturbed_by == ""
-        assert 0 < came.waited_seconds <= elapsed
-    assert holder.wait(30) == 0
+    assert gpu_uuid(torch.device("cuda", 0)) == gpu.UUID
 
 
-def test_whoever_is_not_done_in_time_is_said_to_disturb(holder: subprocess.Popen[str]) -> None:
-    with turn([GPU], 0.2) as came:
-        assert 0.2 <= came.waited_seconds < 5
-        assert came.disturbed_by == (
-            f"another process or thread was still timing on {GPU} after {came.waited_seconds:.1f} s"
-        )
-        with turn([GPU], 60) as nested:  # which would wait as long again
-            assert nested.waited_seconds == 0
-            assert nested.disturbed_by == came.disturbed_by
-    with turn([OTHER], 0) as elsewhere:
-        assert elsewhere.disturbed_by == ""
-
-
-def test_a_killed_process_keeps_nobody_waiting(holder: subprocess.Popen[str]) -> None:
-    holder.kill()
-    holder.wait()
-    with turn([GPU], 0) as came:
-        assert came.disturbed_by == ""
+def test_whoever_is_not_done_in_time_is_said_to_disturb() -> None:
+    with held_elsewhere():
+        with turn([GPU], 0.05) as came:
+            assert came.waited_seconds >= 0.05
+            told = f"another process or thread was still timing on {GPU} after"
+            assert came.disturbed_by == f"{told} {came.waited_seconds:.1f} s"
+            with turn([GPU], 60) as nested:  # which would wait as long again
+                assert nested.waited_seconds == 0
+                assert nested.disturbed_by == came.disturbed_by
+        with turn([OTHER], 0) as elsewhere:
+            assert elsewhere.disturbed_by == ""
 
 
 def test_threads_take_turns_and_nested_timings_do_not() -> None:
@@ -94,11 +85,11 @@ def test_threads_take_turns_and_nested_timings_do_not() -> None:
     left_over: list[dict[str, str]] = []
 
     def time_something(name: str) -> None:
-        with turn([GPU, OTHER], 30), turn([GPU], 0) as nested:
+        with turn([GPU, OTHER], 60), turn([GPU], 0) as nested:
             assert nested.disturbed_by == ""
             running.append(name)
             together.append(len(running))
-            time.sleep(0.02)
+            threading.Event().wait(0.005)
             running.remove(name)
         left_over.append(dict(gpu_turn._timing.on))  # of this thread
 
@@ -118,34 +109,20 @@ def test_a_state_folder_that_cannot_be_used_is_said_and_no_failure(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with turn([GPU], 30) as came:
         assert came.waited_seconds == 0
-        assert came.disturbed_by == (
-            f"{tmp_path}/file/convtime cannot be used (Not a directory); set XDG_STATE_HOME to a "
-            "folder of your own"
-        )
-
-
-def test_what_raises_within_a_turn_ends_it() -> None:
-    with pytest.raises(KeyError), turn([GPU], 0):
-        raise KeyError("mine")
-    assert gpu_turn._timing.on == {}
-    with exclusive_state(f"timing-{GPU}", patience=0):  # nobody has it
-        pass
-
-
-def test_a_gpu_is_known_by_its_uuid(gpu: Any) -> None:
-    assert gpu_uuid(torch.device("cuda", 0)) == gpu.UUID
+        assert "/file/convtime cannot be used (Not a directory); set XDG" in came.disturbed_by
 
 
 # Within a timing, of work on the CPU that is said to be on a GPU.
 
 
-@pytest.fixture
-def said_to_be_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_says_whether_it_had_the_gpu_to_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = convtime.time_op(int, **QUICK)
+    assert (one.exclusive, one.exclusive.reason) == (False, "the work is on the CPU")
+    assert list(tmp_path.iterdir()) == []
+    assert "maybe disturbed" not in flat(one)
     monkeypatch.setattr(sampling, "_uuids", lambda place: [GPU])
-
-
-@pytest.mark.usefixtures("said_to_be_on_a_gpu")
-def test_a_result_says_that_it_had_the_gpu_to_itself() -> None:
     nested: list[convtime.Measurement] = []
 
     def times_itself() -> None:
@@ -156,33 +133,46 @@ def test_a_result_says_that_it_had_the_gpu_to_itself() -> None:
     for measured in (one, *nested):
         assert (measured.exclusive, measured.exclusive.requested) == (True, True)
         assert (measured.exclusive.reason, measured.waited_seconds) == ("", 0)
+    with held_elsewhere():
+        monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 0.05)
+        one = convtime.time_op(int, **QUICK)
+        assert (one.exclusive, one.exclusive.requested) == (False, True)
+        assert f"was still timing on {GPU}" in one.exclusive.reason
+        assert one.waited_seconds >= 0.05
+        monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 60.0)
+        beside = convtime.time_op(int, exclusive=False, **QUICK)
+        assert (beside.exclusive, beside.exclusive.requested) == (False, False)
+        assert (beside.exclusive.reason, beside.waited_seconds) == ("", 0)
+        said = rf"^timeout=0\.1 s passed before there was a sample \(another .* timing on {GPU} "
+        with pytest.raises(TimeoutError, match=said):
+            convtime.time_op(int, timeout=0.1, **QUICK)
 
 
-@pytest.mark.usefixtures("said_to_be_on_a_gpu")
-def test_a_result_says_who_may_have_disturbed_it(
-    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 0.1)
-    one = convtime.time_op(int, **QUICK)
-    assert (one.exclusive, one.exclusive.requested) == (False, True)
-    assert f"was still timing on {GPU}" in one.exclusive.reason
-    assert one.waited_seconds >= 0.1
-    monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 60.0)
-    beside = convtime.time_op(int, exclusive=False, **QUICK)
-    assert (beside.exclusive, beside.exclusive.requested) == (False, False)
-    assert (beside.exclusive.reason, beside.waited_seconds) == ("", 0)
-    with pytest.raises(
-        TimeoutError,
-        match=rf"^timeout=0\.1 s passed before there was a sample \(another .* timing on {GPU} ",
-    ):
-        convtime.time_op(int, timeout=0.1, **QUICK)
+_HOLDS = """
+import sys
+from convtime.device.gpu_turn import turn
+with turn([sys.argv[1]], 30) as came:
+    print(came.disturbed_by or "its turn", flush=True)
+    sys.stdin.read()
+"""
 
 
-def test_work_on_the_cpu_waits_for_nobody(tmp_path: Path) -> None:
-    one = convtime.time_op(int, **QUICK)
-    assert (one.exclusive, one.exclusive.reason) == (False, "the work is on the CPU")
-    assert list(tmp_path.iterdir()) == []
-    assert "maybe disturbed" not in flat(one)
+@pytest.mark.thorough
+def test_another_process_is_waited_for_until_it_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, GPU],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "its turn\n"
+        with turn([GPU], 0.05) as came:
+            assert came.disturbed_by
+        holder.kill()
+        holder.wait()
+        with turn([GPU], 0) as came:
+            assert came.disturbed_by == ""
 
 
 _TIMES = """
@@ -198,6 +188,7 @@ def test_two_processes_time_one_after_the_other_on_a_gpu() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _TIMES], stdout=subprocess.PIPE, text=True
     ) as other:
+        assert other.stdout is not None
         assert other.stdout.readline() == "timing\n"
         reader = threading.Thread(target=other.stdout.read)  # or its pipe would fill
         reader.start()

@@ -1,28 +1,21 @@
 """Which device is meant."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
 
-CPU = torch.device("cpu")
 
-
-@pytest.mark.parametrize("name", ["gpu", "meta", "cuda:x", ""])
-def test_unknown_devices(name):
-    with pytest.raises(InputError, match=f"^device must be cpu, cuda or cuda:N, got '{name}'$"):
-        resolve_device(name)
-
-
-def test_missing_gpu(monkeypatch):
+def test_the_current_gpu_is_meant_and_no_other_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_device() == CPU
+    assert resolve_device() == torch.device("cpu")
     with pytest.raises(InputError, match=r"^device 'cuda' is not available: .*; use cpu$"):
         resolve_device("cuda")
-
-
-def test_the_current_gpu_is_meant_and_no_other_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -31,3 +24,6 @@ def test_the_current_gpu_is_meant_and_no_other_that_is_not_there(monkeypatch):
     says = r"^device must be below cuda:2 on this machine, got 'cuda:2'$"
     with pytest.raises(InputError, match=says):
         resolve_device("cuda:2")
+    for name in ("gpu", "meta", "cuda:x", ""):
+        with pytest.raises(InputError, match=f"^device must be cpu, cuda or .*, got '{name}'$"):
+            resolve_device(name)

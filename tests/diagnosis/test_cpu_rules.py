@@ -1,214 +1,196 @@
-"""What a diagnosis on a CPU reads of the operating system and of PyTorch, on this machine."""
+"""The rules of a diagnosis on a CPU: on evidence by hand, and on what was recorded."""
 
-import dataclasses
-import mmap
-import os
-import resource
-import subprocess
-import sys
-import threading
-import time
-from pathlib import Path
+from __future__ import annotations
 
+import json
+from typing import Any
+
+import hypothesis.strategies as st
 import pytest
-import torch
-from torch.profiler import ProfilerActivity, profile
+from hypothesis import given, settings
 
-import convtime
-from convtime.core.cpu import parse_cpus
-from convtime.core.load import _C
-from convtime.device import numa
-from convtime.diagnosis import contrasts, host
-from convtime.diagnosis import diagnose as running
-from convtime.diagnosis.calls import look_at_calls
-from convtime.diagnosis.evidence import Evidence
-from convtime.diagnosis.subject import Subject
-from convtime.timing.candidate import Candidate
-from convtime.timing.sampling.measure import find_place
-from tests.helpers.clean_evidence import CLEAN
+from convtime.core import codec
+from convtime.diagnosis import cpu_rules
+from convtime.diagnosis.advice import advise
+from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
+from convtime.diagnosis.rules import judge
+from convtime.diagnosis.weighing import LEAST_EFFECT_ON_CPU, LIKELY, POSSIBLE, SURE
+from tests.helpers import RESULTS
+from tests.helpers.clean_evidence import CALLS, US, WORK, but, times, timing
 
 
-def look(action, fn, *args) -> Evidence:
-    candidate = Candidate(fn, *args)
-    subject = Subject(candidate, find_place([candidate], "cpu"))
-    calls = look_at_calls(subject)
-    return action(subject, dataclasses.replace(CLEAN, on_gpu=False, calls=calls, contrasts={}))
+def codes(evidence: Evidence) -> list[str]:
+    return [cause.code for cause in judge(evidence)]
 
 
-def test_a_sleep_is_seen_by_looks_at_the_thread():
-    found = look(host.look_at_host, time.sleep, 50e-3).host
-    if found.waits is None:
-        assert "does not report the system call" in found.missing
-        pytest.skip(found.missing)
-    assert found.waits.share("sleeping") > 0.5  # after a sleep it may wait for a core
-    assert found.seconds >= 50e-3
-    assert found.cpu < 0.5 * found.seconds
+def waits(looks: int = 1000, **counts: int) -> Waits:
+    """Of a thread that was ready at all other looks."""
+    return Waits(seconds=100 * US, looks=looks, ready=looks - sum(counts.values()), **counts)
 
 
-def test_new_pages_are_counted_and_what_one_takes_is_known():
-    """Judged by the kernel's count of the same calls."""
-    size = 4 << 20
-
-    def call():
-        with mmap.mmap(-1, size) as memory:
-            memory[:: mmap.PAGESIZE] = bytes(size // mmap.PAGESIZE)
-
-    call()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
-        call()
-    expected = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10
-    found = look(host.look_at_host, call).host
-    assert found.minor_faults == pytest.approx(expected, rel=0.1, abs=2)
-    assert 10e-9 < found.fault_seconds < 100e-6
-
-
-def test_a_process_that_a_call_starts_is_no_other_process():
-    class Probe:
-        def begin(self, seconds):
-            pass
-
-        def end(self):
-            return {"samples": 1, "seconds": 1.0, "cpu_seconds": 0.1, "others_seconds": 10.0}
-
-    def children():
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    before = children()
-    command = [sys.executable, "-c", "sum(range(10**6))"]
-    found, _ = host._read(Probe(), lambda: subprocess.run(command, check=True))  # type: ignore[arg-type]
-    assert children() > before
-    assert found.others_seconds == pytest.approx(10 - (children() - before))
-
-
-@pytest.mark.parametrize("count", [1, 7])
-def test_operators_are_counted_as_a_profiler_counts_them(count):
-    x = torch.randn(8, 8)
-
-    def call():
-        for _ in range(count):
-            y = torch.nn.functional.linear(x, x)
-        return y
-
-    found = look(host.look_at_operators, call).operators
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
-        call()
-    seen = [each for each in profiler.profiler.kineto_results.events() if "::" in each.name()]
-    assert found.count == len(seen)
-    assert found.outermost == count
-    assert found.dispatching >= 0
+HOST = Host(
+    seconds=100 * US,
+    cpu=100 * US,
+    kernel=1 * US,
+    cores=2.0,
+    waiting=0.0,
+    longest_wait=0.0,
+    threads=1.0,
+    others=0.02,
+    background=0.01,
+    throttled=0.0,
+    stolen=0.0,
+    fault_seconds=0.5 * US,
+    waits=waits(),
+    rested_hz=3.0e9,
+    loaded_hz=2.9e9,
+)
+# A call takes 101 µs in a loop.
+ON_CPU = but(
+    Evidence(on_gpu=False, calls=CALLS, work=WORK, host=HOST),
+    calls={"running": 1.0},
+    work={"held": None, "highest_clock_hz": None, "kernels": 0},
+    operators=Operators(
+        count=2.0,
+        outermost=1.0,
+        seconds=98 * US,
+        dispatching=1 * US,
+        loop=100 * US,
+        smallest=0.5 * US,
+    ),
+)
+AWAY = {"placement": {"as-is": timing(150), "moved": timing(100)}}
+PAGES = {"pages": {"as-is": timing(100), "retained": timing(40)}}
+CROWD: dict[str, Any] = {"cpu": 200 * US, "waiting": 400 * US, "longest_wait": 60 * US}
+QUEUED: dict[str, Any] = {"waiting": 40 * US, "longest_wait": 40 * US}
+FAULTS: dict[str, Any] = {"minor_faults": 120.0, "kernel": 70 * US}
+ELSEWHERE = {"process": {"here": timing(100), "in a fresh process": timing(130)}}
+FLUSHED = {"denormals": {"as-is": timing(100), "flushed": timing(30)}}
 
 
-@pytest.mark.timing
-def test_operators_take_no_longer_than_the_calls_that_make_them():
-    x = torch.randn(8, 8)
-    looks = [look(host.look_at_operators, torch.neg, x).operators for _ in range(5)]
-    assert min(found.dispatching / found.seconds for found in looks) <= 1.01
-    assert min(found.seconds / found.loop for found in looks) <= 1.5
-
-
-def test_clocked_operators_of_another_thread_do_not_count():
-    clock = _C.OperatorClock(1.0)
-    thread = threading.Thread(target=lambda: torch.ones(3) + 1)
-    thread.start()
-    thread.join()
-    torch.ones(3)
-    with pytest.raises(RuntimeError, match="already active"):
-        _C.OperatorClock(1.0)
-    found = clock.stop()
-    assert found["outermost"] == 1
-    torch.ones(3)
-    assert clock.stop() == found
-
-
-def test_settings_of_pytorch_are_as_before_a_look():
-    threads = torch.get_num_threads()
-    x = torch.full((64, 64), 1e-40)
-    evidence = look(host.look_at_denormals, torch.div, x, 3.0)
-    evidence = host.look_at_threads(
-        Subject(Candidate(torch.div, x, 3.0), find_place([Candidate(torch.div, x, 3.0)], "cpu")),
-        evidence,
-    )
-    assert torch.get_num_threads() == threads
-    assert (x / 2).count_nonzero() == x.numel()  # denormal numbers are no zeros
-    assert set(evidence.contrasts["denormals"]) == {"as-is", "flushed"}
-
-
-@pytest.mark.skipif(torch.get_num_threads() < 2, reason="PyTorch uses one thread")
-def test_each_call_of_a_loop_is_prepared():
-    """A backward pass, which cannot be repeated without its forward pass."""
-    candidate = Candidate(torch.nn.Linear(8, 8), torch.randn(4, 8), backward=True)
-    subject = Subject(candidate, find_place([candidate], "cpu"))
-    evidence = dataclasses.replace(CLEAN, on_gpu=False, calls=look_at_calls(subject), contrasts={})
-    assert host.look_at_threads(subject, evidence).seconds("one thread", "in a loop") > 0
-
-
-def test_denormals_that_are_flushed_already_are_not_looked_at():
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this CPU has no such mode")
-    try:
-        with pytest.raises(ValueError, match="already flushed to 0"):
-            look(host.look_at_denormals, torch.neg, torch.ones(3))
-        assert not (torch.tensor([1e-39]) * 1).item()  # still
-    finally:
-        torch.set_flush_denormal(False)
-
-
-def test_what_the_system_does_not_tell_is_part_of_the_answer(monkeypatch):
-    watch = _C.ThreadWatch
-
-    class Blind:
-        missing = "/proc does not tell what a thread waits for"
-
-        def stop(self):
-            return dict.fromkeys(watch().stop(), 0)
-
-    monkeypatch.setattr(_C, "ThreadWatch", Blind)
-    looks = [each for each in contrasts.CONTRASTS if each.name == "host"]
-    monkeypatch.setattr(running, "CONTRASTS", looks)
-    found = convtime.diagnose(time.sleep, 1e-3, device="cpu", budget=100)
-    assert found.evidence.host.waits is None
-    assert "not seen: /proc does not tell what a thread waits for" in str(found)
-    assert "not seen" in found._repr_html_()
+def host(contrasts: dict[str, Any] | None = None, **changes: Any) -> Evidence:
+    return but(ON_CPU, contrasts, host=changes)
 
 
 @pytest.mark.parametrize(
-    ("text", "cpus"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("\n", set()), ("", set())]
+    ("code", "seen", "effect", "confidence"),
+    [
+        ("contention", host(others=1.0, **QUEUED), 0.4, SURE),
+        ("quota", host(throttled=50 * US), 0.5, SURE),
+        ("blocking", host(waits=waits(sleeping=400)), 40 / 101, SURE),
+        ("blocking", host(waits=waits(files=300, pages=100)), 40 / 101, SURE),
+        ("blocking", host(waits=waits(100, locks=30)), 30 / 101, LIKELY),
+        ("blocking", host(waits=waits(processes=300)), 30 / 101, SURE),
+        ("blocking", but(ON_CPU, host=None, calls={"running": 0.1}), 0.9, LIKELY),
+        ("threads", host({"threads": {"as-is": timing(100), "1 thread": timing(40)}}), 60 / 101,
+         SURE),
+        ("threads", host(background=1.0, longest_wait=45 * US), 0.45, SURE),
+        ("threads", host(background=1.0, waits=waits(other_threads=500)), 0.5, SURE),
+        ("threads", host(**CROWD), 0.6, LIKELY),
+        ("page-faults", host(PAGES, **FAULTS), 0.6, SURE),
+        ("page-faults", host(**FAULTS), 0.6, LIKELY),
+        ("allocation", host(PAGES), 60 / 101, SURE),
+        ("python-overhead", but(ON_CPU, operators={"seconds": 50 * US}), 50.995 / 101, SURE),
+        ("python-overhead", but(ON_CPU, operators={"dispatching": 50 * US}), 51.9998 / 101, SURE),
+        ("denormals", host(FLUSHED), 70 / 101, SURE),
+        ("numa", host(AWAY, remote_share=0.9), 1 / 3, SURE),
+        ("placement", host(AWAY, remote_share=0.1), 1 / 3, SURE),
+        ("clock", host(loaded_hz=2.1e9), 0.3, POSSIBLE),
+        ("cache", host({"cache": times(cold=200, warm=100)}), 0.5, SURE),
+        ("data", but(ON_CPU, {"data": times(as_given=900, random=100)}, work={
+            "remarkable_inputs": 1}), 8 / 9, SURE),
+        ("process", host(ELSEWHERE), 30 / 130, LIKELY),
+    ],
+)  # fmt: skip
+def test_what_is_planted_comes_first(
+    code: str, seen: Evidence, effect: float, confidence: float
+) -> None:
+    assert codes(ON_CPU) == []
+    first, *_ = judge(seen)
+    assert first.code == code
+    assert (first.effect, first.confidence) == pytest.approx((effect, confidence))
+    assert first.effect >= LEAST_EFFECT_ON_CPU[first.code]
+    assert advise(first, seen)
+
+
+@given(
+    others=st.floats(0, 4),
+    cpu=st.floats(0, 400),
+    waiting=st.floats(0, 400),
+    cores=st.sampled_from([1.0, 2.0, 4.0]),
 )
-def test_lists_of_cpus(text, cpus):
-    assert parse_cpus(text) == cpus
+@settings(max_examples=50)
+def test_waits_are_those_of_others_only_as_far_as_own_threads_find_cores(
+    others: float, cpu: float, waiting: float, cores: float
+) -> None:
+    seen = host(others=others, cpu=cpu * US, waiting=waiting * US, cores=cores).host
+    assert seen is not None
+    own = max(0, (cpu + waiting) / 100 - cores)
+    expected = 0 if others < 0.2 else others / (others + own)
+    assert cpu_rules.of_others(seen) == pytest.approx(expected)
 
 
-def nodes(root: Path, *lists: str) -> Path:
-    for number, cpus in enumerate(lists):
-        folder = root / "sys/devices/system/node" / f"node{number}"
-        folder.mkdir(parents=True)
-        (folder / "cpulist").write_text(cpus)
-    return root
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (host(others=0.19, **QUEUED), []),
+        (host(background=0.19, waits=waits(other_threads=500)), []),
+        (host(background=0.2, waits=waits(other_threads=500)), ["threads"]),
+        (host(**CROWD, cores=5.4), ["threads"]),
+        (host(**CROWD, cores=5.6), []),
+        (host(minor_faults=3.0, fault_seconds=9 * US, kernel=70 * US), []),
+        (host(minor_faults=4.0, fault_seconds=9 * US, kernel=70 * US), ["page-faults"]),
+        (host(PAGES, minor_faults=30.0, kernel=70 * US), ["allocation"]),  # a quarter of it
+        (host(PAGES, minor_faults=50.0, kernel=70 * US), ["page-faults"]),
+        (but(ON_CPU, host=None, calls={"running": 0.55}), []),
+        (but(ON_CPU, host=None, calls={"running": 0.45}), ["blocking"]),
+        (host(AWAY, remote_share=0.49), ["placement"]),
+        (host(AWAY, remote_share=0.5), ["numa", "placement"]),
+        (host(loaded_hz=2.71e9), []),
+        (host(loaded_hz=2.69e9), ["clock"]),
+        # The calling thread waits while others compute for it.
+        (host(waits=waits(other_threads=500)), []),
+        # A cold cache comes after what takes as much.
+        (host({"cache": times(cold=200, warm=100)}, waits=waits(sleeping=300)),
+         ["blocking", "cache"]),
+        # Timings of the same process beside the fresh one are part of what it takes.
+        (host(ELSEWHERE | {"threads": {"as-is": timing(135)}}), []),
+    ],
+)  # fmt: skip
+def test_what_is_a_cause_and_what_is_none(seen: Evidence, expected: list[str]) -> None:
+    assert codes(seen) == expected
 
 
-def test_memory_of_another_numa_node_is_remote(tmp_path, monkeypatch):
-    every = f"0-{os.cpu_count()}"
-    assert numa.remote_share([torch.ones(3)], nodes(tmp_path / "one", every)) == (None, "")
-    two = nodes(tmp_path / "two", every, f"{os.cpu_count() + 1}")
-    monkeypatch.setattr(numa, "_nodes_of", lambda pages: [1] * (len(pages) - 1) + [-2])
-    share, why_not = numa.remote_share([torch.ones(1 << 20)], two)
-    assert (share, why_not) == (1.0, "")
-    monkeypatch.setattr(numa, "_nodes_of", lambda _: None)
-    share, why_not = numa.remote_share([torch.ones(3)], two)
-    assert share is None
-    assert "NUMA" in why_not
+def test_what_a_call_waits_for_is_named() -> None:
+    words = {
+        "sleeping": "sleeps",
+        "files": "a file",
+        "pages": "disk",
+        "processes": "another process",
+        "locks": "a lock",
+    }
+    for kind, word in words.items():
+        (cause,) = judge(host(waits=waits(**{kind: 500})))
+        assert word in cause.sentence
 
 
-def test_the_node_of_touched_pages_is_told_by_the_system():
-    x = torch.ones(1 << 20)
-    found = numa._nodes_of(numa._pages_of(x))
-    if found is None:
-        pytest.skip("this system does not tell")
-    assert len(found) == 64
-    assert min(found) >= 0
-    assert (
-        numa.remote_share([x])[0] in (None, 0.0)
-        or len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1
-    )
+def test_under_a_quota_all_else_is_less_sure() -> None:
+    cached = {"cache": times(cold=200, warm=100)}
+    first, second = judge(host(cached, throttled=50 * US))
+    assert (first.code, second.code) == ("quota", "cache")
+    assert second.confidence == pytest.approx(0.6 * SURE)
+
+
+RECORDED = {
+    row["key"]: row
+    for row in json.loads((RESULTS / "cpu.json").read_text("utf-8"))["rows"]
+    if "cause" in row
+}
+
+
+def test_what_was_planted_on_a_cpu_is_found_in_what_was_recorded_there() -> None:
+    assert len(RECORDED) > 5
+    for key, row in RECORDED.items():
+        found = codes(codec.decode(Evidence, row["evidence"]))
+        assert found == [cause["code"] for cause in row["causes"]], key
+        assert found[:1] == ([] if row["cause"] == "nothing" else [row["cause"]]), key

@@ -1,4 +1,4 @@
-"""What two GPUs do for tests/distributed/test_measure.py, under torchrun; rank 0 prints what it found."""
+"""What two GPUs do for tests/distributed/test_measure.py, by torchrun; rank 0 prints it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,157 @@
+"""How ranks agree through the store and fail together, in a group of this process alone."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from convtime import InputError, time_op
+from convtime.distributed.checks import refuse_timeout
+from convtime.distributed.failure import Failure, is_of_communication
+from convtime.distributed.meeting import Meeting, _own_store, behind, groups_here, limited
+from convtime.timing.ranks import rank_name
+
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="torch has no Gloo"
+)
+
+GLOO_SECONDS = 30
+NAMES = ["rank 0", "rank 1 of the group (global rank 2)"]
+
+
+def begin_alone() -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    patience = timedelta(seconds=GLOO_SECONDS)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=patience)
+
+
+@pytest.fixture
+def alone() -> Iterator[Any]:
+    begin_alone()
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_only_errors_of_communication_follow_from_another_ranks_failure(alone: Any) -> None:
+    meeting = Meeting(alone, 10)
+    meeting.names = NAMES
+    failure = Failure("raised", 1, "was interrupted", True)
+    assert meeting._is_consequence(RuntimeError("gloo: connection closed by peer"), failure)
+    for own in (KeyboardInterrupt(), SystemExit(1), ValueError("own"), failure.error("", NAMES)):
+        assert not meeting._is_consequence(own, failure)
+    meeting._interrupted = True  # by this rank itself, to end a call
+    assert meeting._is_consequence(KeyboardInterrupt(), failure)
+    assert is_of_communication(RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed"))
+    assert is_of_communication(dist.DistBackendError("NCCL error"))
+    assert not is_of_communication(ValueError("gloo"))
+    assert not is_of_communication(RuntimeError("shape mismatch"))
+
+
+def test_failures_and_ranks_are_named_as_in_the_group_and_in_logs() -> None:
+    assert [rank_name(0, 0), rank_name(1, 2)] == NAMES
+    assert str(Failure("raised", 1, "raised", False).error("", NAMES)).startswith(NAMES[1])
+    failure = Failure("late", None, "did not answer", True)
+    assert Failure.from_json(failure.to_json()) == failure
+    told = str(failure.error("aborted", NAMES))
+    assert "could not be determined" in told
+    assert "call destroy_process_group" in told
+    assert isinstance(Failure("input", 1, "bad").error("", NAMES), InputError)
+
+
+def test_measurements_are_counted_by_store_and_without_those_that_a_rank_missed(alone: Any) -> None:
+    def assert_next(number: int, failure: Failure | None = None) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        if failure is not None:
+            store.set("convtime/0/2/failed", failure.to_json())
+        group: Any = dist.group.WORLD
+        _own_store(group)().set("entered", "")
+        assert store.check([f"convtime/0/{number}/entered"])
+
+    assert_next(0)
+    assert_next(1)
+    assert_next(3, Failure("absent", 0, "did not take part"))
+    dist.destroy_process_group()
+    begin_alone()
+    assert_next(0)
+    assert_next(1)
+    assert_next(2, Failure("input", 1, "rank 1: an argument of every rank"))
+
+
+def test_a_measurement_leaves_neither_keys_nor_a_connection(alone: Any) -> None:
+    store = dist.distributed_c10d._get_default_store()
+    keys = []
+    for _ in range(2):
+        with Meeting(alone, 10) as meeting:
+            assert meeting.gather("a step", {"a": 1}) == [{"a": 1}]
+        meeting._thread.join()
+        assert meeting._connected is None
+        keys.append(store.num_keys())
+    assert keys[0] == keys[1]
+
+
+def test_nobody_waits_for_a_rank_that_cannot_know_of_the_failure(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = Meeting(alone, 10)
+    meeting.size = 3
+    meeting._failure = Failure("absent", 1, "did not take part")
+    asked: list[int] = []
+
+    def is_done(rank: int) -> bool:
+        asked.append(rank)
+        return True
+
+    monkeypatch.setattr(meeting, "_is_done", is_done)
+    meeting._let_others_know()
+    assert asked == [2]
+    monkeypatch.undo()
+    stopped: Any = types.SimpleNamespace(state=lambda: "stopped")
+    meeting.processes = [stopped]
+    assert meeting._is_done(0)
+    meeting._began -= 20  # the time is up
+    meeting._connected = None  # and the store is not asked
+    meeting.processes = []
+    meeting._let_others_know()
+
+
+def test_the_end_of_the_time_waits_for_a_judgement_in_progress(alone: Any) -> None:
+    meeting = Meeting(alone, 10)
+    meeting._judging = True
+    failure = Failure("late", 0, "hangs")
+    threading.Timer(0.01, meeting._set, [failure]).start()
+    meeting._measuring = False
+    meeting._period = 30
+    meeting._time_is_up()
+    assert meeting._failure == failure
+
+
+def test_operations_of_every_group_are_limited_for_the_time_of_a_measurement(alone: Any) -> None:
+    other: Any = dist.new_group([0], timeout=timedelta(seconds=GLOO_SECONDS))
+    assert set(groups_here()) == {alone, other}
+    options = [each._get_backend(torch.device("cpu")).options for each in (alone, other)]
+    with limited(groups_here()) as limit:
+        limit(1.5)
+        assert [each._timeout.total_seconds() for each in options] == [1.5, 1.5]
+    assert [each._timeout.total_seconds() for each in options] == [GLOO_SECONDS, GLOO_SECONDS]
+
+
+def test_the_rank_that_is_behind_is_found_in_steps_calls_and_collectives() -> None:
+    assert "before a step" in behind((3, 9, 9), (4, 9, 9))
+    assert "in call 9, which others have ended" in behind((4, 8, 9), (4, 9, 9))
+    assert "before an operation" in behind((4, 9, 9), (4, 9, 10))
+    assert not behind((4, 9, 9), (4, 9, 9))
+
+
+def test_timeouts_fit_the_timer_and_a_group_is_one_of_torch() -> None:
+    refuse_timeout(threading.TIMEOUT_MAX)
+    with pytest.raises(InputError, match="timeout and budget must be less than 9.22e"):
+        refuse_timeout(1e10)
+    with pytest.raises(InputError, match="torchrun"):
+        time_op(torch.relu, torch.ones(1), group=object())  # type: ignore[arg-type]

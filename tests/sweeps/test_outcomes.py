@@ -1,0 +1,115 @@
+"""Which candidates are fastest, of simulated comparisons with known times; and the words for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from convtime import Comparison
+from convtime.sweeps.outcomes import Outcome, rows_of
+from convtime.sweeps.words import verdict_along
+from tests.helpers.measurements import make
+
+
+def simulated(
+    chance: random.Random, medians: Mapping[str, float], noise: float = 0.02, rounds: int = 60
+) -> Comparison:
+    """A comparison whose rounds have independent noise around known times, on a GPU."""
+    return Comparison(
+        {
+            name: make(
+                name=name,
+                seconds=tuple(median * chance.lognormvariate(0, noise) for _ in range(rounds)),
+                activities=(),
+                sm_clocks_hz=(),
+                discarded=(),
+            )
+            for name, median in medians.items()
+        }
+    )
+
+
+def outcome_of(medians: Mapping[str, float], noise: float) -> Outcome:
+    compared = simulated(random.Random(1), medians, noise)
+    return rows_of({"x": (compared, [*medians])})["x"].outcome
+
+
+@given(st.lists(st.sampled_from([1.0, 1.001, 1.03, 1.05, 1.2]), min_size=1, max_size=4))
+@settings(max_examples=30)
+def test_the_leaders_are_those_within_the_margin_of_the_fastest(medians: list[float]) -> None:
+    named = dict(zip("abcd", medians, strict=False))
+    found = outcome_of(named, 1e-4)
+    leaders = tuple(name for name, each in named.items() if each / min(medians) < 1.01)
+    kind = "alone" if len(named) == 1 else "winner" if len(leaders) == 1 else "tie"
+    assert (found.kind, found.leaders) == (kind, leaders)
+    assert found.fastest in leaders
+
+
+def test_leaders_that_noise_hides_are_undecided() -> None:
+    found = outcome_of({"a": 1.012, "b": 1.0, "c": 2.0}, 0.02)
+    assert (found.kind, found.leaders) == ("undecided", ("a", "b"))
+
+
+def test_false_discoveries_are_controlled_over_the_table() -> None:
+    """Without differences beyond the margin, rows judged alone find some, and the table none."""
+    chance = random.Random(7)
+    compared = {
+        str(row): simulated(chance, {"a": 1.01, "b": 1.0}, 0.03, rounds=400) for row in range(600)
+    }
+    alone = [each.verdict("a", "b") for each in compared.values()]
+    rows = rows_of({name: (each, ("a", "b")) for name, each in compared.items()})
+    judged = [row.judge("a", "b") for row in rows.values()]
+    assert alone.count("slower") >= 3
+    assert not [each for each in judged if each.verdict == "slower"]
+    assert [each.reason for each in judged].count("one-of-many") == alone.count("slower")
+    tens = [dict([*compared.items()][start : start + 10]) for start in range(0, 600, 10)]
+    in_tens = [
+        row.judge("a", "b").verdict
+        for those in tens
+        for row in rows_of({name: (each, ("a", "b")) for name, each in those.items()}).values()
+    ]
+    assert in_tens.count("slower") <= 1  # at most 5 % of the tables would have one
+    few = rows_of({"0": (simulated(chance, {"a": 1.03, "b": 1.0}, 0.01), ("a", "b"))})
+    assert few["0"].judge("a", "b").verdict == "slower"
+
+
+def test_differences_are_found_among_many() -> None:
+    chance = random.Random(3)
+    compared = {
+        str(row): (simulated(chance, {"a": 1.05 if row % 2 else 1.0, "b": 1.0}), ("a", "b"))
+        for row in range(40)
+    }
+    found = [row.outcome.leaders == ("b",) for row in rows_of(compared).values()]
+    assert np.mean(np.array(found) == [bool(row % 2) for row in range(40)]) >= 0.97
+
+
+SDPA = Outcome("winner", "sdpa", ("sdpa",))
+TIE = Outcome("tie", "flash", ("flash", "sdpa"))
+
+
+@pytest.mark.parametrize(
+    ("values", "outcomes", "ordered", "said"),
+    [
+        ([1, 16, 32, 64], [SDPA, SDPA, TIE, TIE], True,
+         "sdpa is fastest up to batch 16; from 32 on flash and sdpa tie"),
+        ([1, 8], [SDPA, SDPA], True, "sdpa is fastest at every batch from 1 to 8"),
+        ([8], [SDPA], True, "sdpa is fastest at batch 8"),
+        ([1, 2, 3, 4, 5], [SDPA, TIE, TIE, None, SDPA], True,
+         "sdpa is fastest at batch 1; from 2 to 3 flash and sdpa tie; at 4 nothing is known; "
+         "at 5 sdpa is fastest"),
+        (["x", "y", "z"], [SDPA, Outcome("undecided", "a", ("a", "b", "c")), SDPA], False,
+         "sdpa is fastest at batch x and z; a, b and c are too close to call at batch y"),
+        (["x", "y"], [TIE, TIE], False, "flash and sdpa tie at every batch"),
+        (["x"], [Outcome("alone", "a", ("a",))], False, "only a could be timed at batch x"),
+    ],
+)  # fmt: skip
+def test_the_verdict_in_words(
+    values: list[Any], outcomes: list[Outcome | None], *, ordered: bool, said: str
+) -> None:
+    assert verdict_along("batch", values, outcomes, ordered=ordered) == said
