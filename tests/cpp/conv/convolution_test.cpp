@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "conv/backend.h"
-#include "core/cuda_check.h"
 #include "conv/plan_choice.h"
+#include "core/cuda_check.h"
 
 namespace convtime::conv {
 namespace {

@@ -74,7 +74,7 @@ def tune(
     Candidates are PyTorch's own way, the engines of all lists of cuDNN and of all indices, the
     fastest of them with other settings, and engines of another layout with the cost of converting.
     The budget limits how many are built: each engine comes once, in the order of the lists, before
-    other settings of it. Those whose runs take more than 3 times the shortest are left out.
+    other settings of it. Those whose runs take more than twice the shortest are left out.
     :func:`convtime.race` chooses. Among candidates that are as fast within the margin, it prefers
     PyTorch's choice, then the smallest workspace, then the smallest engine number, so that tuning
     again gives the same answer. Only engines whose error is within the tolerance are timed. What
