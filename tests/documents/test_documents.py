@@ -118,6 +118,7 @@ def make_reference() -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 def test_generated_pages_are_up_to_date(make_reference: ModuleType) -> None:
     made = make_reference.pages()
     assert set(made) == {
@@ -127,6 +128,7 @@ def test_generated_pages_are_up_to_date(make_reference: ModuleType) -> None:
         assert path.read_text(encoding="utf-8") == text, "run python docs/make_reference.py"
 
 
+@pytest.mark.thorough
 def test_generated_pages_describe_every_option_and_field(make_reference: ModuleType) -> None:
     made = {path.name: text for path, text in make_reference.pages().items()}
     for option in ("fn", "before", "nbytes", "method", "margin", "log"):

@@ -77,8 +77,9 @@ class Problem:
 
     def is_taken(self) -> bool:
         """Whether PyTorch takes it and something comes of it."""
+        # Tensors without memory are not checked as fully in torch 2.11.
         try:
-            return self.functions[1](*self.tensors("meta"), **self.arguments).numel() > 0
+            return self.functions[1](*self.tensors("cpu"), **self.arguments).numel() > 0
         except (RuntimeError, TypeError):
             return False
 
