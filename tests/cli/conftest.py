@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from convtime.cli import conv
 from convtime.conv.compare import LayerResult
 from convtime.conv.problem import FORWARD, ConvLayer
 from tests.helpers.convolutions import layer_result
+from tests.helpers.threads import one_thread as one_thread
 
 #: Two layers in the columns of DeepBench.
 LAYERS = """\
@@ -21,15 +21,6 @@ w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h
 9,9,4,2,6,3,3,1,1,1,1
 9,9,4,2,6,1,1,0,0,2,2
 """
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """The tensors are so small that threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,21 +1,11 @@
 """What tests of recordings share."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from convtime.recording import record as recording_module
+from tests.helpers.threads import one_thread as one_thread
 from tests.recording.traces import AUTOGRAD, FakeTrace
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """The tensors are so small that threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
