@@ -55,7 +55,7 @@ def test_a_models_layers_and_its_training_step(
     assert document["step"]["model"] == "cli_test_model:Net"
     assert document["empty"] == ["idle"]
     shown = capsys.readouterr().out
-    said = "1 backward, the same in PyTorch and in convtime:" in shown
+    said = "one backward, the same in PyTorch and in convtime:" in shown
     assert said == (device.type == "cuda")
     assert "2 distinct layers in 4 passes, 4 bit-identical" in shown
     assert "not timed (called on an empty input): idle" in shown
