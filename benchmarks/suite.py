@@ -34,6 +34,7 @@ PARTS = ("command", "ci", "loaded", "python", "cpp")
 RUNS = 20
 MUTANTS = {"python": 100, "cpp": 20}
 SEED = 20261128
+UNCHANGED = "unchanged"
 ROOT = installing.ROOT
 
 
@@ -56,7 +57,9 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _tried(rows: list[results.Row]) -> list[results.Row]:
-    """Mutants that compile."""
+    """Mutants that compile, where the unchanged package passes."""
+    if not any(row["key"] == UNCHANGED and row["noticed_by"] is None for row in rows):
+        return []
     return [
         row
         for row in rows
@@ -152,6 +155,7 @@ def main() -> None:
         cases |= {f"loaded {number}": measure_loaded for number in range(1, RUNS + 1)}
     for language, count in MUTANTS.items():
         if language in options.parts:
+            cases[UNCHANGED] = mutants.measure_unchanged
             cases |= {
                 f"mutant {language} {index}": functools.partial(
                     mutants.measure, language, SEED, index, options.build

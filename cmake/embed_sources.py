@@ -46,8 +46,7 @@ def main() -> None:
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
     names = ",\n".join(f'      "{name}"' for name in texts)
     literals = ",\n".join(literal(text) for text in texts.values())
-    output.write_text(
-        f"""// Written by cmake/embed_sources.py.
+    text = f"""// Written by cmake/embed_sources.py.
 #include "program/sources.h"
 
 namespace convtime {{
@@ -62,7 +61,8 @@ const Sources& Sources::embedded() {{
 
 }}  // namespace convtime
 """
-    )
+    if not output.exists() or output.read_text() != text:  # or it would be compiled again
+        output.write_text(text)
     files = [csrc / name for name in texts if (csrc / name).is_file()]
     dependencies.write_text(f"{output}: {' '.join(map(str, files))}\n")
 

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ PYTHON_OPERATORS = re.compile(
     r"|Replace(True|False)With.*|NumberReplacer|AddNot)"
 )
 COMPILER = "compiler"
-SECONDS = 1200  # after which a run of tests has noticed, since without the change it takes less
+SECONDS = 600  # after which a run of tests has noticed, since without the change it takes less
 Command = Sequence[str | Path]
 
 
@@ -148,6 +149,13 @@ def measure(language: str, seed: int, index: int, build: Path | None) -> results
     }
 
 
+def measure_unchanged() -> results.Row:
+    """Whether the quick suite fails for no change, so that it could not tell of any."""
+    with tempfile.TemporaryDirectory(prefix="mutant") as folder:
+        _copy_package(Path(folder))
+        return {"noticed_by": _try_suite(Path(folder), None)}
+
+
 def _installed() -> Path:
     import convtime
 
@@ -196,26 +204,33 @@ def _try_cpp(mutant: Mutant, folder: Path, build: Path) -> str | None:
         place.write_text(original, encoding="utf-8")
 
 
-def _try_suite(folder: Path, room: Path) -> str | None:
+def _try_suite(folder: Path, room: Path | None) -> str | None:
     """The room's name if its quick tests fail, "suite" if others do."""
-    variables = {"PYTHONPATH": str(folder / "site"), "XDG_CACHE_HOME": str(folder / "cache")}
+    paths = [str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "CUDA_VISIBLE_DEVICES": "",  # as in CI, whatever this machine has
+        "FAIL_WITHOUT_CUDA": "0",
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider"]
-    if room.is_dir() and _fails([*command, room], variables):
+    if room and room.is_dir() and _fails([*command, room], variables):
         return room.name
     return "suite" if _fails(command, variables) else None
 
 
 def _fails(command: Command, variables: dict[str, str]) -> bool:
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | variables,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | variables,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=SECONDS,
-            check=False,
-        )
+        return process.wait(SECONDS) != 0
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # with pytest's workers
+        process.wait()
         return True
-    return done.returncode != 0
