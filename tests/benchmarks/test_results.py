@@ -58,7 +58,7 @@ def test_goals(relation, value, limit):
     assert results.meets(value, f"{relation} {limit}") is met
 
 
-@pytest.mark.parametrize("goal", ["0.97", "=> 1", ">= one", ">= 1 or so", "", ">= 1.", ">= nan"])
+@pytest.mark.parametrize("goal", ["0.97", "=> 1", ">= 1 or so", ">= nan"])
 def test_goals_that_are_none(goal):
     with pytest.raises(ValueError, match="must be a relation and a number"):
         results.meets(1, goal)
@@ -106,11 +106,7 @@ def test_the_recorded_command_leaves_out_where_and_which(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "arguments"),
-    [
-        ({"facts": FACTS | {"driver": "2"}}, []),
-        ({"commit": "def"}, []),
-        ({}, ["--batch", "2"]),
-    ],
+    [({"facts": FACTS | {"driver": "2"}}, []), ({"commit": "def"}, []), ({}, ["--batch", "2"])],
 )
 def test_rows_of_another_run_are_not_resumed(tmp_path, capsys, monkeypatch, change, arguments):
     monkeypatch.setattr(sys, "argv", [f"{NAME}.py"])
@@ -134,35 +130,22 @@ def test_shards_take_every_case_once_and_merge_in_order(tmp_path):
     assert not list(check_results.check_file(path, GOALS))
 
 
-def test_merge_refuses_missing_mixed_and_foreign_shards(tmp_path):
-    def merge():
-        return results.merge(NAME, compare_resnet50.summarise, tmp_path)
-
-    with pytest.raises(ValueError, match="shards of nothing"):
-        merge()
-    open_file(tmp_path, shard=(1, 3)).add("a", row("a"))
-    open_file(tmp_path, shard=(3, 3)).add("c", row("c"))
-    with pytest.raises(ValueError, match=f"lacks shards of {NAME}: 2/3"):
-        merge()
-    open_file(tmp_path, shard=(2, 3), commit="other").add("b", row("b"))
-    with pytest.raises(
-        ValueError, match=r"shard 2/3 of .* has commit 'other', but shard 1/3 'abc'"
+def test_merge_refuses_missing_and_mixed_shards(tmp_path):
+    for number, commit, says in (
+        (3, "abc", f"lacks shards of {NAME}: 1/3, 2/3"),
+        (1, "abc", f"lacks shards of {NAME}: 2/3"),
+        (2, "other", r"shard 2/3 of .* has commit 'other', but shard 1/3 'abc'"),
     ):
-        merge()
-    open_file(tmp_path, shard=(1, 2)).add("a", row("a"))
-    with pytest.raises(ValueError, match=r"in shards of \[2, 3\]"):
-        merge()
+        open_file(tmp_path, shard=(number, 3), commit=commit).add(f"{number}", row("a"))
+        with pytest.raises(ValueError, match=says):
+            results.merge(NAME, compare_resnet50.summarise, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("lengths", "says"),
     [
-        ((2, 2, 2), None),
         ((3, 2, 2), None),
-        ((3, 3, 2), None),
         ((3, 2, 3), "2/3 has 2 rows of 3 or more"),
-        ((1, 2, 2), "1/3 has 1 rows of 2 or more"),
-        ((4, 4, 1), "3/3 has 1 rows of 3 or more"),
         ((1, 4, 1), "1/3 has 1 rows of 4 or more, 3/3 has 1 rows of 3 or more"),
     ],
 )
@@ -199,14 +182,8 @@ def test_a_file_is_judged_anew_by_other_goals(tmp_path, monkeypatch):
 def test_commit_comes_from_git_without_results(tmp_path, monkeypatch):
     def git(*arguments):
         identity = ["-c", "user.name=n", "-c", "user.email=e"]
-        done = subprocess.run(
-            ["git", *identity, *arguments],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return done.stdout.strip()
+        command = ["git", *identity, *arguments]
+        return subprocess.check_output(command, cwd=tmp_path, text=True).strip()
 
     here = tmp_path / "benchmarks"
     (here / "results").mkdir(parents=True)
@@ -221,10 +198,6 @@ def test_commit_comes_from_git_without_results(tmp_path, monkeypatch):
     assert results.find_commit() == git("rev-parse", "HEAD")
     (tmp_path / "code.py").write_text("changed")
     assert results.find_commit() == git("rev-parse", "HEAD") + "-dirty"
-
-
-def without(name):
-    return lambda document: document.pop(name)
 
 
 def changed(number, **fields):
@@ -244,15 +217,13 @@ def repeated(document):
     [
         (changed(2, value=0.99), "summary of 'time_ratio_min' is not"),
         (changed(0, met=False), "summary of 'layers' is not"),
-        (changed(0, goal=">= 1"), "summary of 'layers' is not"),
         (slower, "summary of 'time_ratio_min' is not"),
         (lambda document: document["summary"].pop(1), "summary of 'fraction_bit_identical' is not"),
         (lambda document: document["summary"].append({"name": "mine"}), "summary has 'mine'"),
         (repeated, "a key of its own"),
         (lambda document: document.update(schema=2), "schema is 2"),
-        (lambda document: document.update(benchmark="accuracy"), "benchmark is 'accuracy'"),
         (lambda document: document["provenance"].pop("commit"), "provenance must have exactly gpu"),
-        (without("date"), "field 'date' must be of type str"),
+        (lambda document: document.pop("date"), "field 'date' must be of type str"),
         (lambda document: document.update(comment="well"), "unknown fields: comment"),
         (lambda document: document["rows"][0].pop("pytorch"), "rows cannot be summed up"),
     ],
@@ -265,12 +236,7 @@ def test_a_tampered_file_is_refused(tmp_path, tamper, says):
     path.write_text(json.dumps(document))
     errors = list(check_results.check_file(path, GOALS))
     assert any(says in error for error in errors), errors
-
-
-@pytest.mark.parametrize("text", ['{"schema": NaN}', "{", "\xff"])
-def test_checking_what_is_no_json(tmp_path, text):
-    path = tmp_path / f"{NAME}.json"
-    path.write_bytes(text.encode("latin-1"))
+    path.write_text('{"schema": NaN}')
     (error,) = check_results.check_file(path, GOALS)
     assert "is not strict JSON" in error
 
@@ -316,7 +282,6 @@ def test_tables_are_checked_and_written(repository, capsys):
     [
         ("<!-- results:nothing -->\n<!-- /results:nothing -->", "nothing.json, which is not in"),
         (f"<!-- results:{NAME} -->\n", "without its counterpart"),
-        (f"<!-- results:{NAME} -->\n<!-- /results:{NAME}:rows -->", "without its counterpart"),
         (f"<!-- results:{NAME}:no -->\n<!-- /results:{NAME}:no -->", "has no no_table() for"),
     ],
 )
@@ -332,19 +297,6 @@ def test_a_missed_goal_is_shown_and_is_no_error(repository, capsys):
     assert check(repository, "--write") == 0
     assert "MISS fraction_bit_identical" in capsys.readouterr().out
     assert "| no |" in (repository / "README.md").read_text()
-
-
-def test_reference_goals(repository, tmp_path, capsys):
-    assert check(repository, "--write") == 0
-    same = tmp_path / "same.json"
-    same.write_text((BENCHMARKS / "goals.json").read_text())
-    assert check(repository, "--reference-goals", str(same)) == 0
-    assert "differs" not in capsys.readouterr().out
-    goals = json.loads(same.read_text())
-    goals[NAME]["layers"] = ">= 21"
-    same.write_text(json.dumps(goals))
-    assert check(repository, "--reference-goals", str(same)) == 0
-    assert capsys.readouterr().out.count(f"goals.json differs from {same}") == 1
 
 
 def test_the_result_files_can_be_checked_without_torch_and_convtime():

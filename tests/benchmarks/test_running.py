@@ -20,7 +20,7 @@ def run_on(tmp_path, monkeypatch):
     options = argparse.Namespace(output=tmp_path, shard=None, commit="abc")
     called: list[str] = []
 
-    def run(cases, **limits):
+    def run(cases):
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         called.clear()
 
@@ -28,8 +28,6 @@ def run_on(tmp_path, monkeypatch):
             called.append(key)
             if cases[key] == "loses the GPU":
                 monkeypatch.setattr(torch.cuda, "synchronize", fail)
-            if cases[key] == "has a mistake":
-                raise KeyError(key)
             if cases[key] != "fine":
                 fail()
             return {}
@@ -38,7 +36,7 @@ def run_on(tmp_path, monkeypatch):
         measures = {key: lambda key=key: measure(key) for key in cases}
         code: object = 0
         try:
-            running.measure_pending(file, measures, **limits)
+            running.measure_pending(file, measures)
         except SystemExit as exit:
             code = exit.code
         return code, "".join(called)
@@ -54,25 +52,6 @@ def test_where_a_case_cannot_be_had_the_others_still_are(run_on):
     cases = {"a": "fine", "b": "fails", "c": "fine"}
     assert run_on(cases) == ("error: not measured: b", "abc")
     assert run_on(cases) == ("error: not measured: b", "b")
-
-
-def test_no_case_begins_after_the_time_is_up(run_on, monkeypatch, capsys):
-    seconds = iter(range(100))
-    monkeypatch.setattr("common.running.time.perf_counter", lambda: next(seconds))
-    cases = {"a": "fine", "b": "fails", "c": "fine", "d": "fine"}
-    assert run_on(cases, seconds=3.5) == ("error: not measured: b", "ab")
-    assert "2 more" in capsys.readouterr().out
-    assert run_on(cases, seconds=1) == ("error: not measured: b", "b")
-    assert run_on(dict.fromkeys(cases, "fine"), seconds=1) == (0, "b")
-    assert run_on(cases) == (0, "cd")
-
-
-def test_a_mistake_in_one_case_costs_no_other(run_on, capsys):
-    cases = {"a": "has a mistake", "b": "fine"}
-    assert run_on(cases) == ("error: not measured: a", "ab")
-    told = capsys.readouterr()
-    assert "a: KeyError: 'a'" in told.out
-    assert "in measure" in told.err, "where it was"
 
 
 def test_a_case_that_loses_the_gpu_is_taken_last(run_on):

@@ -17,9 +17,7 @@ import convtime
 from convtime import cli
 from convtime.cli import exit_codes
 from tests.helpers import ROOT
-from tests.helpers.commands import Capture, error_of, only_line, process
-
-SCRIPT = "import sys\nfrom convtime.cli import main\nsys.exit(main())\n"
+from tests.helpers.commands import Capture, only_line, process
 
 
 def test_version_config_and_help(capsys: Capture) -> None:
@@ -33,29 +31,6 @@ def test_version_config_and_help(capsys: Capture) -> None:
         assert f"\n  {code} " in shown
     assert cli.main(["config"]) == 0
     assert torch.__version__ in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "the following arguments are required: COMMAND"),
-        (["compair"], "invalid choice: 'compair'"),
-        (["conv", "--frobnicate"], "unrecognized arguments: --frobnicate"),
-        (["conv", "--batc", "3"], "unrecognized arguments: --batc"),
-        (["--vers", "config"], "unrecognized arguments: --vers"),
-        (["conv", "--fail-on", "slower,later"], "--fail-on: got 'later', but it must be one of"),
-        (["conv", "--fail-on", "missing"], "--fail-on: got 'missing', but it must be one of"),
-        *(
-            (["conv", "--uncertain", code], f"got '{code}', but it must be a whole number from 0")
-            for code in ("256", "-1", "many", "9" * 5000)
-        ),
-    ],
-)
-def test_a_bad_command_line_is_one_sentence(
-    capsys: Capture, arguments: list[str], says: str
-) -> None:
-    assert cli.main(arguments) == 2
-    assert says in error_of(capsys)
 
 
 def test_commands_in_the_documentation_can_be_parsed() -> None:
@@ -81,35 +56,28 @@ def test_the_documentation_lists_the_exit_codes() -> None:
 # Processes
 
 
-def test_the_command_is_a_process_that_ends_with_a_code_and_a_line(tmp_path: Path) -> None:
-    done = process("conv", "--layers", tmp_path / "no.csv")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot be read" in only_line(done.stderr)
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("started_as", ["module", "script"])
 @pytest.mark.parametrize(
     ("argument", "code", "imports_torch"),
     [("--help", 0, False), ("tme", 2, False), ("config", 0, True)],
 )
 def test_only_commands_that_need_torch_import_it(
-    tmp_path: Path, started_as: str, argument: str, code: int, imports_torch: bool
+    tmp_path: Path, argument: str, code: int, imports_torch: bool
 ) -> None:
     script = tmp_path / "convtime"
-    script.write_text(SCRIPT)
-    program = ["-m", "convtime"] if started_as == "module" else [script]
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", *program, argument],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == code, done.stderr
-    imported = re.findall(r"\|\s+(\S+)$", done.stderr, re.MULTILINE)
-    assert "argparse" in imported
-    assert ("torch" in imported) == imports_torch
+    script.write_text("import sys\nfrom convtime.cli import main\nsys.exit(main())\n")
+    for program in (["-m", "convtime"], [script]):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", *program, argument],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == code, done.stderr
+        imported = re.findall(r"\|\s+(\S+)$", done.stderr, re.MULTILINE)
+        assert "argparse" in imported
+        assert ("torch" in imported) == imports_torch
 
 
 @pytest.mark.thorough
@@ -133,3 +101,9 @@ def test_statements_can_use_the_ops(tmp_path: Path) -> None:
     setup = ["-s", "x = torch.ones(1, 1, 1, 1)", "--device", "cpu", "--budget", "0.01"]
     done = process("time", statement, *setup, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_error_of_a_process_is_a_code_and_a_line() -> None:
+    done = process("conv", "--layers", "no.csv")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot be read" in only_line(done.stderr)

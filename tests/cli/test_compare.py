@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ import pytest
 import convtime
 from convtime import Comparison, ComparisonTable, cli
 from convtime.cli import compare as compare_command
-from convtime.sweeps import compare_over as running
-from convtime.timing.comparison import Agreement
-from tests.helpers.commands import COUNTED, ON_CPU, Capture, error_of, only_line
+from tests.helpers.commands import COUNTED, ON_CPU, Capture
 from tests.helpers.measurements import changed
 
 QUICK = [
@@ -41,24 +38,7 @@ def test_statements_are_named_and_judged(tmp_path: Path, capsys: Capture) -> Non
     assert found == {"torch.relu(x)": True, "neg": False}
 
 
-@pytest.mark.parametrize(
-    ("slower", "same", "options", "code"),
-    [
-        (1.5, True, [], 0),
-        (1.5, True, ["--fail-on", "slower"], 1),
-        (1.5, True, ["--fail-on", "different,faster"], 0),
-        (1.0, False, ["--fail-on", "slower,different"], 1),
-        (1.0, False, ["--fail-on", "slower", "--fail-on", "different"], 1),
-    ],
-)
-def test_compare_exits_as_it_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-    slower: float,
-    same: bool,
-    options: list[str],
-    code: int,
-) -> None:
+def test_compare_exits_as_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     asked: dict[str, Any] = {}
 
     def judged(candidates: Any, **given: Any) -> Comparison:
@@ -66,40 +46,37 @@ def test_compare_exits_as_it_is_told(
         found = convtime.compare(candidates, **given)
         measured = {
             name: changed(each, seconds=(seconds,) * 20, batches=(), between_runs=0.0)
-            for (name, each), seconds in zip(found.measurements.items(), (1.0, slower), strict=True)
+            for (name, each), seconds in zip(found.measurements.items(), (1.0, 1.5), strict=True)
         }
-        agreement = Agreement(same, "told by a test")
-        return dataclasses.replace(found, measurements=measured, same_results={"2": agreement})
+        return dataclasses.replace(found, measurements=measured)
 
     monkeypatch.setattr(compare_command, "compare", judged)
-    only = ["--check", "none", "--no-interference"]
-    assert cli.main(["compare", "1", "2", *only, *COUNTED, *options]) == code
-    assert ("exits with 1: 2 (" in capsys.readouterr().out) == (code == 1)
+    given = ["compare", "1", "2", "--check", "none", "--no-interference", *COUNTED]
+    for fails, code in (("different,faster", 0), ("faster,slower", 1)):
+        assert cli.main([*given, "--fail-on", fails]) == code
+        assert ("exits with 1: 2 (slower)" in capsys.readouterr().out) == (code == 1)
     assert (asked["check"], asked["control"], asked["interference"]) == (None, False, False)
 
 
 def test_statements_are_compared_at_each_point(tmp_path: Path, capsys: Capture) -> None:
-    pytest.importorskip("vl_convert")
-    names = ("json", "csv", "png", "md", "jsonl")
-    json_file, csv_file, picture, markdown, journal = (tmp_path / f"a.{name}" for name in names)
+    json_file, csv_file, journal = (
+        str(tmp_path / f"a.{name}") for name in ("json", "csv", "jsonl")
+    )
     axes = ["--over", "n=[1, 2][0], 64", "--over", "kind=torch.float32, torch.float64"]
     given = [*RELU, "-s", "x = torch.randn(n, dtype=kind)", *axes, *QUICK, "--seed", "3"]
-    outputs = ["--json", json_file, "--csv", csv_file, "--plot", picture, "--markdown", markdown]
-    assert cli.main([*given, *map(str, [*outputs, "--file", journal])]) == 0
+    assert cli.main([*given, "--json", json_file, "--csv", csv_file, "--file", journal]) == 0
     printed = capsys.readouterr().out
-    table = ComparisonTable.from_dict(json.loads(json_file.read_text()))
+    table = ComparisonTable.from_dict(json.loads(Path(json_file).read_text()))
     assert table.plan.axes == {"n": (1, 64), "kind": ("torch.float32", "torch.float64")}
     assert table.candidates == ("torch.relu(x)", "max")
     assert table.plan.seed == 3
     assert len(table.measurements) == 8
     same = [each.same for point in table.points for each in point.same_results.values()]
     assert same == [True] * 4
-    assert len(list(csv.DictReader(csv_file.open()))) == 8
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert markdown.read_text() == table.to_markdown()
     for again in (["show", json_file], ["show", journal], [*given, "--file", journal]):
-        assert cli.main([*map(str, again)]) == 0
+        assert cli.main(again) == 0
         assert capsys.readouterr().out == printed
+    assert len(list(csv.DictReader(Path(csv_file).read_text().splitlines()))) == 8
 
 
 def test_a_gate_looks_at_all_points(capsys: Capture) -> None:
@@ -107,46 +84,3 @@ def test_a_gate_looks_at_all_points(capsys: Capture) -> None:
     assert cli.main([*given, "--over", "n=1,2", "--fail-on", "different"]) == 1
     assert "exits with 1: b n=2 (different)" in capsys.readouterr().out
     assert cli.main([*given, "--over", "n=1", "--fail-on", "different"]) == 0
-
-
-def test_where_every_point_fails_the_command_does(capsys: Capture) -> None:
-    assert cli.main(["compare", "n / 0", "n / (n - n)", "--over", "n=1,2", *QUICK]) == 2
-    captured = capsys.readouterr()
-    assert captured.out.count("ZeroDivisionError") >= 2
-    assert only_line(captured.err) == (
-        "every point failed, e.g. n / 0 n=1: line 1 of the statement raised ZeroDivisionError: "
-        "division by zero"
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ([], "there is nothing to time; give statements, or --named"),
-        (["1", "1"], "'1' is given more than once; give each a name"),
-        (["-n", "1"], "--named must be NAME=STATEMENT, got '1'"),
-        (["1", "--baseline", "2"], "--baseline must be one of '1', got '2'"),
-        (["-n", "a=1", "-n", "b=c"], "line 1 of statement 'b' raised NameError"),
-        (["1", "2", "--margin", "-1"], "margin must be"),
-        (["1", "2", "--over", "n="], "--over must be NAME=VALUE,VALUE, got 'n='"),
-        (["1", "2", "--over", "n=1"], "axis 'n' must be a variable of statement or setup"),
-        (["n", "--over", "n=1"], "--over needs at least two statements; convtime sweep times one"),
-        (["n", "2", "--over", "n=1", "--confirm"], "--confirm cannot be used with --over"),
-        (["n", "2", "--over", "iterations=1"], "'iterations' must be an axis of a sweep"),
-        (["n", "2", "--over", "n=float16"], "must be Python, such as 64, torch.float16 or 'text'"),
-        (["n", "2", "--over", "n=1", "--file", "a", "--csv", "a"], "must name different files"),
-        (["1", "2", "--csv", "a"], "--csv requires --over NAME=VALUE,VALUE"),
-    ],
-)
-def test_what_does_not_fit_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: Capture,
-    given: Sequence[str],
-    said: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "time_op", lambda *_, **__: pytest.fail("it was timed"))
-    assert cli.main(["compare", *given, *COUNTED]) == 2
-    assert said in error_of(capsys)
-    assert list(tmp_path.iterdir()) == []

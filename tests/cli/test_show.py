@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import convtime
 from convtime import Comparison, cli
 from tests.cli.conftest import Judged
-from tests.helpers.commands import COUNTED, ON_CPU, Capture, error_of
-from tests.helpers.measurements import make
+from tests.helpers.commands import COUNTED, ON_CPU, Capture
 
 
 def test_show_says_what_the_command_said(tmp_path: Path, capsys: Capture) -> None:
@@ -26,16 +24,6 @@ def test_show_says_what_the_command_said(tmp_path: Path, capsys: Capture) -> Non
     assert len(capsys.readouterr().out) > len(said)
 
 
-def test_show_makes_another_tools_file_convtimes(tmp_path: Path) -> None:
-    theirs, ours = tmp_path / "theirs.csv", tmp_path / "ours.json"
-    convtime.write_measurements(make(), theirs)
-    assert cli.main(["show", str(theirs), "--json", str(ours)]) == 0
-    document = json.loads(ours.read_text())
-    assert document["type"] == "Measurements"
-    (entry,) = document["measurements"].values()
-    assert tuple(entry["seconds"]) == make().seconds
-
-
 def test_show_lists_the_layers_of_convolutions(
     tmp_path: Path, capsys: Capture, judged: Judged
 ) -> None:
@@ -49,13 +37,3 @@ def test_show_lists_the_layers_of_convolutions(
     titles = [f"problem 1 {which}: " for which in ("forward", "backward") for _ in range(2)]
     for line, title in zip(lines, titles, strict=True):
         assert title in line
-
-
-def test_bad_files_are_one_sentence(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "half.json").write_text('{"schema": "5.0", "seco')
-    for name, says in (
-        ("none.json", "none.json: cannot be read (No such file"),
-        ("half.json", "half.json: is no"),
-    ):
-        assert cli.main(["show", str(tmp_path / name)]) == 2
-        assert says in error_of(capsys)

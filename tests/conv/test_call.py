@@ -1,23 +1,19 @@
-"""A call of a convolution as data, and the very same call made again from it."""
-
-from __future__ import annotations
+"""A call of a convolution as data, the same call made again from it, and torch's settings."""
 
 import dataclasses
-import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from convtime.conv.call import PASSES, ConvCall, ConvTensors, TensorLayout, same_bits
 from convtime.conv.flags import Flags
 from convtime.conv.problem import ConvProblem
-from convtime.core import codec
 from convtime.core.errors import InputError
-from tests.helpers.convolutions import problems
+from tests.helpers.convolutions import dense, problems
 
 CPU = torch.device("cpu")
 CALL = ConvCall(
@@ -29,10 +25,6 @@ CALL = ConvCall(
     x=TensorLayout((2, 4, 9, 11), (396, 1, 44, 4), 4),
     w=TensorLayout((6, 2, 3, 5), (30, 15, 5, 1)),
 )  # fmt: skip
-
-
-def dense(*sizes: int) -> TensorLayout:
-    return TensorLayout.of(torch.empty(sizes, device="meta"))
 
 
 def call_of(problem: ConvProblem, dtype: str) -> ConvCall:
@@ -103,22 +95,6 @@ def test_passes_are_pytorchs_and_so_are_those_that_cudnn_is_told(problem: ConvPr
         torch.testing.assert_close(result.reshape(theirs.shape), theirs)
 
 
-@given(
-    problem=problems(numeric=True),
-    dtype=st.sampled_from(["float16", "float32"]),
-    tf32=st.booleans(),
-)
-@settings(max_examples=20)
-def test_a_call_survives_json(problem: ConvProblem, dtype: str, tf32: bool) -> None:
-    call = dataclasses.replace(
-        call_of(problem, dtype),
-        grad_output=dense(*problem.output_shape),
-        flags=Flags(benchmark=True, allow_tf32=tf32),
-    )
-    assert codec.decode(ConvCall, json.loads(json.dumps(codec.encode(call)))) == call
-    assert hash(call) == hash(dataclasses.replace(call))
-
-
 def test_parameters_are_filled_in_or_refused() -> None:
     tensors = "float32", dense(1, 2, 4, 4, 4), dense(3, 2, 1, 1, 1)
     volume = ConvCall.of_layouts(*tensors).problem
@@ -137,30 +113,21 @@ def test_parameters_are_filled_in_or_refused() -> None:
             dataclasses.replace(CALL, **changes)
 
 
-def test_a_gradient_is_computed_alone() -> None:
-    for name, mask in (("dgrad", [True, False, False]), ("wgrad", [False, True, False])):
-        seen: list[Any] = []
+@pytest.mark.parametrize(("name", "mask"), [("dgrad", [1, 0, 0]), ("wgrad", [0, 1, 0])])
+def test_a_gradient_is_computed_alone(name: str, mask: list[int]) -> None:
+    seen: list[Any] = []
 
-        class Recorder(TorchDispatchMode):
-            def __torch_dispatch__(
-                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                seen.append((function, args))  # noqa: B023 (it is used in this round)
-                return function(*args, **kwargs or {})
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append((func, args[-1]))
+            return func(*args)
 
-        call = CALL.pytorch_call(name, CALL.tensors(CPU))
-        with Recorder():
-            call()
-        ((function, arguments),) = seen
-        assert function is torch.ops.aten.convolution_backward.default
-        assert arguments[-1] == mask
-
-
-def test_tensors_are_the_same_for_a_seed() -> None:
-    first, second, other = (CALL.tensors(CPU, seed=seed) for seed in (1, 1, 2))
-    assert same_bits(first.x, second.x)
-    assert not same_bits(first.x, other.x)
-    assert CALL.tensors(CPU, backward=False).grad_output is None
+    call = CALL.pytorch_call(name, CALL.tensors(CPU))
+    with Recorder():
+        call()
+    assert seen == [(torch.ops.aten.convolution_backward.default, mask)]
 
 
 def test_the_backend_is_pytorchs() -> None:
@@ -183,4 +150,56 @@ def test_bits_are_compared_and_not_values() -> None:
     assert not same_bits(zeros, -zeros)
     nan = torch.full((2,), float("nan"), dtype=torch.bfloat16)
     assert same_bits(nan, nan.clone())
-    assert same_bits(torch.ones(2, requires_grad=True), torch.ones(2))
+    first, second, other = (CALL.tensors(CPU, seed=seed) for seed in (1, 1, 2))
+    assert same_bits(first.x, second.x)
+    assert not same_bits(first.x, other.x)
+
+
+BACKENDS: Any = torch.backends  # of which the stubs know half
+
+
+def test_flags_are_applied_and_set_back() -> None:
+    before = Flags.current()
+    other = Flags(
+        enabled=not before.enabled,
+        benchmark=not before.benchmark,
+        benchmark_limit=before.benchmark_limit,
+        deterministic=not before.deterministic,
+        allow_tf32=not before.allow_tf32,
+        deterministic_algorithms=not before.deterministic_algorithms,
+        depthwise_kernel=before.depthwise_kernel,
+    )
+    with other.applied():
+        assert Flags.current() == other
+    assert Flags.current() == before
+    with pytest.raises(KeyError), other.applied():
+        raise KeyError
+    assert Flags.current() == before
+
+
+@pytest.fixture
+def conv_precision() -> Iterator[Any]:
+    """That of cuDNN's convolutions, here inherited from torch.backends.fp32_precision."""
+    conv, above = BACKENDS.cudnn.conv, BACKENDS.fp32_precision
+    before = conv.fp32_precision
+    conv.fp32_precision = "none"
+    yield conv
+    BACKENDS.fp32_precision = above
+    conv.fp32_precision = before
+
+
+def test_a_precision_is_set_back_and_stays_inherited_where_it_is_wanted(
+    conv_precision: Any,
+) -> None:
+    for before in ("none", "ieee", "tf32"):
+        conv_precision.fp32_precision = before
+        with Flags(allow_tf32=before != "tf32").applied():
+            assert (conv_precision.fp32_precision == "tf32") == (before != "tf32")
+        assert conv_precision.fp32_precision == before
+    conv_precision.fp32_precision = "none"
+    for first, second in (("tf32", "ieee"), ("ieee", "tf32"), ("none", "tf32")):
+        BACKENDS.fp32_precision = first
+        with Flags.current().applied():
+            assert conv_precision.fp32_precision == first
+        BACKENDS.fp32_precision = second
+        assert conv_precision.fp32_precision == second

@@ -1,8 +1,7 @@
 """PyTorch's and convtime's layers, compared on small problems."""
 
-from __future__ import annotations
-
 import dataclasses
+import itertools
 import json
 import statistics
 from typing import Any
@@ -79,14 +78,6 @@ def test_every_kind_in_both_passes(device: torch.device, kind: Any, layout: str)
             assert result.backend.startswith(backends[device.type])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_dtypes(device: torch.device, dtype: str) -> None:
-    for layout in LAYOUTS:
-        result = compared(device=device, dtype=dtype, layout=layout)
-        assert (result.dtype, result.layout) == (dtype, layout)
-        assert result.bit_identical
-
-
 @settings(max_examples=20)
 @given(problem=problems(), dtype=st.sampled_from([*DTYPES]), layout=st.sampled_from([*LAYOUTS]))
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -105,71 +96,47 @@ def test_both_layers_share_their_data(problem: ConvProblem, dtype: str, layout: 
         for tensor in (pytorch.weight, x):
             assert (tensor.dtype, tensor.device) == (DTYPES[dtype], CPU)
             assert tensor.is_contiguous(memory_format=dense)
-            assert tensor.abs().max() > 0.001
     (_, first, x), (_, again, same), (_, other, different) = built
     assert torch.equal(first.weight, again.weight)
     assert torch.equal(x, same)
     assert not torch.equal(first.weight, other.weight)
     assert not torch.equal(x, different)
-
-
-def test_outputs_have_a_variance_of_about_1() -> None:
-    problem = ConvProblem(2, 64, (16, 16), 32, (3, 3), groups=2)
-    _, pytorch, x = build_layers(problem, CPU, "float32", "nchw", 0)
+    wide = ConvProblem(2, 64, (16, 16), 32, (3, 3), groups=2)
+    _, pytorch, x = build_layers(wide, CPU, "float32", "nchw", 0)
     assert pytorch(x).var().item() == pytest.approx(1, rel=0.15)
 
 
-def test_one_bit_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    for is_ours in (True, False):
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_one_bit_is_a_difference(monkeypatch: pytest.MonkeyPatch, is_ours: bool) -> None:
+    calls = itertools.count()
 
-        class Off(torch.nn.Conv2d):
-            calls = 0
-            always = is_ours
+    class Off(torch.nn.Conv2d):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            y = super().forward(input)
+            if next(calls) or is_ours:  # PyTorch's second call, or convtime's every one
+                y.view(torch.int32)[0, 0, 0, 0] ^= 1
+            return y
 
-            def forward(self, input: torch.Tensor) -> torch.Tensor:
-                y = super().forward(input)
-                if Off.calls or Off.always:  # PyTorch's second call, or convtime's every one
-                    bits = y.view(torch.int32)
-                    bits[0, 0, 0, 0] ^= 1
-                Off.calls += 1
-                return y
-
-        with monkeypatch.context() as patch:
-            patch.setattr(convtime.nn if is_ours else torch.nn, "Conv2d", Off)
-            result = compared()
-        assert result.bit_identical != is_ours
-        assert result.pytorch_repeats == is_ours
-
-
-def test_the_sign_of_zero_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    for namespace, zero in ((torch.nn, 0.0), (convtime.nn, -0.0)):
-
-        class Zeros(torch.nn.Conv2d):
-            def forward(self, input: torch.Tensor, zero: float = zero) -> torch.Tensor:
-                return torch.full_like(super().forward(input), zero)
-
-        monkeypatch.setattr(namespace, "Conv2d", Zeros)
+    monkeypatch.setattr(convtime.nn if is_ours else torch.nn, "Conv2d", Off)
     result = compared()
-    assert not result.bit_identical
-    assert result.pytorch_repeats
+    assert result.bit_identical != is_ours
+    assert result.pytorch_repeats == is_ours
 
 
-def test_every_gradient_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    for factor in (0, 1):
+@pytest.mark.parametrize("factor", [0, 1])
+def test_every_gradient_is_compared(monkeypatch: pytest.MonkeyPatch, factor: int) -> None:
+    class Off(torch.nn.Conv2d):
+        """The same output, with a gradient of the bias that is 1 + factor as large."""
 
-        class Off(torch.nn.Conv2d):
-            """The same output, with a gradient of the bias that is 1 + factor as large."""
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            assert self.bias is not None
+            bias = self.bias[:, None, None] * factor
+            return super().forward(input) + bias - bias.detach()
 
-            def forward(self, input: torch.Tensor, factor: int = factor) -> torch.Tensor:
-                assert self.bias is not None
-                bias = self.bias[:, None, None] * factor
-                return super().forward(input) + bias - bias.detach()
-
-        with monkeypatch.context() as patch:
-            patch.setattr(convtime.nn, "Conv2d", Off)
-            (backward,) = compared(changed(bias=True), passes=PASSES[1:])
-        assert backward.bit_identical == (factor == 0)
-        assert backward.pytorch_repeats
+    monkeypatch.setattr(convtime.nn, "Conv2d", Off)
+    (backward,) = compared(changed(bias=True), passes=PASSES[1:])
+    assert backward.bit_identical == (factor == 0)
+    assert backward.pytorch_repeats
 
 
 def test_a_layer_that_does_not_fit_names_itself_and_the_next_call_works(
@@ -247,27 +214,15 @@ def test_the_same_kernels_may_run_in_any_order() -> None:
     assert layer_result().same_kernels is None
 
 
-def test_the_ratio_is_convtimes_time_by_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_of_both_sides_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_compare, "compare", with_known_times)
     for result in compared(passes=PASSES):
         assert (result.pytorch.median, result.convtime.median) == pytest.approx((1e-5, 2e-5))
-        assert result.ratio.value == pytest.approx(2)
-        assert result.verdict == "slower"
-
-
-def test_result_as_json() -> None:
-    result = compared()
+        assert (result.ratio.value, result.verdict) == (pytest.approx(2), "slower")
     row = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert row["layer"]["names"] == ["small"]
-    assert row["layer"]["problem"]["kernel_size"] == [3, 5]
-    for who in SIDES:
-        assert row[who]["median"] == pytest.approx(statistics.median(row[who]["seconds"]), rel=0.02)
-        assert row[who]["method"]["used"] == "cpu"
-        assert "provenance" not in row[who]
+    assert all("provenance" not in row[who] for who in SIDES)
     again = LayerResult.from_dict(row, {"gpu": None})
-    assert (again.layer, again.flags) == (result.layer, Flags.current())
-    assert dataclasses.asdict(again.ratio) == row["ratio"] == dataclasses.asdict(result.ratio)
-    assert list(again.convtime.seconds) == row["convtime"]["seconds"]
+    assert (again.layer, again.flags, again.ratio) == (result.layer, Flags.current(), result.ratio)
     assert again.convtime.provenance == {"gpu": None}
     sides: list[Any] = [None, [], {}, "text"]
     for side in sides:
@@ -278,16 +233,6 @@ def test_result_as_json() -> None:
     odd = dataclasses.replace(result.pytorch, seconds=(1 / 3,), raw_seconds=(2 / 3,))
     row = dataclasses.replace(result, pytorch=odd).to_dict()["pytorch"]
     assert (row["seconds"], row["raw_seconds"]) == ([0.333333333333], [0.666666666667])
-
-
-def test_flags_are_those_that_were_set(device: torch.device) -> None:
-    usual = compared(device=device)
-    assert usual.flags == Flags.current()
-    changes = {"benchmark": True, "deterministic": True, "allow_tf32": False}
-    with torch.backends.cudnn.flags(enabled=True, **changes):
-        result = compared(device=device)
-    assert usual.flags == Flags.current()
-    assert result.flags == dataclasses.replace(usual.flags, **changes) != usual.flags
 
 
 def test_one_sides_layer_is_called_alone() -> None:

@@ -1,8 +1,7 @@
 """Layers from a CSV file."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,21 +20,19 @@ GOOD = "20,30,8,1,16,3,3,1,1,1,1"
 
 def test_deepbench() -> None:
     layers = from_csv(DEEPBENCH)
-    lines = DEEPBENCH.read_text().splitlines()[1:]
-    assert sum(layer.count for layer in layers) == len(lines) == 90
+    assert sum(layer.count for layer in layers) == 90
     first = layers[0].problem
-    assert layers[0].names == ("line 2",)
-    assert first.input_shape == (4, 1, 161, 700)
+    assert (layers[0].names, first.input_shape) == (("line 2",), (4, 1, 161, 700))
     assert (first.out_channels, first.kernel_size) == (32, (5, 20))
     assert (first.padding, first.stride) == ((0, 0), (2, 2))
     layers = from_csv(DEEPBENCH, batch=3)
     assert {layer.problem.batch for layer in layers} == {3}
     # Lines that differed in the batch only are one problem now.
     assert layers[0].names == ("line 2", "line 3", "line 4", "line 5")
+    batch: Any
     for batch in (1.5, "x", -1):
-        message = f"batch must be a whole number from 0 .* got {batch!r}"
-        with pytest.raises(InputError, match=message):
-            from_csv(DEEPBENCH, batch=batch)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=f"batch must be a whole number .* got {batch!r}"):
+            from_csv(DEEPBENCH, batch=batch)
 
 
 PLAIN = problems(numeric=True).filter(
@@ -76,20 +73,16 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "layers.csv"
     for text, says in (
         ("", "is empty; the first line must name the columns w,h,c"),
-        ("\n\n", "is empty"),
         (HEADER + "\n", "no layers"),
         (HEADER.replace(",k", "") + "\n" + GOOD, r"line 1: the header lacks column\(s\) k"),
         (HEADER + ",gruops\n" + GOOD + ",1", "line 1: column 'gruops' is unknown"),
         (HEADER + ",w\n" + GOOD + ",1", "line 1: the header has column 'w' more than once"),
         (f"{HEADER}\n{GOOD}\n1,2,3", "line 3: has 3 values for the header's 11 columns"),
-        (f"{HEADER}\n{GOOD}\n{GOOD},1", "line 3: has 12 values"),
         (f"{HEADER}\n{GOOD}\n{GOOD.replace('16', 'many')}", "line 3: column k is 'many', but must"),
         (f"{HEADER}\n20,30,8,1,16,3,3,-1,1,1,1", "line 2: column pad_w is '-1'.*from 0 to"),
         (f"{HEADER}\n20,30,8,1,16,3,3,1,1,1,0", "line 2: column stride_h is '0'.*from 1 to"),
-        (f"{HEADER}\n20,30,8,1.5,16,3,3,1,1,1,1", "line 2: column n is '1.5'"),
         (f"{HEADER}\n20,30,8,1,,3,3,1,1,1,1", "line 2: column k is ''"),
         (f"{HEADER}\n{'9' * 5000},30,8,1,16,3,3,1,1,1,1", "line 2: column w is '9999"),
-        (f"{HEADER}\n20,30,8,1,16,3,3,{'0' * 5000},1,1,1", "line 2: column pad_w is '0000"),
         (f"{HEADER}\n20,30,8,1,16,3,33,1,1,1,1", "line 2: layer line 2: the kernel spans 33"),
         (f'{HEADER}\n{GOOD}\n"20,30', "line 3: is not CSV"),
     ):
@@ -113,14 +106,13 @@ def test_too_many_different_layers_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.csv: cannot be read \(No such file"):
-        from_csv(tmp_path / "none.csv")
-    for path in (tmp_path, Path("/dev/zero")):
-        with pytest.raises(InputError, match=f"^{path}: cannot be read, since it is not a regular"):
-            from_csv(path)
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"w,h\n\xff\xfe")
-    with pytest.raises(InputError, match="is not a text file in UTF-8"):
-        from_csv(binary)
-    with pytest.raises(InputError, match="must not contain a null character; got 'a"):
-        from_csv("a\0.csv")
+    for path, says in (
+        (tmp_path / "none.csv", r"none\.csv: cannot be read \(No such file"),
+        ("/dev/zero", "^/dev/zero: cannot be read, since it is not a regular"),
+        (binary, "is not a text file in UTF-8"),
+        ("a\0.csv", "must not contain a null character; got 'a"),
+    ):
+        with pytest.raises(InputError, match=says):
+            from_csv(path)

@@ -1,7 +1,5 @@
 """Every engine of cuDNN for a convolution; PyTorch's choice is one of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -14,14 +12,9 @@ from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.engines.engine_table import EngineResult, EngineTable, KnobRange, PassEngines
-from convtime.timing.measurement import Measurement
 from tests.helpers.figures import check_drawn, table
 from tests.helpers.measurements import make
 from tests.helpers.texts import flat
-
-
-def taking(seconds: float) -> Measurement:
-    return make(seconds=(seconds,) * 9, busy_seconds=(), span_seconds=(), sum_seconds=())
 
 
 def make_table() -> EngineTable:
@@ -32,54 +25,39 @@ def make_table() -> EngineTable:
         TensorLayout((64, 64, 3, 3), (576, 9, 3, 1)),
         padding=(1, 1),
     )
+    usual, fast = make(seconds=(20e-6,) * 9), make(seconds=(10e-6,) * 9)
     ran = EngineResult(
         "ConvFwd_eng1_k2=8",
         (("instant", 0), ("a", 0)),
         (KnobRange(2, 0, 24, 8),),
-        ("TENSOR_CORE",),
-        (),
-        1 << 20,
-        4096,
+        *(("TENSOR_CORE",), (), 1 << 20, 4096),
         build_seconds=0.01,
-        measurement=taking(20e-6),
+        measurement=usual,
         error=1e-4,
         repeats=True,
     )
     engines = (
         ran,
-        dataclasses.replace(ran, tag="ConvFwd_eng2", measurement=taking(10e-6), repeats=False),
+        dataclasses.replace(ran, tag="ConvFwd_eng2", measurement=fast, repeats=False),
         dataclasses.replace(ran, tag="ConvFwd_eng3", error=1e-2),
         EngineResult("ConvFwd_eng4", (("index", 4),), refused="<b>not supported</b>"),
     )
-    found = PassEngines(
-        "fprop",
-        "Cudnn",
-        taking(20e-6),
-        "ConvFwd_eng1_k2=8",
-        "",
-        1e-4,
-        engines,
-    )
+    found = PassEngines("fprop", "Cudnn", usual, "ConvFwd_eng1_k2=8", "", 1e-4, engines)
     return EngineTable(call, "cuda:0", (found,), {})
 
 
-def test_a_table_shows_the_fastest_first_and_pytorchs_choice() -> None:
-    table = make_table()
-    assert next(each.tag for each in table.passes[0].timed) == "ConvFwd_eng2"
-    shown = flat(table)
-    assert "fprop 3 of 4 engines run" in shown
-    assert "ConvFwd_eng1_k2=8 (PyTorch's) 20.00 µs" in shown
-    assert "2.00× 1 MiB 1.0e-04 NO instant 0, a 0" in shown
-    assert "less exact than 1.1× PyTorch's error, 1.0e-04: ConvFwd_eng3" in shown
-    assert "not supported" not in str(table)
-    details = " ".join(table.details().split())
+def test_a_table_shows_the_fastest_first_and_pytorchs_choice(tmp_path: Any) -> None:
+    engines = make_table()
+    assert next(each.tag for each in engines.passes[0].timed) == "ConvFwd_eng2"
+    details = flat(engines)
+    assert "fprop 3 of 4 engines run" in details
+    assert "ConvFwd_eng1_k2=8 (PyTorch's) 20.00 µs" in details
+    assert "2.00× 1 MiB 1.0e-04 NO instant 0, a 0" in details
+    assert "less exact than 1.1× PyTorch's error, 1.0e-04: ConvFwd_eng3" in details
     assert "k2 0 to 24 in steps of 8" in details
     assert "ConvFwd_eng4 <b>not supported</b>" in details
-    assert "&lt;b&gt;not supported" in table._repr_html_()
-
-
-def test_a_table_is_stored_and_its_plot_has_pytorchs_choice(tmp_path: Any) -> None:
-    engines = make_table()
+    assert "not supported" not in str(engines)
+    assert "&lt;b&gt;not supported" in engines._repr_html_()
     engines.save(tmp_path / "engines.json")
     assert convtime.load(tmp_path / "engines.json") == engines
     figure = engines.plot()
@@ -93,17 +71,12 @@ def test_a_table_is_stored_and_its_plot_has_pytorchs_choice(tmp_path: Any) -> No
     check_drawn(figure)
 
 
-def test_a_cpu_has_no_engines() -> None:
+def test_a_cpu_has_no_engines(capsys: pytest.CaptureFixture[str]) -> None:
     x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
     with pytest.raises(ValueError, match="needs tensors on a GPU, where cuDNN runs, got .* on cpu"):
         convtime.engines(F.conv2d, x, w)
     with pytest.raises(TypeError, match="engines takes conv1d, .*; got relu"):
         convtime.engines(torch.relu, x)
-    with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
-        convtime.engines(F.conv2d, x, w, backward="yes")  # type: ignore[arg-type]
-
-
-def test_the_command_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["engines", "conv2d:n2c8h9w9k8r3s3", "--device", "cpu"]) == BAD_INPUT
     assert "engines needs a GPU, where cuDNN runs, got device cpu" in capsys.readouterr().err
 
@@ -149,15 +122,14 @@ def test_engines_compute_the_pass_and_pytorchs_is_among_them(case: str, dtype: t
     assert [found.name for found in table.passes] == ["fprop", "dgrad", "wgrad"]
     for found in table.passes:
         assert found.backend in ("Cudnn", "CudnnTranspose")
-        assert found.pytorch_tag in [engine.tag for engine in found.timed], found.unknown
-        assert found.pytorch_error is not None
+        (theirs,) = (each for each in found.timed if each.tag == found.pytorch_tag)
+        assert found.pytorch_error is not None, found.unknown
         assert found.pytorch_error < 1e-2
-        theirs = next(each for each in found.timed if each.tag == found.pytorch_tag)
         # Some engines add up in another order each time.
         assert theirs.error == pytest.approx(found.pytorch_error, rel=0.1)
         for engine in found.timed:
-            assert engine.error is not None
             # cuDNN has engines whose results are wrong, and differ each time: the table says so.
+            assert engine.error is not None
             assert engine.error < 5e-2 or not engine.repeats, engine
             assert engine.build_seconds is not None
             assert engine.build_seconds > 0
@@ -168,8 +140,7 @@ def test_engines_compute_the_pass_and_pytorchs_is_among_them(case: str, dtype: t
         assert {"instant", "index"} <= {list_name for list_name, _ in places}
         for engine in found.engines:
             assert bool(engine.refused) == (engine.measurement is None)
-        tags = [engine.tag for engine in found.engines]
-        assert len(set(tags)) == len(tags)
+        assert len({engine.tag for engine in found.engines}) == len(found.engines)
 
 
 @pytest.mark.cuda

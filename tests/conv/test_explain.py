@@ -1,7 +1,5 @@
 """Kernels and plans of both sides: on a CPU, of stand-ins for cuDNN, and on a GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -53,85 +51,60 @@ def through_json(found: Explanation) -> Explanation:
     return Explanation.from_dict(json.loads(json.dumps(found.to_dict())))
 
 
-def test_an_explanation_on_a_cpu() -> None:
-    x, w = example()
-    for function in (F.conv2d, torch.conv2d, convtime.ops.conv2d):
-        found = explain(function, x, kwargs={"weight": w, "padding": (1, 2), "stride": 2}, **QUICK)
-        assert (found.backend, found.device, found.policy) == ("Mkldnn", "cpu", None)
-        assert "oneDNN" in found.why
-        (fprop,) = found.passes
-        assert fprop.name == "fprop"
-        assert fprop.bit_identical
-        assert found.differences == ()
-        for side in (fprop.pytorch, fprop.convtime):
-            assert (side.plan, side.kernels, side.method) == (None, (), "cpu")
-            assert "does not give this pass to cuDNN" in side.no_plan
-            assert side.seconds > 0
-        assert fprop.ratio.low <= fprop.ratio.value <= fprop.ratio.high
-        assert "compute in bfloat16" in [each.text for each in fprop.advice]
-        assert found.call.problem.stride == (2, 2)
-        assert found.call.problem.padding == (1, 2)
-        assert found.call.x == TensorLayout.of(x)
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.function)
-def test_every_function(kind: Any) -> None:
+def test_every_function_on_a_cpu(kind: Any) -> None:
     name, rank = kind.function, kind.rank
     x = torch.randn(2, 4, *SPATIAL[:rank])
     w = torch.randn(*((4, 3) if kind.transposed else (6, 2)), *(3, 2, 1)[:rank])
-    options: dict[str, Any] = {"stride": 2, "groups": 2, "padding": 1}
+    options: dict[str, Any] = {"weight": w, "stride": 2, "groups": 2, "padding": 1}
     options |= {"output_padding": 1} if kind.transposed else {"dilation": 2}
     for where in (F, convtime.ops):
         function = getattr(where, name)
-        found = explain(function, x, w, kwargs=options, backward=True, **QUICK)
-        assert found.call.problem.kind.function == name
-        assert found.call.problem.output_shape == function(x, w, None, **options).shape
+        found = explain(function, x, kwargs=options, backward=True, **QUICK)
+        problem = found.call.problem
+        assert problem.kind.function == name
+        assert (problem.stride, problem.padding) == ((2,) * rank, (1,) * rank)
+        assert problem.output_shape == function(x, **options).shape
+        assert found.call.x == TensorLayout.of(x)
+        assert (found.device, found.policy, found.differences) == ("cpu", None, ())
         assert [explained.name for explained in found.passes] == ["fprop", "dgrad", "wgrad"]
-        assert found.differences == ()
-        assert name in str(found)
+        for explained in found.passes:
+            assert explained.bit_identical
+            assert "compute in bfloat16" in [each.text for each in explained.advice]
+            for side in (explained.pytorch, explained.convtime):
+                assert (side.plan, side.kernels, side.method) == (None, (), "cpu")
+                assert "does not give this pass to cuDNN" in side.no_plan
+                assert side.seconds > 0
         assert ("output padding 1" in str(found)) == kind.transposed
         assert through_json(found) == found
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_every_module(rank: int) -> None:
-    x = torch.randn(2, 4, *SPATIAL[:rank])
-    size = [2 * length + 2 for length in SPATIAL[:rank]]
-    for where in (torch.nn, convtime.nn):
-        plain = getattr(where, f"Conv{rank}d")(4, 6, 3, padding=1, padding_mode="circular")
-        found = explain(plain, x, **QUICK)
-        assert found.call.problem.kind.function == f"conv{rank}d"
-        assert found.call.problem.padding == (0,) * rank
-        assert found.call.problem.output_shape == plain(x).shape
-        transposed = getattr(where, f"ConvTranspose{rank}d")(4, 6, 3, stride=2)
-        found = explain(transposed, x[0], kwargs={"output_size": size}, **QUICK)
-        assert found.call.problem.kind.function == f"conv_transpose{rank}d"
-        assert found.call.problem.output_padding == (1,) * rank
-        assert found.call.problem.output_shape == (1, 6, *size)
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
-def test_paddings_of_modules_and_functions() -> None:
-    x = torch.randn(4, 9, 11)
+def test_modules_and_their_paddings() -> None:
     cases: list[tuple[dict[str, Any], tuple[int, int]]] = [
         ({"padding": 1, "groups": 2, "bias": False}, (1, 1)),
         ({"padding": "same", "dilation": (1, 3)}, (1, 3)),
         ({"padding": "valid"}, (0, 0)),
         ({"padding": 1, "padding_mode": "reflect"}, (0, 0)),
     ]
-    for kind in (torch.nn.Conv2d, convtime.nn.Conv2d):
+    x = torch.randn(4, 9, 11)
+    for where in (torch.nn, convtime.nn):
         for options, padding in cases:
-            module = kind(4, 6, 3, **options)
+            module = where.Conv2d(4, 6, 3, **options)
             found = explain(module, x, backward=False, **QUICK)
             assert found.call.problem.padding == padding
             assert found.call.problem.bias == (module.bias is not None)
             assert found.call.problem.output_shape[1:] == module(x).shape
             assert found.differences == ()
+        grown = where.ConvTranspose3d(4, 6, 3, stride=2)
+        size = [16, 20, 24]
+        found = explain(grown, torch.randn(4, *SPATIAL), kwargs={"output_size": size}, **QUICK)
+        assert found.call.problem.output_padding == (1, 1, 1)
+        assert found.call.problem.output_shape == (1, 6, *size)
     # An uneven padding is put at the end first.
     x, w = torch.randn(1, 4, 8, 8), torch.randn(6, 4, 2, 5)
     found = explain(F.conv2d, x, w, kwargs={"padding": "same"}, **QUICK)
-    assert found.call.x.sizes == (1, 4, 9, 8)
-    assert found.call.problem.padding == (0, 2)
+    assert (found.call.x.sizes, found.call.problem.padding) == ((1, 4, 9, 8), (0, 2))
     assert found.call.problem.output_shape == (1, 6, 8, 8)
 
 
@@ -156,24 +129,23 @@ def test_passes_are_those_that_are_requested() -> None:
     assert (found.call.dtype, found.differences) == ("bfloat16", ())
 
 
-def test_it_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ratio_is_convtimes_time_by_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "compare", with_known_times)
     found = explain(F.conv2d, *example(), backward=True, **QUICK)
     for each in found.passes:
         assert (each.pytorch.seconds, each.convtime.seconds) == pytest.approx((1e-5, 2e-5))
-        assert each.ratio.value == pytest.approx(2)
-        assert each.verdict == "slower"
-    assert repr(found).startswith("<convtime.Explanation conv2d of 2×4×9×11 by 6×4×3×5, float32")
+        assert (each.ratio.value, each.verdict) == (pytest.approx(2), "slower")
     for text in (str(found), found.details(), found._repr_html_()):
         for part in ("2×4×9×11", "float32", "Mkldnn", "wgrad", "run the same"):
             assert part in text
-    with pytest.raises(ValueError, match=r"an Explanation of schema '7.0' .* only of schema 6\.x"):
-        Explanation.from_dict(found.to_dict() | {"schema": "7.0"})
 
 
 class Strided(torch.nn.Conv2d):
     def forward(self, input: torch.Tensor, scale: float) -> torch.Tensor:  # type: ignore[override]
         return F.conv2d(input * scale, self.weight, self.bias, stride=2)
+
+
+PLAIN = torch.nn.Conv2d(2, 2, 1)
 
 
 def with_another(name: str) -> torch.nn.Module:
@@ -188,76 +160,67 @@ def with_a_pre_hook() -> torch.nn.Module:
     return layer
 
 
-def test_what_may_not_be_a_convolution_alone_is_refused() -> None:
-    cases: list[tuple[Any, str]] = [
-        (torch.relu, "got relu$"),
-        (torch.nn.Linear(2, 2), "got Linear$"),
-        (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), r"contains 1 convolution\(s\)"),
-        (torch.ones(2), "got Tensor for"),
-    ]
-    layers: list[tuple[torch.nn.Module, str]] = [
-        (Strided(4, 6, 3), r"Strided that .*\.Strided is not a class of torch\.nn itself; pass "),
-        (torch.nn.LazyConv2d(6, 3), "a LazyConv2d has no shapes before its first call"),
-        (with_another("forward"), "its forward is replaced on the object"),
-        (with_another("_conv_forward"), "its _conv_forward is replaced on the object"),
-        (with_a_pre_hook(), "<lambda>, a forward pre-hook, may change its input"),
-    ]
-    advised = "torch.nn.functional.conv2d with its tensors"
-    for fn, message in [*cases, *((each, f"{says}.*{advised}") for each, says in layers)]:
-        with pytest.raises(TypeError, match=message):
-            explain(fn, torch.randn(2, 4, 9, 11))
-
-
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_layers_whose_weight_is_computed() -> None:
-    changes: list[Callable[[torch.nn.Module], torch.nn.Module]] = [
-        torch.nn.utils.weight_norm,
-        torch.nn.utils.spectral_norm,
+    for change in (
         torch.nn.utils.parametrizations.weight_norm,
         lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
-    ]
-    for change in changes:
-        for replaced in (False, True):
-            layer = change(torch.nn.Conv2d(4, 6, 3))
-            if replaced:
-                convtime.nn.replace(layer)
+    ):
+        layer = change(torch.nn.Conv2d(4, 6, 3))
+        for _ in range(2):
             found = explain(layer, torch.randn(2, 4, 9, 11), **QUICK)
-            assert isinstance(layer.weight, torch.Tensor)
             assert found.call.w == TensorLayout.of(layer.weight)
             assert found.differences == ()
+            convtime.nn.replace(layer)
 
 
-def test_other_mistakes() -> None:
+def test_what_may_not_be_a_convolution_alone_is_refused() -> None:
+    advised = ".*torch.nn.functional.conv2d with its tensors"
     x, w = example()
-    wrong: list[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]]] = [
-        (RuntimeError, "expected input", (x[:, :3], w), {}),
-        (TypeError, "explain has no option 'padding'", (x, w), {"padding": 1}),
-        (TypeError, "no_such_option", (x, w), {"kwargs": {"no_such_option": 1}}),
-        (ValueError, "backward must be True, False or None, got 'y", (x, w), {"backward": "yes"}),
-        (ValueError, "dtype must be one of", (x.to(torch.complex64), w.to(torch.complex64)), {}),
-        (ValueError, "a tensor on meta", (x.to("meta"), w.to("meta")), {}),
+    many: tuple[Any, ...] = tuple(each.to(torch.complex64) for each in (x, w))
+    cases: list[tuple[type[Exception], str, Any, tuple[Any, ...], dict[str, Any]]] = [
+        (TypeError, "got relu$", torch.relu, (x,), {}),
+        (TypeError, "got Linear$", torch.nn.Linear(2, 2), (x,), {}),
+        (TypeError, r"contains 1 convolution\(s\)", torch.nn.Sequential(PLAIN), (x,), {}),
+        (TypeError, "got Tensor for", torch.ones(2), (x,), {}),
+        (
+            TypeError,
+            f"Strided that .* is not a class of torch{advised}",
+            Strided(4, 6, 3),
+            (x,),
+            {},
+        ),
+        (TypeError, "has no shapes before its first call", torch.nn.LazyConv2d(6, 3), (x,), {}),
+        *(
+            (
+                TypeError,
+                f"its {name} is replaced on the object{advised}",
+                with_another(name),
+                (x,),
+                {},
+            )
+            for name in ("forward", "_conv_forward")
+        ),
+        (TypeError, "<lambda>, a forward pre-hook, may change", with_a_pre_hook(), (x,), {}),
+        (RuntimeError, "expected input", F.conv2d, (x[:, :3], w), {}),
+        (TypeError, "explain has no option 'padding'", F.conv2d, (x, w), {"padding": 1}),
+        (TypeError, "no_such_option", F.conv2d, (x, w), {"kwargs": {"no_such_option": 1}}),
+        (ValueError, "backward must be True, False or", F.conv2d, (x, w), {"backward": "yes"}),
+        (ValueError, "dtype must be one of", F.conv2d, many, {}),
+        (ValueError, "a tensor on meta", F.conv2d, (x.to("meta"), w.to("meta")), {}),
     ]
-    for error, message, arguments, options in wrong:
+    for error, message, fn, arguments, options in cases:
         with pytest.raises(error, match=message):
-            explain(F.conv2d, *arguments, **options)
+            explain(fn, *arguments, **options)
 
 
 X = TensorDescriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float32")
 PLAN = Plan(
-    tag="ConvFwd_eng38_k2=8_k13=-1",
-    source="heuristic",
-    numerical_notes=("TENSOR_CORE",),
-    behavior_notes=(),
-    workspace_bytes=1024,
-    refused=("ConvFwd_eng1",),
-    x=X,
+    tag="ConvFwd_eng38_k2=8_k13=-1", source="heuristic", numerical_notes=("TENSOR_CORE",),
+    behavior_notes=(), workspace_bytes=1024, refused=("ConvFwd_eng1",), x=X,
     w=TensorDescriptor((6, 4, 3, 5), (60, 15, 5, 1), 32, "float32"),
-    y=TensorDescriptor((2, 6, 7, 7), (294, 49, 7, 1), 32, "float32"),
-    compute_type="float32",
-    padding=(0, 0),
-    stride=(1, 1),
-    dilation=(1, 1),
-)
+    y=TensorDescriptor((2, 6, 7, 7), (294, 49, 7, 1), 32, "float32"), compute_type="float32",
+    padding=(0, 0), stride=(1, 1), dilation=(1, 1),
+)  # fmt: skip
 KERNEL = DeviceActivity(
     "kernel", "implicit_gemm<float>", (8, 1, 1), (128, 1, 1), 32, 4096, 0, (2e-6,)
 )
@@ -267,13 +230,6 @@ SIDE = Side(PLAN, "", (KERNEL, MEMSET), 3e-6, "kernel")
 
 def told(ours: Side, theirs: Side = SIDE, *, bits_differ: bool = False) -> list[str]:
     return [*differences(theirs, ours, bits_differ=bits_differ)]
-
-
-def test_times_the_order_of_kernels_and_what_is_not_known_are_no_differences() -> None:
-    slower = dataclasses.replace(KERNEL, seconds=(1.0,))
-    plan = dataclasses.replace(PLAN, compute_type=None, source="instant", refused=())
-    # Groups run on several streams at once, so kernels may end in any order.
-    assert told(dataclasses.replace(SIDE, plan=plan, kernels=(MEMSET, slower), seconds=1.0)) == []
 
 
 def test_each_part_of_a_plan_and_of_a_kernel_is_compared() -> None:
@@ -287,10 +243,8 @@ def test_each_part_of_a_plan_and_of_a_kernel_is_compared() -> None:
             for name in "xwy"
         ),
         ({"compute_type": "float16"}, "compute_type: PyTorch has float32, convtime float16"),
-        *(
-            ({name: (2, 1)}, f"{name}: PyTorch has ., ., convtime 2, 1")
-            for name in ("padding", "stride", "dilation")
-        ),
+        *(({name: (2, 1)}, f"{name}: .* ., ., convtime 2, 1") for name in ("padding", "dilation")),
+        ({"stride": (2, 1)}, "stride: .* 1, 1, convtime 2, 1"),
     ]
     for changes, message in parts_of_a_plan:
         (found,) = told(dataclasses.replace(SIDE, plan=dataclasses.replace(PLAN, **changes)))
@@ -302,12 +256,15 @@ def test_each_part_of_a_plan_and_of_a_kernel_is_compared() -> None:
         assert "kernels" in found
     (found,) = told(dataclasses.replace(SIDE, kernels=(KERNEL,)))
     assert "the kernels, 2 of PyTorch and 1 of convtime, differ" in found
-    unknown = dataclasses.replace(SIDE, plan=None, no_plan="not known: the child died")
-    (found,) = told(SIDE, unknown)
-    assert "not known: the child died" in found
+    (found,) = told(SIDE, dataclasses.replace(SIDE, plan=None, no_plan="the child died"))
+    assert "the child died" in found
     assert PLAN.tag in found
     (found,) = told(SIDE, bits_differ=True)
     assert "bits" in found
+    # Times, and what is not known, are no differences; several streams end in any order.
+    plan = dataclasses.replace(PLAN, compute_type=None, source="instant", refused=())
+    kernels = (MEMSET, dataclasses.replace(KERNEL, seconds=(1.0,)))
+    assert told(dataclasses.replace(SIDE, plan=plan, kernels=kernels, seconds=1.0)) == []
 
 
 NAMES = ("sm80_gemm", "nchwToNhwcKernel", "nhwcToNchwKernel", "genericTranspose", "memset", "what")
@@ -332,13 +289,6 @@ def test_a_calls_time_is_divided_by_role(drawn: Sequence[tuple[str, int]]) -> No
         )
     times = [part.seconds for part in found]
     assert times == sorted(times, reverse=True)
-
-
-def test_bits_differ_only_where_pytorch_repeats_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for repeats in (False, True):
-        monkeypatch.setattr(running, "compare_bits", lambda *_, same=repeats: (False, same))
-        found = explain(F.conv2d, *example(), **QUICK)
-        assert ["differ in their bits" in text for text in found.differences] == [True] * repeats
 
 
 def choice(**changes: Any) -> PlanChoice:
@@ -390,20 +340,17 @@ def pretended_cudnn(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 LOGGED = Plan(PLAN.tag, "heuristic", 1024, ("TENSOR_CORE",))
 
 
-def test_plans_side_by_side(pretended_cudnn: Pretend) -> None:
+def test_the_last_fitting_choice_is_convtimes(
+    pretended_cudnn: Pretend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged = dataclasses.replace(LOGGED, x=X, refused=("ConvFwd_eng1",), compute_type="float32")
-    other = choice(pass_name="wgrad", tag="ConvBwdFilter_eng1")
-    found = pretended_cudnn(PlanLog(logged), (choice(), other))
+    found = pretended_cudnn(PlanLog(logged), (choice(),))
     assert found.differences == ()
-    (fprop,) = found.passes
-    for side in (fprop.pytorch, fprop.convtime):
+    for side in (found.passes[0].pytorch, found.passes[0].convtime):
         assert side.plan is not None
         assert (side.plan.engine, side.plan.knobs) == (38, {2: 8, 13: -1})
     assert through_json(found) == found
     assert "refused plans" in found.details()
-
-
-def test_the_last_fitting_choice_is_convtimes(pretended_cudnn: Pretend) -> None:
     others: list[Mapping[str, Any]] = [
         *({name: (1, 2)} for name in ("padding", "stride", "dilation")),
         *({name: dataclasses.replace(X, sizes=(2, 4, 9, 12))} for name in "xwy"),
@@ -411,44 +358,23 @@ def test_the_last_fitting_choice_is_convtimes(pretended_cudnn: Pretend) -> None:
         {"pass_name": "dgrad"},
     ]
     foreign = [choice(tag="ConvFwd_eng9", **changes) for changes in others]
-    found = pretended_cudnn(PlanLog(LOGGED), (choice(), choice(tag="ConvFwd_eng2"), *foreign))
-    plan = found.passes[0].convtime.plan
-    assert plan is not None
-    assert plan.tag == "ConvFwd_eng2"
-    assert any(text.startswith("fprop: tag: ") for text in found.differences)
-
-
-def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(
-    pretended_cudnn: Pretend,
-) -> None:
-    def sizes(*numbers: int) -> TensorDescriptor:
-        return TensorDescriptor(sizes=numbers, strides=numbers, alignment=32, dtype="float32")
-
-    def of(pass_name: str, **changes: Any) -> PlanChoice:
-        return choice(
-            pass_name=pass_name, w=sizes(4, 3, 1, 3), stride=(1, 2),
-            **{"tag": f"Conv_{pass_name}_eng38", "x": sizes(2, 6, 1, 22), "y": sizes(2, 4, 1, 11),
-               "padding": (0, 1), **changes},
-        )  # fmt: skip
-
-    choices = (
-        *map(of, PASSES),
-        of("dgrad", x=sizes(2, 6, 1, 21), tag="Other_eng1"),
-        of("fprop", y=sizes(2, 4, 1, 10), tag="Other_eng2"),
-        of("wgrad", padding=(0, 0), tag="Other_eng3"),
-    )
-    tensors = torch.randn(2, 4, 11), torch.randn(4, 3, 3)
-    options = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}
-    found = pretended_cudnn(PlanLog(LOGGED), choices, F.conv_transpose1d, tensors, True, **options)
-    tags = [each.convtime.plan.tag for each in found.passes if each.convtime.plan]
-    assert tags == ["Conv_dgrad_eng38", "Conv_fprop_eng38", "Conv_wgrad_eng38"]
+    # Bits differ only where PyTorch repeats its own.
+    for repeats in (False, True):
+        monkeypatch.setattr(running, "compare_bits", lambda *_, same=repeats: (False, same))
+        found = pretended_cudnn(PlanLog(LOGGED), (choice(), choice(tag="ConvFwd_eng2"), *foreign))
+        plan = found.passes[0].convtime.plan
+        assert plan is not None
+        assert plan.tag == "ConvFwd_eng2"
+        tag, *bits = found.differences
+        assert tag.startswith("fprop: tag: ")
+        assert ["differ in their bits" in text for text in bits] == [True] * repeats
 
 
 def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn: Pretend) -> None:
     found = pretended_cudnn(PlanLog(unknown="the child died"), (choice(),))
     assert found.passes[0].pytorch.plan is None
-    assert "the child died" in str(found)
-    assert len(found.differences) == 1
+    (difference,) = found.differences
+    assert "the child died" in difference
     found = pretended_cudnn(PlanLog(LOGGED), ())
     assert "no choice" in found.passes[0].convtime.no_plan
     assert len(found.differences) == 1
@@ -492,7 +418,6 @@ def test_what_the_time_goes_into_is_told_on_a_gpu(layout: torch.memory_format) -
         roles = [part.role for part in parts(explained.pytorch.kernels)]
         assert "main kernel" in roles, found.details()
         assert "other" not in roles, found.details()
-    assert str(found).count("  main kernel") == len(found.passes)
 
 
 @pytest.mark.cuda
@@ -515,9 +440,8 @@ def test_pytorchs_depthwise_kernel_is_run_on_a_gpu() -> None:
     x = torch.randn(2, 32, 28, 28, device="cuda")
     w = torch.randn(32, 1, 3, 3, device="cuda")
     found = explain(F.conv2d, x, w, kwargs={"groups": 32}, **ON_GPU)
-    assert found.backend == "CudaDepthwise2d"
+    assert (found.backend, found.differences) == ("CudaDepthwise2d", ())
     assert "float16" in found.why
-    assert found.differences == ()
     assert "depthwise" in found.passes[0].convtime.kernels[0].name.lower()
 
 

@@ -1,23 +1,19 @@
 """An explanation as text: what its reader came for, first."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
-import torch
 
-from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.call import ConvCall
 from convtime.conv.explain import kernels
 from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
-from convtime.conv.explain.show import facts_of
-from convtime.conv.plan_choice import Plan, TensorDescriptor
+from convtime.conv.plan_choice import Plan
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
-from convtime.timing.verdict import Ratio
 from tests.helpers import ROOT
+from tests.helpers.convolutions import dense
 from tests.helpers.figures import check_drawn, table
-from tests.helpers.recorded import activity, layers
+from tests.helpers.recorded import layers
 from tests.helpers.texts import flat
 
 PLAN = Plan(
@@ -33,28 +29,18 @@ def side(measured: Measurement, plan: Plan | None = PLAN, no_plan: str = "") -> 
     return Side(plan, no_plan, measured.activities, measured.median, measured.method.used)
 
 
-def layout(*sizes: int) -> TensorLayout:
-    return TensorLayout.of(torch.empty(sizes, device="meta"))
-
-
 def explanation(ours: Side | None = None, *differences: str) -> Explanation:
     """ResNet-50's layer1.0.conv2 in NCHW as an H200 ran it, and what convtime is said to have."""
     recorded = layers()["float32 nchw layer1.0.conv2"]
     convtime = side(recorded.convtime, dataclasses.replace(PLAN, source="instant"))
     explained = PassExplanation(
-        name="fprop",
-        backend="Cudnn",
-        why="nothing rules cuDNN out",
-        pytorch=side(recorded.pytorch),
-        convtime=convtime if ours is None else ours,
-        ratio=recorded.ratio,
-        verdict=recorded.verdict,
-        bit_identical=True,
-        pytorch_repeats=True,
+        name="fprop", backend="Cudnn", why="nothing rules cuDNN out",
+        pytorch=side(recorded.pytorch), convtime=convtime if ours is None else ours,
+        ratio=recorded.ratio, verdict=recorded.verdict, bit_identical=True, pytorch_repeats=True,
         differences=differences,
-    )
+    )  # fmt: skip
     call = ConvCall.of_layouts(
-        "float32", layout(64, 64, 56, 56), layout(64, 64, 3, 3), padding=(1, 1)
+        "float32", dense(64, 64, 56, 56), dense(64, 64, 3, 3), padding=(1, 1)
     )
     return Explanation(call, "cuda:0", None, (explained,), {})
 
@@ -108,45 +94,6 @@ def test_what_differs_stands_side_by_side() -> None:
     for part in ("plan ConvFwd_eng38_k2=8_k13=1 ≠ ConvFwd_eng3", "kernels of PyTorch:"):
         assert part in full
     assert "kernels of convtime:" in full
-
-
-def test_rows_mark_what_differs() -> None:
-    x = TensorDescriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float32")
-    theirs = Side(dataclasses.replace(PLAN, x=x, w=x), "", (activity("gemm"),), 3e-6, "kernel")
-    other = dataclasses.replace(PLAN, tag="ConvFwd_eng3_k2=8_k13=1", w=x, source="instant")
-    ours = dataclasses.replace(theirs, plan=other, seconds=1.0)
-    found = dataclasses.replace(explanation().passes[0], pytorch=theirs, convtime=ours)
-    alike, others = facts_of(found)
-    assert {what for what, _, mark, _ in others if mark == "≠"} == {"plan", "engine"}
-    assert ["x", "2×4×9×11, strides 396/99/11/1, aligned to 32, float32", "", "not known"] in others
-    assert alike["workspace"] == "1,024 bytes"
-    assert "w" in alike
-
-
-def test_html_is_escaped() -> None:
-    found = explanation(None, "<i>difference</i>")
-    odd = side(layers()["float32 nchw layer1.0.conv1"].convtime)
-    odd = dataclasses.replace(odd, kernels=(activity("<script>alert(1)</script>"),))
-    explained = dataclasses.replace(found.passes[0], why="<b>why</b>", pytorch=odd, convtime=odd)
-    text = dataclasses.replace(found, device="<u>", passes=(explained,))._repr_html_()
-    for tag in ("<script", "<b>", "<i>", "<u>"):
-        assert tag not in text
-    for part in ("&lt;script&gt;", "eng38", "TENSOR_CORE", "2=8, 13=1", "1×1×1"):
-        assert part in text
-
-
-def test_a_cpu_has_neither_plan_nor_kernels() -> None:
-    nothing = Side(None, "PyTorch does not give this pass to cuDNN", (), 1e-5, "cpu")
-    found = explanation()
-    explained = dataclasses.replace(
-        found.passes[0], pytorch=nothing, convtime=nothing, pytorch_repeats=False,
-        ratio=Ratio(float("nan"), float("nan"), float("nan")),
-    )  # fmt: skip
-    told = str(dataclasses.replace(found, passes=(explained,)))
-    assert "plan:     none: PyTorch does not give this pass to cuDNN" in told
-    assert "bits:     PyTorch's own results are not bit-identical between calls" in told
-    assert "convtime/PyTorch –, same" in told
-    assert "goes into" not in told
 
 
 def test_a_figure_divides_the_time_by_role() -> None:

@@ -1,7 +1,5 @@
 """The file of chosen plans, and loading it."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import dataclasses
 import json

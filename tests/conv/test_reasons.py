@@ -1,7 +1,5 @@
 """Why PyTorch selects a backend, and whether its bits repeat."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 from typing import Any
@@ -14,16 +12,12 @@ from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.explain.reasons import why
 from convtime.conv.flags import Flags
 from convtime.conv.identity import compare_bits
+from tests.helpers.convolutions import dense
 
 
 def depthwise(dtype: str, *sizes: int, kernel: int = 3, **options: Any) -> ConvCall:
-    def layout(*shape: int) -> TensorLayout:
-        return TensorLayout.of(torch.empty(shape, device="meta"))
-
-    kernels = (kernel,) * (len(sizes) - 2)
-    return ConvCall.of_layouts(
-        dtype, layout(*sizes), layout(sizes[1], 1, *kernels), groups=sizes[1], **options
-    )
+    w = dense(sizes[1], 1, *[kernel] * (len(sizes) - 2))
+    return ConvCall.of_layouts(dtype, dense(*sizes), w, groups=sizes[1], **options)
 
 
 def reason(backend: str, call: ConvCall) -> str:
@@ -54,14 +48,14 @@ def test_why_other_convolutions_are_or_are_not_cudnns() -> None:
     audio = depthwise("float16", 1, 16, 9)
     audio = dataclasses.replace(audio, x=TensorLayout((1, 16, 9), (144, 1, 16)))
     assert "in float16 PyTorch uses cuDNN for depthwise" in reason("Cudnn", audio)
-    dense = torch.zeros(1, 64, 4, 4, 4).to(memory_format=torch.channels_last_3d)
+    last = torch.zeros(1, 64, 4, 4, 4).to(memory_format=torch.channels_last_3d)
     volume = depthwise("float16", 1, 64, 4, 4, 4)
-    volume = dataclasses.replace(volume, x=TensorLayout.of(dense))
+    volume = dataclasses.replace(volume, x=TensorLayout.of(last))
     assert "with channels_last tensors" in reason("Cudnn", volume)
     wide = ConvCall.of_layouts(
         "float32",
-        TensorLayout((1, 2, 5), (10, 5, 1)),
-        TensorLayout((2, 2, 3), (6, 3, 1)),
+        dense(1, 2, 5),
+        dense(2, 2, 3),
         dilation=(2,),
         transposed=True,
         output_padding=(1,),

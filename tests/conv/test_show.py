@@ -1,6 +1,4 @@
-"""Tables, JSON and CSV made from compared layers."""
-
-from __future__ import annotations
+"""Tables, JSON and CSV made from compared layers; a model's training step with both."""
 
 import csv
 import dataclasses
@@ -11,20 +9,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.conv import show
-from convtime.conv.compare import LayerResult
+from convtime.conv import show, step
+from convtime.conv.compare import SIDES, LayerResult
 from convtime.conv.plot import layers_figure
 from convtime.conv.problem import PASSES, ConvProblem
+from convtime.conv.sources.model import LoadedModel
+from convtime.conv.step import compare_step
 from convtime.core import codec
+from convtime.core.errors import InputError
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
-from tests.helpers.convolutions import layer_result
-from tests.helpers.figures import check_drawn
-from tests.helpers.figures import table as drawn_table
+from tests.helpers.convolutions import layer_result, with_known_times
 from tests.helpers.measurements import make
 
 FIRST = ConvProblem(2, 4, (9, 9), 6, (3, 5))
@@ -85,14 +85,8 @@ def test_table() -> None:
     assert first.split()[-2:] == ["same", f"{FIRST.flops / 20e-6 / 1e9:.1f}"]
     assert second.split()[0] == "second"
     assert second.split()[-2] == "OTHER"
-
-
-def test_names_cannot_steer_the_terminal() -> None:
-    named = layer_result(FIRST, "µ\n\x1b[31m\u202e")
-    assert table([named])[2].startswith(r"µ\n\x1b[31m\u202e  ")
-    assert (
-        show.empty_line(["a", "b\n", "a"]) == r"not timed (called on an empty input): a (×2), b\n"
-    )
+    empty = show.empty_line(["a", "b\n", "a"])
+    assert empty == r"not timed (called on an empty input): a (×2), b\n"
     assert show.empty_line([]) == ""
 
 
@@ -135,19 +129,6 @@ def test_the_summary_follows_from_the_ratios(drawn: list[tuple[int, bool, int]])
     ]
     figure = layers_figure(found, "on a GPU")
     assert f"{len(found) - identical} of the results are not bit-identical" in figure.description
-
-
-def test_the_figure_has_medians_and_quartiles() -> None:
-    figure = layers_figure(results(), "on a GPU")
-    found = drawn_table(figure, "middle")
-    columns = (found[name] for name in ("series", "low", "middle", "high"))
-    assert sorted(zip(*columns, strict=True)) == [
-        ("PyTorch", 7.5, 10, 12.5),
-        ("PyTorch", 9.5, 12, 14.5),
-        ("convtime", 3.5, 6, 8.5),
-        ("convtime", 17.5, 20, 22.5),
-    ]
-    check_drawn(figure)
 
 
 def recorded(*launches: tuple[str, int]) -> Measurement:
@@ -211,3 +192,72 @@ def test_csv() -> None:
     assert [first[f"ratio{end}"] for end in ("", "_low", "_high")] == ["2.0", "1.9", "2.1"]
     assert (first["bit_identical"], second["bit_identical"]) == ("True", "False")
     assert (first["verdict"], second["verdict"]) == ("slower", "faster")
+
+
+QUICK: dict[str, Any] = {"budget": 0.001, "max_samples": 20, "warmup": 1}
+
+
+class Net(torch.nn.Module):
+    """Two kinds of layers, and outputs of which some are no tensors."""
+
+    steps: list[Any] = []  # noqa: RUF012 (the copy's too)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = torch.nn.Conv2d(3, 4, 3)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.deep = torch.nn.ConvTranspose3d(4, 2, 2)
+
+    def forward(self, x: torch.Tensor) -> object:
+        self.steps.append((torch.is_grad_enabled(), self.training, x, type(self.flat).__module__))
+        y = self.norm(self.flat(x))
+        return {"deep": self.deep(y[:, :, None]), "flat": [y, None]}, "text"
+
+
+def loaded(module: torch.nn.Module, *shape: int, device: Any = "cpu") -> LoadedModel:
+    return LoadedModel("my:net", module.to(device), torch.randn(shape, device=device))
+
+
+def test_a_models_step_is_timed_before_and_after_replacing(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Net.steps.clear()
+    net = Net().eval()
+    model = loaded(net, 2, 3, 8, 8, device=device)
+    found = compare_step(model, dtype="float64", layout="nhwc", **QUICK)
+    assert all(training and grad for grad, training, _, _ in net.steps)
+    assert {where for *_, where in net.steps} == {"torch.nn.modules.conv", "convtime.nn.layers"}
+    assert net.steps[-1][2].dtype == torch.float64
+    assert net.flat.weight.is_contiguous(memory_format=torch.channels_last)
+    assert net.deep.weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert type(net.flat) is torch.nn.Conv2d
+    assert net.flat.weight.grad is None
+    assert (found.model, found.input_shape) == ("my:net", (2, 3, 8, 8))
+    assert found.pytorch.method == ("cpu" if device.type == "cpu" else "sync")
+    monkeypatch.setattr(step, "compare", with_known_times)
+    document = compare_step(loaded(Net(), 2, 3, 8, 8), **QUICK).to_dict()
+    assert document["ratio"]["value"] == pytest.approx(2)
+    assert [document[who]["median"] for who in SIDES] == pytest.approx([1e-5, 2e-5])
+
+
+class ReturnsDataclass(torch.nn.Linear):
+    @dataclasses.dataclass
+    class Output:
+        y: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> Output:  # type: ignore[override]
+        return self.Output(super().forward(x))
+
+
+def test_a_step_that_fails_is_said() -> None:
+    norm = torch.nn.Sequential(torch.nn.Unflatten(0, (1, 2)), torch.nn.BatchNorm2d(1))
+    no_gradient = "no output has a gradient"
+    for module, says in (
+        (torch.nn.Identity(), f"{no_gradient}: its parameters may be frozen.*; --no"),
+        (torch.nn.Linear(3, 3).requires_grad_(False), no_gradient),
+        (ReturnsDataclass(3, 3), f"{no_gradient}.* such as a dataclass"),
+        (norm, "called on shape .* raised ValueError: .*; --no-backward times its layers' forward"),
+        (torch.nn.Linear(7, 7), "the model of my:net, called on shape .* raised RuntimeError: "),
+    ):
+        with pytest.raises(InputError, match=f"a training step of .*{says}"):
+            compare_step(loaded(module, 2, 3), **QUICK)

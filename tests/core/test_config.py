@@ -1,6 +1,4 @@
-"""Versions, devices and methods of this installation, and its files for C++."""
-
-from __future__ import annotations
+"""Versions, devices and methods of this installation, its files for C++, and its builds."""
 
 import json
 import shutil
@@ -11,7 +9,7 @@ import pytest
 import torch
 
 import convtime
-from convtime.core import config, provenance
+from convtime.core import config, load, provenance
 from convtime.core.load import _build_info
 from tests.helpers import RESULTS
 
@@ -27,26 +25,24 @@ def test_show_config_is_json_and_complete() -> None:
     known = {"no CUDA device was found", "convtime was built without CUDA"}
     assert {*shown["methods"].values()} <= ({None} if torch.cuda.is_available() else known)
     assert len(shown["devices"]) == torch.cuda.device_count()
+    if torch.cuda.is_available():
+        import pynvml
+
+        pynvml.nvmlInit()
+        assert shown["versions"]["driver"] == pynvml.nvmlSystemGetDriverVersion()
+    root = Path(convtime.cmake_prefix_path)
+    assert (root / "lib/cmake/convtime/convtimeConfig.cmake").exists()
+    assert (root / "include/convtime/timing/time_op.h").exists()
 
 
 def test_verified_pairs_are_those_of_the_committed_results() -> None:
     seen = {
-        (
-            recorded["gpu"],
-            ".".join(recorded["torch"].split(".")[:2]),
-            recorded["cuda"],
-            recorded["cudnn"],
-        )
-        for recorded in (
-            json.loads(file.read_text())["provenance"] for file in RESULTS.glob("*.json")
-        )
-        if recorded["gpu"] is not None  # others were measured on a CPU
+        (told["gpu"], ".".join(told["torch"].split(".")[:2]), told["cuda"], told["cudnn"])
+        for told in (json.loads(file.read_text())["provenance"] for file in RESULTS.glob("*.json"))
+        if told["gpu"] is not None  # others were measured on a CPU
     }
-    claimed = {
-        (recorded["gpu"], recorded["torch"], recorded["cuda"], recorded["cudnn"])
-        for recorded in config.VERIFIED_ON_GPU
-    }
-    assert claimed == seen
+    names = ("gpu", "torch", "cuda", "cudnn")
+    assert {tuple(told[name] for name in names) for told in config.VERIFIED_ON_GPU} == seen
 
 
 def test_verification_depends_on_torch_cuda_and_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,12 +58,6 @@ def test_verification_depends_on_torch_cuda_and_cudnn(monkeypatch: pytest.Monkey
         with monkeypatch.context() as patch:
             patch.setattr(module, name, changed)
             assert not config.is_verified()
-
-
-def test_the_cmake_package_is_where_show_config_says() -> None:
-    root = Path(convtime.cmake_prefix_path)
-    assert (root / "lib/cmake/convtime/convtimeConfig.cmake").exists()
-    assert (root / "include/convtime/timing/time_op.h").exists()
 
 
 @pytest.mark.thorough
@@ -89,9 +79,46 @@ def test_every_installed_header_compiles_alone_and_without_a_cuda_toolkit() -> N
         assert not [name for name in included if name.startswith(("cuda_runtime", "cupti"))]
 
 
-@pytest.mark.cuda
-def test_the_driver_is_nvmls() -> None:
-    import pynvml
+@pytest.mark.parametrize(
+    ("version", "cuda", "expected"),
+    [
+        ("2.11.0+cu130", "13.0", "torch2_11_cu13"),
+        ("2.15.1", "13.2", "torch2_15_cu13"),
+        ("2.15.0a0+gitabc", None, "torch2_15_cpu"),
+        ("2.16.0", "13.4", "torch 2.16.0 (CUDA 13.4)"),
+        ("2.15.0", "12.9", "torch 2.15.0 (CUDA 12.9)"),
+        ("2.11.0+cpu", None, "torch 2.11.0+cpu (no CUDA)"),
+    ],
+)
+def test_the_build_for_the_torch_is_found_or_the_others_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str | None, expected: str
+) -> None:
+    builds = tmp_path / "installed" / "_builds"
+    monkeypatch.setattr(convtime, "__path__", [str(tmp_path), str(builds.parent)])
+    with pytest.raises(ImportError, match=r"builds for torch \(none\)"):
+        load.build_folder(version, cuda)
+    for name in ("torch2_15_cu13", "torch2_11_cu13", "torch2_15_cpu"):
+        (builds / name).mkdir(parents=True)
+    if "_" in expected:
+        assert load.build_folder(version, cuda) == builds / expected
+        return
+    with pytest.raises(ImportError) as raised:
+        load.build_folder(version, cuda)
+    message = str(raised.value)
+    for told in (expected, "torch 2.11 (CUDA 13), 2.15 (no CUDA), 2.15 (CUDA 13)", "pip install"):
+        assert told in message
+    assert "\n" not in message
 
-    pynvml.nvmlInit()
-    assert convtime.show_config()["versions"]["driver"] == pynvml.nvmlSystemGetDriverVersion()
+
+def test_the_loaded_build_is_the_one_for_this_torch() -> None:
+    folder = load.build_folder(torch.__version__, torch.version.cuda)
+    assert Path(load._C.__file__).parent == folder == Path(load._build_info.__file__).parent
+
+
+def test_two_cudnns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries = ["/a/libcudnn.so.9", "/b/libcudnn.so.9"]
+    monkeypatch.setattr(load, "mapped_cudnn_libraries", lambda: libraries)
+    with pytest.raises(ImportError, match=r"/a/libcudnn\.so\.9, /b/libcudnn\.so\.9"):
+        load.check_cudnn()
+    monkeypatch.setattr(load, "mapped_cudnn_libraries", lambda: libraries[:1])
+    load.check_cudnn()

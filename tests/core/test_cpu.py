@@ -1,7 +1,5 @@
 """What the system reports of its CPUs, and calls on a CPU that is pinned or has cold caches."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -24,39 +22,25 @@ from tests.helpers.texts import flat
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 
 
-def write_cpu(
-    root: Path, cpu: int, caches: list[tuple[str, str, str, str]], governor: str | None = None
-) -> None:
+def write_cpu(root: Path, cpu: int, *caches: tuple[str, str, str, str]) -> None:
     for index, values in enumerate(caches):
         folder = root / f"cpu{cpu}" / "cache" / f"index{index}"
         folder.mkdir(parents=True)
         for name, value in zip(("level", "type", "size", "shared_cpu_list"), values, strict=True):
             (folder / name).write_text(value + "\n")
-    if governor is not None:
-        folder = root / f"cpu{cpu}" / "cpufreq"
-        folder.mkdir(parents=True)
-        (folder / "scaling_governor").write_text(governor + "\n")
 
 
 def test_each_data_cache_counts_once(tmp_path: Path) -> None:
     shared = ("3", "Unified", "32768K", "0-1")
     for number in (0, 1):
         own = [("1", "Data", "32K", str(number)), ("1", "Instruction", "64K", str(number))]
-        write_cpu(tmp_path, number, [*own, ("2", "Unified", "1024K", str(number)), shared])
+        write_cpu(tmp_path, number, *own, ("2", "Unified", "1024K", str(number)), shared)
     assert core_cpu.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
     assert core_cpu.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
     assert core_cpu.cache_bytes([7], tmp_path) is None
     (tmp_path / "cpu1" / "cache" / "index3" / "size").unlink()
     assert core_cpu.cache_bytes([0], tmp_path) == (32 + 1024 + 32768) * 1024
     assert core_cpu.cache_bytes([1], tmp_path) is None
-
-
-def test_governors_are_named_once(tmp_path: Path) -> None:
-    for number, governor in enumerate(["powersave", "performance", "powersave", None]):
-        write_cpu(tmp_path, number, [], governor)
-    assert core_cpu.governors([0, 2], tmp_path) == ("powersave",)
-    assert core_cpu.governors([0, 1, 2], tmp_path) == ("performance", "powersave")
-    assert core_cpu.governors([3], tmp_path) == ()
 
 
 def test_the_flush_comes_after_what_is_set_up() -> None:
@@ -71,74 +55,49 @@ def test_the_flush_comes_after_what_is_set_up() -> None:
     assert buffer.tolist() == [2] * 4
 
 
-def test_cold_on_a_cpu_is_asked_for_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    flushes: list[int] = []
-    real = cpu.flushing
-
-    def counting(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
-        flushes.append(buffer.nbytes)
-        return real(candidate, buffer)
-
-    monkeypatch.setattr(cpu, "flushing", counting)
-    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: 64 << 20)
-    x = torch.ones(4)
-    one = convtime.time_op(torch.relu, x, cache="cold", **QUICK)
-    assert (one.cache, one.cache.requested, one.cache.reason) == ("cold", "cold", "")
-    assert flushes == [2 * 64 << 20]
-    assert convtime.time_op(torch.relu, x, **QUICK).cache == "uncontrolled"
-    assert len(flushes) == 1
-
-
-@pytest.mark.parametrize(
-    "mode",
-    [lambda: torch.device("meta"), pytest.param(FakeTensorMode, marks=pytest.mark.thorough)],
-)
-def test_the_flush_writes_memory_whatever_mode_the_caller_is_in(
-    mode: Callable[[], AbstractContextManager[object]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: 4)
-    written: list[torch.Tensor] = []
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The buffers that are written before calls, where caches have four bytes."""
+    buffers: list[torch.Tensor] = []
     real = cpu.flushing
 
     def noting(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
-        written.append(buffer)
+        buffers.append(buffer)
         return real(candidate, buffer)
 
     monkeypatch.setattr(cpu, "flushing", noting)
-    allowed = max(os.sched_getaffinity(0))
-    with mode():
-        one = convtime.time_op(int, device="cpu", cache="cold", pin=allowed, stop="count", **QUICK)
-    assert one.cache == "cold"
-    (buffer,) = written
-    assert type(buffer) is torch.Tensor
-    assert buffer.tolist() == [one.warmup_calls + len(one.seconds)] * 8
+    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: 4)
+    return buffers
 
 
-def test_backward_on_a_cpu_can_be_cold() -> None:
+def test_cold_on_a_cpu_is_asked_for_and_not_timed(
+    flushed: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = torch.ones(4, requires_grad=True)
     one = convtime.time_op(torch.relu, x, backward=True, cache="cold", **QUICK)
-    assert one.cache == "cold"
+    assert (one.cache, one.cache.requested, one.cache.reason) == ("cold", "cold", "")
     assert torch.equal(x.grad != 0, torch.ones(4, dtype=torch.bool))
-
-
-@pytest.mark.timing
-def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
-    if core_cpu.cache_bytes(os.sched_getaffinity(0)) is None:
-        pytest.skip("this machine does not report the size of its CPUs' caches")
-    x = torch.ones(1 << 15)  # 128 KiB, which one thread adds up
-    options: dict[str, Any] = {"warmup": 3, "stop": "count", "max_samples": 50}
-    warm = convtime.time_op(torch.sum, x, **options)
-    cold = convtime.time_op(torch.sum, x, cache="cold", **options)
-    assert cold.min > 1.2 * warm.min  # the fastest: the least disturbed by others on the machine
-
-
-def test_where_the_caches_size_is_unknown_nothing_is_said_to_be_cold(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    assert [buffer.nbytes for buffer in flushed] == [2 * 4]
+    assert convtime.time_op(torch.relu, x, **QUICK).cache == "uncontrolled"
+    assert len(flushed) == 1
     monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: None)
     one = convtime.time_op(torch.relu, torch.ones(4), cache="cold", **QUICK)
     assert (one.cache, one.cache.requested) == ("uncontrolled", "cold")
     assert one.cache.reason == "this machine does not report the size of its CPUs' caches"
+
+
+@pytest.mark.parametrize(
+    "mode", [lambda: torch.device("meta"), pytest.param(FakeTensorMode, marks=pytest.mark.thorough)]
+)
+def test_the_flush_writes_memory_whatever_mode_the_caller_is_in(
+    mode: Callable[[], AbstractContextManager[object]], flushed: list[torch.Tensor]
+) -> None:
+    with mode():
+        one = convtime.time_op(int, device="cpu", cache="cold", stop="count", **QUICK)
+    assert one.cache == "cold"
+    (buffer,) = flushed
+    assert type(buffer) is torch.Tensor
+    assert buffer.tolist() == [one.warmup_calls + len(one.seconds)] * 8
 
 
 def test_the_calling_thread_is_pinned_while_it_times() -> None:
@@ -177,18 +136,16 @@ def test_torchs_threads_do_not_inherit_the_pin() -> None:
     x = torch.ones(1 << 20)  # here, since to fill it takes helpers, too
     single: list[int] = []
 
-    def affinities() -> set[int]:
-        pinned = set()
-        for task in Path("/proc/self/task").iterdir():
+    def pinned() -> Iterator[int]:
+        for task in map(int, os.listdir("/proc/self/task")):
             with suppress(ProcessLookupError):  # it ended
-                if len(os.sched_getaffinity(int(task.name))) == 1:
-                    pinned.add(int(task.name))
-        return pinned
+                if len(os.sched_getaffinity(task)) == 1:
+                    yield task
 
     def work() -> None:
-        before = affinities()
+        before = {*pinned()}
         convtime.time_op(torch.add, x, 1, pin=min(os.sched_getaffinity(0)), **QUICK)
-        single.extend(affinities() - before)
+        single.extend({*pinned()} - before)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -218,10 +175,8 @@ def test_lists_of_cpus_are_written_as_the_kernel_does(cpus: set[int]) -> None:
 
 def test_the_cpus_state_is_part_of_the_result() -> None:
     one = convtime.time_op(torch.relu, torch.ones(4), **QUICK)
-    assert one.provenance["threads"] == torch.get_num_threads()
+    threads, cpus = torch.get_num_threads(), os.sched_getaffinity(0)
+    assert (one.provenance["threads"], one.provenance["cores"]) == (threads, len(cpus))
     assert one.provenance["load_average"] >= 0
-    assert one.provenance["governor"] == (
-        ", ".join(core_cpu.governors(os.sched_getaffinity(0))) or None
-    )
-    assert one.provenance["cores"] == len(os.sched_getaffinity(0))
-    assert f"CPU: {torch.get_num_threads()} threads, {one.provenance['cores']} cores, " in flat(one)
+    assert one.provenance["governor"] == (", ".join(core_cpu.governors(cpus)) or None)
+    assert f"CPU: {threads} threads, {len(cpus)} cores, " in flat(one)

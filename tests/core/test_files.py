@@ -1,7 +1,5 @@
 """Files that are written whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -44,10 +42,12 @@ def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask
     path.chmod(0o640)
     (tmp_path / "link").symlink_to("out.json")
-    write_file(tmp_path / "link", "through it")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write_file, [tmp_path / "link"] * 50, ["through it"] * 50))
     assert (tmp_path / "link").is_symlink()
     assert path.read_text() == "through it"
     assert path.stat().st_mode & 0o777 == 0o640
+    assert sorted(os.listdir(tmp_path)) == ["link", "out.json"]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -72,19 +72,6 @@ def test_a_failure_leaves_the_old_content_and_nothing_else(
     assert os.listdir(tmp_path) == ["out.json"]
 
 
-def test_threads_write_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-
-    def write(content: str) -> None:
-        check_writable(path)
-        write_file(path, content)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, ["abc"] * 50))
-    assert path.read_text() == "abc"
-    assert os.listdir(tmp_path) == ["out.json"]
-
-
 @pytest.mark.thorough
 def test_a_killed_process_does_not_block_the_next_one(tmp_path: Path) -> None:
     """In a container, every process has the same ID."""
@@ -106,6 +93,7 @@ write_file(sys.argv[1], "lost")
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "read-only").touch(mode=0o444)
     for path, why in (
         (tmp_path / "none" / "out.json", "No such file or directory"),
         (tmp_path / "file" / "out.json", "Not a directory"),
@@ -113,26 +101,23 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
         (tmp_path / "loop", "not a regular file"),
         (tmp_path, "not a regular file"),
         (tmp_path / "a\0b", "embedded null byte"),
+        (tmp_path / "read-only", "since it is read-only"),  # not by root, either
     ):
         refuse(path, why)
 
 
 def test_two_names_for_one_file_are_refused_but_not_two_for_a_stream(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
-    for other in ("link", "./file", "../file"):
-        path = tmp_path / other if ".." not in other else tmp_path / tmp_path.name / other
+    for other in ("link", f"../{tmp_path.name}/file"):
         with pytest.raises(InputError, match="--a and --b must name different files"):
-            check_distinct({"--a": tmp_path / "file", "--none": None, "--b": path})
+            check_distinct({"--a": tmp_path / "file", "--none": None, "--b": tmp_path / other})
     check_distinct({"--a": tmp_path / "file", "--b": tmp_path / "other"})
     check_distinct({"--a": "/dev/null", "--b": "/dev/null"})
 
 
 def test_an_extension_is_one_of_those_that_are_written() -> None:
-    assert [extension_of(name, (".json",)) for name in ("a.JSON", "a", ".json")] == [
-        ".json",
-        "",
-        "",
-    ]
+    for name, extension in (("a.JSON", ".json"), ("a", ""), (".json", "")):
+        assert extension_of(name, (".json",)) == extension
     with pytest.raises(InputError, match=r"a.gz: must end in .json or .csv, .*extension '.gz'"):
         extension_of("a.gz", (".json", ".csv"))
 
@@ -200,8 +185,3 @@ def test_a_read_only_file_or_folder_is_left_alone(as_nobody: Path) -> None:
         check_writable(as_nobody / "other.json")
     as_nobody.chmod(0o700)
     assert os.listdir(as_nobody) == ["out.json"]
-
-
-def test_a_read_only_file_is_not_replaced_by_root_either(tmp_path: Path) -> None:
-    (tmp_path / "out.json").touch(mode=0o444)
-    refuse(tmp_path / "out.json", "since it is read-only")

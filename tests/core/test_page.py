@@ -1,7 +1,5 @@
 """A page of blocks: the same in text, in HTML and in Markdown."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hardware, software and source state of a measurement."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -16,21 +14,17 @@ import convtime
 from convtime.core import provenance
 
 
-def test_git_state_is_that_of_the_folder(tmp_path: Path) -> None:
+def test_git_state_is_that_of_the_folder_without_saved_runs_of_the_pytest_plugin(
+    tmp_path: Path, repository: Path
+) -> None:
     assert provenance.git_state(str(tmp_path)) is None
-    state = provenance.git_state(str(Path(__file__).parent))
-    if state is not None:  # None in an unpacked source distribution
-        assert len(state["commit"]) == 40
-
-
-def test_saved_runs_of_the_pytest_plugin_are_no_changes(repository: Path) -> None:
     folder = repository / "project" / "tests"
     (repository / "project" / ".convtime").mkdir(parents=True)
     (repository / "project" / ".convtime" / "main.json").touch()
     folder.mkdir()
     state = provenance.git_state(str(folder))
     assert state is not None
-    assert state["dirty"] is False
+    assert (len(state["commit"]), state["dirty"]) == (40, False)
     (repository / "project" / "new").touch()  # beside the folder
     assert provenance.git_state(str(repository)) == state | {"dirty": True}
 
@@ -47,16 +41,16 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_git_state_leaves_the_repository_alone(repository: Path) -> None:
-    hook = repository / "hook"
-    hook.write_text("#!/bin/sh\ntouch ran\n")
-    hook.chmod(0o755)
-    for command in (["core.fsmonitor", str(hook)], ["core.hooksPath", str(repository)]):
+    for name in ("hook", "post-index-change"):
+        (repository / name).write_text("#!/bin/sh\ntouch ran\n")
+        (repository / name).chmod(0o755)
+    for command in (
+        ["core.fsmonitor", str(repository / "hook")],
+        ["core.hooksPath", str(repository)],
+    ):
         subprocess.run(["git", "config", *command], cwd=repository, check=True)
-    (repository / "post-index-change").write_text(hook.read_text())
-    (repository / "post-index-change").chmod(0o755)
     os.utime(repository / "file", (1, 1))  # git status would refresh the index
     index = (repository / ".git" / "index").read_bytes()
-
     state = provenance.git_state(str(repository))
     assert state is not None
     assert state["dirty"] is True  # because of the hooks' files
@@ -70,9 +64,8 @@ def test_a_slow_git_neither_locks_the_repository_nor_takes_the_timeout(
 ) -> None:
     # A clean filter is the one program of a repository that git status needs.
     (repository / ".gitattributes").write_text("file filter=slow\n")
-    for key in ("clean", "smudge"):
-        command = ["git", "config", f"filter.slow.{key}", "sleep 30; cat"]
-        subprocess.run(command, cwd=repository, check=True)
+    command = ["git", "config", "filter.slow.clean", "sleep 30; cat"]
+    subprocess.run(command, cwd=repository, check=True)
     (repository / "file").write_text("different")
     monkeypatch.chdir(repository)
     measured = convtime.time_op(lambda: None, device="cpu", timeout=2.0, budget=0.01)

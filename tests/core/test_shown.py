@@ -1,7 +1,5 @@
 """What is a number or two is a sentence, and a choice of a plan a line."""
 
-from __future__ import annotations
-
 import convtime
 from convtime.device.clock_reading import ClockReading
 from convtime.timing.comparison import Agreement, Interference
@@ -13,10 +11,7 @@ SENTENCES_OF: list[tuple[object, str]] = [
     (Agreement(False, "off by 3", 3.0), "OTHER RESULT: off by 3"),
     (Agreement(None, "it raised"), "same result not known: it raised"),
     (Interference(1.5, 0.8, "it takes more"), "interference: it takes more"),
-    (
-        Ceilings(4.3e12, 7.9e14, "bfloat16"),
-        "copy 4,300 GB/s, bfloat16 matmul 790 TFLOP/s",
-    ),
+    (Ceilings(4.3e12, 7.9e14, "bfloat16"), "copy 4,300 GB/s, bfloat16 matmul 790 TFLOP/s"),
     (
         ClockReading(0.25, 1.98e9, 3.2e9, 690.4, 45.0, ("sw_power_cap",)),
         "after 0.25 s: SM clock 1980 MHz, memory clock 3200 MHz, 690 W, 45 °C, throttled by "

@@ -1,6 +1,7 @@
 """Why counters cannot be read, in a sentence; and what a chip is asked for."""
 
 import contextlib
+from typing import Any
 
 import pytest
 import torch
@@ -63,10 +64,14 @@ def test_a_chip_is_asked_for_each_name_once(monkeypatch):
     reason="for machines without a GPU, and builds with CUDA",
 )
 def test_without_a_driver_the_core_says_so():
+    call: dict[str, Any] = {
+        "call": (print, (), {}, None),
+        "replays_kernels": False,
+        "repeats": 1,
+        "flush": [],
+    }
     for read in (
-        lambda: _C.count_kernels(
-            call=(print, (), {}, None), metrics=[], replays_kernels=False, repeats=1, flush=[]
-        ),
+        lambda: _C.count_kernels(metrics=[], **call),
         lambda: _C.describe_metrics(["dram__bytes_read.sum"]),
         _C.metric_names,
     ):

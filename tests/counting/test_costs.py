@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,12 +156,8 @@ def meter(monkeypatch):
 
 @pytest.mark.parametrize("before", [None, 0.5, 300])
 def test_energy_of_a_setup_is_not_the_calls(meter, before):
-    def setup():
-        meter.work(before, 0.003)
-
-    found = convtime.energy(
-        meter.work, 100, before=None if before is None else setup, seconds=0.1003, name="mine"
-    )
+    setup = None if before is None else lambda: meter.work(before, 0.003)
+    found = convtime.energy(meter.work, 100, before=setup, seconds=0.1003, name="mine")
     assert found.joules == pytest.approx(100)
     apart = 0 if before is None else before
     duration = 0.001 if before is None else 0.004
@@ -170,6 +167,10 @@ def test_energy_of_a_setup_is_not_the_calls(meter, before):
     assert found.seconds == pytest.approx(found.calls * duration)
     assert found.seconds >= 0.1003
     assert found.name == "mine"
+    wrong: list[Any] = [0, -1, float("nan"), float("inf"), "long"]
+    for seconds in wrong:
+        with pytest.raises(ValueError, match="seconds must be a positive number, got"):
+            convtime.energy(torch.relu, torch.zeros(3), seconds=seconds)
 
 
 def test_energy_of_a_backward_pass_is_not_that_of_the_forward_pass(meter):
@@ -194,25 +195,11 @@ def test_the_counter_is_nvmls_in_joules(gpu):
     gpu.answers["TotalEnergyConsumption"] = lambda: next(steps)
     with _counter(torch.device("cuda", 0)) as joules:
         assert [joules(), joules()] == [1.0, 2.5]
-
-
-@pytest.mark.parametrize("error", ["NotSupported", "NoPermission", "DriverNotLoaded"])
-def test_a_gpu_that_does_not_count_its_energy(gpu, error):
-    raised = getattr(gpu, f"NVMLError_{error}")()
-    if error == "DriverNotLoaded":
-        gpu.failures["Init"] = raised
-        said = "energy cannot be read: NVML cannot be asked"
-    else:
-        gpu.answers["TotalEnergyConsumption"] = raised
-        said = "cuda:0 or its driver does not count it"
-    with pytest.raises(CountersUnavailable, match=said), _counter(torch.device("cuda", 0)):
-        pass
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "long"])
-def test_seconds_must_be_positive(seconds):
-    with pytest.raises(ValueError, match="seconds must be a positive number, got"):
-        convtime.energy(torch.relu, torch.zeros(3), seconds=seconds)
+    for said in ("cuda:0 or its driver does not count it", "NVML cannot be asked"):
+        gpu.answers["TotalEnergyConsumption"] = gpu.NVMLError_NotSupported()
+        with pytest.raises(CountersUnavailable, match=said), _counter(torch.device("cuda", 0)):
+            pass
+        gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
 
 
 @given(exponent=st.floats(-6, 4), sign=st.sampled_from([1, -1]), size=st.integers(1, 10**12))
@@ -228,45 +215,32 @@ def test_costs_are_sentences(exponent, sign, size):
     assert told.endswith("MB at most on cuda:0, 4.194 MB of them its result")
 
 
-class Allocator:
-    """PyTorch's allocator of a GPU, as far as it counts."""
+@settings(max_examples=30)
+@given(*[st.integers(0, 1 << 30)] * 5)
+def test_peak_memory_is_that_of_one_call(allocated, workspace, setup, temporary, result):
+    # PyTorch's allocator of a GPU, as far as it counts.
+    now = types.SimpleNamespace(allocated=allocated, peak=allocated)
+    calls = itertools.count()
 
-    def __init__(self, monkeypatch, allocated):
-        self.allocated = self.peak = allocated
-        monkeypatch.setattr(costs, "gpu_place", lambda *_: Place(torch.device("cpu"), (), ""))
+    def take(*sizes):
+        for size in sizes:
+            now.allocated += size
+            now.peak = max(now.peak, now.allocated)
+
+    def call():
+        take(workspace if next(calls) == 0 else 0, temporary, -temporary, result)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(costs, "gpu_place", lambda *_: Place(torch.device("cpu"), (), ""))
         for name, answer in {
             "synchronize": lambda _: None,
-            "reset_peak_memory_stats": lambda _: self.take(0, peak=self.allocated),
-            "memory_allocated": lambda _: self.allocated,
-            "max_memory_allocated": lambda _: self.peak,
+            "reset_peak_memory_stats": lambda _: setattr(now, "peak", now.allocated),
+            "memory_allocated": lambda _: now.allocated,
+            "max_memory_allocated": lambda _: now.peak,
         }.items():
-            monkeypatch.setattr(torch.cuda, name, answer)
-
-    def take(self, size, peak=0):
-        self.allocated += size
-        self.peak = max(peak or self.peak, self.allocated)
-
-
-size = st.integers(0, 1 << 30)
-
-
-@settings(max_examples=30)
-@given(allocated=size, workspace=size, setup=size, temporary=size, result=size)
-def test_peak_memory_is_that_of_one_call(allocated, workspace, setup, temporary, result):
-    with pytest.MonkeyPatch.context() as patched:
-        allocator = Allocator(patched, allocated)
-        calls = itertools.count()
-
-        def call():
-            if next(calls) == 0:
-                allocator.take(workspace)
-            allocator.take(temporary)
-            allocator.take(-temporary)
-            allocator.take(result)
-
-        found = convtime.peak_memory(call, before=lambda: allocator.take(setup))
-    assert found.bytes == max(temporary, result)
-    assert found.result_bytes == result
+            patched.setattr(torch.cuda, name, answer)
+        found = convtime.peak_memory(call, before=lambda: take(setup))
+    assert (found.bytes, found.result_bytes) == (max(temporary, result), result)
 
 
 @pytest.mark.cuda

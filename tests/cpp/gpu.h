@@ -19,3 +19,18 @@
       GTEST_SKIP() << "there is no CUDA device";                     \
     }                                                                \
   } while (false)
+
+namespace convtime {
+
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override { SKIP_WITHOUT_GPU(); }
+};
+
+inline Timing time_on_gpu(Callable& callable, TimingOptions options = {}) {
+  options.on_gpu = true;
+  Callable* const candidates[] = {&callable};
+  return time_candidates(candidates, options);
+}
+
+}  // namespace convtime

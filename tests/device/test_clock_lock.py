@@ -1,16 +1,14 @@
 """Locks of clocks on a fake GPU: in this process, and over the ends of real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,26 +46,20 @@ def test_clocks_are_locked_and_reset(gpu: Any) -> None:
 
 
 def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(
-    gpu: Any, record_path: Path
+    gpu: Any, record_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def check(*_: Any) -> None:
-        record = json.loads(record_path.read_text())
-        assert (record["type"], record["pid"]) == ("LockRecord", os.getpid())
-        assert record["clocks"] == {"gpu": gpu.UUID, "sm_mhz": 1500, "memory_mhz": None}
-        checked.append(True)
-
-    checked: list[bool] = []
-    gpu.nvmlDeviceSetGpuLockedClocks = check
+    records: list[Any] = []
+    gpu.nvmlDeviceSetGpuLockedClocks = lambda *_: records.append(
+        json.loads(record_path.read_text())
+    )
     with locked_clocks(sm_mhz=1500):
         assert record_path.stat().st_mode & 0o777 == 0o600
         assert record_path.parent.stat().st_mode & 0o777 == 0o700
-    assert checked
+    (record,) = records
+    assert (record["type"], record["pid"]) == ("LockRecord", os.getpid())
+    assert record["clocks"] == {"gpu": gpu.UUID, "sm_mhz": 1500, "memory_mhz": None}
     assert not record_path.exists()
-
-
-def test_locks_are_written_down_in_the_users_state_folder(
-    gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    gpu.nvmlDeviceSetGpuLockedClocks = lambda *_: None
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # goes when the user logs out
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -123,23 +115,17 @@ def test_what_fails_is_told_and_can_be_made_up_for(gpu: Any, record_path: Path) 
     with pytest.raises(RuntimeError, match=r"resetting the clocks of .* failed: Unknown Error"):
         lock.__exit__(None, None, None)
     assert record_path.exists()
-    gpu.failures.clear()
-    reset_clocks()
-    assert gpu.changes[-2:] == RESET_ALL
-    assert not record_path.exists()
-    gpu.failures["ResetMemoryLockedClocks"] = gpu.NVMLError_NotSupported()
+    gpu.failures = {"ResetMemoryLockedClocks": gpu.NVMLError_NotSupported()}
     reset_clocks()  # of a GPU that cannot lock its memory
-    assert gpu.changes[-2:] == ["ResetMemoryLockedClocks", "ResetGpuLockedClocks"]
-
-
-def test_an_interrupted_reset_is_made_up_for_at_exit(gpu: Any, record_path: Path) -> None:
-    gpu.failures["ResetGpuLockedClocks"] = KeyboardInterrupt()
+    assert gpu.changes[-2:] == [LOCK_BASE, "ResetGpuLockedClocks"]
+    assert not record_path.exists()
+    gpu.failures = {"ResetGpuLockedClocks": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt), locked_clocks():
         pass
     assert record_path.exists()
     gpu.failures.clear()
-    clock_lock._restore_all()
-    assert gpu.changes == [LOCK_BASE, "ResetGpuLockedClocks"]
+    clock_lock._restore_all()  # as at exit
+    assert gpu.changes[-2:] == [LOCK_BASE, "ResetGpuLockedClocks"]
     assert not record_path.exists()
 
 
@@ -157,7 +143,7 @@ def test_the_folder_must_be_usable_and_ones_own(
 
 
 def test_a_signal_ends_the_block_by_a_handler_that_raises_and_handlers_are_ours_only_within(
-    gpu: Any, monkeypatch: pytest.MonkeyPatch
+    gpu: Any,
 ) -> None:
     with locked_clocks():
         assert signal.getsignal(signal.SIGTERM) is clock_lock._restore_and_end
@@ -184,16 +170,11 @@ def test_a_signal_ends_the_block_by_a_handler_that_raises_and_handlers_are_ours_
 
 def test_outside_of_the_main_thread_it_is_said_that_signals_are_not_handled(gpu: Any) -> None:
     def lock() -> None:
-        with warnings.catch_warnings(record=True) as caught, locked_clocks():
-            told.extend(caught)
+        with pytest.warns(match="outside of the main thread stay locked") as told, locked_clocks():
+            assert told[0].filename == __file__
 
-    told: list[warnings.WarningMessage] = []
-    thread = threading.Thread(target=lock)
-    thread.start()
-    thread.join()
-    (warning,) = told
-    assert "outside of the main thread stay locked if a signal ends" in str(warning.message)
-    assert warning.filename == __file__
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lock).result()
     assert gpu.changes == [LOCK_BASE, "ResetGpuLockedClocks"]
 
 
@@ -288,7 +269,7 @@ def child(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     log = tmp_path / "changes"
     log.touch()
     monkeypatch.setenv("FAKE_NVML_CHANGES", str(log))
-    path = os.pathsep.join([str(FAKE_NVML), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKE_NVML), *sys.path]))
     started = []
     # Under nohup SIGHUP is ignored, and SIGINT in a shell's background; children inherit that.
     begin = (
@@ -298,13 +279,9 @@ def child(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     )
 
     def start(code: str) -> Any:
-        process: Any = subprocess.Popen(
-            [sys.executable, "-c", begin + textwrap.dedent(code)],
-            env={**os.environ, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-c", begin + textwrap.dedent(code)]
+        pipe = subprocess.PIPE
+        process: Any = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
         started.append(process)
         assert process.stdout.readline() == "locked\n"
         process.changes = lambda: log.read_text().splitlines()

@@ -1,11 +1,10 @@
 """Timings on one GPU, one after the other: threads and processes, GPUs that are names."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -80,26 +79,19 @@ def test_whoever_is_not_done_in_time_is_said_to_disturb() -> None:
 
 
 def test_threads_take_turns_and_nested_timings_do_not() -> None:
-    running: list[str] = []
-    together: list[int] = []
-    left_over: list[dict[str, str]] = []
+    running: list[int] = []
 
-    def time_something(name: str) -> None:
+    def time_something(number: int) -> tuple[int, dict[str, str]]:
         with turn([GPU, OTHER], 60), turn([GPU], 0) as nested:
             assert nested.disturbed_by == ""
-            running.append(name)
-            together.append(len(running))
+            running.append(number)
+            together = len(running)
             threading.Event().wait(0.005)
-            running.remove(name)
-        left_over.append(dict(gpu_turn._timing.on))  # of this thread
+            running.remove(number)
+        return together, dict(gpu_turn._timing.on)  # of this thread
 
-    threads = [threading.Thread(target=time_something, args=(str(index),)) for index in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert together == [1] * 5
-    assert left_over == [{}] * 5
+    with ThreadPoolExecutor(5) as pool:
+        assert [*pool.map(time_something, range(5))] == [(1, {})] * 5
 
 
 def test_a_state_folder_that_cannot_be_used_is_said_and_no_failure(
@@ -185,9 +177,8 @@ convtime.time_op(torch.relu, x, before=lambda: print("timing", flush=True), stop
 @pytest.mark.cuda
 def test_two_processes_time_one_after_the_other_on_a_gpu() -> None:
     x = torch.ones(1 << 20, device="cuda")
-    with subprocess.Popen(
-        [sys.executable, "-c", _TIMES], stdout=subprocess.PIPE, text=True
-    ) as other:
+    command = [sys.executable, "-c", _TIMES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "timing\n"
         reader = threading.Thread(target=other.stdout.read)  # or its pipe would fill

@@ -1,6 +1,4 @@
-"""The state of the processors and of the GPU, from files and a fake NVML."""
-
-from __future__ import annotations
+"""The state of processors, memory and GPU, from files and a fake NVML; which device is meant."""
 
 import dataclasses
 import os
@@ -11,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from convtime.device import clock_lock, nvml
+from convtime.core.errors import InputError
+from convtime.device import clock_lock, numa, nvml
 from convtime.device import state as machine
 from convtime.device.clock_reading import ClockReading
-from convtime.device.resolve import resolve_gpu
+from convtime.device.resolve import resolve_device, resolve_gpu
 from convtime.device.state import GpuState
 
 
@@ -96,3 +95,54 @@ def test_a_gpu_that_tells_nothing(gpu: Any) -> None:
     assert machine.utilization(device) is None
     with pytest.raises(nvml.NvmlUnavailableError, match="Driver Not Loaded"):
         machine.gpu_state(device, None, [])
+
+
+def nodes(root: Path, *lists: str) -> Path:
+    for number, cpus in enumerate(lists):
+        folder = root / "sys/devices/system/node" / f"node{number}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(cpus)
+    return root
+
+
+def test_memory_of_another_numa_node_is_remote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = f"0-{os.cpu_count()}"
+    assert numa.remote_share([torch.ones(3)], nodes(tmp_path / "one", every)) == (None, "")
+    two = nodes(tmp_path / "two", every, f"{(os.cpu_count() or 1) + 1}")
+    # A quarter is elsewhere; pages without a node do not count.
+    monkeypatch.setattr(numa, "_nodes_of", lambda pages: [1, 0, 0, 0] * 10 + [-2] * 3)
+    assert numa.remote_share([torch.ones(1 << 20)], two) == (0.25, "")
+    monkeypatch.setattr(numa, "_nodes_of", lambda _: None)
+    share, why_not = numa.remote_share([torch.ones(3)], two)
+    assert share is None
+    assert "NUMA" in why_not
+
+
+def test_the_node_of_touched_pages_is_told_by_the_system() -> None:
+    found = numa._nodes_of(numa._pages_of(torch.ones(1 << 20)))
+    if found is None:
+        pytest.skip("this system does not tell")
+    assert len(found) == 64
+    assert min(found) >= 0
+
+
+def test_the_current_gpu_is_meant_and_no_other_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device() == torch.device("cpu")
+    with pytest.raises(InputError, match=r"^device 'cuda' is not available: .*; use cpu$"):
+        resolve_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert resolve_device() == resolve_device("cuda") == torch.device("cuda:1")
+    assert resolve_device("cuda:0") == torch.device("cuda:0")
+    says = r"^device must be below cuda:2 on this machine, got 'cuda:2'$"
+    with pytest.raises(InputError, match=says):
+        resolve_device("cuda:2")
+    for name in ("gpu", "meta", "cuda:x", ""):
+        with pytest.raises(InputError, match=f"^device must be cpu, cuda or .*, got '{name}'$"):
+            resolve_device(name)

@@ -1,7 +1,5 @@
 """Where a call's time goes, of drawn evidence, against shares that are computed another way."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -14,10 +12,6 @@ from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
 from tests.helpers.clean_evidence import US, but, timing
 
 times = st.floats(0, 300).map(lambda each: each * US)
-
-
-def parts_of(account: Any) -> dict[str, float]:
-    return {name: value for name, value in dataclasses.asdict(account).items() if value}
 
 
 @given(
@@ -61,84 +55,63 @@ def on_cpu(host: Host | None, operators: Operators | None, loop: float, running:
     return dataclasses.replace(seen, on_gpu=False, trace=None, host=host, operators=operators)
 
 
-counts = st.integers(0, 1000)
-
-
-@given(
-    loop=st.floats(10, 300),
-    per_call=st.floats(10, 300),
-    kernel=times,
-    longest=times,
-    throttled=times,
-    threads=st.floats(1, 4),
-    faults=st.floats(0, 50),
-    sleeping=counts,
-    others=counts,
-    background=st.sampled_from([0.0, 0.1, 0.3, 1.0]),
-    inside=st.floats(0, 1.2),
-    dispatching=times,
+DRAWN = st.fixed_dictionaries(
+    {"loop": st.floats(10, 300), "per_call": st.floats(10, 300), "threads": st.floats(1, 4)}
+    | dict.fromkeys(("kernel", "longest", "throttled", "dispatching"), times)
+    | dict.fromkeys(("sleeping", "others"), st.integers(0, 1000))
+    | {"faults": st.floats(0, 50), "inside": st.floats(0, 1.2)}
+    | {"background": st.sampled_from([0.0, 0.1, 0.3, 1.0])}
 )
+
+
+@given(DRAWN)
 @settings(max_examples=100)
-def test_shares_of_a_call_on_a_cpu(
-    loop: float,
-    per_call: float,
-    kernel: float,
-    longest: float,
-    throttled: float,
-    threads: float,
-    faults: float,
-    sleeping: int,
-    others: int,
-    background: float,
-    inside: float,
-    dispatching: float,
-) -> None:
-    looks = 2000
-    waits = Waits(per_call * US, looks, looks - sleeping - others, sleeping, other_threads=others)
+def test_shares_of_a_call_on_a_cpu(of: dict[str, Any]) -> None:
+    looks, loop, per_call = 2000, of["loop"], of["per_call"]
     host = Host(
         seconds=per_call * US,
         cpu=per_call * US,
-        kernel=kernel,
+        kernel=of["kernel"],
         cores=2.0,
-        longest_wait=longest,
-        threads=threads,
-        background=background,
-        throttled=throttled,
-        minor_faults=faults,
+        longest_wait=of["longest"],
+        threads=of["threads"],
+        background=of["background"],
+        throttled=of["throttled"],
+        minor_faults=of["faults"],
         fault_seconds=0.5 * US,
-        waits=waits,
+        waits=Waits(
+            *(per_call * US, looks, looks - of["sleeping"] - of["others"], of["sleeping"]),
+            other_threads=of["others"],
+        ),
     )
-    operators = Operators(2, 1, inside * 80 * US, dispatching, 80 * US, 0.5 * US)
+    inside = min(1, of["inside"])
+    operators = Operators(2, 1, of["inside"] * 80 * US, of["dispatching"], 80 * US, 0.5 * US)
     found = account_of(on_cpu(host, operators, loop, 1.0))
-    whole = loop * US
     # In shares of a call, of which none is more than the whole.
-    asleep = min(1, sleeping / looks * per_call / loop)
-    stopped = min(1, throttled / (per_call * US))
-    queued = min(1 - stopped, max(0, longest / (per_call * US) - stopped))
-    in_kernel = min(1, kernel / (per_call * US) / threads)
-    faulting = min(in_kernel, faults * 0.5 / per_call / threads)
-    behind = others / looks * per_call / loop if background >= 0.2 else 0
+    asleep = min(1, of["sleeping"] / looks * per_call / loop)
+    stopped = min(1, of["throttled"] / (per_call * US))
+    queued = min(1 - stopped, max(0, of["longest"] / (per_call * US) - stopped))
+    in_kernel = min(1, of["kernel"] / (per_call * US) / of["threads"])
+    behind = of["others"] / looks * per_call / loop if of["background"] >= 0.2 else 0
     own = max(0, 1 - asleep - queued - stopped - behind)
-    outside = 1 - min(1, inside)
-    python = max(0, own - min(1, inside) - outside * in_kernel)
+    python = max(0, own - inside - (1 - inside) * in_kernel)
     expected = {
         "waiting": asleep,
         "throttled": stopped,
         "queued": queued,
-        "faulting": faulting,
+        "faulting": min(in_kernel, of["faults"] * 0.5 / per_call / of["threads"]),
         "interpreting": python,
-        "dispatching": min(own - python, dispatching / whole),
+        "dispatching": min(own - python, of["dispatching"] / (loop * US)),
         "issuing": 1 - asleep,
         "busy": 1,
     }
-    shares = {name: getattr(found, name) / whole for name in expected}
+    shares = {name: getattr(found, name) / (loop * US) for name in expected}
     assert shares == pytest.approx(expected, abs=1e-9)
     assert found.idle == found.copies == found.launches == 0
 
 
 def test_without_looks_a_thread_waits_while_the_process_does_not_run() -> None:
     found = account_of(on_cpu(None, None, 200, 0.3))
-    assert parts_of(found) == pytest.approx(
-        {"seconds": 200 * US, "busy": 200 * US, "waiting": 140 * US, "issuing": 60 * US}
-    )
+    assert (found.waiting, found.issuing) == pytest.approx((140 * US, 60 * US))
+    assert found.seconds == found.busy == pytest.approx(200 * US)
     assert account_of(on_cpu(None, None, 200, 2.5)).waiting == 0  # several threads ran

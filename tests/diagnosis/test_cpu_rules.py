@@ -1,7 +1,5 @@
 """The rules of a diagnosis on a CPU: on evidence by hand, and on what was recorded."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -29,22 +27,10 @@ def waits(looks: int = 1000, **counts: int) -> Waits:
 
 
 HOST = Host(
-    seconds=100 * US,
-    cpu=100 * US,
-    kernel=1 * US,
-    cores=2.0,
-    waiting=0.0,
-    longest_wait=0.0,
-    threads=1.0,
-    others=0.02,
-    background=0.01,
-    throttled=0.0,
-    stolen=0.0,
-    fault_seconds=0.5 * US,
-    waits=waits(),
-    rested_hz=3.0e9,
-    loaded_hz=2.9e9,
-)
+    seconds=100 * US, cpu=100 * US, kernel=1 * US, cores=2.0, waiting=0.0, longest_wait=0.0,
+    threads=1.0, others=0.02, background=0.01, throttled=0.0, stolen=0.0, fault_seconds=0.5 * US,
+    waits=waits(), rested_hz=3.0e9, loaded_hz=2.9e9,
+)  # fmt: skip
 # A call takes 101 µs in a loop.
 ON_CPU = but(
     Evidence(on_gpu=False, calls=CALLS, work=WORK, host=HOST),
@@ -162,14 +148,9 @@ def test_what_is_a_cause_and_what_is_none(seen: Evidence, expected: list[str]) -
 
 
 def test_what_a_call_waits_for_is_named() -> None:
-    words = {
-        "sleeping": "sleeps",
-        "files": "a file",
-        "pages": "disk",
-        "processes": "another process",
-        "locks": "a lock",
-    }
-    for kind, word in words.items():
+    kinds = ("sleeping", "files", "pages", "processes", "locks")
+    words = ("sleeps", "a file", "disk", "another process", "a lock")
+    for kind, word in zip(kinds, words, strict=True):
         (cause,) = judge(host(waits=waits(**{kind: 500})))
         assert word in cause.sentence
 

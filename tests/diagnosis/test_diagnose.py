@@ -1,7 +1,5 @@
 """A diagnosis from call to text, on a CPU: no test of how long anything takes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -19,12 +17,11 @@ from torch.utils import benchmark
 
 import convtime
 from convtime import Diagnosis, cli
-from convtime.conv.advice import Advice
 from convtime.core.errors import InputError
 from convtime.diagnosis import contrasts, neighbors, other_tools, process, serializing
 from convtime.diagnosis import diagnose as running
 from convtime.diagnosis.calls import look_at_calls
-from convtime.diagnosis.diagnosis import Cause, Skipped
+from convtime.diagnosis.diagnosis import Skipped
 from convtime.diagnosis.difference import Other
 from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
@@ -52,13 +49,11 @@ def found() -> Diagnosis:
 def test_a_diagnosis_is_told_and_survives_json(found: Diagnosis) -> None:
     reasons = {each.contrast: each.reason for each in found.skipped}
     assert reasons["cache"].startswith("it would take about 0.8 s, but the budget has 0.")
-    assert found.evidence.contrasts == {}
-    assert found.device == "cpu"
+    assert (found.device, found.evidence.contrasts) == ("cpu", {})
     assert len(found.evidence.calls.first) == 3
     for part in ("where a call's time goes", "not looked at: GPU contrasts", "unexplained"):
         assert part in str(found)
     assert repr(found).startswith("<convtime.Diagnosis relu: ")
-    assert "\n" not in repr(found)
     difference = found.difference
     assert difference is not None
     assert difference.assumed
@@ -67,36 +62,21 @@ def test_a_diagnosis_is_told_and_survives_json(found: Diagnosis) -> None:
     read = Diagnosis.from_dict(json.loads(json.dumps(found.to_dict())))
     assert read == dataclasses.replace(found, provenance=read.provenance)
     clean = dataclasses.replace(found, causes=(), difference=None)
-    for shown in (str(clean), clean._repr_html_()):
-        assert "no cause was found" in shown
+    assert "no cause was found" in str(clean)
     assert clean.first == "nothing"
 
 
-def test_names_and_reasons_are_escaped(found: Diagnosis) -> None:
-    cause = Cause("cache", "<b>\x1b[31m", ("<i>",), 0.5, 0.9, None, (Advice("<u>"),))
-    odd = dataclasses.replace(
-        found, name="<script>\x1b", causes=(cause,), skipped=(Skipped("a", "<s>"),)
-    )
-    for shown in (str(odd), odd.details(), repr(odd), odd._repr_html_()):
-        assert "\x1b" not in shown
-    for tag in ("<script>", "<b>", "<i>", "<u>", "<s>"):
-        assert tag not in odd._repr_html_()
-
-
 @pytest.mark.thorough
-def test_on_a_cpu_what_makes_sense_there_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = [each for each in contrasts.CONTRASTS if each.name != "process"]
-    monkeypatch.setattr(running, "CONTRASTS", tuple(looked))
+def test_on_a_cpu_what_makes_sense_there_is_looked_at() -> None:
     x = torch.zeros(64, 8, 4, 4).transpose(0, 1)
     found = convtime.diagnose(torch.relu, x, device="cpu", budget=100)
     left_out = {each.contrast for each in found.skipped}
     assert left_out <= {"GPU contrasts", "threads", "denormals"}
-    expected = {"cache", "pages", "placement", "layout", "data", "threads", "one thread"}
-    without = {"threads": {"threads", "one thread"}, "denormals": {"denormals"}}
+    expected = {"cache", "pages", "placement", "layout", "data", "process"}
+    expected |= {"threads", "one thread"} if "threads" not in left_out else set()
     seen = found.evidence.contrasts
-    assert set(seen) == (expected | {"denormals"}).difference(
-        *(without.get(each, ()) for each in left_out)
-    )
+    assert set(seen) == expected | {"denormals"} - left_out
+    assert seen["process"]["in a fresh process"].median > 0
     assert found.evidence.host is not None
     assert found.evidence.operators is not None
     assert set(seen["layout"]) == {"as-is", "contiguous", "channels_last"}
@@ -109,19 +89,16 @@ def test_a_call_without_work_for_the_gpu_is_said_to_give_it_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As the core says it: by method="auto" such a call is timed on the host."""
+    on_host = types.SimpleNamespace(method="cpu")
+
+    def of_gpu(told: Any, usual: Any) -> Any:
+        return lambda subject, *rest: told if subject.on_gpu else usual(subject, *rest)
+
     gpu = Place(torch.device("cuda", 0), (), "asked for")
-
-    def time_work(subject: Subject, calls: Any) -> Any:
-        if subject.on_gpu:
-            return types.SimpleNamespace(method="cpu")
-        return contrasts.time_work(subject, calls)
-
     monkeypatch.setattr(running, "find_place", lambda *_: gpu)
     monkeypatch.setattr(running, "on", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(running, "time_work", time_work)
-    monkeypatch.setattr(
-        running, "look_at_calls", lambda each: CLEAN.calls if each.on_gpu else look_at_calls(each)
-    )
+    monkeypatch.setattr(running, "time_work", of_gpu(on_host, contrasts.time_work))
+    monkeypatch.setattr(running, "look_at_calls", of_gpu(CLEAN.calls, look_at_calls))
     found = convtime.diagnose(abs, 1, device="cuda:0", budget=QUICK)
     assert (found.unused_gpu, found.device) == ("cuda:0", "cpu")
     assert not found.evidence.on_gpu
@@ -151,11 +128,9 @@ def test_what_fails_in_a_contrast_is_said_and_the_rest_goes_on(
     ("options", "error", "text"),
     [
         ({"budget": 0}, ValueError, "budget must be a positive number of seconds, got 0"),
-        ({"budget": "1"}, ValueError, "budget must be a positive number of seconds, got '1'"),
         ({"counters": 1}, TypeError, "counters must be True or False, got 1"),
         ({"device": "tpu"}, ValueError, "device must be cpu, cuda or cuda:N, got 'tpu'"),
         ({"against": -1.0}, InputError, "against must give a number of seconds, .*, got -1.0"),
-        ({"against": [True]}, InputError, r"got \[True\]"),
         ({"against": lambda: "x"}, InputError, "callable against .* got 'x'"),
         ({"against": "no_such_file.json"}, InputError, "no_such_file.json: cannot be read"),
         ({"kwargs": 3}, TypeError, "kwargs must be a mapping of names to values, got 3"),
@@ -175,8 +150,7 @@ def test_other_tools_numbers(tmp_path: Path) -> None:
     candidate = Candidate(abs, 1)
     assert other_tools.other_of(2, candidate) == Other(2.0)
     assert other_tools.other_of(lambda: 3.0, candidate) == Other(3.0)
-    taken = benchmark.Timer("1 + 1").timeit(10)
-    for each in ("timer", taken):
+    for each in ("timer", benchmark.Timer("1 + 1").timeit(10)):
         timer = other_tools.other_of(each, candidate)
         assert timer.tool == "torch Timer"
         assert timer.seconds > 0
@@ -189,12 +163,9 @@ def test_other_tools_numbers(tmp_path: Path) -> None:
     convtime.write_measurements({"a": measured, "b": measured}, file)
     with pytest.raises(InputError, match="against must be a file .* with 2;"):
         other_tools.other_of(str(file), candidate)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it has a GPU")
-def test_triton_needs_a_gpu() -> None:
-    with pytest.raises(InputError, match="against='do_bench' needs a GPU, .*; use against='timer'"):
-        other_tools.other_of("do_bench", Candidate(abs, 1))
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="'do_bench' needs a GPU, .*; use against='timer'"):
+            other_tools.other_of("do_bench", candidate)
 
 
 def test_which_contrasts_are_made_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +190,6 @@ def test_which_contrasts_are_made_and_how(monkeypatch: pytest.MonkeyPatch) -> No
     assert done == ["traced", "emptied", "traced"]
 
 
-@pytest.mark.thorough
-def test_a_fresh_process_times_what_it_is_handed() -> None:
-    fresh = process.time_in_fresh_one(subject_of(F.relu, torch.ones(4), kwargs={"inplace": False}))
-    assert fresh.median > 0
-
-
 def test_what_a_fresh_process_cannot_have_is_said() -> None:
     def main() -> None:
         return None
@@ -235,11 +200,9 @@ def test_what_a_fresh_process_cannot_have_is_said() -> None:
     assert process.obstacle(subject_of(abs, 1), CLEAN) == ""
     with pytest.raises(ValueError, match="cannot be passed to another process"):
         process.time_in_fresh_one(subject_of(lambda: None))
-    failing = dataclasses.replace(
-        subject_of(abs, 1), again=(sys.executable, "-S", "-c", "raise SystemExit('no such call')")
-    )
+    failing = (sys.executable, "-S", "-c", "raise SystemExit('no such call')")
     with pytest.raises(ValueError, match="a fresh process failed: no such call"):
-        process.time_in_fresh_one(failing)
+        process.time_in_fresh_one(dataclasses.replace(subject_of(abs, 1), again=failing))
 
 
 @pytest.mark.thorough
@@ -249,9 +212,7 @@ def test_of_convolutions_other_ways_are_tried(monkeypatch: pytest.MonkeyPatch) -
     found = convtime.diagnose(layer, torch.randn(1, 4, 8, 8), device="cpu", budget=30)
     texts = [each.text for each in found.advice]
     assert {"keep input and weight in channels_last", "leave out the bias"} <= set(texts)
-    saved = [each.saved for each in found.advice if each.saved is not None]
-    assert len(saved) == len(texts)
-    assert saved == sorted(saved, reverse=True)
+    assert all(each.saved is not None for each in found.advice)
     assert "other ways to convolve" in str(found)
 
 
@@ -259,8 +220,8 @@ def test_the_command_diagnoses_a_statement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.json"
-    given = ["diagnose", "y = torch.relu(x)", "y + 1", "-s", "x = torch.ones(9)"]
-    options = ["--device", "cpu", "--budget", "0.05", "--against", "1e-3", "--json", str(out)]
+    given = ["diagnose", "y = torch.relu(x)", "y + 1", "-s", "x = torch.ones(9)", "--device", "cpu"]
+    options = ["--budget", "0.05", "--against", "1e-3", "--json", str(out)]
     assert cli.main([*given, *options]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("y = torch.relu(x); y + 1: ")
@@ -272,36 +233,16 @@ def test_the_command_diagnoses_a_statement(
 
     def take(fn: Any, **options: Any) -> None:
         seen.update(options)
-        raise RuntimeError("enough")
+        raise InputError("enough")
 
     # It tells a fresh process what to time.
     monkeypatch.setattr("convtime.cli.diagnose.diagnose", take)
-    assert cli.main([*given, "--device", "cpu"]) == 2
-    capsys.readouterr()
+    assert cli.main(given) == 2
+    assert capsys.readouterr().err == "convtime: error: enough\n"
     assert seen["again"][:3] == [sys.executable, "-m", "convtime"]
     assert cli.main(seen["again"][3:]) == 0
     measured = convtime.Measurement.from_dict(json.loads(capsys.readouterr().out))
-    assert measured.name == "y = torch.relu(x); y + 1"
-    assert measured.cache.requested == "warm"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["1 +"], "line 1 of the statement is not valid Python"),
-        (["1", "--budget", "0", "--device", "cpu"], "budget must be a positive"),
-        (["1", "--against", "nothing.json", "--device", "cpu"], "nothing.json: cannot be read"),
-        (["1 / 0", "--device", "cpu"], "line 1 of the statement raised ZeroDivisionError"),
-    ],
-)
-def test_wrong_command_lines_are_one_line(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["diagnose", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert text in captured.err
+    assert (measured.name, measured.cache.requested) == ("y = torch.relu(x); y + 1", "warm")
 
 
 @pytest.mark.cuda
@@ -323,29 +264,23 @@ def test_on_a_gpu_a_sleep_is_the_hosts() -> None:
 def test_on_a_gpu_a_missing_wait_is_found() -> None:
     x, side = torch.randn(1 << 24, device="cuda"), torch.cuda.Stream()
 
-    def unwaited() -> torch.Tensor:
+    def beside(*, waits: bool) -> torch.Tensor:
+        if waits:
+            side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             y = x
             for _ in range(5):
                 y = y * 1.01
+        if waits:
+            torch.cuda.current_stream().wait_stream(side)
         return y + 1.0
 
-    def waited() -> torch.Tensor:
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            y = x * 1.01
-        torch.cuda.current_stream().wait_stream(side)
-        return y + 1.0
-
-    wrong, right = (
-        serializing.look_at_results(subject_of(fn), CLEAN).serialized for fn in (unwaited, waited)
-    )
-    assert wrong is not None
-    assert right is not None
-    assert wrong.repeats
-    assert wrong.differing > 0
-    assert right.repeats
-    assert right.differing == 0
+    for waits in (False, True):
+        subject = subject_of(beside, kwargs={"waits": waits})
+        found = serializing.look_at_results(subject, CLEAN).serialized
+        assert found is not None
+        assert found.repeats
+        assert (found.differing > 0) != waits
 
 
 @pytest.mark.cuda
@@ -370,12 +305,3 @@ def test_on_a_gpu_it_is_told_whether_it_is_used() -> None:
         found = convtime.diagnose(lambda: on_gpu.to("cuda"), budget=2.0)
     assert (found.unused_gpu, found.device) == ("cuda:0", "cpu")
     assert not {"launch-bound", "host-bound"} & {cause.code for cause in found.causes}
-
-
-@pytest.mark.cuda
-@pytest.mark.thorough
-def test_a_layout_in_which_the_gpu_has_no_work_is_named() -> None:
-    xt = torch.randn(2048, 1024, device="cuda").t()
-    found = convtime.diagnose(lambda: xt.contiguous(), budget=6.0, counters=False)
-    assert found.evidence.contrasts["layout"]["contiguous"].median == 0
-    assert "layout" in {cause.code for cause in found.causes}

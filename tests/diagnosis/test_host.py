@@ -1,7 +1,5 @@
 """What a diagnosis on a CPU reads of the operating system and of PyTorch, on this machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import mmap
 import resource
@@ -9,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +24,6 @@ from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import find_place
 from tests.helpers.clean_evidence import CLEAN
-
-Look = Callable[[Subject, Evidence], Evidence]
 
 
 def look(
@@ -69,20 +66,14 @@ def test_new_pages_are_counted_and_what_one_takes_is_known() -> None:
 
 
 def test_a_process_that_a_call_starts_is_no_other_process() -> None:
-    class Probe:
-        def begin(self, seconds: float) -> None:
-            pass
-
-        def end(self) -> dict[str, float]:
-            return {"samples": 1, "seconds": 1.0, "cpu_seconds": 0.1, "others_seconds": 10.0}
-
     def children() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
 
     before = children()
+    counted = {"samples": 1, "seconds": 1.0, "cpu_seconds": 0.1, "others_seconds": 10.0}
+    probe: Any = types.SimpleNamespace(begin=lambda seconds: None, end=lambda: counted)
     command = [sys.executable, "-S", "-c", "sum(range(10**6))"]
-    probe: Any = Probe()
     found, _ = host._read(probe, lambda: subprocess.run(command, check=True))
     assert children() > before
     assert found.others_seconds == pytest.approx(10 - (children() - before))
@@ -105,14 +96,6 @@ def test_operators_are_counted_as_a_profiler_counts_them() -> None:
     assert found.dispatching >= 0
 
 
-@pytest.mark.timing
-def test_operators_take_no_longer_than_the_calls_that_make_them() -> None:
-    x = torch.randn(8, 8)
-    looks = [look(host.look_at_operators, torch.neg, x).operators for _ in range(5)]
-    assert min(found.dispatching / found.seconds for found in looks) <= 1.01
-    assert min(found.seconds / found.loop for found in looks) <= 1.5
-
-
 def test_clocked_operators_of_another_thread_do_not_count() -> None:
     clock = _C.OperatorClock(1.0)
     thread = threading.Thread(target=lambda: torch.ones(3) + 1)
@@ -133,22 +116,15 @@ def test_settings_of_pytorch_are_as_before_a_look(monkeypatch: pytest.MonkeyPatc
     x = torch.full((64, 64), 1e-40)
     evidence = look(host.look_at_denormals, torch.div, x, 3.0)
     assert set(evidence.contrasts["denormals"]) == {"as-is", "flushed"}
-    look(host.look_at_threads, torch.div, x, 3.0)
+    if threads > 1:  # a backward pass cannot be repeated without its forward pass
+        evidence = look(host.look_at_threads, torch.nn.Linear(64, 8), x, backward=True)
+        assert evidence.seconds("one thread", "in a loop") > 0
     assert torch.get_num_threads() == threads
     assert (x / 2).count_nonzero() == x.numel()  # denormal numbers are no zeros
     monkeypatch.setattr(Subject, "time", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         look(host.look_at_threads, abs, 1)
     assert torch.get_num_threads() == threads
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(torch.get_num_threads() < 2, reason="PyTorch uses one thread")
-def test_each_call_of_a_loop_is_prepared() -> None:
-    """A backward pass, which cannot be repeated without its forward pass."""
-    layer = torch.nn.Linear(8, 8)
-    evidence = look(host.look_at_threads, layer, torch.randn(4, 8), backward=True)
-    assert evidence.seconds("one thread", "in a loop") > 0
 
 
 def test_denormals_that_are_flushed_already_are_not_looked_at() -> None:
@@ -166,19 +142,12 @@ def test_denormals_that_are_flushed_already_are_not_looked_at() -> None:
 def test_what_the_system_does_not_tell_is_part_of_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    watch = _C.ThreadWatch
-
-    class Blind:
-        missing = "/proc does not tell what a thread waits for"
-
-        def stop(self) -> dict[str, int]:
-            return dict.fromkeys(watch().stop(), 0)
-
-    monkeypatch.setattr(_C, "ThreadWatch", Blind)
+    untold = dict.fromkeys(_C.ThreadWatch().stop(), 0)
+    blind = types.SimpleNamespace(missing="/proc does not tell what it does", stop=lambda: untold)
+    monkeypatch.setattr(_C, "ThreadWatch", lambda: blind)
     looks = [each for each in contrasts.CONTRASTS if each.name == "host"]
     monkeypatch.setattr(running, "CONTRASTS", looks)
     found = convtime.diagnose(time.sleep, 1e-3, device="cpu", budget=100)
     assert found.evidence.host is not None
     assert found.evidence.host.waits is None
-    assert "not seen: /proc does not tell what a thread waits for" in str(found)
-    assert "not seen" in found._repr_html_()
+    assert "not seen: /proc does not tell what it does" in str(found)

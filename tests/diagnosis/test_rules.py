@@ -1,7 +1,5 @@
 """The rules of a diagnosis on a GPU, on evidence that is written by hand."""
 
-from __future__ import annotations
-
 import json
 from typing import get_args
 
@@ -25,10 +23,8 @@ def codes(evidence: Evidence) -> list[str]:
 # By cause: evidence of it, its effect as computed by hand, and its confidence.
 PLANTED: dict[str, tuple[Evidence, float, float]] = {
     "launch-bound": (
-        but(
-            calls={"loop": timing(200), "issuing": 195 * US},
-            trace={"busy": 40 * US, "kernels": 40 * US, "launches": 30.0},
-        ),
+        but(calls={"loop": timing(200), "issuing": 195 * US},
+            trace={"busy": 40 * US, "kernels": 40 * US, "launches": 30.0}),
         (195 - 40) / 200,
         SURE,
     ),
@@ -36,29 +32,17 @@ PLANTED: dict[str, tuple[Evidence, float, float]] = {
         but(calls={"loop": timing(2000), "issuing": 1990 * US}), (1990 - 100) / 2000, SURE
     ),
     "synchronisation": (
-        but(
-            calls={"loop": timing(130), "issuing": 125 * US},
-            trace={
-                "waits": 4.0,
-                "waiting": 50 * US,
-                "issuing": 45 * US,
-                "launches": 8.0,
-                "busy": 30 * US,
-                "kernels": 26 * US,
-                "copies": 4 * US,
-                "copying": 20 * US,
-            },
-            work={"copies": 4, "copied_bytes": 16, "held": False},
-        ),
+        but(calls={"loop": timing(130), "issuing": 125 * US},
+            trace={"waits": 4.0, "waiting": 50 * US, "issuing": 45 * US, "launches": 8.0,
+                   "busy": 30 * US, "kernels": 26 * US, "copies": 4 * US, "copying": 20 * US},
+            work={"copies": 4, "copied_bytes": 16, "held": False}),
         100 / 130,
         SURE,
     ),
     "missing-wait": (but(serialized={"differing": 2, "largest_error": 1.5}), 1.0, SURE),
     "allocation": (
-        but(
-            calls={"loop": timing(900), "issuing": 890 * US, "allocations": 1.0, "frees": 1.0},
-            trace={"allocations": 2.0, "allocating": 780 * US, "issuing": 20 * US},
-        ),
+        but(calls={"loop": timing(900), "issuing": 890 * US, "allocations": 1.0, "frees": 1.0},
+            trace={"allocations": 2.0, "allocating": 780 * US, "issuing": 20 * US}),
         780 / 900,
         SURE,
     ),
@@ -81,27 +65,16 @@ PLANTED: dict[str, tuple[Evidence, float, float]] = {
         SURE,
     ),
     "transfer": (
-        but(
-            calls={"loop": timing(1000), "issuing": 900 * US},
-            trace={
-                "busy": 990 * US,
-                "copies": 890 * US,
-                "pageable": 890 * US,
-                "copying": 880 * US,
-                "waits": 1.0,
-                "waiting": 5 * US,
-                "issuing": 12 * US,
-            },
-            work={"copies": 1, "copied_bytes": 8 << 20, "held": False},
-        ),
+        but(calls={"loop": timing(1000), "issuing": 900 * US},
+            trace={"busy": 990 * US, "copies": 890 * US, "pageable": 890 * US,
+                   "copying": 880 * US, "waits": 1.0, "waiting": 5 * US, "issuing": 12 * US},
+            work={"copies": 1, "copied_bytes": 8 << 20, "held": False}),
         (1000 - 100) / 1000,
         SURE,
     ),
     "data": (
-        but(
-            contrasts={"data": times(as_given=100, zeros=100, random=115)},
-            work={"remarkable_inputs": 1},
-        ),
+        but(contrasts={"data": times(as_given=100, zeros=100, random=115)},
+            work={"remarkable_inputs": 1}),
         15 / 115,
         SURE,
     ),

@@ -1,7 +1,5 @@
 """Effects, confidences and shares of variance of drawn times, against independent computations."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re
@@ -98,8 +96,7 @@ VARIED = {"cache": "cache", "clock": "regime", "layout": "layout", "data": "data
 
 @given(
     st.dictionaries(
-        st.sampled_from([*VARIED]),
-        st.lists(microseconds, min_size=1, max_size=3, unique=True),
+        st.sampled_from([*VARIED]), st.lists(microseconds, min_size=1, max_size=3, unique=True)
     ),
     st.floats(0.001, 0.5),
 )

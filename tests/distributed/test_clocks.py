@@ -1,7 +1,5 @@
 """Offsets between clocks, of round trips that are drawn."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Ranks of a process group measure together, agree on each decision, and fail together."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -134,14 +132,10 @@ def test_calls_and_results_are_described(both: Both) -> None:
 def test_bad_input_is_one_sentence_on_every_rank(both: Both, found: Found) -> None:
     first, second = (each["refused"] for each in both)
     said = {
-        **dict.fromkeys(("quick", "warmup", "regime", "verdict", "over", "timeout"), ""),
+        **dict.fromkeys(("quick", "warmup", "verdict", "over", "timeout"), ""),
         "options": "budget, got '1' on rank 0 and '2' on rank 1",
-        "names": "candidates",
-        "samples": "max_samples must be at least min_samples (10), got 5",
         "pin": "pin must be",
-        "metric": "metric 'span' needs",
         "unfinished": "must wait for its communication",
-        "unfinished in a dict": "must wait for its communication",
         "unfinished tensor": "must wait for its communication",
     }
     for name, words in said.items():
@@ -184,7 +178,6 @@ def test_clocks_of_machines_are_compared_through_the_store(found: Found) -> None
         ("exit at 20", "rank 1 exited with code 7"),
         ("kill at 20", "ended without a word"),
         ("hang at 20", "rank 1 did not come as far"),
-        ("hang elsewhere at 1", "rank 1 did not come as far"),  # in another group of both ranks
     ],
 )
 def test_a_failure_ends_the_measurement_everywhere_and_names_the_rank(

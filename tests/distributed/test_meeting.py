@@ -1,7 +1,5 @@
 """How ranks agree through the store and fail together, in a group of this process alone."""
 
-from __future__ import annotations
-
 import threading
 import types
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the ranks' times amount to: waiting, transfer, bandwidth, hidden work and slow devices."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Sequence
@@ -144,17 +142,8 @@ def test_a_call_with_several_operations_or_for_some_ranks_has_no_arrivals() -> N
 
 
 def activity(name: str, seconds: Sequence[float | None], stream: int) -> DeviceActivity:
-    return DeviceActivity(
-        kind="kernel",
-        name=name,
-        grid=(1, 1, 1),
-        block=(1, 1, 1),
-        registers_per_thread=1,
-        shared_memory_bytes=0,
-        bytes=0,
-        seconds=tuple(seconds),
-        streams=(stream,),
-    )
+    sizes = (1, 1, 1)
+    return DeviceActivity("kernel", name, sizes, sizes, 1, 0, 0, tuple(seconds), streams=(stream,))
 
 
 @given(st.lists(st.tuples(micros, micros, micros, micros), min_size=1, max_size=5))

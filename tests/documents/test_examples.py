@@ -1,16 +1,14 @@
 """The Python examples of the documents, and what documents show that examples print."""
 
-from __future__ import annotations
-
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from tests.helpers import ROOT
+from tests.helpers.scripts import load_script
 
 PAGES = [
     path
@@ -41,16 +39,11 @@ PRINTED = {
 
 
 @pytest.fixture(scope="module")
-def run_examples() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run_examples", ROOT / "docs" / "run_examples.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def run_examples() -> Any:
+    return load_script(ROOT / "docs" / "run_examples.py")
 
 
-def test_what_examples_print_is_put_behind_them(run_examples: ModuleType) -> None:
+def test_what_examples_print_is_put_behind_them(run_examples: Any) -> None:
     text = (
         "```python\nx = 1\n```\n\n<!-- printed -->\nold\n<!-- /printed -->\n"
         "```python\nprint(x + 1, end=' \\n\\n')\n```\n\n<!-- printed -->\n<!-- /printed -->\n"
@@ -61,23 +54,14 @@ def test_what_examples_print_is_put_behind_them(run_examples: ModuleType) -> Non
         "<!-- printed -->\n<!--", "<!-- printed -->\n```text\n2\n\n```\n\n(here)\n<!--"
     )
     assert run_examples.executed(once, "(here)") == once
-
-
-def test_an_example_that_fails_leaves_nothing(run_examples: ModuleType) -> None:
     with pytest.raises(ZeroDivisionError):
         run_examples.executed("```python\n1 / 0\n```\n", "")
-
-
-def test_pages_that_show_what_examples_print_are_found(run_examples: ModuleType) -> None:
-    found = {path.relative_to(ROOT).as_posix() for path in run_examples.documents()}
-    assert set(PRINTED) <= found
-    assert found <= {path.relative_to(ROOT).as_posix() for path in PAGES}
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_example_runs(
-    path: Path, run_examples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, run_examples: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = path.read_text(encoding="utf-8")
     if 'device="cuda", dtype' in text and not torch.cuda.is_available():
@@ -96,6 +80,8 @@ def test_every_example_runs(
     assert printed is None or re.search(printed, shown[0])
 
 
-def test_every_replacement_is_of_an_example() -> None:
+def test_pages_that_show_what_examples_print_and_replacements_are_found(run_examples: Any) -> None:
+    found = {path.relative_to(ROOT).as_posix() for path in run_examples.documents()}
+    assert set(PRINTED) <= found <= {path.relative_to(ROOT).as_posix() for path in PAGES}
     everything = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     assert [slow for slow in SMALL if slow not in everything] == []

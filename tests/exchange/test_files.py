@@ -1,27 +1,20 @@
 """Files of measurements: what convtime writes is read, and everything else is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.exchange.files import document_of, read_measurements, write_measurements
+from convtime.exchange.files import read_measurements, write_measurements
 from convtime.sweeps import files as sweeps
 from convtime.sweeps.plan import SweepPlan
 from convtime.sweeps.result import Sweep
 from convtime.timing.comparison import Comparison
-from convtime.timing.measurement import Measurement
-from tests.helpers.foreign import make, numbers, nvbench_document, nvbench_state, write
+from tests.helpers.foreign import make, write
 
 
 def test_what_convtime_writes_is_read(tmp_path: Path) -> None:
@@ -46,13 +39,11 @@ def test_rows_of_convolutions_are_read(tmp_path: Path) -> None:
     layer = {"names": ["conv1", "conv2"]}
     row = {"layer": layer, "pass_name": "forward", "pytorch": side, "convtime": side}
     row["reproducer"] = "convtime conv …"
-    document = {"schema": "3.3", "rows": [row], "provenance": {"gpu": "NVIDIA H200"}}
+    document: Any = {"schema": "3.3", "rows": [row], "provenance": {"gpu": "NVIDIA H200"}}
     found = read_measurements(write(tmp_path / "file.json", document))
     assert list(found) == ["conv1 forward: pytorch", "conv1 forward: convtime"]
-    assert found["conv1 forward: pytorch"].provenance == {
-        "gpu": "NVIDIA H200",
-        "reproducer": "convtime conv …",
-    }
+    expected = {**document["provenance"], "reproducer": "convtime conv …"}
+    assert found["conv1 forward: pytorch"].provenance == expected
 
 
 def without_times_of_the_kernel() -> dict[str, Any]:
@@ -80,7 +71,6 @@ RUN: dict[str, Any] = {
     ("document", "error"),
     [
         (WHOLE[:200], "is not valid JSON: .* at column"),
-        ("", "is not valid JSON"),
         ("[\n[", "is not valid JSON: .* at line 2, column 2 where it ends"),
         ("[" * 100_000, "nested more than 100 levels deep"),
         (WHOLE.replace('"relu"', r'"\ud800"', 1), r"has \\ud800 in a string, a lone surrogate"),
@@ -95,24 +85,17 @@ RUN: dict[str, Any] = {
         ({**COMPARED, "baseline": "c" * 100_000}, "baseline must be one of .*aaa.*, got 'ccc"),
         ({**make().to_dict(), "places": [1]}, "4 samples and 1 places"),
         ({**make().to_dict(), "places": [0, 1, 2, -1]}, r">= 0 - at `\$.places"),
-        ({**make().to_dict(), "batches": [0, 1, 2, 2**64]}, r"<= \d+ - at `\$.batches"),
-        ({**make().to_dict(), "overhead_uncertainty": -1}, ">= 0.0 - at `.*overhead_uncertainty"),
         ({**make().to_dict(), "sm_clocks_hz": [1.0]}, "1 sm_clocks_hz"),
         (without_times_of_the_kernel(), "4 samples and 4 times of 'relu_kernel.*must be known"),
         (codec.document("Measurements", {"measurements": {}}), "no measurement"),
         ({"measurements": {"a": {}}, "baseline": "a", "schema": "1.0"}, "missing"),
-        (codec.document("Convolutions", {"rows": [5]}), "not those of convtime's convolutions"),
         (
             codec.document("Convolutions", {"rows": [5], "provenance": 5}),
-            "its provenance must be an object, got '5'",
+            "must be an object, got '5'",
         ),
         (codec.document("Sonnet", {}), "got JSON of type 'Sonnet'"),
         (sweep_with_a_bad_control(), "4 samples and 1 places"),
-        ({**RUN, "benchmarks": 5}, "Expected `array`"),
-        (
-            {**RUN, "benchmarks": [*RUN["benchmarks"], *RUN["benchmarks"]]},
-            "two measurements with the name '<b>.n'",
-        ),
+        ({**RUN, "benchmarks": 2 * RUN["benchmarks"]}, "two measurements with the name '<b>.n'"),
         ({"benchmarks": [{"states": [5], "name": ""}]}, "Expected `object`"),
     ],
 )
@@ -125,21 +108,15 @@ def test_bad_files_are_one_sentence(document: object, error: str, tmp_path: Path
     assert len(str(raised.value)) < len(str(path)) + 400
 
 
-def in_a_sweep(line: str) -> str:
-    plan = SweepPlan({"relu": "a"}, {"size": (1,)})
-    return f"{sweeps.first_line(plan)}{line}\n"
-
-
 def test_json_within_a_file_is_read_as_strictly(tmp_path: Path) -> None:
+    first = sweeps.first_line(SweepPlan({"relu": "a"}, {"size": (1,)}))
     for text, said in (
-        ("NaN", "NaN"),
         ("[1e999]", "1e999"),
         ("[" * 100_000, "levels deep"),
         ('{"a": 1, "a": 2}', "more than once"),
-        ("{", "not valid JSON"),
         ("5", "cannot be read"),
     ):
-        path = write(tmp_path / "file.json", in_a_sweep(text))
+        path = write(tmp_path / "file.json", f"{first}{text}\n")
         with pytest.raises(InputError, match=f"^{path}: line 2: .*{said}") as raised:
             read_measurements(path)
         assert "\n" not in str(raised.value)
@@ -191,73 +168,3 @@ def test_an_extension_of_no_format_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"must end in \.json, .* got the extension '\."):
             make().save(tmp_path / name)
     assert not any(tmp_path.iterdir())
-
-
-def test_names_stay_as_they_are(tmp_path: Path) -> None:
-    found = read_measurements(write(tmp_path / "file.json", RUN))
-    assert list(found) == ["<b>\n"]
-    assert "<b>" not in found["<b>\n"]._repr_html_()
-    assert codec.finite(found["<b>\n"].median) == 1.0
-
-
-def places_in(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something else could stand in a document."""
-    found = [path]
-    if isinstance(document, dict | list):
-        keys = document if isinstance(document, dict) else range(len(document))
-        for key in keys:
-            found += places_in(document[key], (*path, key))
-    return found
-
-
-def replaced(document: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = dict(document) if isinstance(document, dict) else list(document)
-    copy[path[0]] = replaced(copy[path[0]], path[1:], value)
-    return copy
-
-
-DOCUMENTS: list[Any] = [
-    make().to_dict(),
-    Comparison({"a": make(name="a"), "b": make(name="b")}).to_dict(),
-    document_of({"a": make(name="a")}),
-    RUN | {"commit_info": {"id": "abc", "dirty": False}, "version": "5", "datetime": "2026"},
-    nvbench_document(nvbench_state("Device=0 N=1", times=("r.json-bin/0.bin", 3))),
-]
-ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.sampled_from(["", "<script>", "\x00\x1b[31m", "é" * 500, "kernel", "1e999"]),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["a", "name", "data"]), inner, max_size=2)
-    ),
-    max_leaves=3,
-)
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_a_document_with_something_else_in_it_is_read_or_refused(data: Any) -> None:
-    document = json.loads(data.draw(st.sampled_from(list(map(json.dumps, DOCUMENTS)))))
-    place = data.draw(st.sampled_from(places_in(document)))
-    document = replaced(document, place, data.draw(ANYTHING))
-    with tempfile.TemporaryDirectory() as folder:
-        numbers(Path(folder) / "r.json-bin" / "0.bin", 1e-5, 2e-5, 4e-5)
-        path = write(Path(folder) / "r.json", document)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = read_measurements(path)
-        except InputError as error:
-            assert str(error).startswith(folder)  # noqa: PT017
-            assert "\n" not in str(error)  # noqa: PT017
-            return
-    for measured in found.values():
-        assert str(measured)
-        assert measured.details()
-        assert measured._repr_html_()
-        assert Measurement.from_dict(json.loads(measured.to_json())) == measured

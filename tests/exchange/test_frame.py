@@ -1,7 +1,5 @@
 """Measurements as rows of samples: data frames and CSV files."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

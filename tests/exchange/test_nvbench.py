@@ -1,7 +1,5 @@
 """nvbench's JSON, and the files of samples next to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +53,6 @@ def test_samples_and_clocks_are_read(folder: Path, capsys: Capture) -> None:
     ("filename", "size", "error"),
     [
         ("r.json-bin/none.bin", 3, "must be next to it"),
-        ("/etc/passwd", 3, "must be next to it"),
         ("../../r.json-bin/../0.bin", 3, "must be next to it"),
         ("r.json-bin/\0.bin", 3, "must be next to it"),
         (FILE, 2, "must contain the 2 numbers"),
@@ -63,8 +60,6 @@ def test_samples_and_clocks_are_read(folder: Path, capsys: Capture) -> None:
         ("r.json-bin/negative.bin", 1, "finite numbers"),
         ("r.json-bin/empty.bin", 0, "took no samples"),
         (FILE, "abc", "r.json: the size of '0.bin' must be a whole number, got 'abc'"),
-        (FILE, 3.5, "must be a whole number, got '3.5'"),
-        (FILE, "9" * 5000, "must be a whole number, got '999"),
         ("r.json-bin/" + "a" * 5000, 3, "'aaa.* cannot be read .File name too long"),
     ],
 )

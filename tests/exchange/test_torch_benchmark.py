@@ -1,7 +1,5 @@
 """Measurements of torch.utils.benchmark."""
 
-from __future__ import annotations
-
 import pytest
 from torch.utils import benchmark
 

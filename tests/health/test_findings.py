@@ -1,7 +1,5 @@
 """What is made of an examination: each fault is found, and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -17,18 +15,10 @@ from convtime.timing.measurement import Ceilings
 
 GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)
 GOOD_GPU = GpuState(
-    uuid="GPU-1",
-    other_processes=0,
-    utilization=0.0,
-    persistence_mode=True,
-    ecc=True,
-    uncorrected_errors=0,
-    mig=False,
-    throttle_reasons=("gpu_idle",),
-    may_lock_clocks=True,
-    may_read_counters=True,
-    left_over="",
-)
+    uuid="GPU-1", other_processes=0, utilization=0.0, persistence_mode=True, ecc=True,
+    uncorrected_errors=0, mig=False, throttle_reasons=("gpu_idle",), may_lock_clocks=True,
+    may_read_counters=True, left_over="",
+)  # fmt: skip
 GOOD_CACHE = KernelCache("NVRTC 13.0", "", "/home/user/.cache/convtime/kernels", 3, 90_000, "")
 GOOD = Examination(
     cpu=GOOD_CPU,

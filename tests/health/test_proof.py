@@ -1,7 +1,5 @@
 """Promises that are checked on a user's GPU: how they are judged, kept and told."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -11,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 
 from convtime import cli
 from convtime.core import proof as proofs
@@ -78,13 +76,14 @@ def test_each_promise_can_be_broken(changes: dict[str, Any], name: str) -> None:
 def test_known_durations_hold_within_a_share_or_an_absolute_limit_and_a_tick(
     limits: tuple[str, float, float], drawn: list[tuple[float, float]]
 ) -> None:
+    assume(all(abs(abs(error) - 1) > 1e-9 for _, error in drawn))  # which are rounded
     method, share, least = limits
     found = [
         difference(method, error * (TICK + max(least, share * expected)), expected)
         for expected, error in drawn
     ]
     judged = {each.name: each.holds for each in promises(ProofRecord(differences=tuple(found)))}
-    expected = all(abs(error) <= 1 + 1e-9 for _, error in drawn)
+    expected = all(abs(error) <= 1 for _, error in drawn)
     assert judged[f"known durations by {method}"] == expected
 
 

@@ -1,7 +1,5 @@
 """A survey of all GPUs, which are those of a fake NVML."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

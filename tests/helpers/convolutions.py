@@ -9,6 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from convtime import Comparison
+from convtime.conv.call import TensorLayout
 from convtime.conv.compare import LayerResult
 from convtime.conv.flags import Flags
 from convtime.conv.problem import PADDING_MODES, ConvLayer, ConvProblem
@@ -69,6 +70,11 @@ def layer_of(problem: ConvProblem, **options: Any) -> torch.nn.Module:
         **options,
     )
     return layer
+
+
+def dense(*sizes: int) -> TensorLayout:
+    """The layout of a contiguous tensor."""
+    return TensorLayout.of(torch.empty(sizes, device="meta"))
 
 
 def layer_result(problem: ConvProblem = SMALL, *names: str, **changes: Any) -> LayerResult:

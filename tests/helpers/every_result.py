@@ -13,9 +13,7 @@ from convtime.conv.engines.engine_table import EngineResult, EngineTable, PassEn
 from convtime.core import codec
 from convtime.core.proof import Promise, Proof
 from convtime.counting.costs_result import Energy, PeakMemory
-from convtime.counting.kernel_counters import Counters, KernelCounters
 from convtime.device.clock_reading import ClockReading
-from convtime.device.clock_trace import ClockTrace
 from convtime.exchange.files import Found
 from convtime.exchange.upgrade import upgraded
 from convtime.health.survey import Survey, SurveyedGpu
@@ -23,22 +21,24 @@ from convtime.histories.result import ChangePoint, History, Series
 from convtime.histories.run import HistoryRun
 from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Change
-from convtime.regression.compare_runs import compare_runs
 from convtime.storage.load import TYPES
 from convtime.sweeps.comparison_plan import ComparisonPlan
 from convtime.sweeps.table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Ceilings, Measurement
 from convtime.timing.verdict import Ratio
-from convtime.tuning.plan_set import Choice, Facts, Operand, PlanProblem, Plans, StoredPlan
+from convtime.tuning.plan_set import Choice, Plans, StoredPlan
 from convtime.tuning.race_result import Dropped, Race
-from convtime.upgrading.causes import PassFacts
 from convtime.upgrading.result import LayerChange, Upgrade
-from tests.helpers import TESTS
+from tests.helpers import TESTS, plans
 from tests.helpers.measurements import make
+from tests.helpers.pass_facts import FACTS
 
 #: Types whose earlier files are as good as results made by hand; the names in them.
-_EARLIER = ("Diagnosis", "Examination", "Explanation", "ModuleTimes", "Recording", "Sweep")
+_EARLIER = (
+    *("Changes", "ClockTrace", "Counters", "Diagnosis", "Examination", "Explanation"),
+    *("ModuleTimes", "Recording", "Sweep"),
+)
 _NAMES = ("relu", "clamp", "a", "<lambda>", "0", "conv")
 
 
@@ -69,40 +69,28 @@ def every_result(name: str = "relu") -> dict[str, Found]:
     runs = [
         {each.name: each for each in pair} for pair in ((relu, other), (relu, sampled(other.name)))
     ]
+    names = (*both.measurements, "late")
+    promises = (Promise(name, False, name), Promise("ticks", None, "unknown"))
+    dropped = {other.name: Dropped("slower", "1", 0.1), "late": Dropped("it failed", "alone", 0.0)}
+    state = ClockReading(0.0, 1.9e9, 2.6e9, 500.0, 50.0, ())
+    links = (8, 16, 5, 5, (True, False))
+    gpu = SurveyedGpu("cuda:0", name, "GPU-1", state, 1.98e9, True, 0, *links)
     found: dict[str, Found] = {
         "Measurement": relu,
         "Measurements": {
             f"{name} {size}": sampled(f"{name} {size}", 1e-6 * size) for size in range(1, 13)
         },
         "Baseline": Baseline.of(runs, {name: name, other.name: other.name}, calibrated=False),
-        "Changes": compare_runs(runs[0], runs[1]),
-        "ClockTrace": _trace(),
         "Comparison": both,
         "ComparisonTable": _table(name),
-        "Counters": _counters(name),
         "Energy": Energy(name, 0.5, 0.1, 400.0, 2.0, 4, "cuda:0"),
         "EngineTable": _engines(),
         "History": _history(name),
         "PeakMemory": PeakMemory(name, 8 << 20, 4 << 20, "cuda:0"),
         "Plans": _plans(name),
-        "Proof": Proof(
-            "NVIDIA H200",
-            "GPU-1",
-            {"torch": "2.15"},
-            "2026-11-24T01:02:03+00:00",
-            (Promise(name, False, name), Promise("ticks", None, "unknown")),
-        ),
-        "Race": Race(
-            name,
-            name,
-            (name,),
-            (name, other.name, "late"),
-            0.01,
-            {name: relu, other.name: other},
-            (both,),
-            {other.name: Dropped("slower", "1", 0.1), "late": Dropped("it failed", "alone", 0.0)},
-        ),
-        "Survey": Survey((_surveyed(name),), {}),
+        "Proof": Proof("H200", "GPU-1", {"torch": "2.15"}, "2026-11-24T01:02:03+00:00", promises),
+        "Race": Race(name, name, (name,), names, 0.01, both.measurements, (both,), dropped),
+        "Survey": Survey((gpu,), {}),
         "Upgrade": _upgrade(name),
     }
     for kind in _EARLIER:
@@ -113,23 +101,6 @@ def every_result(name: str = "relu") -> dict[str, Found]:
     return found
 
 
-def _surveyed(name: str) -> SurveyedGpu:
-    return SurveyedGpu(
-        device="cuda:0",
-        name=name,
-        uuid="GPU-1",
-        state=ClockReading(0.0, 1.9e9, 2.6e9, 500.0, 50.0, ()),
-        max_sm_clock_hz=1.98e9,
-        ecc=True,
-        uncorrected_errors=0,
-        pcie_width=8,
-        max_pcie_width=16,
-        pcie_generation=5,
-        max_pcie_generation=5,
-        nvlinks=(True, False),
-    )
-
-
 def _renamed(part: Any, name: str) -> Any:
     """Return JSON with another name in place of each operation's, module's and region's."""
     if isinstance(part, Mapping):
@@ -137,17 +108,6 @@ def _renamed(part: Any, name: str) -> Any:
     if isinstance(part, list):
         return [_renamed(each, name) for each in part]
     return name if part in _NAMES else part
-
-
-def _trace() -> ClockTrace:
-    chance = random.Random(0)
-    readings = tuple(
-        ClockReading(
-            place / 10, chance.uniform(1.6e9, 1.98e9), 2.6e9, 600.0, 55.0, ("sw_power_cap",)
-        )
-        for place in range(30)
-    )
-    return ClockTrace("cuda:0", 0.1, 0.0, readings, "the driver was unloaded")
 
 
 def _table(name: str) -> ComparisonTable:
@@ -163,24 +123,6 @@ def _table(name: str) -> ComparisonTable:
         points.append(dataclasses.replace(point, visit=place, comparison=compared, errors=errors))
     control = dataclasses.replace(points[0], control=True)
     return ComparisonTable(plan, tuple(points), (control,))
-
-
-def _counters(name: str) -> Counters:
-    kernel = KernelCounters(name, 2, {"dram__bytes.sum": 4e6}, (4, 1, 1), (128, 1, 1))
-    return Counters(
-        name=name,
-        kernels=(kernel,),
-        totals={"dram__bytes.sum": 8e6},
-        samples={"dram__bytes.sum": (8e6,)},
-        units={"dram__bytes.sum": "byte"},
-        descriptions={"dram__bytes.sum": f"bytes of {name}"},
-        method="range profiler",
-        replay="kernel",
-        passes=1,
-        cache="cold",
-        device="cuda:0",
-        left_out={"l1tex__t_bytes.sum": name},
-    )
 
 
 def _engines() -> EngineTable:
@@ -218,53 +160,20 @@ def _history(name: str) -> History:
         12, f"{12:012x}", f"{11:012x}", (f"{12:012x}",), 12, 12, 0.97, 1e-9, Ratio(1.2, 1.18, 1.22)
     )
     low, high = (tuple(factor * each for each in seconds) for factor in (0.99, 1.01))
-    series = Series(
-        name,
-        "NVIDIA H200",
-        "cache cold",
-        tuple(range(count)),
-        seconds,
-        low,
-        high,
-        0.01,
-        (change,),
-        True,
-    )
+    where, places = ("NVIDIA H200", "cache cold"), tuple(range(count))
+    series = Series(name, *where, places, seconds, low, high, 0.01, (change,), True)
     return History(runs, (series,), 0.0005, (f"{name}: a file is damaged",))
 
 
 def _plans(name: str) -> Plans:
-    operand = Operand((8, 64, 28, 28), (50176, 784, 28, 1), 16)
-    problem = PlanProblem(
-        "fprop", "float16", operand, operand, operand, (1, 1), (1, 1), (1, 1), False, True
-    )
-    faster = Facts(
-        pytorch_tag="ConvFwd_eng1",
-        pytorch_seconds=2e-5,
-        seconds=1e-5,
-        speedup=Ratio(2.0, 1.9, 2.1),
-        error=1e-4,
-        pytorch_error=1e-4,
-        workspace_bytes=1 << 20,
-        repeats=True,
-        raced=9,
-        ties=("eng2",),
-        inexact=(("eng3", 1e-2),),
-        refused=(("eng4", name),),
-    )
-    entries = (
-        StoredPlan(name, problem, 90, 132, Choice("cudnn", 2), facts=faster),
-        StoredPlan(f"{name}, other", problem, 100, 148, Choice("pytorch")),
-    )
-    return Plans(entries, 0.01, {"gpu": "NVIDIA H200", "cudnn": "9.26.0"})
+    facts = dataclasses.replace(plans.FACTS, refused=(("eng4", name),))
+    faster = dataclasses.replace(plans.ENTRY, name=name, facts=facts)
+    slower = StoredPlan(f"{name}, other", plans.PROBLEM, 100, 148, Choice("pytorch"))
+    return Plans((faster, slower), 0.01, {"gpu": "NVIDIA H200", "cudnn": "9.26.0"})
 
 
 def _upgrade(name: str) -> Upgrade:
-    facts = PassFacts(
-        module=name, dtype="float32", sizes="2×3×8×8", layout="contiguous", backend="Cudnn",
-        plan="", kernels=(name,), bits="0123", error=1e-7, memory_bytes=None,
-        first_call_seconds=0.01,
-    )  # fmt: skip
+    facts = dataclasses.replace(FACTS, module=name, kernels=(name,))
     change = Change(f"{name} forward", "slower", 1e-3, 2e-3, reproducer=f"convtime upgrade {name}")
     slower = LayerChange((name, "conv2"), "forward", change, 2e-3, facts, facts)
     return Upgrade((slower,), {"torch": "2.11.0"}, {"torch": "2.15.0"}, margin=0.03, pairs=2)

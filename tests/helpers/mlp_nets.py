@@ -42,13 +42,12 @@ def make_net(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     activation: str = "relu",
-    gain: float = 2.0,
     bias: bool = False,
 ) -> FusedMLP:
     torch.manual_seed(0)
     net = FusedMLP(widths, activation, dtype, bias=bias, device=device)
     with torch.no_grad():
-        net.weights.mul_(gain)  # PyTorch's own draw shrinks what goes through it
+        net.weights.mul_(2)  # PyTorch's own draw shrinks what goes through it
     return net
 
 
@@ -85,12 +84,17 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"lr": 1e-2, "betas": (0.8, 0.99), "weight_decay": 1e-2},
     "adamw": {"lr": 1e-2, "weight_decay": 0.1},
 }
-TORCHS = {
-    "sgd": torch.optim.SGD,
-    "momentum": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
+# Each with torch's own weight decay.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    f"{name} as it is": {"lr": 1e-2} for name in ("sgd", "adam", "adamw")
 }
+TORCHS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def options_of(optimizer: str) -> tuple[str, dict[str, Any]]:
+    """The name in torch.optim, in small letters, and the options."""
+    name = optimizer.replace("momentum", "sgd").partition(" ")[0]
+    return name, (OPTIMIZERS | DEFAULTS)[optimizer]
 
 
 def train_by_torch(
@@ -104,7 +108,8 @@ def train_by_torch(
     mixed: torch.dtype | None = None,
 ) -> list[float]:
     """The losses of as many steps, each on the next batch; on a GPU also in mixed precision."""
-    learner: Any = TORCHS[optimizer](model.parameters(), **OPTIMIZERS[optimizer])
+    name, options = options_of(optimizer)
+    learner: Any = TORCHS[name](model.parameters(), **options)
     scaler = torch.amp.GradScaler("cuda", init_scale=SCALE, enabled=mixed is not None)
     losses = []
     for step in range(steps):
@@ -130,9 +135,27 @@ def make_trainer(
     optimizer: str = "sgd",
     **options: Any,
 ) -> MLPTrainer:
-    name = "sgd" if optimizer == "momentum" else optimizer
-    options = OPTIMIZERS[optimizer] | options
+    name, given = options_of(optimizer)
+    options = given | options
     return MLPTrainer(net, inputs, targets, batch_size=batch, loss=loss, optimizer=name, **options)
+
+
+def make_all(
+    widths: tuple[int, ...] = (24, 40, 3),
+    dtype: torch.dtype = torch.float16,
+    device: torch.device | str = "cuda",
+    rows: int = 40,
+    batch: int = 20,
+    *,
+    of_inputs: float = 1.0,
+    of_targets: float = 1.0,
+    bias: bool = False,
+    **options: Any,
+) -> MLPTrainer:
+    """A trainer of a net and of data that are made for it, times these factors."""
+    net = make_net(widths, dtype, device, bias=bias)
+    inputs, targets = make_data(net, rows)
+    return make_trainer(net, of_inputs * inputs, of_targets * targets, batch, **options)
 
 
 def trained_weights(trainer: MLPTrainer) -> torch.Tensor:

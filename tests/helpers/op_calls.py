@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,10 @@ class Problem:
             None if shape is None else make_tensor(shape, dtype, layout, device)
             for shape, dtype, layout in each
         ]
+
+    def leaves(self, device: torch.device | str) -> list[torch.Tensor]:
+        """The tensors that there are, with gradients."""
+        return [each.requires_grad_() for each in self.tensors(device) if each is not None]
 
     def is_taken(self) -> bool:
         """Whether PyTorch takes it and something comes of it."""
@@ -185,3 +190,46 @@ def problems(draw: st.DrawFn, op: str, refused: bool = False) -> Problem:
     if not refused and not problem.is_taken():
         return Problem(op, (2, 4, *[9] * spatial), (4, 4, *[3] * spatial), 4, {"padding": 1})
     return problem
+
+
+def kept_by(call: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The output, and the tensors that are kept for its gradient."""
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, keep):
+        return call(), kept
+
+
+def few_values(
+    shape: tuple[int, ...],
+    device: torch.device | str,
+    dtype: torch.dtype = torch.float32,
+    channels_last: bool = False,
+    specials: bool = False,
+    seed: int = 0,
+) -> torch.Tensor:
+    """A tensor with ties, and with NaN and infinities if asked for."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator).mul(2).round().div(2)
+    x = (with_specials(x, seed + 1) if specials else x).to(device, dtype)
+    return x.contiguous(memory_format=torch.channels_last) if channels_last else x
+
+
+def with_specials(x: torch.Tensor, seed: int) -> torch.Tensor:
+    drawn = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)).to(x.device)
+    x[drawn < 0.1] = math.nan
+    x[(drawn > 0.1) & (drawn < 0.2)] = math.inf
+    x[(drawn > 0.2) & (drawn < 0.5)] = -math.inf
+    return x
+
+
+def small_tensors(op: str, size: int = 6, per_group: int = 4) -> dict[str, torch.Tensor]:
+    """Tensors that fit as they are, and do so in a transposed convolution, too."""
+    rank = int(op[-2])
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"input": (2, 4, *[size] * rank), "weight": (4, per_group, *[3] * rank), "bias": (4,)}
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}

@@ -35,31 +35,23 @@ def placed(candidate: Candidate, **options: Any) -> PreparedCalls:
     return calls
 
 
+ON_A_CPU: dict[str, Any] = {"method": "cpu", "on_gpu": False, "stream": 0, "flush": []}
+ON_A_CPU |= {"metric": "busy", "queue": "none", "regime": "as-is"}
+ON_A_CPU |= {"other_devices": [], "several_ranks": False, "on_batch": None}
+ONE_CALL: dict[str, Any] = {"warmup_calls": 1, "warmup_seconds": 0.0, "warmup_steady": False}
+ENDLESS: dict[str, Any] = {"budget": 60.0, "tolerance": 0.01, "margin": 0.01}
+ENDLESS |= {"stop": "count", "first_batch_seconds": 0.0, "seconds_left": float("inf")}
+
+
 def call(calls: PreparedCalls, samples: int = 20) -> dict[str, Any]:
     """Make one call for the warm-up and others for samples; return what is said of them."""
     (record,) = _C.time_candidates(
         candidates=[calls.described()],
-        method="cpu",
-        metric="busy",
-        queue="none",
-        regime="as-is",
-        on_gpu=False,
-        stream=0,
-        flush=[],
-        other_devices=[],
-        several_ranks=False,
-        warmup_calls=1,
-        warmup_seconds=0.0,
-        warmup_steady=False,
         max_steady_seconds=0.0,
-        stop="count",
         min_samples=samples,
         max_samples=samples,
-        budget=60.0,
-        tolerance=0.01,
-        margin=0.01,
-        first_batch_seconds=0.0,
-        seconds_left=float("inf"),
-        on_batch=None,
+        **ON_A_CPU,
+        **ONE_CALL,
+        **ENDLESS,
     )
     return calls.outcome(record["results_reason"])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path
@@ -12,15 +10,12 @@ from hypothesis import strategies as st
 
 import convtime
 from convtime.histories.change_points import deviation_of, find_changes
+from tests.helpers.histories import noise
 from tests.helpers.student import student_limit, student_tail
 
 ruptures = pytest.importorskip("ruptures")
 
 RATE = 0.0005
-
-
-def noise(seed: int, count: int, deviation: float = 0.015) -> Any:
-    return deviation * np.random.default_rng(seed).normal(size=count)
 
 
 def dependent(seed: int, count: int, correlation: float) -> Any:
@@ -52,9 +47,6 @@ def assume_no_outliers(values: Any) -> None:
     windows = np.lib.stride_tricks.sliding_window_view(values, 9)
     local = np.pad(np.median(windows, axis=1), 4, mode="edge")
     assume((np.abs(values - local) < 5 * deviation_of(values)).all())
-
-
-# Where commits allow one place for a change
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
@@ -104,9 +96,6 @@ def test_a_chosen_neighbor_multiplies_the_number_of_tests() -> None:
         square, degrees = t_squared(levels, number)
         expected = 40 * 2 * student_tail(math.sqrt(square), degrees)
         assert each.p_value == pytest.approx(expected, rel=0.1)
-
-
-# Where it can be anywhere
 
 
 @settings(max_examples=30)

@@ -1,10 +1,5 @@
-from __future__ import annotations
-
 import json
 import math
-import os
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,35 +11,6 @@ import convtime
 from tests.helpers.histories import BEGIN, noise
 
 pytest.importorskip("ruptures")
-
-
-@pytest.mark.thorough
-def test_files_of_pytest_benchmark_are_runs(tmp_path: Path) -> None:
-    pytest.importorskip("pytest_benchmark")
-    suite = tmp_path / "test_it.py"
-    suite.write_text("def test_sum(benchmark):\n    benchmark(sum, range(100_000))\n")
-    for options in (("--benchmark-autosave",), ("--benchmark-autosave", "--benchmark-save-data")):
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)),
-                *("--benchmark-min-rounds=20", "--benchmark-max-time=0.01", *options),
-                *("--benchmark-storage", f"file://{tmp_path / 'runs'}"),
-            ],
-            cwd=tmp_path,
-            env={name: value for name, value in os.environ.items() if "XDIST" not in name},
-            check=True,
-            capture_output=True,
-        )
-    documents = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("runs/**/*.json"))]
-    found = convtime.history(tmp_path / "runs")
-    assert found.remarks == ()
-    assert {run.tool.partition(" ")[0] for run in found.runs} == {"pytest-benchmark"}
-    medians = [each["benchmarks"][0]["stats"]["median"] for each in documents]
-    stored = sorted(seconds for series in found.series for seconds in series.seconds)
-    assert stored == pytest.approx(sorted(medians), rel=1e-2)
-    assert {series.name for series in found.series} == {"test_it.py::test_sum"}
-    intervals = [math.isfinite(low) for series in found.series for low in series.low]
-    assert sorted(intervals) == [False, True]  # only one of them has samples
 
 
 def test_files_of_pytest_benchmark_outside_of_git_have_no_commit(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -36,9 +34,8 @@ def test_the_result_says_since_when_how_sure_and_how_many_false_alarms(tmp_path:
     rest = np.concatenate([each - each.mean() for each in levels])
     error = math.sqrt(rest @ rest / 38 * sum(1 / len(each) for each in levels))
     half = math.log(change.ratio.high / change.ratio.low) / 2
-    assert half == pytest.approx(
-        student_limit(0.025, 38) * error, rel=0.2
-    )  # an outlier is left out
+    # An outlier is left out.
+    assert half == pytest.approx(student_limit(0.025, 38) * error, rel=0.2)
     assert found.expected_false_alarms == pytest.approx(2 * RATE)  # two stretches
     text = str(found)
     assert "1 change, 0.001 false alarms expected" in text
@@ -91,7 +88,7 @@ def test_software_that_changed_at_the_same_run_is_named(tmp_path: Path) -> None:
     assert change.differs == ("torch 2.11 → 2.12",)
 
 
-@pytest.mark.parametrize("rate", [0, 0.0, 1.0, math.nan, "x"])
+@pytest.mark.parametrize("rate", [0, 1.0, math.nan, "x"])
 def test_a_rate_out_of_range_is_refused(tmp_path: Path, rate: Any) -> None:
     with pytest.raises(convtime.InputError, match="false_alarms must be a number above 0"):
         convtime.history(tmp_path, false_alarms=rate)
@@ -144,9 +141,6 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (["--test", "x*"], "--test must match a test"),
         (["--renamed", "a"], "--renamed must be OLD=NEW, got 'a'"),
-        (["--renamed", "a=b", "--renamed", "a=c"], "one new name, got two"),
-        (["--false-alarms", "2"], "false_alarms must be a number above 0"),
-        (["--plot", "a.txt"], "must end in one of"),
         (["--bencher", "a.json", "--json", "a.json"], "must name different files"),
     ],
 )

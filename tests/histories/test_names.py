@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -46,16 +44,11 @@ def test_removed_and_parametrized_tests_are_told(tmp_path: Path) -> None:
     assert len(found["test_gone"].runs) == 3
 
 
-@pytest.mark.parametrize(
-    ("renamed", "said"), [({"a": "b", "b": "a"}, "lead back"), ({"none": "b"}, "no run has")]
-)
-def test_a_wrong_renaming_is_told(tmp_path: Path, renamed: dict[str, str], said: str) -> None:
+def test_a_wrong_renaming_is_told(tmp_path: Path) -> None:
     write_runs(tmp_path, 3)
-    if said == "no run has":
-        assert said in convtime.history(tmp_path, renamed=renamed).remarks[0]
-        return
-    with pytest.raises(convtime.InputError, match=said):
-        convtime.history(tmp_path, renamed=renamed)
+    assert "no run has" in convtime.history(tmp_path, renamed={"none": "b"}).remarks[0]
+    with pytest.raises(convtime.InputError, match="lead back"):
+        convtime.history(tmp_path, renamed={"a": "b", "b": "a"})
 
 
 def test_a_time_of_zero_is_told(tmp_path: Path) -> None:
@@ -71,9 +64,7 @@ def test_a_time_of_zero_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("test_a[x=1]", "test_b[y=2]"),
         ("test_a[(]", "test_b[it's]"),
-        ("test_a x=1", "test_b"),
         ("test_a", "test_b 'y'=2"),
     ],
 )

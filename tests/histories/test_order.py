@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +16,6 @@ from tests.helpers.histories import BEGIN, write_run
 
 pytest.importorskip("ruptures")
 
-FORGED = "gpgsig -----BEGIN PGP SIGNATURE-----\n -----END PGP SIGNATURE-----\n"
 COMMITS = {commit: int(BEGIN.timestamp()) + 3600 * hour for hour, commit in enumerate("abcd")}
 RUN = st.tuples(st.sampled_from("abcdxy"), st.booleans(), st.integers(0, 9))
 Git: TypeAlias = Callable[..., str]
@@ -69,7 +65,7 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
     """Runs git in a repository around the folder, at some hour."""
     monkeypatch.setattr(order, "_GIT_SECONDS", 600.0)  # a slow machine changes no order
 
-    def run(*arguments: str, hour: int = 0, given: str = "") -> str:
+    def run(*arguments: str, hour: int = 0) -> str:
         date = (BEGIN + timedelta(hours=hour)).isoformat()
         return subprocess.run(
             ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments],
@@ -79,7 +75,6 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            input=given,
         ).stdout.strip()
 
     run("init", "-q")
@@ -112,18 +107,6 @@ def test_git_decides_the_order_and_a_wrong_clock_is_told(tmp_path: Path, git: Gi
     assert future.startswith("'4.json'")
     assert "in the future" in future
     assert str(found).startswith("6 runs (2026-01-01 to 2125-12-08)")  # by date
-
-
-@pytest.mark.thorough
-def test_a_signature_that_git_shows_is_no_commit(tmp_path: Path, git: Git) -> None:
-    unsigned = git("cat-file", "commit", commit(git)) + "\n"
-    signed = unsigned.replace("\n\n", f"\n{FORGED}\n", 1)
-    name = git("hash-object", "-t", "commit", "-w", "--stdin", given=signed)
-    git("update-ref", "HEAD", name)
-    git("config", "log.showSignature", "true")
-    git("config", "gpg.program", sys.executable)  # which says that it knows no such option
-    assert len(git("log", "--format=%H").splitlines()) >= 1
-    assert order.commits_of(tmp_path) == ({name: BEGIN.timestamp() + 3600}, "")
 
 
 @pytest.mark.thorough

@@ -1,7 +1,5 @@
 """Runs of pytest with the plugin, in which tests have times that are written down."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -1,8 +1,5 @@
 """The fixture gpu_benchmark, by tests of tests that use it on a CPU."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 from typing import Any
 
@@ -14,12 +11,6 @@ from tests.integrations.conftest import Runs, output
 pytest_plugins = "pytester"
 
 pytest.importorskip("pytest_benchmark")
-_DRAWS_HISTOGRAMS = importlib.util.find_spec("pygal") is not None
-if _DRAWS_HISTOGRAMS:
-    # It brings a package that finds distributions in Python's place as soon as it is imported.
-    import pytest_benchmark.histogram  # noqa: F401
-
-
 BENCHMARKED = """
 import pytest
 
@@ -52,14 +43,6 @@ def test_gpu_benchmark_feeds_pytest_benchmark(run: Runs, pytester: pytest.Pytest
     ours = run("--convtime-against", "all.json")
     assert ours.ret == 0
     assert "2 compared" in output(ours)
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not _DRAWS_HISTOGRAMS, reason="could not import 'pygal'")
-def test_histograms_are_drawn_of_our_samples(run: Runs, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_one(gpu_benchmark): gpu_benchmark.pedantic(int, rounds=7)")
-    run("--benchmark-histogram=drawn").assert_outcomes(passed=1)
-    assert "test_one - 7 rounds" in (pytester.path / "drawn.svg").read_text(encoding="utf-8")
 
 
 def test_machine_info_names_gpus_and_driver(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +127,7 @@ def test_pedantic_is_as_its_users_know_it(run: Runs, pytester: pytest.Pytester) 
                 gpu_benchmark(int)
         """
     )
-    result = run()
-    result.assert_outcomes(passed=4)
+    run().assert_outcomes(passed=4)
 
 
 def test_gpu_benchmark_can_be_switched_off_as_benchmark_can(

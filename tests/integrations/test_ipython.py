@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,10 +98,8 @@ def test_wrong_use_is_one_line(shell: InteractiveShell, capsys: pytest.CaptureFi
         "%time_op": "the statement is empty",
         "%time_op --cach warm x": "unrecognized arguments: --cach",
         "%time_op --cache lukewarm x": "--cache: invalid choice: 'lukewarm'",
-        "%time_op --cache": "--cache: expected one argument",
         "%time_op --name 'a x": "invalid quotes",
         "%time_op x +": "is not valid Python",
-        "%time_op --min-samples -1 x": "must be a whole number",
         "%time_op --method kernel x + 1": "CPU",
         "%%time_op --stop verdict\nx": "verdict",
         "%%compare\nx\n": "each candidate must begin with a line such as '## relu', got none",
@@ -135,16 +131,6 @@ def test_the_options_are_documented_and_unloading_takes_everything_away(
     assert not shell.find_cell_magic("time_op")
     assert supervision._watcher is None
     shell.run_line_magic("load_ext", "convtime")
-
-
-@pytest.mark.thorough
-def test_convtime_needs_no_ipython() -> None:
-    code = (
-        "import sys\nsys.modules['IPython'] = None\nimport convtime\n"
-        "convtime.time_op(int, stop='count', max_samples=20, device='cpu')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import subprocess
 import sys
@@ -26,15 +27,10 @@ thorough = pytest.mark.thorough
 
 
 @pytest.fixture(autouse=True)
-def without_earlier_captures() -> None:
-    """Dynamo counts how often it captures a function, over all tests."""
-    torch._dynamo.reset()
-
-
-@pytest.fixture(autouse=True)
-def without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fused and separate plans may differ in whether they use it."""
+def without_tf32_and_earlier_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused and separate plans may differ in TF32; Dynamo counts captures over all tests."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch._dynamo.reset()
 
 
 class Block(nn.Module):
@@ -90,8 +86,7 @@ def check(model: nn.Module, *inputs: Any, backend: str = "eager") -> Fusion:
     for context in (torch.no_grad(), torch.enable_grad()):
         with context:
             close(fused(*inputs), expected(*inputs))
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
+    torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
     return fused.report
 
 
@@ -104,14 +99,12 @@ def check_training(model: nn.Module, *inputs: torch.Tensor) -> Fusion:
         outputs = []
         for each, own in ((compiled, model), (twin, twin)):
             own.train(training)
-            output = each(*inputs)
-            output.square().sum().backward()
-            outputs.append(output)
+            outputs.append(each(*inputs))
+            outputs[-1].square().sum().backward()
         close(*outputs)
-    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3)
-    for name, tensor in twin.state_dict().items():
-        torch.testing.assert_close(model.state_dict()[name], tensor)
+    ours, theirs = ([parameter.grad for parameter in each.parameters()] for each in (model, twin))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
     return backend.report
 
 
@@ -180,23 +173,28 @@ def test_a_result_that_changes_in_place_keeps_its_gradient(activation: nn.Module
     assert "conv + norm + activation" in fused_in(check(Changing(), torch.randn(2, 3, 4, 4)))
 
 
+@thorough
+def test_modes_in_a_forward_are_kept() -> None:
+    class Modes(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> Any:
+            with torch.no_grad():
+                y = F.relu(super().forward(x))
+            with torch.autocast(x.device.type, dtype=torch.bfloat16):
+                return y, F.relu(super().forward(x))
+
+    y, z = torch.compile(Modes(3, 3, 3), backend=fusing("eager"))(torch.randn(2, 3, 6, 6))
+    assert (y.requires_grad, z.requires_grad, z.dtype) == (False, True, torch.bfloat16)
+
+
 @pytest.mark.parametrize(
     "rank", [pytest.param(1, marks=thorough), 2, pytest.param(3, marks=thorough)]
 )
 def test_every_activation_and_rank(rank: int) -> None:
-    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
-    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[rank - 1]
+    conv, norm = (getattr(nn, f"{name}{rank}d") for name in ("Conv", "BatchNorm"))
     model = nn.Sequential()
-    for activation in (
-        nn.ReLU(),
-        nn.ReLU6(inplace=True),
-        nn.LeakyReLU(-0.3),
-        nn.GELU(),
-        nn.GELU(approximate="tanh"),
-        nn.SiLU(inplace=True),
-        nn.Sigmoid(),
-        nn.Tanh(),
-    ):
+    activations = [nn.ReLU(), nn.ReLU6(inplace=True), nn.LeakyReLU(-0.3), nn.GELU()]
+    activations += [nn.GELU(approximate="tanh"), nn.SiLU(inplace=True), nn.Sigmoid(), nn.Tanh()]
+    for activation in activations:
         model.extend([conv(3, 3, 3, padding=1), norm(3), activation])
     fused = fused_in(check(randomise(model), torch.randn(2, 3, *[6] * rank)))
     assert fused == [f"{at} + {at + 1} + {at + 2}" for at in range(0, 24, 3)]
@@ -234,32 +232,20 @@ def test_functions_are_found() -> None:
     assert fused_in(fusion) == [f"convs.{at} + {steps}" for at, steps in enumerate(cases)]
 
 
-def multiply_in_place(y: torch.Tensor, x: torch.Tensor, norm: Any) -> torch.Tensor:
-    y *= 3.4
-    return F.relu(y)
-
-
-def write_to_input(y: torch.Tensor, x: torch.Tensor, norm: Any) -> torch.Tensor:
-    x.add_(1)
-    return F.relu(y)
-
-
-def add_to_input(y: torch.Tensor, x: torch.Tensor, norm: Any) -> torch.Tensor:
-    z = x.clone()
-    z += y
-    return z
-
-
 def test_what_does_not_fit_is_left() -> None:
+    def write_to_input(y: torch.Tensor, x: torch.Tensor, norm: Any) -> torch.Tensor:
+        x.add_(1)
+        return F.relu(y)
+
     cases: list[tuple[Callable[..., torch.Tensor], str]] = [
         (lambda y, x, norm: F.relu(y) + y, "used more than once"),
         (write_to_input, "may be changed between"),
-        (multiply_in_place, "no batch norm"),
+        (lambda y, x, norm: F.relu(operator.imul(y, 3.4)), "no batch norm"),
         (lambda y, x, norm: y + x[:1], "no batch norm"),  # broadcast
         (lambda y, x, norm: y + x.double(), "no batch norm"),
         (lambda y, x, norm: y + 1, "no batch norm"),
         (lambda y, x, norm: y + y, "no batch norm"),
-        (add_to_input, "no batch norm"),
+        (lambda y, x, norm: operator.iadd(x.clone(), y), "no batch norm"),
         (lambda y, x, norm: F.hardtanh(y), "no batch norm"),
     ]
     model = Functions(*[function for function, _ in cases]).eval()
@@ -295,23 +281,20 @@ def test_norms_that_differ() -> None:
     assert "transposed" in reason
 
 
-class Branching(nn.Module):
-    """Its blocks share code; which of them runs depends on the input's values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = Block(), Block()
-        self.calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        if x.sum() > 0:
-            return self.one(x)
-        return self.other(x)
-
-
 @thorough
 def test_blocks_that_share_a_capture_have_their_own_weights() -> None:
+    class Branching(nn.Module):
+        """Its blocks share code; which of them runs depends on the input's values."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = Block(), Block()
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.one(x) if x.sum() > 0 else self.other(x)
+
     model = randomise(Branching()).eval()
     fused = fuse(model)
     x = torch.randn(2, 8, 5, 5).abs()
@@ -320,22 +303,6 @@ def test_blocks_that_share_a_capture_have_their_own_weights() -> None:
             close(fused(each), model(each))
     assert len(fused.report.fused) >= 2
     assert model.calls == fused._model.calls == 4
-
-
-@thorough
-def test_modes_in_a_forward_are_kept() -> None:
-    class Modes(nn.Conv2d):
-        def forward(self, x: torch.Tensor) -> Any:
-            with torch.no_grad():
-                y = F.relu(super().forward(x))
-            with torch.autocast(x.device.type, dtype=torch.bfloat16):
-                z = F.relu(super().forward(x))
-            return y, z
-
-    y, z = torch.compile(Modes(3, 3, 3), backend=fusing("eager"))(torch.randn(2, 3, 6, 6))
-    assert not y.requires_grad
-    assert z.requires_grad
-    assert z.dtype == torch.bfloat16
 
 
 class Nested(nn.Module):
@@ -356,31 +323,25 @@ class Nested(nn.Module):
 
 
 @thorough
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_convolutions_in_checkpoints_are_fused(requires_grad: bool) -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_convolutions_in_checkpoints_are_fused(backend: str) -> None:
     model = randomise(Nested())
-    fusion = check(model, torch.randn(2, 3, 9, 9, requires_grad=requires_grad))
-    assert {each.name for each in fusion.fused} == {"outer.0", "inner.conv1", "inner.conv2"}
-    assert not fusion.left
-    compiled = torch.compile(model.train(), backend=fusing("eager"))
+    for requires_grad in (False, True):
+        fusion = check(model, torch.randn(2, 3, 9, 9, requires_grad=requires_grad))
+        assert {each.name for each in fusion.fused} == {"outer.0", "inner.conv1", "inner.conv2"}
+        assert not fusion.left
+    compiled = torch.compile(copy.deepcopy(model).train(), backend=fusing(backend))
     outputs = [compiled(torch.randn(2, 3, 9, 9)).abs().sum().item() for _ in range(20)]
     assert 0 in outputs
     assert any(outputs)
-
-
-@thorough
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_checkpoints_are_fused_in_training(backend: str) -> None:
-    model = randomise(Nested()).double().eval()
-    backend_of_torch = fusing(backend)
-    trained = copy.deepcopy(model)
-    compiled = torch.compile(trained, backend=backend_of_torch)
+    trained, whole = model.double().eval(), fusing(backend)
     x = torch.randn(2, 3, 9, 9, dtype=torch.float64)
-    for each in (model, compiled):
-        each(x).square().sum().backward()
-    assert len(backend_of_torch.report.fused) == 3
-    for ours, theirs in zip(trained.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad)
+    gradients = []
+    for call in (trained, torch.compile(trained, backend=whole)):
+        loss = call(x).square().sum()
+        gradients.append(torch.autograd.grad(loss, [*trained.parameters()]))
+    assert len(whole.report.fused) == 3
+    torch.testing.assert_close(*gradients)
 
 
 @thorough
@@ -403,14 +364,10 @@ def test_interleaved_chains_are_fused_where_norms_are_folded_in_each_call() -> N
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             one, other = self.one(x), self.other(x)
-            one = self.norm(one)
-            return one * self.norm_of_other(other)
+            return self.norm(one) * self.norm_of_other(other)
 
-    model = randomise(Diamond()).eval()
-    backend = fusing("eager")
-    x = torch.randn(2, 3, 4, 4)
-    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
-    assert fused_in(backend.report) == ["one + norm", "other + norm_of_other"]
+    fusion = check_training(randomise(Diamond()), torch.randn(2, 3, 4, 4))
+    assert fused_in(fusion) == ["one + norm", "other + norm_of_other"]
 
 
 @thorough
@@ -478,29 +435,21 @@ def test_models_with_hooks_other_layers_and_parametrized_weights() -> None:
 
 
 @thorough
-def test_threads_compute_the_same() -> None:
-    model, x = randomise(Net()).eval(), torch.randn(2, 3, 12, 12)
-    fused = fuse(model)
-    with ThreadPoolExecutor(4) as pool, torch.no_grad():
-        expected = model(x)
-        for output in pool.map(torch.no_grad()(fused), [x] * 20):
-            close(output, expected)
-
-
-@thorough
-def test_transforms_see_the_models_own_code() -> None:
+def test_transforms_and_threads_compute_the_same() -> None:
     model = randomise(Net()).eval()
     fused = fuse(model)
     x = torch.randn(4, 2, 3, 12, 12)
     torch.testing.assert_close(torch.vmap(fused)(x), torch.vmap(model)(x))
-    tangent = torch.func.jvp(fused, (x[0],), (x[1],))[1]
-    torch.testing.assert_close(tangent, torch.func.jvp(model, (x[0],), (x[1],))[1])
+    ours, theirs = (torch.func.jvp(each, (x[0],), (x[1],))[1] for each in (fused, model))
+    torch.testing.assert_close(ours, theirs)
     traced = torch.jit.trace(fused, (x[0],))
     torch.testing.assert_close(traced(x[1]), model(x[1]))
     with torch.no_grad():
         outer = torch.compile(nn.Sequential(fused, nn.ReLU()), backend="aot_eager")
         close(outer(x[0]), F.relu(model(x[0])))
     assert len(fused.report.fused) == 6, "compiled again, it stays fused"
+    with ThreadPoolExecutor(4) as pool, torch.no_grad():
+        close([*pool.map(torch.no_grad()(fused), [x[2]] * 20)], [model(x[2])] * 20)
 
 
 def test_what_cannot_be_fused_or_trained_is_refused() -> None:
@@ -551,10 +500,6 @@ def process_group(tmp_path: Path) -> Iterator[None]:
     distributed.destroy_process_group()
 
 
-def in_ddp(model: nn.Module) -> nn.Module:
-    return nn.parallel.DistributedDataParallel(model)
-
-
 def in_fsdp(model: nn.Module) -> nn.Module:
     mesh = init_device_mesh("cpu", (1,))
     for each in (model.get_submodule("blocks"), model):
@@ -564,7 +509,7 @@ def in_fsdp(model: nn.Module) -> nn.Module:
 
 @thorough
 @pytest.mark.usefixtures("process_group")
-@pytest.mark.parametrize("wrap", [in_ddp, in_fsdp])
+@pytest.mark.parametrize("wrap", [nn.parallel.DistributedDataParallel, in_fsdp])
 def test_models_on_several_devices_are_trained_alike(wrap: Callable[..., nn.Module]) -> None:
     backend = fusing("aot_eager")
     x = torch.randn(2, 3, 12, 12, dtype=torch.float64)

@@ -30,25 +30,19 @@ def test_a_sequence_computes_the_same(seed: int) -> None:
     assert not row["differences"], row
 
 
-def not_a_copy(model: nn.Module, *, backend: str) -> nn.Module:
-    assert backend
-    model = model.eval()
-    model.report = type("Report", (), {"fused": ()})  # type: ignore[assignment]
-    return model
+@pytest.mark.parametrize("defect", ["no copy", "scaled"])
+def test_defects_are_found(monkeypatch: pytest.MonkeyPatch, defect: str) -> None:
+    def defective(model: nn.Module, *, backend: str) -> Any:
+        if defect == "no copy":
+            model.report = type("Report", (), {"fused": ()})  # type: ignore[assignment]
+            return model.eval()
+        fused = fuse(model, backend=backend)
+        fused.register_forward_hook(
+            lambda *given: torch.utils._pytree.tree_map(lambda each: each * (1 + 1e-6), given[2])
+        )
+        return fused
 
-
-def scaled(model: nn.Module, *, backend: str) -> nn.Module:
-    """With results that are wrong by a little."""
-    model = fuse(model, backend=backend)
-    model.register_forward_hook(
-        lambda *given: torch.utils._pytree.tree_map(lambda each: each * (1 + 1e-6), given[2])
-    )
-    return model
-
-
-@pytest.mark.parametrize("defect", [not_a_copy, scaled])
-def test_defects_are_found(monkeypatch: pytest.MonkeyPatch, defect: Any) -> None:
-    monkeypatch.setattr(sequences, "fuse", defect)
+    monkeypatch.setattr(sequences, "fuse", defective)
     actions = ("train", "evaluate_copy", "train", "evaluate_old_copy")
     monkeypatch.setattr(sequences, "draw_actions", lambda *_: actions)
     row = sequences.run_sequence(17, ("eager",), torch.device("cpu"))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from convtime import ops
 from convtime.ops import arguments
-from tests.helpers.op_calls import OPS
+from tests.helpers.op_calls import OPS, small_tensors
 
 SHARED = ("stride", "padding", "dilation")
 
@@ -23,59 +23,31 @@ class Index:
         return 1
 
 
-class Int(int):
-    pass
-
-
 def numbers(rank: int) -> list[Any]:
     """Values for an argument with one number per spatial dimension."""
     ones = [1] * rank
     refused = [
-        *(None, 1.0, 1j, "1", True, {1}, {1: 1}, object, (), -1),
-        bytearray(ones),
-        [True] * rank,
-        [True, *ones[1:]],
-        np.bool_(True),
-        [np.bool_(True)] * rank,
-        [1.0] * rank,
-        [*ones[1:], 1.5],
-        [*ones[1:], None],
-        ["1"] * rank,
-        [ones],
-        np.ones(rank),
-        np.float64(1),
-        [np.float32(1)] * rank,
-        torch.ones(rank + 1, dtype=torch.int64),
-        torch.tensor(1.0),
-        [torch.tensor(1.0)] * rank,
-        [1] * (rank + 1),
-        [-1] * rank,
+        *(None, 1.0, 1j, "1", True, {1}, {1: 1}, object, (), -1, bytearray(ones), np.bool_(True)),
+        *([True] * rank, [True, *ones[1:]], [np.bool_(True)] * rank, [1.0] * rank),
+        *([*ones[1:], 1.5], [*ones[1:], None], ["1"] * rank, [ones], [1] * (rank + 1)),
+        *([-1] * rank, np.ones(rank), np.float64(1), [np.float32(1)] * rank),
+        *(torch.ones(rank + 1, dtype=torch.int64), torch.tensor(1.0), [torch.tensor(1.0)] * rank),
     ]
     accepted = [
-        *(1, tuple(ones), torch.Size(ones), Int(1), np.int64(1), torch.tensor(1)),
+        *(1, tuple(ones), torch.Size(ones), np.int64(1), torch.tensor(1), np.ones(rank, int)),
         [*ones, True][-rank:] if rank > 1 else 1,
-        np.ones(rank, int),
         [np.int32(1)] * rank,
-        [torch.tensor(1)] * rank,
-        [Index()] * rank,
+        *([torch.tensor(1)] * rank, [Index()] * rank),
     ]
     return refused + accepted
 
 
 GROUPS: list[Any] = [
     *(None, 1.0, "1", True, np.bool_(True), [1], (1,), np.ones(1, int), np.float64(1), 1j),
-    torch.ones(2, dtype=torch.int64),
-    torch.tensor(1.0),
-    *(0, -1, 3, np.int64(1), torch.tensor(1), Index(), Int(1)),
+    *(torch.ones(2, dtype=torch.int64), torch.tensor(1.0), torch.tensor(1)),
+    *(0, -1, 3, np.int64(1), Index()),
 ]
 NOT_TENSORS: list[Any] = [1, "x", [1.0], (), np.ones(4), torch.nn.Parameter, None]
-
-
-def tensors(op: str) -> dict[str, torch.Tensor]:
-    rank = int(op[-2])
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"input": (2, 4, *[5] * rank), "weight": (4, 4, *[3] * rank), "bias": (4,)}
-    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
 def outcome(function: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -102,49 +74,19 @@ def check(op: str, case: object, *args: Any, **kwargs: Any) -> None:
 def test_numbers_and_words_are_accepted_or_refused_as_by_torch(op: str) -> None:
     for name in (*SHARED, "output_padding") if "transpose" in op else SHARED:
         for value in numbers(int(op[-2])):
-            check(op, (name, value), **tensors(op), **{name: value})
+            check(op, (name, value), **small_tensors(op, 5), **{name: value})
     for padding in ("same", "valid", "full", ""):
         for stride in (1, 2):
-            check(op, (padding, stride), **tensors(op), padding=padding, stride=stride)
+            check(op, (padding, stride), **small_tensors(op, 5), padding=padding, stride=stride)
     for groups in GROUPS:
-        check(op, ("groups", groups), **tensors(op), groups=groups)
+        check(op, ("groups", groups), **small_tensors(op, 5), groups=groups)
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_objects_other_than_tensors_are_refused_as_by_torch(op: str) -> None:
     for name in ("input", "weight", "bias"):
         for value in NOT_TENSORS:
-            check(op, (name, value), **{**tensors(op), name: value})
-
-
-CALLS: dict[str, Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]] = {
-    "no arguments": lambda x, w, b: ((), {}),
-    "no weight": lambda x, w, b: ((x,), {}),
-    "an unknown keyword": lambda x, w, b: ((x, w, b), {"strides": 1}),
-    "out": lambda x, w, b: ((x, w, b), {"out": x}),
-    "twice": lambda x, w, b: ((x, w, b), {"weight": w}),
-    "too many": lambda x, w, b: ((x, w, b, 1, 0, 0, 1, 1, 1, 1), {}),
-    "unbatched": lambda x, w, b: ((x[0], w, b), {}),
-    "empty batch": lambda x, w, b: ((x[:0], w, b), {}),
-    "a number for the input": lambda x, w, b: ((x.flatten()[0], w, b), {}),
-    "too many dimensions": lambda x, w, b: ((x[None], w, b), {}),
-    "dimensions of the weight": lambda x, w, b: ((x, w[0], b), {}),
-    "dimensions of the bias": lambda x, w, b: ((x, w, b[None]), {}),
-    "size of the bias": lambda x, w, b: ((x, w, b[:3]), {}),
-    "no kernel": lambda x, w, b: ((x, w[..., :0], b), {}),
-    "channels": lambda x, w, b: ((x[:, :3], w, b), {}),
-    "a mix of dtypes": lambda x, w, b: ((x, w.double(), b), {}),
-    "dtype of the bias": lambda x, w, b: ((x, w, b.half()), {}),
-    "a mix of real and complex": lambda x, w, b: ((x.cfloat(), w, b), {}),
-    "meta": lambda x, w, b: ((x.to("meta"), w.to("meta"), b.to("meta")), {}),
-}
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_calls_are_accepted_or_refused_as_by_torch(op: str) -> None:
-    for case, call in CALLS.items():
-        args, kwargs = call(*tensors(op).values())
-        check(op, case, *args, **kwargs)
+            check(op, (name, value), **{**small_tensors(op, 5), name: value})
 
 
 DTYPES = sorted(
@@ -163,7 +105,7 @@ def test_dtypes_that_torch_refuses_are_refused_alike(op: str) -> None:
             for options in ({}, {"dilation": 2}, {"groups": 2}):
                 x, w, b = (
                     torch.empty(tensor.shape, dtype=dtype).view(torch.uint8).zero_().view(dtype)
-                    for tensor in tensors(op).values()
+                    for tensor in small_tensors(op, 5).values()
                 )
                 w = w[:, : 4 // options.get("groups", 1)]
                 leaves = [tensor.detach().requires_grad_(grad) for tensor in (x, w, b)]
@@ -175,22 +117,16 @@ def test_dtypes_that_torch_refuses_are_refused_alike(op: str) -> None:
                     assert torch.equal(ours, theirs), dtype
                 else:  # integers and complex numbers, which torch computes in part
                     assert ours is NotImplementedError, dtype
-
-
-def test_a_dtype_that_is_not_supported_is_one_clear_error() -> None:
-    for dtype in (torch.int32, torch.bool, torch.cfloat, torch.float8_e4m3fn):
-        x, w, _ = (tensor.to(dtype) for tensor in tensors("conv2d").values())
-        with pytest.raises(NotImplementedError, match="conv2d: the dtype must be Half, BFloat16"):
-            ops.conv2d(x, w)
-        with pytest.raises(NotImplementedError, match="the dtype must be Half, BFloat16, Float or"):
-            ops.conv2d_weight(x, w.shape, torch.ones(2, 4, 3, 3, dtype=dtype))
-        with FakeTensorMode() as mode, pytest.raises(NotImplementedError, match="dtype must be in"):
-            ops.conv2d(mode.from_tensor(x), mode.from_tensor(w))
+    x, w, _ = (tensor.int() for tensor in small_tensors(op, 5).values())
+    with pytest.raises(NotImplementedError, match="the dtype must be Half, BFloat16, Float or"):
+        getattr(ops, f"{op}_weight")(x, w.shape, x)
+    with FakeTensorMode() as mode, pytest.raises(NotImplementedError, match="dtype must be in"):
+        getattr(ops, op)(mode.from_tensor(x), mode.from_tensor(w))
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_gradients_and_epilogues_refuse_the_same_types(op: str) -> None:
-    x, w, b = tensors(op).values()
+    x, w, b = small_tensors(op, 5).values()
     grad = torch.ones_like(getattr(F, op)(x, w))
     calls = [
         (getattr(ops, op), (x, w, b)),
@@ -208,19 +144,18 @@ def test_gradients_and_epilogues_refuse_the_same_types(op: str) -> None:
 
 
 def test_sizes_for_gradients_are_whole_numbers() -> None:
-    x, w, _ = tensors("conv2d").values()
-    grad = torch.ones_like(F.conv2d(x, w))
+    x, w, _ = small_tensors("conv2d", 5).values()
     sizes: list[Any] = [3, None, "abcd", (2, 4, 5.0, 5), [2, 4, None, 5]]
     for size in sizes:
         with pytest.raises(TypeError, match="input_size must be a sequence of whole numbers, got"):
-            ops.conv2d_input(size, w, grad)
+            ops.conv2d_input(size, w, x)
         with pytest.raises(TypeError, match="weight_size must be a sequence of whole numbers, got"):
-            ops.conv2d_weight(x, size, grad)
+            ops.conv2d_weight(x, size, x)
 
 
 def test_numbers_are_of_64_bits() -> None:
     for name in (*SHARED, "groups"):
-        call: dict[str, Any] = {**tensors("conv2d"), name: 2**63}
+        call: dict[str, Any] = {**small_tensors("conv2d", 5), name: 2**63}
         with pytest.raises(RuntimeError, match=f"conv2d: {name} must fit in 64 bits, got {2**63}"):
             ops.conv2d(**call)
         call[name] = 2**63 - 1  # is refused for another reason, with the epilogue's own checks, too

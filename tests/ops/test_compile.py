@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn import grad as torch_grad
 
 import convtime
 from convtime import ops
@@ -18,16 +19,16 @@ from tests.helpers.op_calls import OPS
 pytestmark = pytest.mark.thorough
 
 
-def of_convolution(op: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+Pair = tuple[Callable[..., Any], Callable[..., Any]]
+
+
+def of_convolution(op: str) -> Pair:
     """A function that calls the op, and the same by PyTorch; both of an input and a weight."""
     ours, theirs = (getattr(library, op) for library in (ops, F))
-    return (
-        lambda x, w: ours(x, w, padding=1).relu(),
-        lambda x, w: theirs(x, w, padding=1).relu(),
-    )
+    return lambda x, w: ours(x, w, padding=1).relu(), lambda x, w: theirs(x, w, padding=1).relu()
 
 
-def of_epilogue(activation: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def of_epilogue(activation: str) -> Pair:
     function: Any = ops.conv2d_epilogue
     theirs: Any = getattr(F, activation)
     return (
@@ -36,45 +37,53 @@ def of_epilogue(activation: str) -> tuple[Callable[..., Any], Callable[..., Any]
     )
 
 
-def of_pooling() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    return (
-        lambda x, w: ops.relu_max_pool2d(x * w.sum(), 3, 2, 1, return_indices=True)[0] * 2,
-        lambda x, w: F.max_pool2d(F.relu(x * w.sum()), 3, 2, 1) * 2,
-    )
+def of_gradients(library: Any) -> Callable[..., Any]:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        grad = F.conv2d(x, w, padding=1)
+        of_input = library.conv2d_input(x.shape, w, grad, padding=1)
+        total: torch.Tensor = of_input + library.conv2d_weight(x, w.shape, grad, padding=1).sum()
+        return total
+
+    return function
 
 
-PAIRS: dict[str, tuple[int, tuple[Callable[..., Any], Callable[..., Any]]]] = {
+PAIRS: dict[str, tuple[int, Pair]] = {
     **{op: (int(op[-2]), of_convolution(op)) for op in OPS},
     **{name: (2, of_epilogue(name)) for name in ("relu", "gelu")},
-    "pooling": (2, of_pooling()),
+    "gradients": (2, (of_gradients(ops), of_gradients(torch_grad))),
+    "pooling": (
+        2,
+        (
+            lambda x, w: ops.relu_max_pool2d(x * w.sum(), 3, 2, 1, return_indices=True)[0] * 2,
+            lambda x, w: F.max_pool2d(F.relu(x * w.sum()), 3, 2, 1) * 2,
+        ),
+    ),
 }
 
 
 @pytest.fixture(autouse=True)
-def repeatable() -> Iterator[None]:
-    """Leaves out engines whose sums come out differently from run to run, and TF32."""
-    with torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-    ):
-        yield
+def without_tf32(repeatable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [*((name, "aot_eager") for name in PAIRS), ("conv2d", "inductor"), ("relu", "inductor")],
+)
 def test_compiles_without_graph_breaks_and_with_dynamic_shapes(
-    name: str, device: torch.device
+    name: str, backend: str, device: torch.device
 ) -> None:
     spatial, (ours, theirs) = PAIRS[name]
-    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True, dynamic=True)
+    compiled: Any = torch.compile(ours, backend=backend, fullgraph=True, dynamic=True)
     w = torch.randn(4, 4, *[3] * spatial, device=device, requires_grad=True)
     for size in (8, 11):
         x = torch.randn(2, 4, *range(size, size + spatial), device=device, requires_grad=True)
         results = [function(x, w) for function in (compiled, ours, theirs)]
-        gradients = [torch.autograd.grad(result.sum(), (x, w)) for result in results]
-        assert torch.equal(results[0], results[1])
+        actual, eager, expected = (torch.autograd.grad(each.sum(), (x, w)) for each in results)
+        torch.testing.assert_close(results[0], results[1])
         torch.testing.assert_close(results[0], results[2], rtol=1e-4, atol=1e-4)
-        for actual, eager, expected in zip(*gradients, strict=True):
-            torch.testing.assert_close(actual, eager)
-            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(actual, eager)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -87,20 +96,8 @@ def test_compiled_autograd_traces_the_gradients(name: str, device: torch.device)
     loss = ours(*actual).square().sum()
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         loss.backward()
-    for mine, pytorchs in zip(actual, expected, strict=True):
-        torch.testing.assert_close(mine.grad, pytorchs.grad, rtol=1e-4, atol=1e-3)
-
-
-def test_a_compiled_net_is_the_same(device: torch.device) -> None:
-    net = convtime.nn.FusedMLP((24, 16, 3), device=device)
-    inputs = torch.randn((30, 24), device=device).half()
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    gradients: list[torch.Tensor] = []
-    for module in (compiled, net):
-        output = module(inputs)
-        gradients += torch.autograd.grad(output.sum(), net.weights)
-        assert torch.equal(output, net(inputs))
-    assert torch.equal(*gradients)
+    ours_grad, theirs_grad = ([leaf.grad for leaf in leaves] for leaves in (actual, expected))
+    torch.testing.assert_close(ours_grad, theirs_grad, rtol=1e-4, atol=1e-3)
 
 
 class Net(torch.nn.Module):
@@ -112,37 +109,6 @@ class Net(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.up(self.down(x).relu())
         return output
-
-
-@pytest.fixture
-def no_precompiled_headers() -> Iterator[None]:
-    """They take longer to compile than the few kernels that they are for."""
-    from torch._inductor import config
-
-    with config.patch(cpp_cache_precompile_headers=False):
-        yield
-
-
-@pytest.mark.usefixtures("no_precompiled_headers")
-def test_inductor_compiles_a_replaced_model(device: torch.device) -> None:
-    model = Net().to(device)
-    convtime.nn.replace(model, policy="heuristic")
-    parameters = list(model.parameters())
-    compiled: Any = torch.compile(model, backend="inductor", fullgraph=True, dynamic=True)
-    for batch in (2, 3):
-        x = torch.randn(batch, 3, 8, 9, device=device)
-        actual, expected = compiled(x), model(x)
-        torch.testing.assert_close(actual, expected)
-        for ours, theirs in zip(
-            torch.autograd.grad(actual.sum(), parameters),
-            torch.autograd.grad(expected.sum(), parameters),
-            strict=True,
-        ):
-            torch.testing.assert_close(ours, theirs)
-    with torch.profiler.profile() as profiler:
-        compiled(x)
-    names = {event.name for event in profiler.events()}
-    assert {"convtime::conv2d", "convtime::conv_transpose2d"} <= names
 
 
 LOAD = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,31 +135,26 @@ def test_fakes_refuse_what_the_ops_refuse() -> None:
 
 
 def test_fakes_look_at_output_padding_where_the_ops_do(device: torch.device) -> None:
-    def shapes(transposed: bool, padding: int, tensors: Any) -> list[torch.Size]:
-        arguments = ((2, 2), (0, 0), (1, 1), transposed, (padding,) * 2, 1, (True, True, False))
-        gradients = torch.ops.convtime.convolution_backward(*tensors, *arguments)
-        return [gradient.shape for gradient in gradients[:2]]
-
+    mode = FakeTensorMode()
     for batch, transposed, padding in ((2, True, 1), (2, True, 2), (2, False, 3), (0, True, 3)):
-        x = torch.ones(batch, 4, 7, 7, device=device)
-        w = torch.ones(4, 4, 3, 3, device=device)
         size = 15 + padding if transposed else 3
-        grad = torch.ones(batch, 4, size, size, device=device)
-        mode = FakeTensorMode()
-        for tensors in ((grad, x, w), tuple(map(mode.from_tensor, (grad, x, w)))):
+        shapes = [(batch, 4, size, size), (batch, 4, 7, 7), (4, 4, 3, 3)]
+        real = [torch.ones(shape, device=device) for shape in shapes]
+        arguments = ((2, 2), (0, 0), (1, 1), transposed, (padding,) * 2, 1, (True, True, False))
+        for tensors in (real, map(mode.from_tensor, real)):
+            call = partial(torch.ops.convtime.convolution_backward, *tensors, *arguments)
             if batch and transposed and padding >= 2:  # the stride
                 with pytest.raises(RuntimeError, match="output_padding must be smaller than"):
-                    shapes(transposed, padding, tensors)
+                    call()
             else:
-                assert shapes(transposed, padding, tensors) == [x.shape, w.shape]
+                assert [gradient.shape for gradient in call()[:2]] == shapes[1:]
     x, w = torch.ones(0, 3, 4, 4, device=device), torch.ones(3, 2, 3, 3, device=device)
-    mode = FakeTensorMode()
+    assert ops.conv_transpose2d(x, w, output_padding=3).shape == (0, 2, 9, 9)
 
     def fake_shape(function: Any) -> torch.Size | None:
         try:
-            shape: torch.Size = function(
-                mode.from_tensor(x), mode.from_tensor(w), output_padding=3
-            ).shape
+            fakes = mode.from_tensor(x), mode.from_tensor(w)
+            shape: torch.Size = function(*fakes, output_padding=3).shape
         except RuntimeError:  # torch 2.15's own fake refuses it
             return None
         return shape
@@ -168,65 +164,43 @@ def test_fakes_look_at_output_padding_where_the_ops_do(device: torch.device) -> 
 
 # --- By opcheck, which also traces the ops with dynamic shapes
 
-# Groups, channels of their own, one example, one number in a list, and unequal paddings.
-CHECKED = [
-    *(representative(op) for op in OPS),
-    Problem("conv2d", (2, 8, 9, 9), (12, 2, 3, 3), 12, {"groups": 4, "padding": [1, 1]}),
-    Problem("conv2d", (2, 8, 14, 14), (8, 1, 3, 3), None, {"groups": 8, "padding": [1, 1]}),
-    Problem("conv2d", (8, 9, 11), (16, 8, 3, 3), 16, {"padding": [1, 1]}),
-    Problem("conv2d", (2, 4, 9, 9), (4, 4, 3, 3), None, {"padding": [1], "stride": [2]}),
-    Problem("conv1d", (8, 17), (16, 8, 3), None, {}),
-    Problem(
-        "conv_transpose2d", (2, 8, 5, 6), (8, 3, 3, 2), 12,
-        {"groups": 4, "stride": (3, 2), "output_padding": (2, 0)},
-    ),
-    Problem(
-        "conv_transpose2d", (2, 8, 5, 6), (8, 4, 3, 3), None,
-        {"dilation": [3, 3], "output_padding": [2, 2]},
-    ),
-]  # fmt: skip
-
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("problem", CHECKED, ids=lambda problem: problem.op)
-def test_opcheck_of_convolutions(problem: Problem, device: torch.device) -> None:
-    tensors = problem.tensors(device)
-    spatial = int(problem.op[-2])
-    arguments = {
-        key: [value] * spatial if isinstance(value, int) and key != "groups" else value
-        for key, value in problem.arguments.items()
-    }
-    op = getattr(torch.ops.convtime, problem.op).default
-    torch.library.opcheck(op, tuple(tensors), arguments)
-    leaves = [tensor if tensor is None else tensor.requires_grad_() for tensor in tensors]
-    torch.library.opcheck(op, tuple(leaves), arguments)
+@pytest.mark.parametrize("op", OPS)
+def test_opcheck_of_convolutions(op: str, device: torch.device) -> None:
+    size = (5, 4, 3)[: int(op[-2])]
+    alone = Problem(op, (4, *size), (4, 2, *[2] * len(size)), None, {"groups": 2, "padding": 1})
+    for problem in (representative(op), alone):
+        tensors = problem.tensors(device)
+        arguments = {
+            key: [value] * int(op[-2]) if isinstance(value, int) and key != "groups" else value
+            for key, value in problem.arguments.items()
+        }
+        function = getattr(torch.ops.convtime, op).default
+        torch.library.opcheck(function, tuple(tensors), arguments)
+        leaves = tuple(each if each is None else each.requires_grad_() for each in tensors)
+        torch.library.opcheck(function, leaves, arguments)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("op", OPS)
 def test_opcheck_of_convolution_backward(op: str, device: torch.device) -> None:
     problem = representative(op)
-    x, w, _ = problem.tensors(device)
-    assert x is not None
-    assert w is not None
-    grad = torch.randn_like(problem.functions[1](x, w, **problem.arguments))
+    x, w, _ = problem.leaves(device)
+    grad = torch.randn_like(problem.functions[1](x, w, **problem.arguments)).requires_grad_()
     at = whole_geometry(problem)
     # Not test_aot_dispatch_dynamic: torch 2.11's double backward takes no symbolic sizes.
-    tests = (
-        "test_schema",
-        "test_autograd_registration",
-        "test_faketensor",
-        "test_aot_dispatch_static",
-    )
-    leaves = [tensor.detach().clone().requires_grad_() for tensor in (grad, x, w)]
+    tests = ("schema", "autograd_registration", "faketensor", "aot_dispatch_static")
     for mask in ((True, True, True), (True, False, False), (False, True, True)):
         arguments = (
-            *(at["stride"], at["padding"], at["dilation"], "transpose" in op),
+            *(grad, x, w, at["stride"], at["padding"], at["dilation"], "transpose" in op),
             *(at["output_padding"], 1, mask),
         )
-        backward = torch.ops.convtime.convolution_backward.default
-        torch.library.opcheck(backward, (grad, x, w, *arguments))
-        torch.library.opcheck(backward, (*leaves, *arguments), test_utils=tests)
+        torch.library.opcheck(
+            torch.ops.convtime.convolution_backward.default,
+            arguments,
+            test_utils=[f"test_{name}" for name in tests],
+        )
 
 
 @pytest.mark.thorough
@@ -255,12 +229,14 @@ def test_opcheck_of_pooling(dim: int, layout: str, device: torch.device) -> None
     x = make_tensor((2, 8, 9, 16)[4 - dim :], torch.float32, layout, device)
     namespace = torch.ops.convtime
     output, winners = namespace.relu_max_pool2d_with_winners(x, *WINDOW)
-    for leaf in (x, x.clone().requires_grad_()):
-        torch.library.opcheck(namespace.relu_max_pool2d.default, (leaf, *WINDOW))
-        torch.library.opcheck(namespace.relu_max_pool2d_with_winners.default, (leaf, *WINDOW))
-    for grad in (output, output.clone().requires_grad_()):
-        arguments = (grad, winners, list(x.shape), *WINDOW)
-        torch.library.opcheck(namespace.relu_max_pool2d_backward.default, arguments)
+    checked: list[tuple[Any, tuple[Any, ...]]] = [
+        (namespace.relu_max_pool2d, (x,)),
+        (namespace.relu_max_pool2d_with_winners, (x,)),
+        (namespace.relu_max_pool2d_backward, (output, winners, list(x.shape))),
+    ]
+    for op, (tensor, *others) in checked:
+        for leaf in (tensor, tensor.clone().requires_grad_()):
+            torch.library.opcheck(op.default, (leaf, *others, *WINDOW))
     indices = namespace.relu_max_pool2d_indices.default
     torch.library.opcheck(indices, (winners, list(x.shape), *WINDOW))
 

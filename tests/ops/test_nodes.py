@@ -9,14 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from convtime import ops
-from tests.helpers.op_calls import OPS
+from tests.helpers.op_calls import OPS, small_tensors
 
 
 def leaves(op: str) -> list[torch.Tensor]:
-    rank = int(op[-2])
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((2, 4, *[6] * rank), (4, 2, *[3] * rank), (4,))
-    return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+    return [tensor.requires_grad_() for tensor in small_tensors(op, per_group=2).values()]
 
 
 def saved(node: Any) -> dict[str, Any]:
@@ -64,7 +61,6 @@ def test_saved_tensors_are_freed_as_torchs(op: str) -> None:
         found = []
         for call in (
             lambda: output.grad_fn._saved_input,
-            lambda: output.grad_fn._saved_weight,
             lambda: output.grad_fn._raw_saved_input.register_hooks(abs, abs),
             lambda: output.sum().backward(),
         ):

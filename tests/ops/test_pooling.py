@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import convtime.nn
 from convtime import ops
-from tests.helpers.op_calls import make_tensor
+from tests.helpers.op_calls import LAYOUTS, few_values, kept_by, make_tensor
 from tests.helpers.op_examples import AMOUNTS, for_all
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -42,26 +42,6 @@ def has_empty_window(size: int, kernel: int, stride: int, padding: int, dilation
     )
 
 
-def make_input(
-    shape: tuple[int, ...],
-    device: torch.device | str,
-    dtype: torch.dtype = torch.float32,
-    channels_last: bool = False,
-    specials: bool = False,
-    seed: int = 0,
-) -> torch.Tensor:
-    """Of few values, so that there are ties, and with NaN and infinities if asked for."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(shape, generator=generator).mul(2).round().div(2)
-    if specials:
-        drawn = torch.rand(shape, generator=generator)
-        x[drawn < 0.1] = math.nan
-        x[(drawn > 0.1) & (drawn < 0.2)] = math.inf
-        x[(drawn > 0.2) & (drawn < 0.5)] = -math.inf
-    x = x.to(device, dtype)
-    return x.contiguous(memory_format=torch.channels_last) if channels_last else x
-
-
 def assert_matches(x: torch.Tensor, **window: Any) -> None:
     """Output, indices and gradient are PyTorch's; sums may be rounded otherwise."""
     output, indices = relu_max_pool2d(x, **window, return_indices=True)
@@ -73,11 +53,10 @@ def assert_matches(x: torch.Tensor, **window: Any) -> None:
     strides = zip(indices.shape, indices.stride(), expected_indices.stride(), strict=True)
     assert all(size == 1 or actual == right for size, actual, right in strides)
     assert not indices.requires_grad
-    leaves = [x.detach().clone(memory_format=torch.preserve_format) for _ in range(2)]
-    grad = make_input(output.shape, x.device, x.dtype, seed=1)
+    grad = few_values(output.shape, x.device, x.dtype, seed=1)
     results: list[torch.Tensor] = []
-    for leaf, function in zip(leaves, (relu_max_pool2d, pytorchs), strict=True):
-        leaf.requires_grad_()
+    for function in (relu_max_pool2d, pytorchs):
+        leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
         results += torch.autograd.grad(function(leaf, **window), leaf, grad)
     ours, theirs = results
     if x.stride() == ours.stride():  # of other strides, PyTorch's ReLU may keep them
@@ -98,18 +77,14 @@ def fits(size: tuple[int, ...], window: dict[str, Any]) -> bool:
     ) and not any(has_empty_window(*axis) for axis in axes)
 
 
-@dataclass(frozen=True)
-class Case:
-    shape: tuple[int, ...]
-    window: dict[str, Any]
-    dtype: torch.dtype
-    channels_last: bool
-    specials: bool
+# A shape, a window, a dtype, and whether the tensor is in channels-last and has special values.
+Case = tuple[tuple[int, ...], dict[str, Any], torch.dtype, bool, bool]
 
-    def check(self, device: torch.device | str) -> None:
-        is_last = self.channels_last and len(self.shape) == 4
-        x = make_input(self.shape, device, self.dtype, is_last, self.specials)
-        assert_matches(x, **self.window)
+
+def check(case: Case, device: torch.device | str) -> None:
+    shape, window, dtype, channels_last, specials = case
+    is_last = channels_last and len(shape) == 4
+    assert_matches(few_values(shape, device, dtype, is_last, specials), **window)
 
 
 def draw_case(
@@ -125,13 +100,8 @@ def draw_case(
     }
     if not fits(shape[-2:], window):
         window |= {"kernel_size": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
-    return Case(
-        shape,
-        window,
-        draw(st.sampled_from(DTYPES)),
-        draw(st.booleans()),
-        draw(st.sampled_from([True, False, False])),
-    )
+    dtype, channels_last = draw(st.sampled_from(DTYPES)), draw(st.booleans())
+    return shape, window, dtype, channels_last, draw(st.sampled_from([True, False, False]))
 
 
 @st.composite
@@ -153,19 +123,12 @@ def vectorised_cases(draw: st.DrawFn) -> Case:
     kernel, stride, padding = draw(st.sampled_from(list(VECTORISED.values())))
     sizes = [(16, 16), (17, 24), (1, 8), (2, 8), (3, 40), (23, 8), (9, 15), (12, 28), (56, 112)]
     height, width = draw(st.sampled_from(sizes))
-    window = {
-        "kernel_size": kernel,
-        "stride": stride,
-        "padding": padding,
-        "ceil_mode": draw(st.booleans()),
-    }
-    return Case(
-        (2, 16, max(height, kernel - 2 * padding), width),
-        window,
-        draw(st.sampled_from(DTYPES)),
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
+    window = {"kernel_size": kernel, "stride": stride, "padding": padding}
+    window["ceil_mode"] = draw(st.booleans())
+    shape = (2, 16, max(height, kernel - 2 * padding), width)
+    return (
+        shape, window, draw(st.sampled_from(DTYPES)), draw(st.booleans()), draw(st.booleans())
+    )  # fmt: skip
 
 
 @st.composite
@@ -175,22 +138,14 @@ def large_cases(draw: st.DrawFn) -> Case:
     Channels are multiples of 2, 4, 8 and 16 bytes, some of them in tensors that occupy the GPU with
     packs of that size.
     """
-    channels = st.sampled_from([3, 8, 31, 62, 64, 68])
+    some = {"tiles": [3, 8, 31, 62, 64, 68], "rows": [1, 3, 8, 193], "planes": [3, 6, 7, 16]}
+    channels = {name: st.sampled_from(numbers) for name, numbers in some.items()}
+    side, long = st.integers(50, 130), st.integers(1000, 9000)
     shape = draw(
         st.one_of(
-            st.tuples(st.just(2), channels, st.integers(50, 130), st.integers(50, 130)),
-            st.tuples(
-                st.just(1),
-                st.sampled_from([1, 3, 8, 193]),
-                st.integers(7, 20),
-                st.integers(1000, 9000),
-            ),
-            st.tuples(
-                st.integers(60, 300),
-                st.sampled_from([3, 6, 7, 16]),
-                st.just(7),
-                st.integers(7, 14),
-            ),
+            st.tuples(st.just(2), channels["tiles"], side, side),
+            st.tuples(st.just(1), channels["rows"], st.integers(7, 20), long),
+            st.tuples(st.integers(60, 300), channels["planes"], st.just(7), st.integers(7, 14)),
         )
     )
     kernels = [(2, 2), (3, 3), (3, 3), (5, 5), (7, 7), (2, 6), (7, 2), (3, 9)]
@@ -198,19 +153,18 @@ def large_cases(draw: st.DrawFn) -> Case:
 
 
 @AMOUNTS
-def test_any_geometry_is_pytorchs(amount: int, device: torch.device) -> None:
-    for_all(small_cases(), lambda case: case.check(device), 80 * amount, device, 5 * amount)
+@pytest.mark.parametrize(("cases", "count"), [(small_cases, 80), (vectorised_cases, 30)])
+def test_any_geometry_is_pytorchs(
+    cases: Any, count: int, amount: int, device: torch.device
+) -> None:
+    for_all(cases(), lambda case: check(case, device), count * amount, device, 5 * amount)
 
 
-@AMOUNTS
-def test_vectorised_windows_are_pytorchs(amount: int, device: torch.device) -> None:
-    for_all(vectorised_cases(), lambda case: case.check(device), 30 * amount, device, 4 * amount)
-
-
-def test_windows_of_more_than_a_byte_can_count(device: torch.device) -> None:
-    x = make_input((1, 3, 140, 40), device, torch.float32, specials=True)
+def test_windows_of_more_than_a_byte_can_count_and_empty_batches(device: torch.device) -> None:
+    x = few_values((1, 3, 140, 40), device, torch.float32, specials=True)
     for kernel in ((16, 8), (11, 12), (128, 1)):
         assert_matches(x, kernel_size=kernel, stride=5, padding=0)
+    assert_matches(x[:0], kernel_size=3, stride=2, padding=1)
 
 
 def test_windows_of_padding_alone_are_minus_infinity(device: torch.device) -> None:
@@ -225,13 +179,13 @@ def test_windows_of_padding_alone_are_minus_infinity(device: torch.device) -> No
 
 def test_any_strides(device: torch.device) -> None:
     def rand(*shape: int) -> torch.Tensor:
-        return make_input(shape, device, torch.float16)
+        return few_values(shape, device, torch.float16)
 
     inputs = [
         rand(2, 4, 16, 24).transpose(2, 3),
         rand(2, 8, 16, 48)[:, ::2, :, ::2],
         rand(1, 4, 1, 16).expand(2, 4, 16, 16),
-        rand(3 + 2 * 4 * 16 * 16)[3:].view(2, 4, 16, 16),
+        *(rand(offset + 2 * 4 * 16 * 16)[offset:].view(2, 4, 16, 16) for offset in (1, 2, 3, 4)),
         rand(2, 40, 16, 16).to(memory_format=torch.channels_last)[:, 5:21],
     ]
     for x in inputs:
@@ -243,21 +197,13 @@ def test_any_strides(device: torch.device) -> None:
 def test_the_outputs_gradient_may_have_any_layout(
     channels_last: bool, device: torch.device
 ) -> None:
-    x = make_input((2, 8, 16, 16), device, channels_last=channels_last).requires_grad_()
-    for layout in ("contiguous", "channels_last", "expanded", "misaligned", "sliced"):
+    x = few_values((2, 8, 16, 16), device, channels_last=channels_last).requires_grad_()
+    for layout in (*LAYOUTS, "expanded"):
         outputs = relu_max_pool2d(x, 3, 2, 1), pytorchs(x, 3, 2, 1)
         grad = make_tensor(outputs[0].shape, x.dtype, layout, device)
         ours, theirs = (torch.autograd.grad(output, x, grad)[0] for output in outputs)
         assert ours.stride() == theirs.stride(), layout
         torch.testing.assert_close(ours, theirs)
-
-
-def test_empty_batches(device: torch.device) -> None:
-    x = torch.randn(0, 3, 8, 8, device=device, requires_grad=True)
-    assert_matches(x, kernel_size=3, stride=2, padding=1)
-    output = relu_max_pool2d(x, 2)
-    (gradient,) = torch.autograd.grad(output.sum(), x)
-    assert gradient.shape == x.shape
 
 
 @pytest.mark.thorough
@@ -275,14 +221,7 @@ def test_gradcheck(window: tuple[int, ...], device: torch.device) -> None:
 
 def test_what_is_kept_for_the_gradient_is_a_byte_an_output(device: torch.device) -> None:
     x = torch.randn(2, 8, 16, 16, device=device, requires_grad=True)
-    kept: list[torch.Tensor] = []
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, keep):
-        output = relu_max_pool2d(x, 3, 2, 1)
+    output, kept = kept_by(lambda: relu_max_pool2d(x, 3, 2, 1))
     assert [tensor.nbytes for tensor in kept] == [output.numel()]
 
 
@@ -291,38 +230,33 @@ def test_vmap_is_pytorchs(in_dim: int, device: torch.device) -> None:
     x = torch.randn(3, 2, 4, 8, 9, device=device).movedim(0, in_dim)
     results: list[tuple[torch.Tensor, ...]] = []
     for function in (relu_max_pool2d, pytorchs):
-        pooled = torch.vmap(
-            lambda x, f=function: f(x, 3, 2, 1, return_indices=True), in_dims=in_dim
-        )(x)
-        gradient = torch.func.grad(lambda x, f=function: f(x, 3, 2, 1).square().sum())
+        pool = partial(function, kernel_size=3, stride=2, padding=1)
+        gradient = torch.func.grad(lambda x, pool=pool: pool(x).square().sum())
+        pooled = torch.vmap(partial(pool, return_indices=True), in_dims=in_dim)(x)
         results.append((*pooled, torch.vmap(gradient, in_dim)(x)))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*results)
 
 
 def test_vmap_of_images_without_a_batch_and_of_no_images(device: torch.device) -> None:
-    x = torch.randn(3, 4, 8, 9, device=device)
-    assert torch.equal(torch.vmap(lambda x: relu_max_pool2d(x, 2))(x), pytorchs(x, 2))
+    pool = torch.vmap(lambda x: relu_max_pool2d(x, 2))
+    x = torch.randn(3, 4, 8, 9, device=device, requires_grad=True)
+    assert torch.equal(pool(x), pytorchs(x, 2))
     weights = torch.arange(1.0, 4.0, device=device).view(3, 1, 1, 1)  # of each image
     gradient = torch.vmap(torch.func.grad(lambda x, w: (w * relu_max_pool2d(x, 2)).sum()))
-    leaf = x.clone().requires_grad_()
-    (pytorchs(leaf, 2) * weights).sum().backward()
-    assert torch.equal(gradient(x, weights), leaf.grad)
+    (expected,) = torch.autograd.grad((pytorchs(x, 2) * weights).sum(), x)
+    assert torch.equal(gradient(x, weights), expected)
     for shape in ((3, 0, 4, 8, 9), (0, 2, 4, 8, 9)):
-        none = torch.randn(shape, device=device)
-        pooled = torch.vmap(lambda x: relu_max_pool2d(x, 2))(none)
-        assert pooled.shape == (*shape[:3], 4, 4)
+        assert pool(none := torch.randn(shape, device=device)).shape == (*shape[:3], 4, 4)
     assert torch.equal(gradient(none, weights[:0]), none)
 
 
 def test_forward_mode_is_pytorchs(device: torch.device) -> None:
-    x, tangent = (torch.randn(2, 3, 9, 8, device=device) for _ in range(2))
+    given = [(torch.randn(2, 3, 9, 8, device=device),) for _ in range(2)]
     ours, theirs = (
-        torch.func.jvp(lambda x, f=function: f(x, 3, 2, 1), (x,), (tangent,))
+        torch.func.jvp(lambda x, f=function: f(x, 3, 2, 1), *given)
         for function in (relu_max_pool2d, pytorchs)
     )
-    for actual, expected in zip(ours, theirs, strict=True):
-        assert torch.equal(actual, expected)
+    assert all(map(torch.equal, ours, theirs))
 
 
 def test_the_layer_is_relu_and_max_pool(device: torch.device) -> None:
@@ -330,11 +264,9 @@ def test_the_layer_is_relu_and_max_pool(device: torch.device) -> None:
     for arguments in ({"kernel_size": 3, "stride": 2, "padding": 1}, {"kernel_size": (2, 3)}):
         theirs = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.MaxPool2d(**arguments))
         assert torch.equal(convtime.nn.ReLUMaxPool2d(**arguments)(x), theirs(x))
-    output, indices = convtime.nn.ReLUMaxPool2d(2, return_indices=True)(x)
-    assert output.shape == indices.shape
-    with pytest.raises(
-        TypeError, match="torch.jit.script cannot compile convtime.nn.ReLUMaxPool2d"
-    ):
+    both = convtime.nn.ReLUMaxPool2d(2, return_indices=True)(x)
+    torch.testing.assert_close(both, pytorchs(x, 2, return_indices=True))
+    with pytest.raises(TypeError, match="script cannot compile convtime.nn.ReLUMaxPool2d"):
         torch.jit.script(convtime.nn.ReLUMaxPool2d(2))
 
 
@@ -378,17 +310,7 @@ def test_bad_geometry_and_dtypes_are_refused(device: torch.device) -> None:
 @pytest.mark.cuda
 @AMOUNTS
 def test_large_geometries_are_pytorchs(amount: int) -> None:
-    for_all(large_cases(), lambda case: case.check("cuda"), 5 * amount)
-
-
-@pytest.mark.cuda
-@pytest.mark.thorough
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tensors_may_begin_anywhere_within_16_bytes(dtype: torch.dtype) -> None:
-    for offset in range(9):
-        x = make_input((offset + 3 * 7 * 23 * 45,), "cuda", dtype)[offset:].view(3, 7, 23, 45)
-        for window in ((3, 2, 0), (3, 1, 1), (2, 2, 0), (5, 2, 2)):
-            assert_matches(x, kernel_size=window[0], stride=window[1], padding=window[2])
+    for_all(large_cases(), lambda case: check(case, "cuda"), 5 * amount)
 
 
 @pytest.mark.cuda
@@ -396,19 +318,20 @@ def test_tensors_may_begin_anywhere_within_16_bytes(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("window", [*VECTORISED.values(), (3, 2, 0), (5, 2, 2)])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_a_thousand_repeats_are_equal(window: tuple[int, ...], channels_last: bool) -> None:
-    x = make_input((4, 16, 56, 56), "cuda", torch.float16, channels_last, specials=True)
+    x = few_values((4, 16, 56, 56), "cuda", torch.float16, channels_last, specials=True)
     grad = torch.randn_like(relu_max_pool2d(x, *window))
 
     def run() -> list[torch.Tensor]:
         leaf = x.detach().requires_grad_()
         output = relu_max_pool2d(leaf, *window)
-        return [output.detach(), *torch.autograd.grad(output, leaf, grad)]
+        results = output.detach(), *torch.autograd.grad(output, leaf, grad)
+        return [tensor.view(torch.int16) for tensor in results]
 
-    expected = [tensor.view(torch.int16) for tensor in run()]
+    expected = run()
     different = torch.zeros((), device="cuda", dtype=torch.int64)
     for _ in range(1000):
         for actual, first in zip(run(), expected, strict=True):
-            different += (actual.view(torch.int16) != first).sum()
+            different += (actual != first).sum()
     assert int(different) == 0
 
 
@@ -416,7 +339,7 @@ def test_a_thousand_repeats_are_equal(window: tuple[int, ...], channels_last: bo
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("window", VECTORISED.values())
 def test_captured_by_a_cuda_graph(window: tuple[int, ...], channels_last: bool) -> None:
-    x = make_input((2, 16, 32, 32), "cuda", torch.float32, channels_last).requires_grad_()
+    x = few_values((2, 16, 32, 32), "cuda", torch.float32, channels_last).requires_grad_()
     grad = torch.randn(2, 16, 16, 16, device="cuda")
 
     def run() -> tuple[torch.Tensor, ...]:
@@ -432,10 +355,9 @@ def test_captured_by_a_cuda_graph(window: tuple[int, ...], channels_last: bool) 
     with torch.cuda.graph(graph):
         captured = run()
     with torch.no_grad():
-        x.copy_(make_input(x.shape, "cuda", seed=7))
+        x.copy_(few_values(x.shape, "cuda", seed=7))
     graph.replay()
-    for ours, expected in zip(captured, run(), strict=True):
-        assert torch.equal(ours, expected)
+    assert all(map(torch.equal, captured, run()))
     assert torch.equal(captured[0], pytorchs(x, *window))
 
 
@@ -470,8 +392,7 @@ def test_more_than_2_to_the_31_elements(channels_last: bool, vectorised: bool) -
     for number in (0, batch - 1):
         x[number].normal_()
     # PyTorch's own does not take all of it, and so is given the images that are not zeros.
-    x.requires_grad_()
-    output = relu_max_pool2d(x, 3, 2, 1)
+    output = relu_max_pool2d(x.requires_grad_(), 3, 2, 1)
     for number in (0, batch - 1):
         assert torch.equal(output[number], pytorchs(x.detach()[number : number + 1], 3, 2, 1)[0])
     assert int(output.detach()[1:-1].count_nonzero()) == 0

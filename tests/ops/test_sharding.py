@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,45 +38,29 @@ def distributed(tensor: Any, mesh: Any, dim: int | None = None) -> Any:
     return distribute_tensor(tensor, mesh, [placement], src_data_rank=None)
 
 
-def assert_in_shards_of_the_batch(output: Any, expected: torch.Tensor, leaves: list[Any]) -> None:
+@pytest.mark.parametrize("op", [*OPS, "conv2d_epilogue"])
+def test_shards_of_the_batch_are_computed(op: str, mesh: Any) -> None:
     from torch.distributed.tensor import Shard
 
-    assert output.placements == (Shard(0),)
-    torch.testing.assert_close(output.to_local(), expected)
-    gradients: Any = torch.autograd.grad(output.sum(), leaves)
-    assert all(gradient.placements[0].is_partial() for gradient in gradients)
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_shards_of_the_batch_are_computed(op: str, mesh: Any) -> None:
-    problem = representative(op)
+    problem = representative(op.removesuffix("_epilogue"))
     x, w, b = problem.tensors("cpu")
     assert x is not None
-    ours, theirs = problem.functions
-    for bias in (b, None):
+    _, theirs = problem.functions
+    z = torch.randn_like(theirs(x, w, b, **problem.arguments))
+    for bias, other in itertools.product((b, None), (z, None) if "epilogue" in op else (None,)):
         leaves = [
             distributed(tensor, mesh).requires_grad_() for tensor in (w, bias) if tensor is not None
         ]
-        output: Any = ours(distributed(x, mesh, 0), *leaves, **problem.arguments)
+        addend = {} if other is None else {"other": distributed(other, mesh, 0)}
+        call = partial(getattr(ops, op), distributed(x, mesh, 0), *leaves, **problem.arguments)
+        output: Any = call(**addend)
         expected = theirs(x[:1], w, bias, **problem.arguments)
-        assert torch.equal(output.to_local(), expected)
-        assert_in_shards_of_the_batch(output, expected, leaves)
-
-
-def test_epilogues_are_computed_in_shards_of_the_batch(mesh: Any) -> None:
-    x, w, b, z = (torch.randn(size) for size in ((2, 4, 9, 9), (6, 4, 3, 3), 6, (2, 6, 7, 7)))
-    for bias in (b, None):
-        for other in (z, None):
-            leaves = [
-                distributed(tensor, mesh).requires_grad_()
-                for tensor in (w, bias)
-                if tensor is not None
-            ]
-            addend = None if other is None else distributed(other, mesh, 0)
-            output: Any = ops.conv2d_epilogue(distributed(x, mesh, 0), *leaves, other=addend)
-            expected = F.conv2d(x[:1], w, bias)
+        if "epilogue" in op:
             expected = F.relu(expected if other is None else expected + other[:1])
-            assert_in_shards_of_the_batch(output, expected, leaves)
+        assert output.placements == (Shard(0),)
+        torch.testing.assert_close(output.to_local(), expected)
+        gradients: Any = torch.autograd.grad(output.sum(), leaves)
+        assert all(gradient.placements[0].is_partial() for gradient in gradients)
 
 
 def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:

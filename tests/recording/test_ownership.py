@@ -1,7 +1,5 @@
 """Which region work belongs to: of threads, autograd's threads, and asynchronous tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import threading
@@ -210,10 +208,8 @@ def test_a_thread_works_for_the_task_that_waits_for_it(trace: FakeTrace) -> None
     # A thread with regions is in none of the task's before it enters the first one.
     assert owners(recording) == [None, "on a thread", "waits", "waits"]
     assert [region.path for region in recording.regions] == [("waits",), ("waits", "on a thread")]
-    assert {entry.name: entry.thread for entry in recording.entries} == {
-        "waits": MAIN,
-        "on a thread": STRANGER,
-    }
+    threads = {entry.name: entry.thread for entry in recording.entries}
+    assert threads == {"waits": MAIN, "on a thread": STRANGER}
 
 
 def test_a_thread_without_regions_works_for_the_only_task_that_has_one(trace: FakeTrace) -> None:

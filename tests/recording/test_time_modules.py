@@ -19,13 +19,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import convtime
-from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.counting.kernel_counters import Counters
 from convtime.recording import time_modules as modules_module
 from convtime.recording import watching
 from convtime.recording.module_times import ModuleTimes, PassTimes
 from convtime.recording.recording import Recording
 from convtime.recording.region import current_log
 from convtime.timing.activity import DeviceActivity
+from tests.helpers.counted import counters_of
 from tests.helpers.figures import check_drawn, of_series, table
 from tests.helpers.measurements import changed, make
 from tests.recording.traces import FakeTrace
@@ -140,22 +141,13 @@ def test_times_are_those_of_the_work_that_passes_issue(trace: FakeTrace) -> None
         model, step, steps=3, warmup=1, isolated=False, modules=["0", "1"]
     )
     # Steps 2, 4 and 6 are watched, those in between are not; each lasts longer than the last.
-    expected = {
-        ("0", "forward"): (2, 14),
-        ("0", "backward"): (2, 42),
-        ("1", "forward"): (1, 100),
-        ("1", "backward"): (1, 300),
-    }
-    assert {key: each.calls for key, each in by_name(found).items()} == {
-        key: calls for key, (calls, _) in expected.items()
-    }
-    for key, each in by_name(found).items():
-        unit = expected[key][1] * 1e-9
+    assert [each.calls for each in found.passes] == [2, 2, 1, 1]
+    assert [*by_name(found)] == [(m, way) for m in "01" for way in ("forward", "backward")]
+    for each, unit in zip(found.passes, (14e-9, 42e-9, 100e-9, 300e-9), strict=True):
         assert each.seconds == pytest.approx([2 * unit, 4 * unit, 6 * unit])
         assert each.median == pytest.approx(4 * unit)
-        assert sum(activity.seconds[1] or 0 for activity in each.activities) == pytest.approx(
-            4 * unit
-        )
+        second_step = sum(activity.seconds[1] or 0 for activity in each.activities)
+        assert second_step == pytest.approx(4 * unit)
     step_ns = np.array([2, 4, 6]) * (10_000 + 14 + 42 + 100 + 300)
     assert found.step_seconds == pytest.approx(step_ns * 1e-9)
     assert found.plain_seconds == pytest.approx(step_ns * 1e-9 * [1 / 2, 3 / 4, 5 / 6])
@@ -220,12 +212,10 @@ def test_the_model_is_left_as_it_was_but_trained() -> None:
     for module in model:
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
-    expected = [
-        parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
-    ]
+    gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+    expected = [gradient.clone() for gradient in gradients]
     step()
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
+    torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
 
 
 def test_modules_may_be_checkpointed() -> None:
@@ -366,26 +356,11 @@ def on_a_gpu(times: ModuleTimes, kernel: str) -> ModuleTimes:
     """As if the first pass had launched a kernel in the step, and "a" by itself."""
     first = times.passes[0]
     assert first.isolated is not None
+    seconds, kernels = (1e-5,) * 20, (activity("a", 1e-5),)
     alone = changed(
-        first.isolated,
-        method="kernel",
-        seconds=(1e-5,) * 20,
-        batches=(),
-        activities=(activity("a", 1e-5),),
+        first.isolated, method="kernel", seconds=seconds, batches=(), activities=kernels
     )
-    counted = Counters(
-        name="",
-        kernels=(KernelCounters("a", 2, {"dram__bytes_write.sum": 4096.0}),),
-        totals={"dram__bytes_write.sum": 8192.0},
-        samples={"dram__bytes_write.sum": (8192.0,)},
-        units={"dram__bytes_write.sum": "byte"},
-        descriptions={"dram__bytes_write.sum": "bytes written"},
-        method="range profiler",
-        replay="call",
-        passes=1,
-        cache="warm",
-        device="cuda:0",
-    )
+    counted = counters_of("a", written=(4096.0,))
     in_place = dataclasses.replace(
         first,
         seconds=(1.5e-5,) * 20,
@@ -407,10 +382,9 @@ def test_kernels_and_counters_are_compared(times: ModuleTimes) -> None:
     assert same.verdict(timed) == "slower"
     assert "slower in place" in str(same)
     assert "same" in str(same)
-    counted = same.details().splitlines()[-2:]
-    assert [line.split() for line in counted] == [
-        ["a", "in", "place", "2", "4096"],
-        ["a", "conv", "forward", "2", "4096"],
+    counted = [line.split() for line in same.details().splitlines()[-2:]]
+    assert counted == [
+        ["a", *where, "1", "4096"] for where in (("in", "place"), ("conv", "forward"))
     ]
     other = on_a_gpu(times, "b")
     assert other.passes[0].same_kernels is False

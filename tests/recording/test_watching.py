@@ -1,7 +1,5 @@
 """The calls and backward passes of modules that are watched, and calls that are made again."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -32,12 +30,9 @@ def test_nodes_belong_to_the_innermost_module_whose_call_made_them() -> None:
     recording = recorded_names(model, ["0", "0.conv", "1"], training_step(model, x))
     paths = {"/".join(region.path) for region in recording.regions}
     assert paths == {
-        "0 forward",
-        "0 forward/0.conv forward",
-        "0 backward",
-        "0 backward/0.conv backward",
-        "1 forward",
-        "1 backward",
+        each.replace("*", direction)
+        for each in ("0 *", "0 */0.conv *", "1 *")
+        for direction in ("forward", "backward")
     }
 
 

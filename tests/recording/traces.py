@@ -1,7 +1,5 @@
 """What tests of recordings share: a trace that needs no GPU."""
 
-from __future__ import annotations
-
 import threading
 
 from convtime.recording.recording import Recording

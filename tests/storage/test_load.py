@@ -11,7 +11,6 @@ import convtime
 from convtime.cli import main
 from convtime.core.codec import SCHEMA, Stored
 from convtime.exchange.upgrade import upgraded
-from convtime.storage.load import TYPES
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
 from tests.helpers import TESTS
@@ -45,15 +44,6 @@ def test_an_earlier_file_is_read_and_written_anew(
     assert json.loads(new.read_text())["schema"] == SCHEMA
     assert main(["show", str(new)]) == 0
     assert capsys.readouterr().out == shown
-
-
-def test_every_type_has_an_earlier_file_or_is_new() -> None:
-    earlier = {path.stem.removesuffix("File") for path in EARLIER}
-    new = {
-        *("Baseline", "ComparisonTable", "Energy", "EngineTable", "History", "PeakMemory", "Plans"),
-        *("Proof", "Race", "Survey", "Upgrade"),
-    }
-    assert TYPES.keys() - earlier == new
 
 
 def test_earlier_times_of_kernels_say_that_they_are_sums() -> None:

@@ -1,7 +1,5 @@
 """Crossovers of drawn curves, against a fine grid along the axis."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Drift of the control and differences between workers, of drawn and of exact times."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

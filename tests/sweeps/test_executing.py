@@ -1,7 +1,5 @@
 """Sweeps and comparisons whose points are measured by an executor, which these tests play."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle
@@ -58,7 +56,6 @@ class Late(Pickling):
     def __init__(self, points: int) -> None:
         super().__init__()
         self._points = points
-        self.most_pending = 0
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         made = super().submit(fn, *args, **kwargs)
@@ -107,12 +104,9 @@ def test_points_are_written_as_they_come(
     )
     order = [*SIZES["size"]]
     random.Random(3).shuffle(order)
-    assert sizes_in(file) == [*order[1:], order[0]] or sizes_in(file) == [
-        *order[1:-1], order[0], order[-1]
-    ]  # fmt: skip
-    assert [visit["visit"] for visit in visits_in(file)] == sorted(
-        visit["visit"] for visit in visits_in(file)
-    )
+    assert sizes_in(file)[:8] == order[1:9]
+    visits = [visit["visit"] for visit in visits_in(file)]
+    assert visits == sorted(visits)
     assert not found.missing
     assert "| 8/10 [" in capsys.readouterr().err  # and then the last two at once
 
@@ -145,23 +139,6 @@ def lose(future: Future[Any]) -> None:
     future.set_exception(OSError("worker lost\nhere"))
 
 
-class LosesTheFirstTwo(Pickling):
-    """Loses the first point when it has the second, and that one after the first's second try."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: dict[int, Future[Any]] = {}
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        made = super().submit(fn, *args, **kwargs)
-        number = self.submitted - 1  # behind the call that describes the worker
-        if number in (1, 2):
-            made = self._kept[number] = Future()
-        if number in (2, 4):
-            self._kept[number // 2].set_exception(OSError("worker lost"))
-        return made
-
-
 def test_what_an_executor_loses_is_tried_without_the_control_and_then_fails() -> None:
     found = convtime.sweep(swept.relu, SIZES, executor=Failing(5, 6, end=lose), **QUICK)
     assert [point.error for point in found.failed] == ["OSError: worker lost"]
@@ -170,39 +147,35 @@ def test_what_an_executor_loses_is_tried_without_the_control_and_then_fails() ->
                              executor=Failing(2, 3, end=lose), **QUICK)  # fmt: skip
     (point,) = table.failed
     assert point.errors == dict.fromkeys(("relu", "double"), "OSError: worker lost")
-    for executor in (Failing(1, end=lose), LosesTheFirstTwo()):
-        found = convtime.sweep(swept.relu, SIZES, executor=executor, **QUICK)
-        assert not found.failed
-        assert len(found.measurements) == 10
-        assert [point.error for point in found.controls] == ["OSError: worker lost"]
+    found = convtime.sweep(swept.relu, SIZES, executor=Failing(1, end=lose), **QUICK)
+    assert not found.failed
+    assert len(found.measurements) == 10
+    assert [point.error for point in found.controls] == ["OSError: worker lost"]
     assert "drift is unknown: the control is relu size=6, and it failed: OSError" in str(found)
 
 
-class TakesOnePoint(Pickling):
-    """Has measured its first point when it refuses the second."""
+class Refusing(Pickling):
+    """Keeps the future of a call, and refuses the next one; before, it has or has not ended."""
 
-    made: Future[Any]
-    kept: Future[Any]
-
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, kept: int, error: Exception, *, ended: bool) -> None:
         super().__init__()
-        self._error = error
+        self.kept, self._made = Future[Any](), Future[Any]()
+        self._number, self._error, self._ended = kept, error, ended
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if self.submitted == 0:  # the call that describes the worker
-            return super().submit(fn, *args, **kwargs)
-        if self.submitted == 1:
-            self.made = super().submit(fn, *args, **kwargs)
-            self.kept = Future()
-            return self.kept
-        self.kept.set_result(self.made.result())
-        raise self._error
+        if self.submitted > self._number:
+            self.submitted += 1
+            if self._ended:
+                self.kept.set_result(self._made.result())
+            raise self._error
+        self._made = super().submit(fn, *args, **kwargs)
+        return self._made if self.submitted <= self._number else self.kept
 
 
 def test_an_executor_that_takes_no_more_points_keeps_those_that_are_done(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     given: dict[str, Any] = {"fn": swept.relu, "axes": SIZES, "file": file, "seed": 1, **QUICK}
-    ended = TakesOnePoint(RuntimeError("cannot schedule new futures\nafter shutdown"))
+    ended = Refusing(1, RuntimeError("cannot schedule new futures\nafter shutdown"), ended=True)
     with pytest.raises(BrokenExecutor) as broken:
         convtime.sweep(executor=ended, **given)
     assert str(broken.value) == (
@@ -212,19 +185,8 @@ def test_an_executor_that_takes_no_more_points_keeps_those_that_are_done(tmp_pat
     )
     assert len(sizes_in(file)) == 1
     with pytest.raises(InputError, match="^no$"):
-        convtime.sweep(executor=TakesOnePoint(InputError("no")), **given)
+        convtime.sweep(executor=Refusing(1, InputError("no"), ended=True), **given)
     assert len(sizes_in(file)) == 2
-
-
-def test_errors_of_this_process_are_not_those_of_an_executor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail() -> None:
-        raise OSError("no device")
-
-    monkeypatch.setattr(torch.cuda, "empty_cache", fail)
-    with pytest.raises(OSError, match="^no device$"):
-        convtime.sweep(swept.relu, SIZES, **QUICK)
 
 
 def test_an_interrupt_ends_our_processes_and_cancels_those_of_others(
@@ -263,7 +225,6 @@ def local(size: int) -> Callable[[], object]:
         (swept.relu, {"size": [1]}, {"log": lambda line: None}, "sends option log to other"),
         (swept.relu, {"size": [1]}, {"executor": 0}, "'gpus' or a concurrent.futures.Executor, go"),
         (swept.relu, {"size": [1]}, {"executor": True}, "must be a number of local workers, 'gp"),
-        (swept.relu, {"size": [1]}, {"executor": "local"}, "got 'local'"),
         (swept.relu, {"size": [1]}, {"executor": 10**6}, "the number of CPUs, got 1000000"),
         (swept.relu, {"size": [1]}, {"executor": "gpus"}, "a number of workers if the device is"),
     ],
@@ -318,25 +279,6 @@ def test_a_function_is_called_with_each_item_in_workers() -> None:
         next(executing.call_in_workers(given, None, lambda item: item, [1]))
 
 
-class BreaksAtTheFourthCall(Pickling):
-    """Describes itself, makes a call, keeps the next one, and then takes none."""
-
-    kept: Future[Any]
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if self.submitted < 2:
-            return super().submit(fn, *args, **kwargs)
-        self.submitted += 1
-        if self.submitted == 4:
-            raise self._error
-        self.kept = Future()
-        return self.kept
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -347,7 +289,7 @@ class BreaksAtTheFourthCall(Pickling):
 def test_calls_that_no_worker_began_end_where_an_executor_breaks(
     error: Exception, said: str
 ) -> None:
-    executor = BreaksAtTheFourthCall(error)
+    executor = Refusing(2, error, ended=False)
     items = [1.0, 4.0, 9.0, 16.0]
     made = dict(executing.call_in_workers(executor, None, math.sqrt, items))
     assert executor.kept.cancelled()
@@ -386,25 +328,17 @@ def test_that_no_worker_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(warnings, "warn", warn_and_tell)
     monkeypatch.setattr(executing, "_FIRST_ANSWER_SECONDS", 0.1)
-    with pytest.warns(UserWarning, match=r"no worker has answered for 0\.1 s") as told:
-        made = [*executing.call_in_workers(Slow(warned), None, math.sqrt, [4.0])]
-    assert [future.result() for _place, future in made] == [2.0]
-    assert len([each for each in told if "no worker" in str(each.message)]) == 1
-    warned.clear()
     monkeypatch.setattr(visiting, "ANSWER_SECONDS", 0.1)
-    with pytest.warns(UserWarning, match="no worker has answered"):
-        swept_late = convtime.sweep(swept.relu, {"size": [64]}, executor=Slow(warned), **QUICK)
-    assert all(point.measurement is not None for point in swept_late.points)
+    with pytest.warns(UserWarning, match=r"no worker has answered for 0\.1 s"):
+        found = convtime.sweep(swept.relu, {"size": [64]}, executor=Slow(warned), **QUICK)
+    assert not found.failed
 
 
-def test_a_process_measures_one_point_at_a_time() -> None:
+def test_workers_that_are_busy_or_lack_what_is_timed_are_refused() -> None:
     executor = Pickling()
     with worker._busy, pytest.raises(InputError, match="one point at a time in each process"):
         convtime.sweep(swept.relu, SIZES, executor=executor, **QUICK)
     assert executor.submitted == 2  # the description of the worker, and a point
-
-
-def test_workers_that_lack_what_is_timed_are_refused() -> None:
     with pytest.raises(InputError, match="must be able to import what they time, got EOF"):
         worker._loaded(b"")
     nothing = Failing(0, end=lambda future: future.set_exception(ImportError("No convtime")))

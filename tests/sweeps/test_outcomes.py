@@ -1,13 +1,10 @@
 """Which candidates are fastest, of simulated comparisons with known times; and the words for it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -77,16 +74,6 @@ def test_false_discoveries_are_controlled_over_the_table() -> None:
     assert in_tens.count("slower") <= 1  # at most 5 % of the tables would have one
     few = rows_of({"0": (simulated(chance, {"a": 1.03, "b": 1.0}, 0.01), ("a", "b"))})
     assert few["0"].judge("a", "b").verdict == "slower"
-
-
-def test_differences_are_found_among_many() -> None:
-    chance = random.Random(3)
-    compared = {
-        str(row): (simulated(chance, {"a": 1.05 if row % 2 else 1.0, "b": 1.0}), ("a", "b"))
-        for row in range(40)
-    }
-    found = [row.outcome.leaders == ("b",) for row in rows_of(compared).values()]
-    assert np.mean(np.array(found) == [bool(row % 2) for row in range(40)]) >= 0.97
 
 
 SDPA = Outcome("winner", "sdpa", ("sdpa",))

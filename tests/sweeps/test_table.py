@@ -1,7 +1,5 @@
 """The table of a comparison over axes: what it says, shows, draws and stores, of known times."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -185,8 +183,6 @@ def test_the_picture_has_medians_with_intervals_on_a_logarithmic_axis() -> None:
     titles = [part["title"] for part in parts(figure.spec) if "width" in part]
     assert titles == ["kind=p", "kind=q"] * 2
     assert of_series(ratio_p, "<b>", "middle") == pytest.approx([4, 2, 0.5], rel=0.01)
-    low = 1e6 * table.measurements["a batch=1 kind=p"].median_interval[0]
-    assert of_series(time_p, "a", "low")[0] == pytest.approx(low, rel=1e-5)
     assert table_of_figure(means, "ratio")["ratio"] == pytest.approx(
         [mean.value for mean in table.geomeans.values()], rel=1e-5
     )
@@ -205,7 +201,6 @@ def test_the_picture_has_medians_with_intervals_on_a_logarithmic_axis() -> None:
         (lambda text: text.replace('"gpu": "NVIDIA H200"', '"gpu": "B"', 1), "measured on one GPU"),
         (lambda text: text.replace('"baseline": "a"', '"baseline": "z"', 1), "must be one of ['a'"),
         (lambda text: text.replace('"batch": 8', '"batch": 9', 1), "be a point of the table's"),
-        (lambda text: text.replace('"E: <i>"', "NaN", 1), "NaN"),
         (lambda text: text.replace('"margin": 0.01', '"margin": 0.02', 1), "must be the table's"),
         (lambda text: text.replace('{"a": "E: <i>"}', '{"z": "E"}', 1), "candidates at 'batch=64"),
     ],

@@ -1,7 +1,5 @@
 """A worker measures points, and the control in between; which workers fit each other."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from typing import Any

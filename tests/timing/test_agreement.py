@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
-import gc
-import itertools
 import math
 import re
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,29 +25,24 @@ from convtime.timing.options import Options
 from convtime.timing.sampling.supervision import TimeLimit
 from tests.helpers.texts import flat
 
-QUICK: dict[str, Any] = {
-    "device": "cpu",
-    "warmup": 1,
-    "stop": "count",
-    "max_samples": 6,
-    "min_samples": 1,
-    "interference": False,
-}
+QUICK: dict[str, Any] = {"device": "cpu", "warmup": 1, "stop": "count", "max_samples": 6}
+QUICK |= {"min_samples": 1, "interference": False}
 
 
 def check(
-    baseline: Callable[..., object] | Candidate,
-    *others: Callable[..., object] | Candidate,
+    *fns: Callable[..., object] | Candidate,
     how: agreement.Check = "close",
+    limit: TimeLimit | None = None,
 ) -> Agreement:
-    """The finding for the last of the others."""
+    """The finding for the last of them; the first is the baseline."""
     candidates = [
         Candidate(fn, name=str(place)) if not isinstance(fn, Candidate) else fn.but(name=str(place))
-        for place, fn in enumerate((baseline, *others))
+        for place, fn in enumerate(fns)
     ]
-    found = agreement.check_results(candidates, how, Options(device="cpu"), TimeLimit(None))
-    assert list(found) == [str(place + 1) for place in range(len(others))]
-    return found[str(len(others))]
+    options = Options(device="cpu")
+    found = agreement.check_results(candidates, how, options, limit or TimeLimit(None))
+    assert list(found) == [str(place) for place in range(1, len(fns))]
+    return found[str(len(fns) - 1)]
 
 
 def of(theirs: object, ours: object, how: agreement.Check = "close") -> Agreement:
@@ -58,22 +52,14 @@ def of(theirs: object, ours: object, how: agreement.Check = "close") -> Agreemen
 
 def test_compare_says_whether_the_results_are_the_same() -> None:
     x = torch.randn(64, 64)
-    compared = convtime.compare(
-        {
-            "mm": lambda: x @ x,
-            "einsum": lambda: torch.einsum("ij,jk->ik", x, x),
-            "wrong": lambda: x @ x + 0.1,
-        },
-        **QUICK,
-    )
-    assert set(compared.same_results) == {"einsum", "wrong"}
-    assert compared.same_results["einsum"].same is True
-    wrong = compared.same_results["wrong"]
-    assert wrong.same is False
-    assert wrong.largest_error == pytest.approx(0.1, rel=1e-3)
+    calls = {"mm": lambda: x @ x, "same": lambda: torch.mm(x, x), "wrong": lambda: x @ x + 0.1}
+    compared = convtime.compare(calls, **QUICK)
+    found = compared.same_results
+    assert [(name, each.same) for name, each in found.items()] == [("same", True), ("wrong", False)]
+    assert found["wrong"].largest_error == pytest.approx(0.1, rel=1e-3)
     assert "wrong: OTHER RESULT: 4,096 of 4,096 numbers differ, by 0.1 at most" in flat(compared)
     assert compared.exit_code("different") == 1
-    assert convtime.Comparison.from_dict(compared.to_dict()).same_results == compared.same_results
+    assert convtime.Comparison.from_dict(compared.to_dict()).same_results == found
     assert convtime.compare([int, int], check=None, **QUICK).same_results == {}
 
 
@@ -84,8 +70,7 @@ def test_the_check_comes_after_the_timing_and_runs_the_setup() -> None:
         log.append("call")
         return torch.ones(1)
 
-    candidate = Candidate(call, before=lambda: log.append("setup"))
-    compared = convtime.compare([candidate, candidate], **QUICK)
+    compared = convtime.compare([Candidate(call, before=lambda: log.append("setup"))] * 2, **QUICK)
     timed = 6 + compared.measurements["call"].warmup_calls // 2
     assert log == ["setup", "call"] * (2 * timed + 3)
 
@@ -151,15 +136,9 @@ def test_floating_point_numbers_are_compared_within_tolerances(
     assert found.largest_error == pytest.approx(errors.max())
     if differing:
         assert found.sentence.startswith(f"{differing} of 64 numbers differ")
-        assert {kind for kind in kinds if kind in found.sentence} == {
-            kind for kind, those in kinds.items() if those.any()
-        }
-    if ": " in found.sentence:
-        assert all(
-            f"{those.sum()} {kind}" in found.sentence
-            for kind, those in kinds.items()
-            if those.any()
-        )
+        for kind, those in kinds.items():
+            told = f"{those.sum()} {kind}" if ": " in found.sentence else kind
+            assert (told in found.sentence) == (kind in found.sentence) == those.any()
 
 
 INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64, torch.uint64]
@@ -219,33 +198,15 @@ def test_exact_is_to_the_bit(theirs: Any, ours: Any) -> None:
 
 
 ONE, TWO = torch.ones(1), torch.full((1,), 2.0)
+Mode = enum.Enum("Mode", "FAST SLOW")
+Pair = collections.namedtuple("Pair", "first second")
+Output = dataclasses.make_dataclass("Output", ["loss", "count"])
 
 
-@dataclasses.dataclass
-class Output:
-    loss: torch.Tensor
-    count: int
-
-
-class Slotted:
+class Attrs(types.SimpleNamespace):
     """As attrs makes them, which need not be installed."""
 
-    __slots__ = ("count", "loss")
     __attrs_attrs__ = (types.SimpleNamespace(name="loss"), types.SimpleNamespace(name="count"))
-
-    def __init__(self, loss: torch.Tensor, count: int) -> None:
-        self.loss = loss
-        self.count = count
-
-
-class Mode(enum.Enum):
-    FAST = 1
-    SLOW = 2
-
-
-class Pair(NamedTuple):
-    first: torch.Tensor
-    second: torch.Tensor
 
 
 @pytest.mark.parametrize(
@@ -253,8 +214,6 @@ class Pair(NamedTuple):
     [
         (torch.ones(2, 3), torch.ones(3, 2), False, r"its shape is \(3, 2\), not \(2, 3\)"),
         ({"a": ONE}, [ONE], False, r"a sequence of 1, not a mapping with \['a'"),
-        ({"a": ONE, "b": TWO}, {"b": TWO, "a": ONE}, True, "the same numbers"),
-        ({"a": torch.ones(1)}, {"b": torch.ones(1)}, False, r"mapping with \['b'\], not .* \['a'"),
         ((ONE, 1), (ONE, 2), False, r"at \[1\], it gives 2, not 1"),
         ((ONE, None), (ONE, ONE), False, r"at \[1\], it gives a tensor, not None"),
         (0.5, 0.5001, False, "it gives 0.5001, not 0.5"),
@@ -268,12 +227,10 @@ class Pair(NamedTuple):
         (ONE.double() * 1e308, ONE.double() * -1e308, False, r"by 1\.8e\+308 at most"),
         pytest.param(10**400, 1.0, False, "it gives 1.0, not 10+", id="beyond floats"),
         (Mode.FAST, Mode.SLOW, False, "SLOW.* not .*FAST"),
-        (Slotted(ONE, 3), Slotted(TWO, 3), False, r"at \.loss"),
-        ((object(), ONE), (object(), TWO), False, r"1 of 1 numbers differ.* at \[1\]"),
+        (Attrs(loss=ONE, count=3), Attrs(loss=TWO, count=3), False, r"at \.loss"),
         ((object(), ONE), (object(), TWO, ONE), False, "a sequence of 3, not a sequence of 2"),
         (torch.ones(2) + 1j, torch.ones(2) + 1j, True, "complex64"),
         (torch.ones(0), torch.ones(0), True, "the same numbers"),
-        (torch.ones(3).expand(2, 3), torch.ones(2, 3), True, "the same numbers"),
         (torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2).to(torch.float8_e4m3fn), True, "fl"),
         (None, torch.ones(1), None, "since the baseline's result has nothing"),
         (torch.ones(1), None, None, "its result has nothing that can be"),
@@ -290,18 +247,18 @@ def test_results_of_every_kind(theirs: Any, ours: Any, same: bool | None, said: 
 def test_random_functions_are_not_held_to_be_wrong() -> None:
     x = torch.randn(100)
     dropout = torch.nn.Dropout()
-    found = check(lambda: dropout(x), lambda: x)
-    assert found.same is None
-    assert found.sentence.startswith("the baseline does not repeat: between two calls, ")
-    found = check(lambda: x, lambda: dropout(x))
-    assert found.same is None
-    assert found.sentence.startswith("it does not repeat: between two calls, ")
+    for fns, said in (
+        ((lambda: dropout(x), lambda: x), "the baseline does not repeat: between two calls, "),
+        ((lambda: x, lambda: dropout(x)), "it does not repeat: between two calls, "),
+    ):
+        found = check(*fns)
+        assert found.same is None
+        assert found.sentence.startswith(said)
 
 
 def test_what_writes_to_its_tensors_is_said_and_spoils_no_other() -> None:
-    x = torch.randn(100)
-    add = Candidate(torch.add, x, 1)
-    in_place = Candidate(x.add_, 1)
+    x, zeros = torch.randn(100), torch.zeros(4)
+    add, in_place = Candidate(torch.add, x, 1), Candidate(x.add_, 1)
     found = check(add, in_place)
     assert found.same is True
     assert found.sentence.endswith("; it writes to tensors that it is given")
@@ -310,19 +267,13 @@ def test_what_writes_to_its_tensors_is_said_and_spoils_no_other() -> None:
     assert found.same is None
     assert found.sentence.startswith("the baseline does not repeat")
 
+    def write_behind_torchs_back() -> torch.Tensor:
+        zeros.numpy()[:] += 1  # no version counts this
+        return zeros
 
-def test_what_is_written_behind_torchs_back_blames_nobody() -> None:
-    x = torch.zeros(4)
-
-    def write() -> torch.Tensor:
-        x.numpy()[:] += 1  # no version counts this
-        return x
-
-    found = check(lambda: x + 1, write, lambda: x + 1)
-    assert found.same is None
-    assert found.sentence == (
-        "the baseline's result changed: something writes to the candidates' inputs"
-    )
+    found = check(lambda: zeros + 1, write_behind_torchs_back, lambda: zeros + 1)
+    said = "the baseline's result changed: something writes to the candidates' inputs"
+    assert found == Agreement(None, said)
 
 
 def test_backward_passes_are_compared_by_their_gradients() -> None:
@@ -339,70 +290,34 @@ def test_backward_passes_are_compared_by_their_gradients() -> None:
     right = Candidate(lambda x: 2 * x, x, backward=True)
     found = check(right, Candidate(lambda x: x + x, x, backward=True))
     assert (found.same, x.grad) == (True, None)
-    found = check(right, Candidate(Wrong.apply, x, backward=True))
-    assert found.same is False
-    assert "gradients: 10 of 10 numbers differ" in found.sentence
     other = x.detach().clone().requires_grad_()
-    found = check(right, Candidate(lambda x: 2 * x, other, backward=True))
-    assert found.same is None
-    assert found.sentence.endswith("gradients belong to different tensors and are not compared")
-
-
-def test_calls_run_in_the_modes_of_the_caller() -> None:
-    weight = torch.ones(1, requires_grad=True)
-    seen: list[bool] = []
-
-    def call() -> torch.Tensor:
-        result = weight * 2
-        seen.append(result.requires_grad)
-        return result
-
-    for mode in (torch.no_grad(), torch.inference_mode()):
-        with mode, torch.device("meta"):
-            assert check(call, call).same is True
-        assert set(seen) == {False}
+    for candidate, same, said in (
+        (Candidate(Wrong.apply, x, backward=True), False, "gradients: 10 of 10 numbers differ"),
+        (Candidate(lambda x: 2 * x, other, backward=True), None, "belong to different tensors"),
+    ):
+        found = check(right, candidate)
+        assert (found.same, said in found.sentence) == (same, True)
 
 
 def test_what_cannot_be_called_again_is_said_and_costs_no_measurement() -> None:
     turns = iter([torch.ones(1)] * 2)
-    found = check(lambda: torch.ones(1), lambda: next(turns), lambda: next(itertools.count()))
+    found = check(lambda: torch.ones(1), lambda: next(turns), lambda: 0)
     assert (found.same, found.sentence) == (False, "it gives 0, not a tensor")
 
     def fails() -> None:
         raise LookupError("no more")
 
-    found = check(lambda: torch.ones(1), fails)
-    assert found.same is None
-    assert found.sentence == (
-        "not checked, since a call to check its result raised LookupError: no more"
-    )
+    said = "not checked, since a call to check its result raised LookupError: no more"
+    assert check(lambda: torch.ones(1), fails) == Agreement(None, said)
+    found = check(lambda: 1, lambda: 1, limit=TimeLimit(-1.0))
+    assert found == Agreement(None, "not checked, since the timeout has passed")
 
 
 def test_results_too_large_for_a_copy_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "_free_host_bytes", lambda: 100)
     found = check(lambda: torch.ones(100), lambda: torch.ones(100))
     assert found.same is None
-    assert "there is not enough memory to copy the baseline's result (MemoryError: 400 bytes" in (
-        found.sentence
-    )
-
-
-def test_no_result_is_kept() -> None:
-    def alive() -> int:
-        gc.collect()
-        return sum(
-            type(each) is torch.Tensor and each.shape == (12345,) for each in gc.get_objects()
-        )
-
-    before = alive()
-    check(lambda: torch.ones(12345), lambda: torch.zeros(12345))
-    assert alive() == before
-
-
-def test_a_timeout_that_has_passed_leaves_the_results_unchecked() -> None:
-    candidates = [Candidate(torch.ones, 1, name=name) for name in "ab"]
-    found = agreement.check_results(candidates, "close", Options(device="cpu"), TimeLimit(-1.0))
-    assert found["b"] == Agreement(None, "not checked, since the timeout has passed")
+    assert "memory to copy the baseline's result (MemoryError: 400 bytes" in found.sentence
 
 
 @pytest.mark.cuda
@@ -434,18 +349,12 @@ def test_results_on_a_gpu_are_compared_there_on_the_stream_of_the_timing() -> No
 
 
 def test_results_that_contain_themselves_are_compared_as_far_as_they_go() -> None:
-    def cyclic() -> list[Any]:
-        result: list[Any] = [torch.ones(1)]
-        result.append(result)
-        return result
-
-    def deep() -> Any:
-        result: Any = torch.ones(1)
-        for _ in range(1000):
-            result = [result]
-        return result
-
-    for call in (cyclic, deep):
-        found = check(call, call)
+    cyclic: list[Any] = [torch.ones(1)]
+    cyclic.append(cyclic)
+    deep: Any = torch.ones(1)
+    for _ in range(1000):
+        deep = [deep]
+    for result in (cyclic, deep):
+        found = of(result, result)
         assert found.same is None
         assert "is not compared" in found.sentence

@@ -1,12 +1,15 @@
-"""How the calls of a candidate are made: on which copies, and in which order."""
+"""How calls are made: on which copies, in which order, and on the original if they modify it."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
+import math
 import re
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ import convtime
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.sampling import calls as calls_module
-from convtime.timing.sampling.calls import PreparedCalls, prepared_calls
+from convtime.timing.sampling.calls import prepared_calls
 from tests.helpers.placed import CPU, ROOM, call, placed
 from tests.helpers.texts import flat
 
@@ -31,13 +34,8 @@ def test_each_call_is_on_another_copy_and_none_on_the_original() -> None:
     assert len(set(seen)) == 256
     assert x.data_ptr() not in seen
     assert sum(a == b for a, b in itertools.pairwise(seen)) == 32
-    assert outcome == {
-        "cache": "cold",
-        "cache_reason": "",
-        "placement": "random",
-        "placement_reason": "",
-        "placements": 256,
-    }
+    said = {"cache": "cold", "cache_reason": "", "placement": "random", "placement_reason": ""}
+    assert outcome == {**said, "placements": 256}
     seen.clear()
     call(placed(Candidate(lambda: seen.append(x.data_ptr()), name="one")))
     assert len(set(seen)) > 15, "what a function refers to is placed, too"
@@ -47,12 +45,8 @@ def test_each_call_is_on_another_copy_and_none_on_the_original() -> None:
 def test_a_warm_call_comes_behind_an_untimed_one_on_the_same_copy() -> None:
     seen: list[int] = []
     setups: list[int] = []
-    one = Candidate(
-        lambda a: seen.append(a.data_ptr()),
-        torch.ones(4),
-        before=lambda: setups.append(len(seen)),
-    )
-    call(placed(one), samples=20)
+    fn, before = lambda a: seen.append(a.data_ptr()), lambda: setups.append(len(seen))
+    call(placed(Candidate(fn, torch.ones(4), before=before)), samples=20)
     assert len(seen) == 1 + 2 * 20
     assert all(seen[i] == seen[i + 1] for i in range(1, len(seen), 2))
     assert setups == list(range(len(seen)))
@@ -64,13 +58,11 @@ def test_backward_passes_of_copies_share_what_they_leave() -> None:
     calls = calls_module._on_gpu(Candidate(model, x, backward=True, name="one"), options, CPU, ROOM)
     owners: list[Any] = [copy.fn for copy in calls.copies.candidates]
     calls_module._time_backward(calls)
-    with_gradients = []
     for copy in calls.copies.candidates[:3]:
         assert copy.before is not None
         copy.before()
         copy.fn()
-        with_gradients.append(sum(owner.weight.grad is not None for owner in owners))
-    assert with_gradients == [1, 1, 1]
+        assert sum(owner.weight.grad is not None for owner in owners) == 1
     assert model.weight.grad is None
     last = owners[2].weight.grad
     calls.finish()
@@ -112,25 +104,20 @@ def test_what_cannot_be_rotated_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         (functools.partial(lambda: x + 1), (), "warm", 1),
         (functools.partial(lambda a: a + x), (y,), "partly warm", 1 + 1024 // 128),
         (torch.neg, (y,), "rotate", 1 + 1024 // 128),
+        (math.sqrt, (2.0,), "warm", 1),
     ):
         calls = placed(Candidate(fn, *args, name="one"), cache="rotate", placement="as-is")
         outcome = calls.outcome("")
         assert (outcome["cache"], outcome["placements"]) == (cache, copies)
-        assert ("closure variable 'x'" in outcome["cache_reason"]) == (cache != "rotate")
+        said = "no tensor" if fn is math.sqrt else "closure variable 'x'"
+        assert (said in outcome["cache_reason"]) == (cache != "rotate")
 
 
 def test_copies_are_released_whatever_happens() -> None:
-    seen: list[PreparedCalls] = []
-
-    def failing() -> Iterator[None]:
-        candidates = [Candidate(torch.neg, torch.ones(4), name="one")]
-        with prepared_calls(candidates, Options(), CPU) as every:
-            seen.extend(every)
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        failing()
-    assert seen[0].copies.candidates == []
+    one = Candidate(torch.neg, torch.ones(4), name="one")
+    with contextlib.suppress(KeyError), prepared_calls([one], Options(), CPU) as (calls,):
+        raise KeyError("mine")
+    assert calls.copies.candidates == []
 
 
 def test_a_cpus_tensors_stay_where_they_are() -> None:
@@ -284,3 +271,81 @@ class TestOnGpu:
             max_samples=10,
         )
         assert [one.item() for one in seen] == [3.0] * 3
+
+
+def outcome_of(fn: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, str]:
+    outcome = call(placed(Candidate(fn, *args, kwargs=kwargs, name="one")))
+    return outcome["placement"], outcome["placement_reason"]
+
+
+def test_calls_that_write_lose_nothing_of_it() -> None:
+    x, other = torch.zeros(4), torch.ones(4)
+    calls = placed(Candidate(torch.Tensor.add_, x, other, name="one"))
+    given_up = weakref.ref(calls.copies.candidates[7].args[0])
+    outcome = call(calls)
+    assert given_up() is None
+    assert x.tolist() == [22.0] * 4  # as 22 calls without copies leave it
+    assert other.tolist() == [1.0] * 4
+    assert (outcome["placement"], outcome["placements"]) == ("as-is", 1)
+    assert outcome["placement_reason"] == "a call writes different values to args[0] each time"
+    found = outcome_of(lambda: x.add_(1))
+    assert found == ("as-is", "a call writes different values to closure variable 'x' each time")
+    assert x.tolist() == [44.0] * 4
+
+
+def test_calls_that_write_elsewhere_than_they_are_given_are_noticed() -> None:
+    x = torch.zeros(4)
+    raw = x.numpy()  # as a kernel's raw pointer: nothing of the tensor is found here
+
+    def write(a: torch.Tensor) -> None:
+        raw[:] += 1
+
+    assert outcome_of(write, x) == ("as-is", "a call on a copy writes to the original of args[0]")
+    assert x.tolist() == [21.0] * 4
+
+
+def test_calls_that_write_the_same_each_time_are_placed_as_the_first_left_them() -> None:
+    x, out = torch.ones(4), torch.full((4,), 5.0)
+    found: list[list[float]] = []
+
+    def negate(x: torch.Tensor, out: torch.Tensor) -> None:
+        found.append(out.tolist())
+        torch.neg(x, out=out)
+
+    outcome = call(placed(Candidate(negate, x, out, name="one"), cache="cold"))
+    assert outcome["placement"] == "random"
+    assert out.tolist() == [-1.0] * 4
+    assert found == [[5.0] * 4] + [[-1.0] * 4] * 21
+
+
+def test_bytes_are_compared_at_any_address_and_of_any_size() -> None:
+    buffer = torch.zeros(80, dtype=torch.uint8)
+    for first, nbytes in ((0, 64), (1, 64), (0, 63)):
+        x = torch.empty(0, dtype=torch.uint8).set_(buffer.untyped_storage()[first : first + nbytes])
+        assert outcome_of(torch.neg, x)[0] == "random"
+        assert outcome_of(lambda x: x[-1:].add_(1), x)[0] == "as-is"
+
+
+class Batches:
+    turn = 0
+
+    def __init__(self) -> None:
+        self.tensors = [torch.ones(4), torch.zeros(4)]
+
+    def __call__(self) -> torch.Tensor:
+        self.turn += 1
+        return self.tensors[self.turn % 2] + 1
+
+
+def test_calls_that_change_other_than_values_are_made_on_the_original() -> None:
+    x, out, weight = torch.ones(4), torch.empty(0), torch.ones(4, requires_grad=True)
+    assert outcome_of(torch.neg, x, out=out) == ("as-is", "a call resizes kwargs['out']")
+    assert out.tolist() == [-1.0] * 4
+    batches = Batches()
+    assert "modifies one of its inputs, a Batches" in outcome_of(batches)[1]
+    assert batches.turn == 20
+    assert "adds to gradients" in outcome_of(lambda w: (w * 2).sum().backward(), weight)[1]
+    layer, x = torch.nn.BatchNorm1d(4), torch.randn(8, 4)  # keeps statistics in training alone
+    assert outcome_of(layer.eval(), x)[0] == "random"
+    expected = ("as-is", "a call writes different values to fn each time")
+    assert outcome_of(layer.train(), x) == expected

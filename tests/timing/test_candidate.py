@@ -5,7 +5,6 @@ import functools
 import itertools
 import json
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -34,34 +33,16 @@ def test_backward_calls_follow_a_forward_pass_each_and_find_no_gradient() -> Non
     candidate = Candidate(forward, x, before=lambda: log.append("setup"), name="linear")
     backward = backward_of(candidate)
     assert backward.before is not None
-    gradients: list[torch.Tensor] = []
+    gradients: list[Any] = []
     for _ in range(2):
         backward.before()
         assert (x.grad, weight.grad) == (None, None)
         backward.fn()
-        assert x.grad is not None
-        gradients.append(x.grad.clone())
+        gradients.append(x.grad)
     assert log == ["setup", "forward"] * 2
     # The same random gradients each time, and nothing added up.
     assert torch.equal(*gradients)
     assert gradients[0].abs().sum() > 0
-
-
-@pytest.mark.timing
-def test_only_the_backward_pass_is_timed() -> None:
-    class SlowForward(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-            time.sleep(0.01)
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
-            return grad
-
-    x = torch.randn(4, requires_grad=True)
-    assert convtime.time_op(SlowForward.apply, x, **QUICK).median >= 0.01
-    assert convtime.time_op(SlowForward.apply, x, backward=True, **QUICK).median < 0.005
 
 
 def test_leaves_that_vary_from_call_to_call_find_no_gradient() -> None:
@@ -73,7 +54,7 @@ def test_leaves_that_vary_from_call_to_call_find_no_gradient() -> None:
         backward.before()
         assert all(expert.grad is None for expert in experts)
         backward.fn()
-        assert [expert.grad is not None for expert in experts].index(True) == call % 3
+        assert experts[call % 3].grad is not None
 
 
 @pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
@@ -89,10 +70,8 @@ def test_backward_needs_a_result_with_gradients_that_can_be_drawn() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             convtime.time_op(call, x, name="result", backward=True, **QUICK)
-    with (
-        torch.inference_mode(),
-        pytest.raises(ValueError, match=r"torch\.inference_mode\(\) turns off for 'relu'; time it"),
-    ):
+    off = r"torch\.inference_mode\(\) turns off for 'relu'; time it"
+    with torch.inference_mode(), pytest.raises(ValueError, match=off):
         convtime.time_op(torch.relu, x, backward=True, **QUICK)
     with torch.no_grad():
         convtime.time_op(lambda: x, backward=True, device="cpu", **QUICK)
@@ -120,25 +99,19 @@ def test_gradients_of_an_iterator_are_cleared_before_every_call() -> None:
 
 def test_candidates_of_a_comparison_have_arguments_of_their_own() -> None:
     x, y = torch.ones(2), torch.ones(3)
-    seen: dict[str, list[Any]] = {"a": [], "b": []}
+    seen: list[tuple[int, int]] = []
     log: list[str] = []
     flops: Any = np.int64(7)
 
-    def call(name: str, tensor: torch.Tensor, *, scale: int) -> torch.Tensor:
-        seen[name].append((tensor, scale))
+    def call(tensor: torch.Tensor, *, scale: int) -> torch.Tensor:
+        seen.append((id(tensor), scale))
         return tensor * scale
 
-    compared = convtime.compare(
-        {
-            "a": convtime.Candidate(call, "a", x, kwargs={"scale": 2}, flops=flops),
-            "b": Candidate(call, "b", y, kwargs={"scale": 3}, before=lambda: log.append("b")),
-        },
-        device="cpu",
-        **QUICK,
-    )
-    assert {id(tensor) for tensor, _ in seen["a"]} == {id(x)}
-    assert {(id(tensor), scale) for tensor, scale in seen["b"]} == {(id(y), 3)}
-    assert len(log) == len(seen["b"])
+    a = convtime.Candidate(call, x, kwargs={"scale": 2}, flops=flops)
+    b = Candidate(call, y, kwargs={"scale": 3}, before=lambda: log.append("b"))
+    compared = convtime.compare({"a": a, "b": b}, device="cpu", **QUICK)
+    assert set(seen) == {(id(x), 2), (id(y), 3)}
+    assert len(log) == seen.count((id(y), 3))
     one, other = compared.measurements.values()
     assert (json.loads(one.to_json())["flops"], other.flops) == (7.0, None)
     assert one.ceilings is not None
@@ -154,8 +127,6 @@ def test_backward_is_a_candidates_own() -> None:
     assert list(compared.measurements) == ["relu", "relu 2"]
     assert x.grad is not None
     assert compared.same_results["relu 2"].same is True
-    with pytest.raises(ValueError, match="method 'graph' captures calls back to back"):
-        convtime.compare([forward, backward], method="graph")
 
 
 @pytest.mark.parametrize(
@@ -174,13 +145,9 @@ def test_names_are_the_mappings_or_the_functions(given: Any, names: list[str]) -
 def test_a_control_is_a_candidate_of_its_own() -> None:
     """It has the baseline's function and arguments, and another name than the others."""
     seen: list[int] = []
-    candidates = {
-        name: Candidate(seen.append, number, before=int)  # one call for each sample
-        for name, number in (("control", 1), ("b", 2))
-    }
-    compared = convtime.compare(
-        candidates, baseline="b", control=True, interference=False, check=None, **QUICK
-    )
+    one, two = (Candidate(seen.append, each, before=int) for each in (1, 2))  # a call a sample
+    options: dict[str, Any] = {"control": True, "interference": False, "check": None, **QUICK}
+    compared = convtime.compare({"control": one, "b": two}, baseline="b", **options)
     assert list(compared.measurements) == ["control", "b", "control 2"]
     assert (compared.baseline, compared.control) == ("b", "control 2")
     assert compared.others == ("control",)
@@ -198,7 +165,6 @@ def test_a_control_is_a_candidate_of_its_own() -> None:
         ({"grad_to_none": torch.ones(2)}, TypeError, "a sequence of tensors, got one tensor"),
         ({"grad_to_none": [1]}, TypeError, "grad_to_none must hold tensors, got int"),
         ({"kwargs": [1]}, TypeError, r"kwargs must be a mapping of names to values, got \[1\]"),
-        ({"kwargs": 0}, TypeError, "kwargs must be a mapping"),
         ({"flops": b"12"}, ValueError, "flops must be a positive number"),
         ({"nbytes": 0}, ValueError, "nbytes must be a positive number, got 0"),
     ],
@@ -210,6 +176,15 @@ def test_what_a_candidate_cannot_be_is_refused(
         Candidate(int, **options)
     with pytest.raises(error, match=message):
         convtime.time_op(int, device="cpu", **options)
+
+
+def test_a_candidate_has_its_arguments_and_can_have_another_name() -> None:
+    candidate = Candidate(abs, 1, name="a")
+    with pytest.raises(TypeError, match="got the Candidate 'a' and arguments, backward; pass"):
+        convtime.time_op(candidate, 2, backward=True)
+    assert convtime.time_op(candidate, name="b", device="cpu", **QUICK).name == "b"
+    with pytest.raises(TypeError, match="must be callable, got Tensor"):
+        convtime.time_op(torch.ones(1))  # type: ignore[arg-type]
 
 
 def test_the_cache_of_a_cpu_is_not_controlled() -> None:

@@ -1,4 +1,4 @@
-"""Copies of a candidate are the same call on other storages."""
+"""Copies of a candidate are the same call on other storages, and which tensors are found."""
 
 from __future__ import annotations
 
@@ -16,37 +16,34 @@ import torch
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.copying import Original, UncopiableError
 from convtime.timing.sampling.placement import make_copies
+from convtime.timing.sampling.reach import Walk, contents_below, tensors_of
 from tests.helpers.placed import CPU, original
 
 GLOBAL_WEIGHT = torch.ones(4)
-
-
-def copied(fn: Callable[..., object], *args: Any, **kwargs: Any) -> list[Any]:
-    return made(original(fn, *args, **kwargs))
 
 
 def made(whole: Original) -> list[Any]:
     return [*make_copies(whole, 3, "random").candidates]
 
 
-def on(device: torch.device, fn: Callable[..., object], *args: Any) -> Original:
-    return Original(Candidate(fn, *args, name="one"), device)
+def copied(fn: Callable[..., object], *args: Any) -> list[Any]:
+    return made(original(fn, *args))
 
 
 def left_out(fn: Callable[..., object], *args: Any) -> set[str]:
     return {*original(fn, *args).left_out}
 
 
+def on(device: torch.device, fn: Callable[..., object], *args: Any) -> Original:
+    return Original(Candidate(fn, *args, name="one"), device)
+
+
 def nbytes(whole: Original) -> int:
     return sum(storage.nbytes() for storage in whole.storages.values())
 
 
-def storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 def apart(tensors: list[torch.Tensor]) -> bool:
-    return len({storage(tensor) for tensor in tensors}) == len(tensors)
+    return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
 
 
 def accept(*args: object, **kwargs: object) -> None: ...
@@ -65,30 +62,25 @@ def test_writing_to_one_copy_changes_no_other(device: torch.device) -> None:
     assert x.tolist() == [0] * 100
 
 
-STRIDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "transposed": lambda x: x.transpose(0, 2),
-    "expanded": lambda x: x[:, :1].expand(2, 7, 4, 5),
-    "channels_last": lambda x: x.to(memory_format=torch.channels_last),
-    "offset": lambda x: x[1, 1:, ::2],
-    "half": lambda x: x.half()[1:],
-    "scalar": lambda x: x[1, 1, 1, 1],
-    "bool": lambda x: x > 0,
-    "conj": lambda x: x.to(torch.complex64).conj(),
-    "neg": lambda x: x.to(torch.complex64).conj().imag,
-}
-
-
 def test_layout_is_kept(device: torch.device) -> None:
-    for kind, of in STRIDED.items():
-        x = of(torch.randn(2, 3, 4, 5, device=device))
+    base = torch.randn(2, 3, 4, 5, device=device)
+    conjugate = base.to(torch.complex64).conj()
+    for x in (
+        base[:, :1].expand(2, 7, 4, 5),
+        base.to(memory_format=torch.channels_last),
+        base.half()[1, 1:, ::2],
+        base[1, 1, 1, 1] > 0,
+        conjugate,
+        conjugate.imag,
+    ):
         whole = on(device, torch.neg, x)
-        assert nbytes(whole) == x.untyped_storage().nbytes(), kind
+        assert nbytes(whole) == x.untyped_storage().nbytes()
         for copy in made(whole):
             (y,) = copy.args
-            assert (y.shape, y.stride(), y.dtype) == (x.shape, x.stride(), x.dtype), kind
-            assert y.storage_offset() == x.storage_offset(), kind
-            assert (y.is_conj(), y.is_neg()) == (x.is_conj(), x.is_neg()), kind
-            assert torch.equal(y, x), kind
+            assert (y.shape, y.stride(), y.dtype) == (x.shape, x.stride(), x.dtype)
+            assert y.storage_offset() == x.storage_offset()
+            assert (y.is_conj(), y.is_neg()) == (x.is_conj(), x.is_neg())
+            assert torch.equal(y, x)
 
 
 def test_aliases_stay_aliases_within_a_copy() -> None:
@@ -110,13 +102,6 @@ def test_aliases_stay_aliases_within_a_copy() -> None:
     assert not empty.numel()
 
 
-class Slotted:
-    __slots__ = ("unset", "x")
-
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x = x
-
-
 def test_tensors_are_found_in_what_arguments_hold() -> None:
     x = torch.nn.Parameter(torch.ones(16))
     x.scale = torch.ones(2)  # type: ignore[attr-defined]
@@ -126,10 +111,7 @@ def test_tensors_are_found_in_what_arguments_hold() -> None:
         (cyclic, lambda held: held[1][1][0]),
         (({"k": [x]},), lambda held: held[0]["k"][0]),
         (types.SimpleNamespace(image=x, label="cat"), lambda held: held.image),
-        (Slotted(x), lambda held: held.x),
-        (collections.OrderedDict(k=x), lambda held: held["k"]),
         (collections.deque([x]), lambda held: held[0]),
-        ({x}, lambda held: next(iter(held))),
         ({x: 1}, lambda held: next(iter(held))),
         (torch.distributions.Normal(x, 1.0), lambda held: held.loc),
         (slice(x), lambda held: held.stop),
@@ -139,11 +121,15 @@ def test_tensors_are_found_in_what_arguments_hold() -> None:
         assert apart(found), nest
         assert apart([each.scale for each in found]), "attributes of tensors are copied, too"
         assert all(torch.equal(each, x) for each in found)
+    for odd, said in (
+        (threading.Lock(), r"lock \(cannot pickle '_thread.lock' object\)"),
+        ({"k": (letter for letter in "")}, r"generator \(cannot pickle 'generator' object\)"),
+    ):
+        with pytest.raises(UncopiableError, match=said):
+            copied(accept, torch.ones(4), odd)
 
 
 class Tied(torch.nn.Module):
-    """Holds tensors in every way that a module can."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first = torch.nn.Linear(4, 4)
@@ -202,22 +188,19 @@ def test_copies_are_leaves_without_gradients_and_with_versions_of_their_own() ->
     for given in (x, x * 2):
         first, second, third = (copy.args[0] for copy in copied(torch.exp, given))
         assert (second.is_leaf, second.grad, second.requires_grad) == (True, None, True)
-        results = [(tensor * tensor).sum() for tensor in (first, second)]
+        result = (first * second).sum()
         with torch.no_grad():
             third.add_(1)
-        for result in results:
-            result.backward()
-        assert torch.equal(second.grad, 2 * given)
+        result.backward()
+        assert torch.equal(second.grad, given)
 
 
 def test_callables_are_copied_with_what_they_hold() -> None:
     wraps: tuple[Callable[[torch.Tensor], Any], ...] = (
         Scaler,
         lambda tensor: Scaler(tensor).__call__,
-        lambda tensor: functools.partial(torch.mul, tensor),
         lambda tensor: functools.partial(torch.mul, other=tensor),
         lambda tensor: functools.partial(functools.partial(Scaler(tensor))),
-        lambda tensor: tensor.mul,
         lambda tensor: tensor.mul_,
     )
     for wrap in wraps:
@@ -234,7 +217,7 @@ def test_callables_are_copied_with_what_they_hold() -> None:
             assert copy.fn(*copy.args).tolist() == [7.0] * 16
 
 
-class Kernel:
+class Unpicklable:
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
@@ -242,16 +225,13 @@ class Kernel:
 
 
 def test_what_holds_no_tensor_of_the_device_is_shared() -> None:
-    kernel, elsewhere = Kernel(), torch.ones(4, device="meta")
-    handles = [torch.Generator(), math]
+    kernel, elsewhere, handles = Unpicklable(), torch.ones(4, device="meta"), [math]
     whole = original(kernel, torch.ones(4), elsewhere, handles, [1])
     first, second, _ = made(whole)
-    assert first.fn is kernel
+    assert (first.fn, first.args[2], whole.left_out) == (kernel, handles, ())
     assert first.args[1] is elsewhere
-    assert first.args[2] == handles
     second.args[3].append(2)
     assert first.args[3] == [1], "what is mutable is each copy's own"
-    assert whole.left_out == ()
 
 
 class Subclass(torch.Tensor):
@@ -260,25 +240,17 @@ class Subclass(torch.Tensor):
 
 @pytest.mark.filterwarnings("ignore")
 def test_special_tensors_are_shared_and_named() -> None:
+    x = torch.ones(3)
     special: tuple[tuple[Any, str], ...] = (
-        (torch.eye(3).to_sparse(), "tensor of type Tensor (sparse_coo) in args[0]"),
-        (torch.ones(3).as_subclass(Subclass), "tensor of type Subclass (strided) in args[0]"),
-        (
-            torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
-            "tensor of type Tensor (strided) in args[0]",
-        ),
-        (
-            torch.nested.nested_tensor([torch.ones(3)], layout=torch.jagged),
-            "tensor of type NestedTensor (jagged) in args[0]",
-        ),
-        (
-            torch.nn.UninitializedParameter(),
-            "tensor of type UninitializedParameter (strided) in args[0]",
-        ),
+        (torch.eye(3).to_sparse(), "Tensor (sparse_coo)"),
+        (x.as_subclass(Subclass), "Subclass (strided)"),
+        (torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "Tensor (strided)"),
+        (torch.nested.nested_tensor([x], layout=torch.jagged), "NestedTensor (jagged)"),
+        (torch.nn.UninitializedParameter(), "UninitializedParameter (strided)"),
     )
-    for one, name in special:
+    for one, kind in special:
         whole = original(accept, one, torch.ones(4))
-        assert (nbytes(whole), whole.left_out) == (16, (name,))
+        assert (nbytes(whole), whole.left_out) == (16, (f"tensor of type {kind} in args[0]",))
         assert all(copy.args[0] is one for copy in made(whole))
 
 
@@ -315,28 +287,8 @@ def test_tensors_that_functions_refer_to_are_named() -> None:
     assert left_out(functools.partial(lambda a: a * scale), x) == {"closure variable 'scale'"}
     assert left_out(map, x.add_, [x]) == {"tensor of the method 'add_'"}
     assert left_out(lambda x: x.GLOBAL_WEIGHT, torch.ones(4)) == set(), "it is an attribute"
-
-
-@pytest.mark.thorough
-def test_a_compiled_functions_closure_is_named() -> None:
-    scale = torch.ones(4)
-    compiled = torch.compile(lambda a: a * scale)
-    assert left_out(compiled, torch.ones(4)) == {"closure variable 'scale'"}
-
-
-def test_what_torch_itself_refers_to_is_not_named() -> None:
-    x = torch.ones(4)
-
-    def library() -> torch.Tensor:
-        return x
-
-    class State:
-        def __init__(self) -> None:
-            self.scratch = torch.ones(4)
-
-    library.__module__, State.__module__ = "torch.fft", "torch._dynamo"
-    state = State()
-    assert left_out(lambda a: (library(), state), torch.ones(4)) == set()
+    fn.__module__ = "torch.fft"
+    assert left_out(lambda a: fn(a, x), torch.ones(4)) == set(), "what torch's own refer to"
 
 
 def test_a_functions_own_variables_are_copied() -> None:
@@ -357,10 +309,7 @@ def test_a_functions_own_variables_are_copied() -> None:
         assert others[1] is copy.args[0], "aliases stay aliases"
         places.append(tuple(others))
     assert all(apart([*of_one]) for of_one in zip(*places, strict=True))
-
-
-def test_a_function_that_rebinds_variables_shares_them() -> None:
-    x, count = torch.ones(4), 0
+    count = 0
 
     def counting(*args: object) -> torch.Tensor:
         nonlocal count
@@ -368,19 +317,10 @@ def test_a_function_that_rebinds_variables_shares_them() -> None:
         return x
 
     whole = original(counting, torch.ones(4))
-    assert whole.left_out == ("closure variable 'x'",)
+    assert whole.left_out == ("closure variable 'x'",), "a function that rebinds a variable"
     for copy in made(whole):
         copy.fn()
     assert count == 3
-
-
-def test_what_cannot_be_copied_is_named() -> None:
-    for odd, said in (
-        (threading.Lock(), r"lock \(cannot pickle '_thread.lock' object\)"),
-        ({"k": (letter for letter in "")}, r"generator \(cannot pickle 'generator' object\)"),
-    ):
-        with pytest.raises(UncopiableError, match=said):
-            copied(accept, torch.ones(4), odd)
 
 
 @pytest.mark.cuda
@@ -393,3 +333,95 @@ def test_streams_and_events_are_shared() -> None:
         assert copy.args[1] is on_cpu
         assert all(held is handle for held, handle in zip(copy.args[2], handles, strict=True))
     assert nbytes(on(torch.device("cuda", 99), accept, x)) == 0
+
+
+TREE: dict[str, Any] = {"x": torch.zeros(1)}
+TREE["self"] = TREE
+NUMBERS = [*range(10_000)]
+
+
+def found_in(candidate: Candidate, walk: Walk | None = None) -> list[torch.Tensor]:
+    return list(tensors_of(candidate, walk or Walk()))
+
+
+def among(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
+    return any(found is tensor for found in tensors)
+
+
+class Answering:
+    """Would run the caller's code wherever it is asked for something."""
+
+    __slots__ = ("x", "y")
+    __module__ = property(lambda self: "here")  # what no other class says of its module
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"asked for {name}")
+
+
+class AnsweringDict(dict[str, torch.Tensor]):
+    keys = values = items = __iter__ = pytest.fail
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script.:FutureWarning")
+def test_tensors_are_found_wherever_the_callable_reaches_them() -> None:
+    x, y, z = (torch.zeros(1) for _ in range(3))
+    module, scripted = torch.nn.Linear(2, 2), torch.jit.script(torch.nn.BatchNorm1d(2))
+    held = {"deep": [lambda: z]}
+    for candidate, expected in (
+        (Candidate(lambda a, b: a + z, x, kwargs={"b": [y]}, name="arguments"), [x, y, z]),
+        (Candidate(module.forward, x, name="method"), [x, module.weight, module.bias]),
+        (Candidate(lambda: held["deep"][0](), name="functions of variables"), [z]),
+        (Candidate(len, Answering(x), AnsweringDict(y=y), name="no code of theirs runs"), [x, y]),
+    ):
+        found = found_in(candidate)
+        assert all(among(tensor, found) for tensor in expected), candidate.name
+    places = {tensor.data_ptr() for tensor in found_in(Candidate(scripted, name="script"))}
+    assert {tensor.data_ptr() for tensor in scripted.state_dict().values()} <= places
+    module.held = [module]  # type: ignore[assignment]
+    found = found_in(Candidate(lambda *args: TREE["x"], TREE, module, name="cyclic"))
+    assert len(found) == 3
+    assert among(TREE["x"], found)
+
+
+class JITFunction:
+    """Like triton's, which leads to all that its compiler has compiled."""
+
+    __module__ = "triton.runtime.jit"
+
+    def __init__(self) -> None:
+        self.cache = [[number] for number in range(2000)]
+
+
+def test_the_nearest_are_found_first_and_a_limit_ends_the_search() -> None:
+    x, many = torch.zeros(1), [[index] for index in range(2000)]
+    walk, everything, numbers = Walk(1000), Walk(10_000), Walk(1000)
+    assert among(x, found_in(Candidate(len, many, x, name="one"), walk))
+    assert walk.ended_early
+    assert among(x, found_in(Candidate(len, many, [[x]], name="one"), everything))
+    assert not everything.ended_early
+    assert found_in(Candidate(lambda: len(NUMBERS), name="one"), numbers) == []
+    assert numbers.ended_early, "numbers count, so that a long list of them ends the search"
+    kernel, walk = JITFunction(), Walk(1000)
+    assert among(x, found_in(Candidate(lambda: (kernel, x), name="one"), walk))
+    assert not walk.ended_early, "what a compiler keeps is not searched"
+
+
+def test_what_an_object_holds_is_compared_by_identity_and_numbers_by_value() -> None:
+    x, held = torch.zeros(1), {"tensor": torch.zeros(1), "number": 1000, "list": [1.5]}
+    before = contents_below(held)
+    assert all(each.is_unchanged() for each in before)
+    for key, value, unchanged in (
+        ("number", int("1000"), True),
+        ("number", 1000.0, False),
+        ("list", [1.5], False),
+        ("tensor", x, False),
+        ("more", 1, False),
+    ):
+        kept = dict(held)
+        held[key] = value
+        assert all(each.is_unchanged() for each in before) == unchanged, (key, value)
+        held.clear()
+        held.update(kept)

@@ -1,16 +1,19 @@
-"""Effects of the operating system on calls on the CPU, and what results say of them."""
+"""What the operating system does to calls on the CPU: cores, tracers and pages of memory."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
+import math
 import os
 import resource
-import subprocess
 import sys
-import time
 import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,22 +23,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convtime
-from convtime.core.load import _C
+from convtime.core import cpu
 from convtime.core.provenance import tracers
 from convtime.regression.compare_runs import compare_runs
 from convtime.timing.host_reading import HostReading, two_groups
-from convtime.timing.show import reservations
+from convtime.timing.options import Options, Pages
+from convtime.timing.sampling.cpu import governed_pages
+from convtime.timing.sampling.measure import Place, _refuse_contradictions
 from tests.helpers.measurements import changed, on_cpu
-from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
-
-
-def spin(seconds: float) -> None:
-    """Compute for so long by its own CPU time, however long that takes."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
 
 
 @settings(max_examples=60)
@@ -55,18 +52,13 @@ def test_two_groups_are_split_at_the_widest_gap(
     seconds = random.permutation(levels * random.uniform(0.995, 1.005, len(levels)))
     ordered = np.sort(seconds)
     count = len(ordered)
-    gaps = {
-        split: ordered[split] - ordered[split - 1]
-        for split in range(1, count)
-        if min(split, count - split) >= count / 5
-    }
-    split = max(gaps, key=gaps.__getitem__, default=0)
     expected: tuple[Any, ...] = ()
-    if count >= 20 and gaps[split] >= 0.2 * ordered[split - 1]:
-        expected = tuple(
-            (len(group) / count, pytest.approx(np.median(group)))
-            for group in (ordered[:split], ordered[split:])
-        )
+    if count >= 20:
+        least = math.ceil(count / 5)
+        split = least + int(np.argmax(np.diff(ordered)[least - 1 : count - least]))
+        if ordered[split] >= 1.2 * ordered[split - 1]:
+            groups = ordered[:split], ordered[split:]
+            expected = tuple((len(each) / count, pytest.approx(np.median(each))) for each in groups)
     assert two_groups(seconds.tolist()) == expected
     one = changed(on_cpu(tuple(seconds)), method="cpu" if is_on_cpu else "event")
     assert one.groups == (expected if is_on_cpu else ())
@@ -80,9 +72,7 @@ def test_two_groups_are_split_at_the_widest_gap(
 READINGS = st.lists(
     st.builds(
         HostReading,
-        samples=st.integers(1, 30),
-        seconds=st.floats(0.01, 1),
-        cpu_seconds=st.floats(0, 1),
+        *(st.integers(1, 30), st.floats(0.01, 1), st.floats(0, 1)),
         longest_wait_seconds=st.floats(0, 0.5),
         minor_faults=st.floats(0, 99),
         major_faults=st.floats(0, 99),
@@ -100,69 +90,48 @@ def test_averages_per_call_are_totals_over_calls(
     host: list[HostReading], repeats: int, cores: int
 ) -> None:
     one = on_cpu(host=tuple(host), repeats=repeats, provenance={"cores": cores})
-    calls = repeats * sum(each.samples for each in host)
-    seconds, cpu, waits, others, faults = np.sum(
-        [
-            (
-                each.seconds,
-                each.cpu_seconds,
-                each.longest_wait_seconds,
-                each.others_seconds,
-                each.minor_faults + each.major_faults,
-            )
-            for each in host
-        ],
-        axis=0,
-    )
+
+    def total(name: str) -> Any:
+        return sum(getattr(each, name) for each in host)
+
+    calls, seconds, cpu = repeats * total("samples"), total("seconds"), total("cpu_seconds")
+    faults, busy = total("minor_faults") + total("major_faults"), cpu + total("others_seconds")
     assert one.cpu_seconds == pytest.approx(cpu / calls)
-    assert one.waiting_share == pytest.approx(waits / seconds)
+    assert one.waiting_share == pytest.approx(total("longest_wait_seconds") / seconds)
     assert one.faults_per_call == pytest.approx(faults / calls)
-    assert one.free_cores == pytest.approx(max(0, cores - (cpu + others) / seconds))
+    assert one.free_cores == pytest.approx(max(0, cores - busy / seconds))
     counted = [each for each in host if each.instructions is not None]
     if counted:
-        total = np.sum([each.instructions for each in counted])
+        instructions = np.sum([each.instructions for each in counted])
         calls = repeats * sum(each.samples for each in counted)
-        assert one.instructions == pytest.approx(total / calls)
+        assert one.instructions == pytest.approx(instructions / calls)
     else:
         assert one.instructions is None
     assert convtime.Measurement.from_dict(one.to_dict()) == one
 
 
 def test_what_the_system_does_not_tell_is_unknown() -> None:
-    unread = on_cpu(
-        host=(HostReading(samples=30, seconds=0.03, cpu_seconds=0.03),),
-        host_reason="/proc does not tell how long threads wait for a core",
-        counters_reason="perf is not allowed",
-        provenance={"cores": 4},
-    )
+    unread = on_cpu(host=(HostReading(30, 0.03, 0.03),), provenance={"cores": 4})
+    unread = changed(unread, host_reason="/proc does not tell that", counters_reason="perf failed")
     assert (unread.waiting_share, unread.free_cores, unread.instructions) == (None, None, None)
     assert "/proc does not tell" in unread.details()
     assert "CPU time" in unread.details()
     assert "instructions" not in unread.details()
 
 
-def test_instructions_are_shown_in_details() -> None:
-    counts = [(2e7, 1e7), (None, None), (4e7, 2e7)]
-    host = tuple(
-        HostReading(10, 0.01, 0.01, instructions=each, cycles=cycles) for each, cycles in counts
-    )
-    one = on_cpu(host=host, repeats=2)
-    assert "instructions: 1.5e6 per call, 2.0 per cycle" in flat(one)
-    assert "instructions" not in str(one)
-
-
-def test_more_threads_than_cores_are_said() -> None:
-    reading = HostReading(samples=30, seconds=0.03, cpu_seconds=0.03, threads=4)
-    for cores, said in ((2, ["4 threads on 2 cores"]), (4, [])):
-        one = on_cpu(host=(reading,), provenance={"cores": cores})
-        assert [each for each in reservations(one) if "threads on" in each] == said
-
-
 def test_the_interval_on_a_cpu_contains_the_medians_of_other_runs() -> None:
-    seconds = (1e-3,) * 60
-    low, high = on_cpu(seconds).median_interval
-    wider = on_cpu(seconds, between_runs=0.03).median_interval
+    low, high = on_cpu().median_interval
+    wider = on_cpu(between_runs=0.03).median_interval
     assert wider == pytest.approx((low - 0.03e-3, high + 0.03e-3))
+
+
+def test_candidates_that_share_readings_have_no_counts() -> None:
+    calls = {"a": int, "b": float}
+    compared = convtime.compare(calls, check=None, interference=False, stop="count", **QUICK)
+    for measured in compared.measurements.values():
+        assert sum(reading.samples for reading in measured.host) == len(measured.seconds)
+        assert measured.instructions is None
+        assert measured.counters_reason
 
 
 def test_a_result_says_where_it_ran_and_what_was_counted() -> None:
@@ -178,25 +147,6 @@ def test_a_result_says_where_it_ran_and_what_was_counted() -> None:
     assert one.free_cores is not None
     assert 0 <= one.free_cores < len(os.sched_getaffinity(0))
     assert f"{one.free_cores:.1f} cores were free" in one.details()
-
-
-def short_and_long() -> list[convtime.Measurement]:
-    candidates = {"short": lambda: spin(5e-6), "long": lambda: spin(20e-6)}
-    compared = convtime.compare(candidates, check=None, interference=False, stop="count", **QUICK)
-    return [*compared.measurements.values()]
-
-
-def test_candidates_that_share_readings_have_no_counts() -> None:
-    for measured in short_and_long():
-        assert sum(reading.samples for reading in measured.host) == len(measured.seconds)
-        assert measured.instructions is None
-        assert measured.counters_reason
-
-
-@pytest.mark.timing
-def test_candidates_share_a_reading_by_their_time() -> None:
-    short, long = (measured.cpu_seconds or 0.0 for measured in short_and_long())
-    assert 1.5 < long / short < 8
 
 
 def test_tracers_and_the_garbage_collector_are_conditions() -> None:
@@ -232,69 +182,30 @@ class _Debugger:
         """Called by Python for each new frame."""
 
 
-def _traced_by(function: Any) -> list[str]:
-    before = sys.gettrace()
-    sys.settrace(function)
-    try:
-        return tracers()
-    finally:
-        sys.settrace(before)
-
-
-def test_tracers_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in (
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
         ("coverage.pytracer", "coverage"),
         ("_pydevd_bundle.pydevd_trace_dispatch", "pydevd"),
         ("pydevd_tracing", "pydevd"),
         (None, "unknown"),
-    ):
-        monkeypatch.setattr(_Debugger, "__module__", module)
-        monkeypatch.setattr(_Debugger.trace, "__module__", module)
-        for function in (_Debugger().trace, _Debugger.trace):
-            assert f"sys.settrace ({name})" in _traced_by(function)
-    # The method of a debugger may be inherited from another package.
-    monkeypatch.setattr(_Debugger, "__module__", "pdb")
-    monkeypatch.setattr(_Debugger.trace, "__module__", "bdb")
-    assert "sys.settrace (pdb)" in _traced_by(_Debugger().trace)
-
-
-def test_tools_of_sys_monitoring_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = {1: "coverage.py", 5: "optimizer"}
-    monitoring = types.SimpleNamespace(get_tool=tools.get)
+    ],
+)
+def test_tracers_are_named_by_their_packages(
+    module: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitoring = types.SimpleNamespace(get_tool={1: "coverage.py", 5: "optimizer"}.get)
     monkeypatch.setattr(sys, "monitoring", monitoring, raising=False)
-    assert tracers()[-2:] == ["sys.monitoring (coverage.py)", "sys.monitoring (optimizer)"]
-
-
-@contextlib.contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    """Processes that compute, one core each, for as long as they get it."""
-    command = [sys.executable, "-S", "-c", "print(1, flush=True)\nwhile True: pass"]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
+    monkeypatch.setattr(_Debugger, "__module__", module)
+    monkeypatch.setattr(_Debugger.trace, "__module__", "bdb")  # as if inherited from there
+    before = sys.gettrace()
+    sys.settrace(_Debugger().trace)
     try:
-        for process in running:
-            assert process.stdout is not None
-            process.stdout.readline()
-        yield
+        named = tracers()
     finally:
-        for process in running:
-            process.kill()
-            process.communicate()
-
-
-@pytest.mark.timing
-def test_calls_that_wait_for_a_core_say_so_beside_their_cpu_time() -> None:
-    """On every core there is another process, so that no sample is undisturbed for long."""
-    with busy_processes(2 * len(os.sched_getaffinity(0))):
-        one = convtime.time_op(spin, 0.02, device="cpu", warmup=1, budget=1.0, max_samples=30)
-    if one.host_reason:
-        pytest.skip(one.host_reason)
-    assert "waited for a core" in one.disturbance
-    assert one.median > 1.2 * 0.02
-    assert one.cpu_seconds == pytest.approx(0.02, rel=0.3)
-    assert one.waiting_share is not None
-    assert one.waiting_share > 0.2
-    assert "CPU time 2" in str(one)
-    assert "waited for a core" in one.details()
+        sys.settrace(before)
+    assert f"sys.settrace ({name})" in named
+    assert named[-2:] == ["sys.monitoring (coverage.py)", "sys.monitoring (optimizer)"]
 
 
 @pytest.mark.timing
@@ -318,15 +229,6 @@ def test_page_faults_are_counted_for_each_call() -> None:
 
 
 @pytest.mark.timing
-def test_a_call_too_short_for_the_clock_is_made_several_times_a_sample() -> None:
-    one = convtime.time_op(int, device="cpu")
-    assert one.repeats > 10
-    assert one.clock_tick * one.repeats == pytest.approx(_C.host_clock_tick())
-    assert one.clock_tick < 0.01 * one.median
-    assert f"{one.repeats}, since" in one.details()
-
-
-@pytest.mark.timing
 def test_instructions_are_proportional_to_the_work_and_repeat() -> None:
     def loop(count: int) -> None:
         for _ in range(count):
@@ -339,3 +241,190 @@ def test_instructions_are_proportional_to_the_work_and_repeat() -> None:
         pytest.skip(one.counters_reason)
     assert again.instructions == pytest.approx(one.instructions, rel=0.005)
     assert double.instructions == pytest.approx(2 * one.instructions, rel=0.01)
+
+
+PAGE = resource.getpagesize()
+NBYTES = 40 << 20  # more than glibc ever keeps: it maps and unmaps such blocks in each call
+SIX_SAMPLES: dict[str, Any] = {"device": "cpu", "warmup": 2, "min_samples": 6, "max_samples": 6}
+
+without_huge_pages = pytest.mark.skipif(
+    cpu.huge_pages() == "always", reason="a fault maps 2 MiB where huge pages are always used"
+)
+
+
+def c10(function: str, *args: object) -> int:
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    called = getattr(library, function)
+    called.restype = ctypes.c_void_p
+    return called(*args) or 0
+
+
+def allocator() -> int:
+    """The address of PyTorch's present allocator for the CPU."""
+    return c10("_ZN3c1015GetCPUAllocatorEv")
+
+
+@contextlib.contextmanager
+def other_allocator() -> Iterator[None]:
+    """Another allocator of PyTorch's in the place of the default one."""
+    set_allocator = "_ZN3c1015SetCPUAllocatorEPNS_9AllocatorEh"
+    before = allocator()
+    other = c10("_ZN3c1028GetDefaultMobileCPUAllocatorEv")
+    c10(set_allocator, ctypes.c_void_p(other), ctypes.c_uint8(0))
+    try:
+        yield
+    finally:
+        c10(set_allocator, ctypes.c_void_p(before), ctypes.c_uint8(0))
+
+
+def faults_of(call: Callable[[], object]) -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    call()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def ones(nbytes: int = NBYTES) -> torch.Tensor:
+    return torch.ones(nbytes // 4)
+
+
+def faults_per_call(pages: Pages, call: Callable[[], object]) -> tuple[list[int], Any]:
+    faults: list[int] = []
+    measured = convtime.time_op(lambda: faults.append(faults_of(call)), pages=pages, **SIX_SAMPLES)
+    return sorted(faults[2:]), measured
+
+
+@without_huge_pages
+def test_fresh_pages_are_mapped_in_each_call() -> None:
+    for nbytes in (NBYTES, 64 * PAGE):
+        x = ones(nbytes)
+        faults, measured = faults_per_call("fresh", functools.partial(torch.neg, x))
+        assert faults[0] == pytest.approx(nbytes / PAGE, abs=4)
+        assert (measured.pages, measured.pages.requested) == ("fresh", "fresh")
+        assert measured.pages.reason == ""
+    # Blocks of a page and a half that shared pages would keep some of them.
+    small = ones(3 * PAGE // 2)
+    faults, _ = faults_per_call("fresh", lambda: [torch.neg(small) for _ in range(20)])
+    assert faults == [pytest.approx(40, abs=1)] * len(faults)
+
+
+@pytest.mark.parametrize("pages", ["retained", "auto"])
+def test_retained_pages_are_not_mapped_again(pages: Pages) -> None:
+    tensors = [ones(nbytes << 20) for nbytes in (1, 9, 2, 5)]
+
+    def several() -> torch.Tensor:
+        kept = [torch.neg(x) for x in tensors]
+        return torch.cat([torch.neg(x) for x in kept])
+
+    for call in (functools.partial(torch.neg, ones(64 * PAGE)), several):
+        faults, measured = faults_per_call(pages, call)
+        assert faults[len(faults) // 2] <= 2
+        assert (measured.pages, measured.pages.requested) == ("retained", pages)
+        assert bool(measured.pages.reason) == (pages == "auto")
+
+
+@without_huge_pages
+def test_as_is_leaves_the_allocator_alone_and_others_put_it_back() -> None:
+    x, before = ones(), allocator()
+    seen: list[int] = []
+
+    def call() -> None:
+        seen.append(allocator())
+        torch.neg(x)
+
+    faults, measured = faults_per_call("as-is", call)
+    assert set(seen) == {before}
+    assert faults[0] == pytest.approx(NBYTES / PAGE, abs=16)
+    assert (measured.pages, measured.pages.requested) == ("as-is", "as-is")
+
+    def interrupted() -> None:
+        seen.append(allocator())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convtime.time_op(interrupted, pages="retained", **SIX_SAMPLES)
+    assert seen[-1] != before == allocator()
+
+
+def test_memory_is_bounded_and_goes_back_to_the_system() -> None:
+    """At most twice the memory is taken that calls use at once."""
+    sizes = [NBYTES // 4 >> shift for shift in (0, 2, 4, 6)]
+    ones()
+    before = resident_bytes()
+    with governed_pages("retained", on_gpu=False):
+        for size in sizes + sizes[::-1]:
+            kept = [torch.ones(size) for _ in range(sizes[0] // size)]
+            del kept
+        assert resident_bytes() < before + 2.2 * NBYTES
+    assert resident_bytes() < before + NBYTES // 2
+
+
+@pytest.mark.parametrize("pages", ["fresh", "retained"])
+def test_tensors_outlive_the_timing(pages: Pages) -> None:
+    before = resident_bytes()
+    with governed_pages(pages, on_gpu=False):
+        kept = torch.arange(NBYTES // 4, dtype=torch.int32)
+        del_later = torch.arange(5000)
+    assert torch.equal(kept[::100_000], torch.arange(0, NBYTES // 4, 100_000, dtype=torch.int32))
+    del_later.resize_(500_000).fill_(3)  # by the allocator that a tensor remembers
+    assert int(del_later.sum()) == 1_500_000
+    storage = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert storage() is None
+    assert resident_bytes() < before + NBYTES // 2
+
+
+@pytest.mark.parametrize(("inner", "used"), [("retained", "retained"), ("fresh", "as-is")])
+def test_a_nested_timing_does_not_end_the_outer_one(inner: Pages, used: str) -> None:
+    before = allocator()
+    with governed_pages("retained", on_gpu=False) as outer:
+        governs = allocator()
+        with governed_pages(inner, on_gpu=False) as nested:
+            told = nested()
+        assert allocator() == governs != before
+        assert outer() == "retained"
+    assert allocator() == before
+    assert told == used
+    assert bool(told.reason) == (used == "as-is")
+
+
+def test_an_allocator_of_somebody_elses_stays() -> None:
+    with other_allocator():
+        theirs, seen = allocator(), set()
+        measured = convtime.time_op(lambda: seen.add(allocator()), pages="retained", **SIX_SAMPLES)
+        assert seen == {theirs}
+    assert measured.pages == "as-is"
+    assert "replaced" in measured.pages.reason
+    assert "pages as-is where retained was asked for" in str(measured)
+    with governed_pages("retained", on_gpu=False) as outcome, other_allocator():
+        told = outcome()
+    assert told == "as-is"
+    assert "replaced" in told.reason
+
+
+def test_pages_are_for_work_on_the_cpu() -> None:
+    gpu = Place(torch.device("cuda", 0), (), "")
+    for pages in ("fresh", "retained"):
+        with pytest.raises(ValueError, match=f"{pages}.*CPU.*cuda:0.*as-is"):
+            _refuse_contradictions([], Options(pages=pages), gpu)
+    for unaffected in ("auto", "as-is"):
+        _refuse_contradictions([], Options(pages=unaffected), gpu)
+        with governed_pages(unaffected, on_gpu=True) as outcome:
+            assert outcome() == "as-is"
+
+
+def test_huge_pages_are_part_of_the_provenance(tmp_path: Path) -> None:
+    setting = tmp_path / "enabled"
+    assert cpu.huge_pages(setting) is None
+    for chosen, text in {
+        "always": "[always] madvise never",
+        "never": "always madvise [never]",
+    }.items():
+        setting.write_text(text + "\n")
+        assert cpu.huge_pages(setting) == chosen
+    measured = convtime.time_op(torch.neg, ones(PAGE), **SIX_SAMPLES)
+    assert measured.provenance["huge_pages"] == cpu.huge_pages()

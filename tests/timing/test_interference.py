@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,56 +19,25 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Interference
 from convtime.timing.options import Options
 from tests.helpers.measurements import changed, on_cpu
-from tests.helpers.texts import flat
-
-QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "stop": "count", "check": None}
 
 
-class AfterEachOther:
-    """Calls that take longer for a while after another one's, as where that filled a cache.
+def test_what_was_found_is_the_comparisons_unless_it_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {"b": Interference(2.0, 1e-3, "takes twice as long")}
+    asked: list[Any] = []
 
-    By turns in random order, no more than two of a candidate's calls are back to back: all of
-    them take longer, and none of those that are timed alone, after the warm-up.
-    """
+    def find(*arguments: Any) -> tuple[dict[str, Interference], str]:
+        asked.append(arguments)
+        return found, "little time"
 
-    def __init__(self) -> None:
-        self._last = ""
-        self._in_a_row = 3
-
-    def call(self, name: str, seconds: float, more: float) -> None:
-        self._in_a_row = self._in_a_row + 1 if self._last in ("", name) else 0
-        self._last = name
-        time.sleep(seconds + (more if self._in_a_row < 3 else 0))
-
-
-@pytest.mark.timing
-def test_a_candidate_that_suffers_from_another_is_named() -> None:
-    """What it suffers is ten times its own time, since a busy machine adds some to either."""
-    calls = AfterEachOther()
-    compared = convtime.compare(
-        [
-            Candidate(calls.call, "suffers", 0.001, 0.010, name="suffers"),
-            Candidate(calls.call, "does not", 0.001, 0.0, name="does not"),
-        ],
-        max_samples=200,
-        margin=0.9,
-        **QUICK,
-    )
-    assert (list(compared.interference), compared.interference_reason) == (["suffers"], "")
-    found = compared.interference["suffers"]
-    assert 3 < found.ratio < 15
-    assert 0.001 <= found.alone_seconds < 0.004
-    assert f"suffers: interference: {found.sentence}" in flat(compared)
-    assert "interference not checked" not in flat(compared)
-
-
-def test_it_can_be_left_out() -> None:
-    calls: list[int] = []
-    candidates = [Candidate(calls.append, 1, name=name) for name in "ab"]
-    compared = convtime.compare(candidates, max_samples=10, interference=False, **QUICK)
-    sampled = sum(10 * each.repeats for each in compared.measurements.values())
-    assert len(calls) == sampled + compared.measurements["a"].warmup_calls
-    assert (compared.interference, compared.interference_reason) == ({}, "")
+    monkeypatch.setattr("convtime.timing.compare.find_interference", find)
+    options: dict[str, Any] = {"device": "cpu", "warmup": 2, "check": None, "max_samples": 10}
+    for wanted, expected in ((True, (found, "little time")), (False, ({}, ""))):
+        compared = convtime.compare({"a": int, "b": int}, interference=wanted, **options)
+        assert (compared.interference, compared.interference_reason) == expected
+    ((candidates, measured, *_),) = asked
+    assert [each.name for each in candidates] == [*measured] == ["a", "b"]
 
 
 def timed(seconds: tuple[float, ...] = (1e-3,) * 495, **fields: Any) -> convtime.Measurement:
@@ -78,11 +46,7 @@ def timed(seconds: tuple[float, ...] = (1e-3,) * 495, **fields: Any) -> convtime
 
 
 def found_alone(
-    alone: Any,
-    beside: convtime.Measurement,
-    *,
-    margin: float = 0.01,
-    seconds_left: float = math.inf,
+    alone: Any, beside: convtime.Measurement, margin: float = 0.01, seconds_left: float = math.inf
 ) -> tuple[dict[str, Interference], str, Options | None]:
     """The finding for two candidates, and the options that they are timed alone with."""
     asked: list[Options] = []
@@ -144,19 +108,15 @@ def test_all_together_take_a_tenth_of_the_comparisons_time(
         assert (options.warmup, options.budget) == pytest.approx((budget / 4, budget * 3 / 4))
 
 
-@pytest.mark.parametrize(
-    ("alone", "beside", "reason"),
-    [
-        ({}, {"regime": "burst"}, "regime 'burst' would have to be set up again"),
-        ({"method": "event"}, {}, "'b' alone is timed by event"),
-        (RuntimeError("CUPTI is taken"), {}, "'b' could not be timed alone (RuntimeErr"),
-    ],
-)
-def test_what_was_not_checked_is_said(alone: Any, beside: dict[str, Any], reason: str) -> None:
-    alone = alone if isinstance(alone, Exception) else timed(**beside | alone)
-    found, why, _ = found_alone(alone, timed(**beside))
-    assert found == {}
-    assert why.startswith(reason)
+def test_what_was_not_checked_is_said() -> None:
+    bursts = timed(regime="burst")
+    for alone, beside, reason in (
+        (bursts, bursts, "regime 'burst' would have to be set up again"),
+        (timed(method="event"), timed(), "'b' alone is timed by event"),
+        (RuntimeError("CUPTI"), timed(), "'b' could not be timed alone (RuntimeErr"),
+    ):
+        found, why, _ = found_alone(alone, beside)
+        assert (found, why[: len(reason)]) == ({}, reason)
 
 
 @pytest.mark.timing

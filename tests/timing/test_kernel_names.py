@@ -23,36 +23,26 @@ from convtime.conv.explain.kernels import (
 from convtime.timing.kernel_names import shorten
 from tests.helpers.recorded import activity, kernels, layers
 
-TO_NHWC = (
-    "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "
-    "(cudnnKernelDataType_t)0>(cudnn::engines_precompiled::nchw2nhwc_params_t<float>, float "
-    "const*, float*)"
-)
-XMMA = (
-    "sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize256x64x32_"
-    "warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn"
-)
+ATEN = "void at::native::"
+CUDNN = "void cudnn::engines_precompiled::"
+TO_NHWC = f"{CUDNN}nchwToNhwcKernel<float, float, (cudnnKernelDataType_t)0>(float const*, float*)"
+XMMA = "sm90_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize256x64x32"
+NVJET = "nvjet_sm90_hsh_128x96_64x7_2x1_v_bz_TNT"
 ADD = (
-    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
+    f"{ATEN}elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
     "CUDAFunctor_add<float> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<float> const&)"
     "::{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float>"
 )
-COPYING = (
-    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
-    "direct_copy_kernel_cuda(at::…"
-)
-CUTLASS = (
-    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>"
-    "(cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4::Params)"
-)
+COPYING = f"{ATEN}elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda(at::…"
+GEMM = "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4"
 MANGLED = (
     "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22"
     "ImplicitGemmMultistageINS_4ge…"
 )
-SPLIT_K = (
-    "void cutlass__5x_cudnn::Kernel<cutlass__5x_cudnn::reduction::kernel::ReduceSplitK<cutlass__5x"
-)
+SPLIT_K = "void cutlass__5x_cudnn::Kernel<cutlass__5x_cudnn::reduction::kernel::ReduceSplitK<cutl"
 GEMV = "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float>(int)"
+DEPTHWISE = "conv_depthwise2d_forward_kernel"
+FILL = f"{ATEN}vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std"
 
 
 @pytest.mark.parametrize(
@@ -65,35 +55,19 @@ GEMV = "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, f
         (COPYING, COPY, "elementwise_kernel, direct_copy_kernel_cuda"),
         ("memcpy", COPY, "memcpy"),
         ("memset", FILLING, "memset"),
-        (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std",
-            FILLING,
-            "vectorized_elementwise_kernel, FillFunctor",
-        ),
-        (
-            "void at::native::elementwise_kernel<128, 2, relu>(int)",
-            ELEMENTWISE,
-            "elementwise_kernel",
-        ),
-        ("void at::native::im2col_kernel<float>(long)", UNFOLDING, "im2col_kernel"),
+        (FILL, FILLING, "vectorized_elementwise_kernel, FillFunctor"),
+        (f"{ATEN}elementwise_kernel<128, relu>(int)", ELEMENTWISE, "elementwise_kernel"),
+        (f"{ATEN}im2col_kernel<float>(long)", UNFOLDING, "im2col_kernel"),
         (SPLIT_K, REDUCTION, "ReduceSplitK"),
         ("void cublasLt::splitKreduce_kernel<32, 16>(int)", REDUCTION, "splitKreduce_kernel"),
         ("wgrad2d_c1_k1_nhwc_reduce", REDUCTION, "wgrad2d_c1_k1_nhwc_reduce"),
         ("wgrad2d_c1_k1_nhwc", MAIN, "wgrad2d_c1_k1_nhwc"),
-        (XMMA, MAIN, XMMA[: XMMA.index("_warpgroup")]),
-        (CUTLASS, MAIN, "cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4"),
+        (f"{XMMA}_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn", MAIN, XMMA),
+        (f"void cutlass::Kernel2<{GEMM}>({GEMM}::Params)", MAIN, GEMM),
         (MANGLED, MAIN, "ImplicitGemmConvolution"),
         (GEMV, MAIN, "gemvx::kernel"),
-        (
-            "nvjet_sm90_hsh_128x96_64x7_2x1_v_bz_TNT",
-            MAIN,
-            "nvjet_sm90_hsh_128x96_64x7_2x1_v_bz_TNT",
-        ),
-        (
-            "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<0, float>(a",
-            MAIN,
-            "conv_depthwise2d_forward_kernel",
-        ),
+        (NVJET, MAIN, NVJET),
+        (f"{ATEN}(anonymous namespace)::{DEPTHWISE}<0, float>(a", MAIN, DEPTHWISE),
         ("void fft2d_r2c_32x32<float>(float2*)", MAIN, "fft2d_r2c_32x32"),
         ("my_own_thing", OTHER, "my_own_thing"),
         ("", OTHER, ""),

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import signal
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,41 +31,21 @@ QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 GPU = torch.device("cuda", 1)
 
 
-class Holder:
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.module = torch.nn.Linear(1, 1).to(tensor.device)
-
-    def method(self) -> None: ...
-
-    def __call__(self) -> None: ...
-
-
-def closure_over(tensor: torch.Tensor) -> Callable[[], object]:
-    return lambda: tensor + 1
-
-
 def test_the_device_is_found_in_the_tensors(device: torch.device) -> None:
     x = torch.ones(1, 1, device=device)
     for candidate in (
-        Candidate(torch.relu, x, name="args"),
-        Candidate(torch.cat, [x, x], name="nested"),
         Candidate(torch.relu, kwargs={"input": x}, name="kwargs"),
-        Candidate(closure_over(x), name="closure"),
+        Candidate(lambda: x + 1, name="closure"),
         Candidate(functools.partial(torch.add, x, other=x), name="partial"),
         Candidate(torch.nn.Linear(1, 1).to(device), name="module"),
         Candidate(x.relu, name="method of a tensor"),
-        Candidate(Holder(x).method, name="method of an object"),
-        Candidate(Holder(x), name="callable object"),
     ):
         place = find_place([candidate], None)
         assert place.device.type == device.type, candidate.name
         assert "found" in place.reason, candidate.name
 
-
-def test_the_kinds_of_devices_that_were_found_are_named() -> None:
     for devices, on in (
         (["meta"], "meta (without data)"),
-        (["cpu"], "the CPU"),
         (["cpu", "meta", "cpu"], "the CPU and meta (without data)"),
     ):
         tensors = [torch.ones(1, device=device) for device in devices]
@@ -81,7 +62,7 @@ def machine(
     def placed(candidate: Candidate, walk: Walk) -> Iterator[object]:
         for name in tensors_on:
             searched.append(name)
-            yield type("Placed", (), {"device": torch.device(name)})()
+            yield types.SimpleNamespace(device=torch.device(name))
 
     def place(requested: str | None) -> tuple[str, list[str], str, list[str]]:
         searched.clear()
@@ -90,11 +71,7 @@ def machine(
 
     monkeypatch.setattr(_C, "cuda_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(
-        sampling,
-        "resolve_device",
-        lambda asked: torch.device("cuda:0" if asked == "cuda" else asked),
-    )
+    monkeypatch.setattr(sampling, "resolve_device", torch.device)
     monkeypatch.setattr(sampling, "tensors_of", placed)
     return place
 
@@ -109,11 +86,6 @@ def test_the_search_ends_where_it_can_say_no_more(monkeypatch: pytest.MonkeyPatc
     assert several("cuda:1") == ("cuda:1", ["cuda:2"], "asked for", ["cuda:2", "cuda:1"])
     assert several(None) == ("cuda:2", ["cuda:1"], found, ["cuda:2", "cuda:1"])
     assert machine(monkeypatch, 0, [])(None) == ("cpu", [], "there is no GPU", [])
-
-
-def test_a_search_that_ended_early_is_said_where_it_matters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     machine(monkeypatch, 1, [])
     monkeypatch.setattr(sampling, "tensors_of", tensors_of)
     monkeypatch.setattr(sampling, "_MOST_OBJECTS", 100)
@@ -125,11 +97,10 @@ def test_a_search_that_ended_early_is_said_where_it_matters(
     )
 
 
-@pytest.mark.parametrize("asked", ["burst", "sustained", "as-is", None])
+@pytest.mark.parametrize("asked", ["burst", "sustained", "as-is", "auto"])
 def test_a_cpu_has_no_regimes_and_says_so_where_one_is_asked_for(asked: Any) -> None:
-    options = QUICK if asked is None else {**QUICK, "regime": asked}
-    one = convtime.time_op(torch.relu, torch.ones(4), **options)
-    assert (one.regime, one.regime.requested, one.clocks) == ("as-is", asked or "auto", "observe")
+    one = convtime.time_op(torch.relu, torch.ones(4), regime=asked, **QUICK)
+    assert (one.regime, one.regime.requested, one.clocks) == ("as-is", asked, "observe")
     assert one.regime.reason == (
         "" if asked == "as-is" else "the work is on the CPU, and regimes are a GPU's"
     )
@@ -143,13 +114,7 @@ def test_a_cpu_has_no_regimes_and_says_so_where_one_is_asked_for(asked: Any) -> 
 
 @pytest.mark.parametrize(
     ("warmup", "calls", "seconds"),
-    [
-        ("steady", 3, 0.0),
-        (5, 5, 0.0),
-        (np.int8(5), 5, 0.0),
-        (0.5, 1, 0.5),
-        (np.float32(0.5), 1, 0.5),
-    ],
+    [("steady", 3, 0.0), (5, 5, 0.0), (np.int8(5), 5, 0.0), (np.float32(0.5), 1, 0.5)],
 )
 def test_a_warm_up_has_a_number_of_calls_or_a_time_or_ends_when_it_is_steady(
     warmup: Any, calls: int, seconds: float, monkeypatch: pytest.MonkeyPatch
@@ -164,9 +129,9 @@ def test_a_warm_up_has_a_number_of_calls_or_a_time_or_ends_when_it_is_steady(
     for budget, longest in ((0.3, 0.3), (5.0, 1.0)):
         with pytest.raises(KeyError, match="seen"):
             convtime.time_op(int, device="cpu", warmup=warmup, budget=budget)
-        assert (asked["warmup_calls"], asked["warmup_seconds"]) == (calls, seconds)
+        found = (asked["warmup_calls"], asked["warmup_seconds"], asked["max_steady_seconds"])
+        assert found == (calls, seconds, longest)
         assert asked["warmup_steady"] == (calls == 3)
-        assert asked["max_steady_seconds"] == longest
 
 
 def fake_clocks(monkeypatch: pytest.MonkeyPatch, *, permitted: bool = True) -> list[str]:
@@ -174,30 +139,20 @@ def fake_clocks(monkeypatch: pytest.MonkeyPatch, *, permitted: bool = True) -> l
     log: list[str] = []
 
     @contextlib.contextmanager
-    def locked_clocks(*, device: torch.device) -> Iterator[None]:
+    def noting(what: str, device: torch.device) -> Iterator[types.SimpleNamespace]:
+        log.append(f"{what} {device}")
+        try:
+            yield types.SimpleNamespace(readings=("a reading",))
+        finally:
+            log.append(f"end {what}")
+
+    def locked_clocks(*, device: torch.device) -> contextlib.AbstractContextManager[object]:
         if not permitted:
             raise PermissionError("run: sudo nvidia-smi -lgc 1500")
-        log.append(f"lock {device}")
-        try:
-            yield
-        finally:
-            log.append("unlock")
-
-    class ClockMonitor:
-        readings = ("a reading",)
-
-        def __init__(self, device: torch.device) -> None:
-            self.device = device
-
-        def __enter__(self) -> ClockMonitor:
-            log.append(f"monitor {self.device}")
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            log.append("end")
+        return noting("lock", device)
 
     monkeypatch.setattr("convtime.device.clock_lock.locked_clocks", locked_clocks)
-    monkeypatch.setattr("convtime.device.clocks.ClockMonitor", ClockMonitor)
+    monkeypatch.setattr("convtime.device.clocks.ClockMonitor", functools.partial(noting, "monitor"))
     return log
 
 
@@ -206,24 +161,18 @@ def fake_clocks(monkeypatch: pytest.MonkeyPatch, *, permitted: bool = True) -> l
     [
         ({}, []),
         ({"regime": "as-is"}, []),
-        ({"regime": "burst"}, ["monitor cuda:1", "end"]),
-        ({"regime": "sustained"}, ["monitor cuda:1", "end"]),
-        ({"clocks": "lock"}, ["lock cuda:1", "monitor cuda:1", "end", "unlock"]),
+        ({"regime": "burst"}, ["monitor cuda:1", "end monitor"]),
+        ({"regime": "sustained"}, ["monitor cuda:1", "end monitor"]),
+        ({"clocks": "lock"}, ["lock cuda:1", "monitor cuda:1", "end monitor", "end lock"]),
     ],
 )
 def test_clocks_are_read_and_locked_only_where_that_matters(
     options: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = fake_clocks(monkeypatch)
-
-    def failing() -> None:
-        with controlled_clocks(GPU, Options(**options)) as monitor:
-            readings = None if monitor is None else monitor.readings
-            assert readings == (("a reading",) if expected else None)
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        failing()
+    with contextlib.suppress(KeyError), controlled_clocks(GPU, Options(**options)) as monitor:
+        assert (monitor is not None and monitor.readings) == (bool(expected) and ("a reading",))
+        raise KeyError("mine")
     assert log == expected
 
 
@@ -246,12 +195,10 @@ class TestRegimes:
 
     @pytest.fixture(scope="class")
     def measured(self, heavy: Candidate) -> dict[str, convtime.Measurement]:
-        measured = {}
-        for regime in ("burst", "sustained"):
-            begin = time.perf_counter()
-            measured[regime] = convtime.time_op(heavy, cache="warm", regime=regime)
-            assert time.perf_counter() - begin < 20
-        return measured
+        return {
+            regime: convtime.time_op(heavy, cache="warm", regime=regime)
+            for regime in ("burst", "sustained")
+        }
 
     def test_each_regime_is_reached(self, measured: dict[str, convtime.Measurement]) -> None:
         for regime, one in measured.items():
@@ -259,7 +206,6 @@ class TestRegimes:
             assert len(one.seconds) >= 10
             assert len(one.conditions) > 5, one.conditions_reason
             assert any(reading.power for reading in one.conditions)
-            assert convtime.Measurement.from_dict(one.to_dict()) == one
         assert 0.3 <= measured["burst"].idle_seconds <= 11
         assert measured["sustained"].idle_seconds == 0
         assert 2.5 <= measured["sustained"].warmup_seconds < 12

@@ -44,31 +44,18 @@ def forked(side: torch.cuda.Stream, first: Call, second: Call) -> None:
     current.wait_stream(side)
 
 
-def compared(base: Call, other: Call) -> convtime.Comparison:
-    return convtime.compare({"in line": base, "other": other}, check=None, device="cuda")
-
-
-def true_ratio(base: Call, other: Call) -> float:
-    under, over = elapsed([base, other], 15)
-    return ratio_interval(over, under)[0]
-
-
-def median(seconds: tuple[float, ...]) -> float:
-    return statistics.median(seconds)
-
-
 def check_halved(base: Call, other: Call) -> None:
     """Two spins in a row, and the same two at once."""
-    found = compared(base, other)
-    under, over = (found.measurements[name] for name in ("in line", "other"))
+    found = convtime.compare({"in line": base, "other": other}, check=None, device="cuda")
+    under, over = found.measurements.values()
     assert found.verdict("other") == "faster"
     assert found.ratio("other").value == pytest.approx(0.5, rel=0.03)
     assert under.median == pytest.approx(2 * SECONDS, rel=0.02)
     assert over.median == pytest.approx(SECONDS, rel=0.03)
     for one in (under, over):
         assert one.seconds == one.busy_seconds
-        assert median(one.sum_seconds) == pytest.approx(2 * SECONDS, rel=0.02)
-    assert median(over.span_seconds) == pytest.approx(SECONDS, rel=0.05)
+        assert statistics.median(one.sum_seconds) == pytest.approx(2 * SECONDS, rel=0.02)
+    assert statistics.median(over.span_seconds) == pytest.approx(SECONDS, rel=0.05)
 
 
 def captured(call: Call) -> Call:
@@ -91,7 +78,8 @@ def test_backward_passes_overlap_on_the_streams_of_their_forward_passes() -> Non
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     base = backward_of([spin, spin], [current, current])
     other = backward_of([spin, spin], [side, current])
-    assert true_ratio(base, other) == pytest.approx(0.5, rel=0.05)
+    under, over = elapsed([base, other], 15)
+    assert ratio_interval(over, under)[0] == pytest.approx(0.5, rel=0.05)
     check_halved(base, other)
 
 
@@ -108,7 +96,7 @@ def test_work_that_waits_for_nothing_is_timed_without_a_held_queue() -> None:
     assert one.queue == "none"
     assert "stream" in one.queue.reason
     assert one.median == pytest.approx(SECONDS, rel=0.03)
-    assert median(one.sum_seconds) == pytest.approx(SECONDS * 4 / 3, rel=0.03)
+    assert statistics.median(one.sum_seconds) == pytest.approx(SECONDS * 4 / 3, rel=0.03)
     assert len(one.activities) == 2
 
 
@@ -121,6 +109,6 @@ def test_the_span_has_the_gaps_that_busy_time_leaves_out() -> None:
     one = convtime.time_op(call, metric="span", device="cuda")
     assert one.metric == "span"
     assert one.seconds == one.span_seconds
-    assert median(one.busy_seconds) == pytest.approx(2 * SECONDS, rel=0.02)
-    gaps = median(one.span_seconds) - median(one.busy_seconds)
+    assert statistics.median(one.busy_seconds) == pytest.approx(2 * SECONDS, rel=0.02)
+    gaps = statistics.median(one.span_seconds) - statistics.median(one.busy_seconds)
     assert 0 < gaps < 20e-6

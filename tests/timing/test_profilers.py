@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import subprocess
 import sys
@@ -28,15 +29,14 @@ def test_way_is_made_once_before_a_profiler_is_prepared(monkeypatch: pytest.Monk
         done.append(" ".join((*arguments, last)))
         return "prepared"
 
-    class MakeWay:
-        def __enter__(self) -> None:
-            done.append("make way")
-
-        def __exit__(self, *exception: object) -> None:
-            done.append("go on")
+    @contextlib.contextmanager
+    def make_way() -> Iterator[None]:
+        done.append("make way")
+        yield
+        done.append("go on")
 
     monkeypatch.setattr(torch.autograd.profiler, "_prepare_profiler", prepare)
-    monkeypatch.setattr(_C, "MakeWay", MakeWay, raising=False)
+    monkeypatch.setattr(_C, "MakeWay", make_way, raising=False)
     make_way_for_profilers()
     make_way_for_profilers()
     wrapped: Callable[..., object] = torch.autograd.profiler.__dict__["_prepare_profiler"]
@@ -166,15 +166,6 @@ class TestWhoseWorkItIs:
         x = torch.rand(1 << 16, device="cuda", requires_grad=True)
         one = convtime.time_op(torch.relu, x, backward=True, **FEW)
         assert (one.method, one.other_launches, bool(one.activities)) == ("kernel", 0, True)
-
-    def test_work_on_a_stream_that_does_not_wait_is_timed_on_an_idle_gpu(self) -> None:
-        ahead = convtime.time_op(on_two_streams(joined=False), **FEW)
-        assert (ahead.method, ahead.queue) == ("kernel", "none")
-        assert "idle" in ahead.queue.reason
-        assert "other streams" in flat(ahead)
-        times = zip(ahead.busy_seconds, ahead.span_seconds, strict=True)
-        assert all(busy <= span * 1.000001 for busy, span in times)
-        assert max(ahead.span_seconds) < 1e-3  # no part of another call
 
     def test_work_that_cupti_does_not_record_is_named(self) -> None:
         write, x = writes_a_flag(), torch.ones(1 << 20, device="cuda")

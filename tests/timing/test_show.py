@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,30 +25,17 @@ from tests.helpers.figures import table, tables
 from tests.helpers.measurements import changed, make, on_cpu
 from tests.helpers.recorded import activity, layers
 from tests.helpers.texts import flat
-from tests.helpers.traces import TRACES
+from tests.helpers.traces import TRACES, measurement
 
 
 def as_asked(**changes: Any) -> Measurement:
     """A measurement by kernel times with a cold cache, of which all is as it was asked for."""
-    fields: dict[str, Any] = {
-        "seconds": tuple(1e-6 * (4 + step / 100) for step in range(20)),
-        "activities": (),
-        "sm_clocks_hz": (),
-        "method": "kernel",
-        "method_requested": "kernel",
-        "metric": "busy",
-        "queue": "gate",
-        "queue_requested": "gate",
-        "regime": "burst",
-        "regime_requested": "auto",
-    }
+    seconds = tuple(1e-6 * (4 + step / 100) for step in range(20))
+    fields: dict[str, Any] = {"seconds": seconds, "activities": (), "sm_clocks_hz": ()}
+    fields |= {"method": "kernel", "method_requested": "kernel", "metric": "busy"}
+    fields |= {"queue": "gate", "queue_requested": "gate"}
+    fields |= {"regime": "burst", "regime_requested": "auto"}
     return make(**fields | changes)
-
-
-def recorded(trace: Mapping[str, Any]) -> Measurement:
-    """As tests/data/record.py wrote it."""
-    fields = {**trace, "seconds": tuple(trace["seconds"]), "raw_seconds": ()}
-    return as_asked(**fields | {"sm_clocks_hz": tuple(trace["sm_clocks_hz"])})
 
 
 def test_a_measurement_is_one_line() -> None:
@@ -111,23 +98,24 @@ def test_details_name_the_kernels() -> None:
     assert "memset of 4 bytes" in told
 
 
-class Pictures(HTMLParser):
-    """The pictures of an HTML text, and every tag of it."""
+def picture_in(text: str) -> ElementTree.Element:
+    _, svg = text.split("<svg")
+    return ElementTree.fromstring(f"<svg{svg.partition('</svg>')[0]}</svg>")
 
+
+class Tags(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags: set[str] = set()
-        parts = text.split("<svg")[1:]
-        self.pictures = [f"<svg{part.partition('</svg>')[0]}</svg>" for part in parts]
+        self.found: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.add(tag)
+        self.found.add(tag)
 
 
 def test_a_histogram_holds_every_sample() -> None:
     for name in ("matmul from idle", "relu cold", "relu by events"):
-        measured = recorded(TRACES[name][0])
+        measured = measurement(TRACES[name][0])
         figure, *_ = measured.figures()
         bars = table(figure, "start", "samples")
         assert 2 < len(bars["samples"]) <= 50
@@ -137,11 +125,10 @@ def test_a_histogram_holds_every_sample() -> None:
 
 def test_a_comparison_is_drawn_with_its_verdicts() -> None:
     pytest.importorskip("vl_convert")
-    base, other = map(recorded, TRACES["2 % slower"])
+    base, other = map(measurement, TRACES["2 % slower"])
     text = Comparison({"base": base, "other": other})._repr_html_()
-    (picture,) = Pictures(text).pictures
-    root = ElementTree.fromstring(picture)
-    assert root.attrib["aria-label"].endswith("base: baseline; other: slower.")
+    label = picture_in(text).attrib["aria-label"]
+    assert label.endswith("base: baseline; other: slower.")
     assert "other is slower than base: it takes 1.96% more time" in text
 
 
@@ -158,29 +145,25 @@ def test_no_name_and_no_time_breaks_the_page(
     one = as_asked(name=name, seconds=tuple(seconds), cache_reason=name)
     compared = Comparison({name: one, "other": changed(one, name="other", inputs=(name,))})
     for result in (one, compared):
-        found = Pictures(html.render(result._show.details(result)))
-        assert found.tags <= {
-            "p", "table", "caption", "tr", "th", "td", "br", "ul", "li", "details", "summary",
-        }  # fmt: skip
+        tags = Tags(html.render(result._show.details(result))).found
+        table = {"table", "caption", "tr", "th", "td"}
+        assert tags - table <= {"p", "br", "ul", "li", "details", "summary"}
         for figure in result.figures():
             json.dumps(figure.spec, allow_nan=False)
         if turn == 0:  # a picture takes long to draw
             pytest.importorskip("vl_convert")
-            (picture,) = Pictures(result._repr_html_()).pictures
-            elements = ElementTree.fromstring(picture).iter()
+            elements = picture_in(result._repr_html_()).iter()
             assert not any(element.tag.endswith("script") for element in elements)
     for line in (str(one), repr(compared), *compared.details().splitlines()):
         assert line.isprintable()
 
 
 def traced(*clocks_mhz: float | None, reason: str = "") -> ClockTrace:
+    clocks_hz = [None if mhz is None else 1e6 * mhz for mhz in clocks_mhz]
     readings = tuple(
-        ClockReading(
-            place / 10, None if mhz is None else 1e6 * mhz, None, 400.0 + place, None,
-            ("sw_power_cap",) if place else (),
-        )
-        for place, mhz in enumerate(clocks_mhz)
-    )  # fmt: skip
+        ClockReading(at / 10, hertz, None, 400.0 + at, None, ("sw_power_cap",) * (at > 0))
+        for at, hertz in enumerate(clocks_hz)
+    )
     return ClockTrace("cuda:0", 0.1, 0.0, readings, reason)
 
 
@@ -239,9 +222,7 @@ def test_what_the_host_did_is_per_call_and_per_second(
 ) -> None:
     readings = tuple(
         HostReading(
-            samples=samples,
-            seconds=0.1 * samples,
-            cpu_seconds=0.1 * samples,
+            *(samples, 0.1 * samples, 0.1 * samples),
             voluntary_switches=voluntary,
             involuntary_switches=involuntary,
             minor_faults=faults,
@@ -253,9 +234,7 @@ def test_what_the_host_did_is_per_call_and_per_second(
         for voluntary, involuntary, faults, others, instructions, samples in drawn
     )
     one = on_cpu(host=readings, repeats=repeats, nbytes=3e6, provenance={"cores": 2})
-    voluntary, involuntary, faults, others, instructions, samples = map(
-        sum, zip(*drawn, strict=True)
-    )
+    voluntary, involuntary, faults, others, instructions, samples = np.sum(drawn, axis=0)
     calls = repeats * samples
     per_cycle = (1e6 * len(drawn) + instructions) / (4e5 * len(drawn))
     for said in (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import timeit
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from convtime.core.errors import InputError
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.copying import Original
 from convtime.timing.sampling.placement import make_copies
-from convtime.timing.snippet import function_of, names_in
+from convtime.timing.snippet import function_of
 from tests.helpers.placed import CPU
 
 
@@ -42,9 +41,7 @@ def test_a_variable_of_the_setup_is_rebound_as_in_timeit() -> None:
     function = function_of("n += 1", namespace, what="it")
     for _ in range(5):
         function()
-    result: list[int] = []
-    timeit.timeit("n += 1; seen.append(n)", "n = 0", number=5, globals={"seen": result})
-    assert namespace["n"] == result[-1]
+    assert namespace["n"] == 5
 
 
 def test_copies_are_made_of_the_tensors_that_a_statement_only_reads() -> None:
@@ -60,7 +57,7 @@ def test_copies_are_made_of_the_tensors_that_a_statement_only_reads() -> None:
 
 
 def test_setup_and_statement_share_variables_and_a_device() -> None:
-    options = options_of("-s", "x = torch.ones(3)", "-s", "y = 2 * x", "--warmup", "2")
+    options = options_of("-s", "x = torch.ones(3)", "-s", "y = 2 * x")
     namespace: dict[str, Any] = {"torch": torch}
     snippet.set_up(options, namespace, torch.device("meta"))
     assert namespace["y"].device.type == "meta"
@@ -83,8 +80,10 @@ def test_a_statement_is_timed_as_its_options_say() -> None:
     assert snippet.time_statement("calls.append(1)", options, namespace).name == "append"
 
 
-def test_errors_name_the_line() -> None:
+def test_errors_name_the_line_or_the_option() -> None:
     options = options_of("--device", "cpu")
+    with pytest.raises(InputError, match="timeout must be a positive number"):
+        snippet.set_up(options_of("--timeout", "0", "-s", "1 / 0"), {})
     invalid = "of the statement is not valid Python"
     for code, says in (
         ("x = ", f"line 1 {invalid} (invalid syntax): x ="),
@@ -99,24 +98,3 @@ def test_errors_name_the_line() -> None:
         with pytest.raises(InputError) as error, snippet.prepared(options) as (namespace, _):
             snippet.time_statement(code, options, namespace)
         assert str(error.value).startswith(says)
-
-
-def test_options_are_read_as_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, value, says in (
-        ("--tolerance", "inf", "got 'inf', but it must be a number"),
-        ("--min-samples", "-1", "got '-1', but it must be a whole number"),
-        ("--pin", "1.5", "got '1.5', but it must be a whole number"),
-        ("--warmup", "long", "got 'long', but it must be a number"),
-        ("--method", "guess", "invalid choice: 'guess'"),
-    ):
-        with pytest.raises(SystemExit):
-            options_of(name, value)
-        assert f"{name}: {says}" in capsys.readouterr().err
-    with pytest.raises(InputError, match="timeout must be a positive number"):
-        snippet.set_up(options_of("--timeout", "0", "-s", "1 / 0"), {})
-
-
-def test_the_names_that_statements_refer_to_are_found() -> None:
-    assert names_in("y = f(x.z)\ndef g(): return w", what="it") == {"y", "f", "x", "w"}
-    with pytest.raises(InputError, match="line 1 of it is not valid Python"):
-        names_in("(", what="it")

@@ -28,9 +28,8 @@ def test_a_timeout_keeps_the_samples_that_there_are() -> None:
         time.sleep(0.002 * 1.5 ** next(calls))
 
     convtime.time_op(int, max_samples=10, **ON_CPU)  # what is done once in a process takes long
-    one = convtime.time_op(
-        time.sleep, 0.01, warmup=1, stop="budget", budget=60, timeout=0.5, **ON_CPU
-    )
+    long: dict[str, Any] = {"warmup": 1, "stop": "budget", "budget": 60, **ON_CPU}
+    one = convtime.time_op(time.sleep, 0.01, timeout=0.5, **long)
     assert (one.stop_reason, one.steady) == ("timeout", None)
     assert 0 < len(one.seconds) <= 50
     assert "stopped by: timeout" in flat(one)
@@ -43,9 +42,6 @@ def test_a_timeout_keeps_the_samples_that_there_are() -> None:
 
 def test_a_timeout_without_a_sample_is_an_error() -> None:
     expected = r"^timeout=0\.05 s passed before there was a sample; allow more time$"
-    with pytest.raises(TimeoutError, match=expected) as raised:
-        convtime.time_op(time.sleep, 0.1, timeout=0.05, **ON_CPU)
-    assert type(raised.value) is TimeoutError
     with pytest.raises(TimeoutError, match=expected):
         convtime.compare({"a": lambda: time.sleep(0.1), "b": int}, timeout=0.05, **ON_CPU)
     with pytest.raises(TimeoutError, match=expected):
@@ -62,10 +58,9 @@ def test_a_limit_counts_down_from_its_start(monkeypatch: pytest.MonkeyPatch) -> 
     now = [100.0]
     monkeypatch.setattr("convtime.timing.sampling.supervision.monotonic", lambda: now[0])
     limit, endless = TimeLimit(2.5), TimeLimit.of(None)
-    for passed in (0.0, 1.0, 2.4):
-        now[0] = 100 + passed
-        assert limit.seconds_left == pytest.approx(2.5 - passed)
-        limit.check("in time")
+    now[0] = 102.4
+    assert limit.seconds_left == pytest.approx(0.1)
+    limit.check("in time")
     now[0] = 102.5
     with pytest.raises(TimeoutError, match=r"^timeout=2.5 s passed .* \(the cause\); allow more"):
         limit.check("the cause")
@@ -82,16 +77,15 @@ def test_every_batch_is_logged() -> None:
     assert sum(record.rounds for record in records) == len(one.seconds)
     assert len(calls) == one.warmup_calls + one.repeats * len(one.seconds)
     for record in records:
-        assert (record.phase, record.fate) == ("sampling", "kept")
-        assert (record.held, record.gap_seconds, record.idle_clock_hz) == (None, 0, None)
+        assert (record.phase, record.fate, record.held) == ("sampling", "kept", None)
+        assert (record.gap_seconds, record.idle_clock_hz) == (0, None)
         assert 0 < record.issue_seconds <= record.wall_seconds < one.sampling_seconds
     nothing: dict[BatchRecord, object] = {}
     with pytest.raises(KeyError, match="number=1,"):
         convtime.time_op(int, log=nothing.__getitem__, **ON_CPU)
     records.clear()
     convtime.time_op(int, stop="budget", budget=0.1, log=records.append, **ON_CPU)
-    phases = [phase for phase, _ in itertools.groupby(record.phase for record in records)]
-    assert phases == ["warm-up", "sampling"]
+    assert [*dict.fromkeys(record.phase for record in records)] == ["warm-up", "sampling"]
 
 
 def test_a_watcher_logs_what_has_no_log() -> None:
@@ -108,17 +102,7 @@ def test_a_watcher_logs_what_has_no_log() -> None:
 
 def test_a_record_is_one_line() -> None:
     record = BatchRecord(
-        number=3,
-        phase="sampling",
-        rounds=64,
-        held=True,
-        fate="kept",
-        gap_seconds=0.3,
-        idle_clock_hz=1.98e9,
-        lowest_clock_hz=1.755e9,
-        highest_clock_hz=1.98e9,
-        issue_seconds=1.2e-3,
-        wall_seconds=3.4e-3,
+        3, "sampling", 64, True, "kept", 0.3, 1.98e9, 1.755e9, 1.98e9, 1.2e-3, 3.4e-3
     )
     assert str(record) == (
         "batch 3 (sampling): 64 rounds, held, kept; idle for 300.0 ms, then at 1980 MHz; clock "
@@ -135,25 +119,20 @@ def adds_up(*ignored):
     return sum(range(100))
 
 class AddsUp:
-    def __del__(self):
-        adds_up()
+    __del__ = adds_up
 
 cases = [
-    dict(fn=adds_up),
     dict(fn=int, before=adds_up),
     dict(fn=AddsUp),
     dict(fn=int, log=adds_up),
-    dict(fn=time.sleep, args=(1e-5,)),
+    dict(fn=lambda: time.sleep(1e-5)),
 ]
-
-def times(fn, args=(), **options):
-    convtime.time_op(fn, *args, device="cpu", stop="budget", budget=60, **options)
-
+options = dict(device="cpu", stop="budget", budget=60)
 codes = []
 for case in cases:
     child = os.fork()
     if child == 0:
-        threading.Thread(target=times, kwargs=case, daemon=True).start()
+        threading.Thread(target=convtime.time_op, kwargs=case | options, daemon=True).start()
         time.sleep(0.2)
         sys.exit(0)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -165,7 +144,7 @@ print(codes)
 def test_an_interpreter_can_exit_while_a_daemon_thread_times() -> None:
     command = [sys.executable, "-W", "ignore", "-c", _EXITS_WHILE_A_DAEMON_TIMES]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert result.stdout == f"{[0] * 5}\n", result.stderr
+    assert result.stdout == f"{[0] * 4}\n", result.stderr
 
 
 @pytest.mark.cuda

@@ -53,24 +53,12 @@ def test_a_gpu_that_heats_up_is_steady_once_its_clock_has_fallen() -> None:
 
 
 def test_the_clock_explains_the_times_of_a_gpu_that_heats_up() -> None:
-    heating = trace("matmul from idle")
-
-    def spread(values: Any) -> float:
-        return float(np.subtract(*np.quantile(values, [0.95, 0.05])) / np.median(values))
-
-    cycles = np.multiply(heating["seconds"], heating["sm_clocks_hz"])
-    assert 2 * spread(cycles) < spread(heating["seconds"]) > 0.1
-    one = measurement(heating)
+    one = measurement(trace("matmul from idle"))
     assert one.throttled == tuple(clock < 0.95 * 1.98e9 for clock in one.sm_clocks_hz)
     assert sum(one.throttled) > 500
-    assert len(one.seconds) == 600, "samples at a lowered clock are flagged, and kept"
     assert f"{sum(one.throttled)} samples below 95%" in flat(one)
     assert not any(measurement(trace("the same")).throttled)
-
-
-def test_a_matmuls_time_at_another_clock_is_known_from_its_own_samples() -> None:
-    """The clock moved between 1.1 and 1.6 GHz while these were taken."""
-    one = measurement(trace("matmul from idle"))
+    # The clock moved between 1.1 and 1.6 GHz while these were taken.
     pairs = zip(one.seconds, one.sm_clocks_hz, strict=True)
     near = [seconds for seconds, clock in pairs if clock and abs(clock - 1.43e9) < 2e7]
     assert one.at_clock(1430).seconds == pytest.approx(np.median(near), rel=0.01)
@@ -87,14 +75,6 @@ def test_criteria_settle_where_the_median_is_known() -> None:
         assert 10 <= count <= 200
         assert np.median(seconds[:count]) == pytest.approx(np.median(seconds), rel=0.005)
     assert first_stop("matmul from idle", "entropy") == 0, "it goes on growing"
-
-
-def test_events_less_their_overhead_are_the_kernels_time() -> None:
-    events, kernel = trace("relu by events"), np.median(trace("relu cold")["seconds"])
-    raw = np.median(events["raw_seconds"])
-    assert raw - kernel > 2e-6
-    assert raw - events["overhead"] == pytest.approx(kernel, abs=250e-9)
-    assert np.median(events["seconds"]) == pytest.approx(raw - events["overhead"], abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["matmul from idle", "relu cold", "relu by events", "the same"])

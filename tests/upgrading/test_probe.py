@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import textwrap
 import threading
@@ -196,7 +194,10 @@ def test_only_identical_calls_are_timed_once_and_facts_do_not_prevent_times(tmp_
     assert keys["few"] == keys["again"]
     different = ("few", "many", "trained", "fixed", "short", "long")
     assert len({keys[name] for name in different}) == len(different)
-    assert described["many"]["sizes"] == "40"
+    assert (described["many"]["sizes"], described["many"]["dtype"]) == ("40", "int64, float32")
+    modules = (described["trained"]["module"], described["fixed"]["module"])
+    assert modules[1].endswith(" in evaluation mode")
+    assert upgrading._modules(described["trained"], described["fixed"]) == modules
     for layer, which in (("strict", "forward"), ("sparse", "backward"), ("unbatched", "forward")):
         question = {"layer": layer, "which": which}
         facts = probe.answer({"do": "facts", **question})
@@ -263,20 +264,6 @@ def test_lazy_modules_are_initialized_and_scripted_ones_are_named(tmp_path, monk
         loaded_probe(tmp_path, monkeypatch, "instance", 2, 3)
 
 
-def test_facts_of_a_call_include_indices_strides_and_the_mode(tmp_path, monkeypatch):
-    probe = loaded_probe(tmp_path, monkeypatch, "Calls", 2, 3)
-    described = {name: layer.described() for name, layer in probe.layers.items()}
-    assert described["many"]["dtype"] == "int64, float32"
-    assert described["fixed"]["module"].endswith(" in evaluation mode")
-    assert upgrading._modules(described["trained"], described["fixed"]) == (
-        described["trained"]["module"],
-        described["fixed"]["module"],
-    )
-    turned = Blank.of(torch.ones(4, 3).t())
-    layer = Layer("0", torch.nn.Linear(4, 2), ((turned, Blank.of(torch.ones(2).to_sparse())), {}))
-    assert layer.described()["layout"] == "strides (1, 3), contiguous"
-
-
 def test_a_process_whose_gpu_refuses_all_work_is_broken(monkeypatch):
     def refuse() -> None:
         raise RuntimeError("device-side assert triggered")
@@ -287,7 +274,10 @@ def test_a_process_whose_gpu_refuses_all_work_is_broken(monkeypatch):
     assert _answer(probe, {"do": "no such question"})["broken"]
 
 
-def test_exact_results_of_zero_have_no_error():
+def test_layouts_are_described_and_exact_results_of_zero_have_no_error():
+    turned, sparse = Blank.of(torch.ones(4, 3).t()), Blank.of(torch.ones(2).to_sparse())
+    layer = Layer("0", torch.nn.Linear(4, 2), ((turned, sparse), {}))
+    assert layer.described()["layout"] == "strides (1, 3), contiguous"
     probe = Probe("cpu")
     layer = Layer("0", torch.nn.Threshold(9.0, 0.0), ((Blank.of(torch.ones(2, 3)),), {}))
     assert probe._error(layer, "forward") is None

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys
@@ -13,9 +11,7 @@ import torch
 
 from convtime import cli
 from convtime.upgrading import upgrade as upgrading
-from convtime.upgrading.probe import (
-    Layer,
-)
+from convtime.upgrading.probe import Layer
 from convtime.upgrading.workers import FailedError
 from tests.helpers.pass_facts import FACTS
 
@@ -35,8 +31,7 @@ class FakeSide:
         if which == "backward":
             raise FailedError("it has no gradient")
         if do == "facts":
-            named = {each.name: getattr(FACTS, each.name) for each in dataclasses.fields(FACTS)}
-            return {name: named[name] for name in FACTS_OF_A_PASS}
+            return {name: getattr(FACTS, name) for name in FACTS_OF_A_PASS}
         if self._seconds is None:
             raise FailedError("out of memory")
         return {"seconds": self._seconds, "clock_hz": None}
@@ -78,16 +73,9 @@ def test_a_pass_that_both_interpreters_cannot_repeat_is_no_difference_between_th
 
 
 def test_modules_are_compared_by_what_both_versions_of_torch_know():
-    def described(module: str, **attributes: str) -> dict[str, Any]:
-        return {"module": module, "attributes": attributes}
-
-    old = described("BatchNorm2d(3, eps=1e-05)", type="BatchNorm2d", eps="1e-05")
-    new = described("BatchNorm2d(3, bias=True)", type="BatchNorm2d", eps="1e-05", more="1")
-    assert upgrading._modules(old, new) == (old["module"], old["module"])
-    new["attributes"]["eps"] = "0.1"
-    assert upgrading._modules(old, new) == (old["module"], new["module"])
-    assert upgrading._modules(described("Mine(1)"), described("Mine(2)")) == ("Mine(1)", "Mine(2)")
-    assert upgrading._modules(described("Mine(1)"), None) == ("Mine(1)", "")
+    mine = [{"module": f"Mine({number})", "attributes": {}} for number in (1, 2)]
+    assert upgrading._modules(*mine) == ("Mine(1)", "Mine(2)")
+    assert upgrading._modules(mine[0], None) == ("Mine(1)", "")
 
     class Norm(torch.nn.LayerNorm):
         shown = ""
@@ -98,6 +86,7 @@ def test_modules_are_compared_by_what_both_versions_of_torch_know():
     norms = Norm(4), Norm(4), Norm(4, eps=0.1)
     norms[1].shown = norms[2].shown = "bias=True"
     old, new, other = (Layer("0", norm, ((), {})).described() for norm in norms)
+    new["attributes"]["more"] = "1"
     assert upgrading._modules(old, new) == (old["module"], old["module"])
     assert upgrading._modules(old, other) == (old["module"], other["module"])
 

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import re
-import stat
 import sys
 import textwrap
 from pathlib import Path
@@ -22,17 +19,10 @@ PYTHON = sys.executable
 MODEL = """
     import os
     import sys
-    import time
 
     import torch
 
     PLANTED = os.environ.get("PLANTED", "").split(",")
-
-
-    class Sleepy(torch.nn.Conv2d):
-        def forward(self, x):
-            time.sleep(0.01 if "sleep" in PLANTED else 0)
-            return super().forward(x)
 
 
     class Copying(torch.nn.Module):
@@ -50,7 +40,7 @@ MODEL = """
             torch.backends.mkldnn.set_flags(False)
         padding = 2 if "padding" in PLANTED else 1
         found = torch.nn.Sequential(
-            Sleepy(3, 8, 3, padding=1),
+            torch.nn.Conv2d(3, 8, 3, padding=1),
             Copying(),
             torch.nn.Conv2d(8, 8, 3, padding=1),
             torch.nn.ReLU(inplace=True),
@@ -161,14 +151,16 @@ def folder(tmp_path, monkeypatch, warm_python):
     return tmp_path
 
 
-def interpreter(folder: Path, planted: str) -> str:
-    """Return an interpreter whose models are changed."""
-    path = folder / f"python-{planted}"
-    # A script can print lines of its own.
-    start = f'PLANTED={planted} exec "{sys.executable}" "$@"'
-    path.write_text(f"#!/bin/sh\necho loading an environment\n{start}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+def script(path: Path, *lines: str) -> str:
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
     return str(path)
+
+
+def interpreter(folder: Path, planted: str) -> str:
+    """Return an interpreter whose models are changed, as a script that prints a line of its own."""
+    start = f'PLANTED={planted} exec "{sys.executable}" "$@"'
+    return script(folder / f"python-{planted}", "echo loading an environment", start)
 
 
 def upgraded(folder: Path, planted: str, *options: str, model: str = "model") -> Upgrade:
@@ -185,21 +177,6 @@ def upgraded(folder: Path, planted: str, *options: str, model: str = "model") ->
     found = load(file)
     assert isinstance(found, Upgrade)
     return found
-
-
-@pytest.mark.timing
-def test_slow_layer_is_found_where_it_is(folder):
-    options = ("--layer", "0", "--layer", "2", "--pairs", "1", "--markdown", "found.md")
-    found = upgraded(folder, "sleep", *options)
-    assert found["0 forward"].change.verdict == "slower"
-    assert found["0 forward"].cause.cause == "unknown"
-    assert found.layers[0].title == "0 forward"  # it costs the most
-    assert found.layers[0].cost_seconds > 0.008
-    assert not found["0 forward"].different
-    assert "cause: unknown" in Path("found.md").read_text()
-    again = "--device cpu planted_models:model --input 2,3,16,16 --layer 0"
-    assert found["0 forward"].change.reproducer.endswith(again)
-    assert "--input 2,3,16,16 --layer 0" in Path("found.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -219,10 +196,8 @@ def test_planted_changes_have_their_cause_at_their_layer(folder, planted):
         assert cause_of(one.before, one.after, settings, None).cause == expected.get(cause, cause)
     # The input's layer is unchanged, except by settings of the whole process.
     first = found["0 forward"]
-    of_process = {"flag", "threads"}.intersection(planted)
-    assert cause_of(first.before, first.after, settings, None).cause == "".join(
-        of_process or ["unknown"]
-    )
+    of_process = {"flag", "threads"}.intersection(planted) or {"unknown"}
+    assert {cause_of(first.before, first.after, settings, None).cause} == of_process
 
 
 def test_unchanged_model_has_equal_facts(folder):
@@ -267,32 +242,6 @@ def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_tim
     assert "the new interpreter: it ended by signal 6" in crashed.change.sentence
     assert found["0 forward"].change.ratio is not None
     assert found["2 backward"].change.ratio is not None
-
-
-def test_a_test_that_breaks_the_gpu_fails_alone(folder):
-    # In both interpreters: the first test leaves a process whose GPU refuses all work.
-    (folder / "test_two.py").write_text(
-        "import gc, time\n\n"
-        "BROKEN = []\n\n\n"
-        "def refuse():\n    raise RuntimeError('device-side assert triggered')\n\n\n"
-        "def test_a():\n"
-        "    BROKEN.append(1)\n"
-        "    for each in gc.get_objects():\n"
-        "        if type(each).__name__ == 'Probe':\n"
-        "            each._synchronize = refuse\n"
-        "    refuse()\n\n\n"
-        "def test_b(time_op):\n"
-        "    assert not BROKEN\n"
-        "    time_op(time.sleep, 1e-3, device='cpu')\n"
-    )
-    file = folder / "upgrade.json"
-    command = ["upgrade", "--old", sys.executable, "--new", sys.executable, "test_two.py"]
-    assert cli.main([*command, "--json", str(file)]) == 0
-    found = load(file)
-    assert isinstance(found, Upgrade)
-    assert [each.title for each in found.layers] == ["test_two.py::test_b"]
-    assert len(found.failures) == 1
-    assert "device-side assert triggered" in found.failures[0]
 
 
 @pytest.mark.timing
@@ -343,7 +292,6 @@ def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
         (["--new", "{crash}"], "--new .*python-crash: it ended by signal 6"),
         (["planted_models:broken"], "--old .*broken\\(\\) raised RuntimeError: no weights$"),
         (["planted_models:missing"], "--old .*has no attribute 'missing'"),
-        (["planted_models:Crashing", "--input", "0,3"], "--input"),
         (["planted_models:needs_an_argument"], "--old .*missing 1 required positional argument"),
         (["planted_models:model", "--input", "2,5,16,16"], "called on shape \\(2, 5, 16, 16\\)"),
         (["planted_models:model", "--layer", "99"], "--layer must be one of .*got '99'"),
@@ -356,24 +304,19 @@ def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
     ],
 )
 def test_bad_input_is_one_sentence(folder, capsys, arguments, said):
-    no_torch = folder / "python-no-torch"
-    no_torch.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    no_torch.chmod(0o755)
-    bare = folder / "python-bare"
-    (folder / "bare").mkdir()
-    (folder / "bare" / "sitecustomize.py").write_text(
-        "import sys\nsys.modules['pytest_convtime'] = None\n"
-    )
-    bare.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/bare exec "{PYTHON}" "$@"\n')
-    bare.chmod(0o755)
-    named = {"no_torch": no_torch, "crash": interpreter(folder, "crash"), "bare": bare}
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['pytest_convtime'] = None\n")
+    named = {
+        "no_torch": script(folder / "python-no-torch", f'exec "{sys.executable}" -S "$@"'),
+        "crash": interpreter(folder, "crash"),
+        "bare": script(folder / "python-bare", f'PYTHONPATH={folder} exec "{PYTHON}" "$@"'),
+    }
     given = [each.format(**named) for each in arguments]
     usual = {"--old": sys.executable, "--new": sys.executable}
     tests = any(each.startswith("test_") for each in given)
     usual |= {} if tests else {"--input": "2,3,16,16"}
     for option, value in usual.items():
         given += [] if option in given else [option, value]
-    if not tests and not any("planted_models" in each or "conv2d" in each for each in given):
+    if not tests and not any("planted_models" in each for each in given):
         given.append("planted_models:model")
     assert cli.main(["upgrade", *([] if tests else QUICK), *given]) == 2
     error = capsys.readouterr().err.strip()
@@ -410,14 +353,9 @@ def test_an_interrupted_command_keeps_what_was_timed(folder, capsys, monkeypatch
     assert cli.main([*command, *lines]) == INTERRUPTED
     found = Upgrade.from_dict(json.loads(capsys.readouterr().out))
     assert found.interrupted
-    assert [each.title for each in sorted(found.layers, key=lambda each: each.title)] == [
-        f"{lines[0]} backward",
-        f"{lines[0]} forward",
-    ]
-    assert found.failures == (
-        f"{lines[1]} forward: it was interrupted",
-        f"{lines[1]} backward: it was interrupted",
-    )
+    passes = ("forward", "backward")
+    assert {each.title for each in found.layers} == {f"{lines[0]} {which}" for which in passes}
+    assert found.failures == tuple(f"{lines[1]} {which}: it was interrupted" for which in passes)
     assert found.pairs == 0
     assert "whether the findings repeat: it was interrupted" in found.missing
     assert cli.main([*command, lines[1]]) == INTERRUPTED  # nothing was timed

@@ -127,38 +127,31 @@ TEST_F(Convolve, ThrowsWhateverElseFailsOfAPlanThatHasRun) {
   EXPECT_THROW(convolve(plans_), CudnnError);
   source_.failures["a"] = break_down;
   EXPECT_THROW(convolve(plans_), CudaError);
-  EXPECT_EQ(source_.log, (Log{"run a", "run a"}));
-  EXPECT_EQ(uses(), (Uses{{"a", 1}}));
-}
-
-TEST_F(Convolve, SelectsAnewWhereAnotherThreadsChoiceIsRefused) {
-  convolve(plans_);
-  source_.failures["a"] = refuse;
-  source_.selects = "b";
-  source_.log.clear();
-  EXPECT_EQ(convolve(others_plans_), PlanOrigin::kSelected);
-  EXPECT_EQ(convolve(others_plans_), PlanOrigin::kReady);
-  EXPECT_EQ(source_.log, (Log{"rebuild a", "run a", "select", "run b"}));
-  EXPECT_EQ(uses(), (Uses{{"a", 1}, {"b", 2}}));
-  EXPECT_EQ(choices_.find(key_)->choice.tag, "a");
-  EXPECT_EQ(choices_.find(key_)->rebuilds, 0U);
-}
-
-TEST_F(Convolve, SelectsAnewWhereAnotherThreadsPlanIsNotBuiltAgain) {
-  convolve(plans_);
-  source_.can_rebuild = false;
-  EXPECT_EQ(convolve(others_plans_), PlanOrigin::kSelected);
-  EXPECT_EQ(convolve(others_plans_), PlanOrigin::kReady);
-  EXPECT_EQ(choices_.find(key_)->rebuilds, 0U);
-}
-
-TEST_F(Convolve, ThrowsWhatFailsOfARebuiltPlanBesidesThePlan) {
-  convolve(plans_);
-  source_.log.clear();
-  source_.failures["a"] = break_down;
   EXPECT_THROW(convolve(others_plans_), CudaError);
-  EXPECT_EQ(source_.log, (Log{"rebuild a", "run a"}));
+  EXPECT_EQ(source_.log, (Log{"run a", "run a", "rebuild a", "run a"}));
   EXPECT_EQ(uses(), (Uses{{"a", 1}}));
+}
+
+TEST_F(Convolve, SelectsAnewWhereAnotherThreadsChoiceIsRefusedOrNotBuiltAgain) {
+  for (const bool can_rebuild : {true, false}) {
+    ReadyPlans own(10);
+    ReadyPlans others(10);
+    choices_.clear();
+    source_.failures.clear();
+    source_.selects = "a";
+    convolve(own);
+    source_.can_rebuild = can_rebuild;
+    source_.failures["a"] = refuse;
+    source_.selects = "b";
+    source_.log.clear();
+    EXPECT_EQ(convolve(others), PlanOrigin::kSelected);
+    EXPECT_EQ(convolve(others), PlanOrigin::kReady);
+    EXPECT_EQ(source_.log, can_rebuild ? (Log{"rebuild a", "run a", "select", "run b"})
+                                       : (Log{"rebuild a", "select", "run b"}));
+    EXPECT_EQ(uses(), (Uses{{"a", 1}, {"b", 2}}));
+    EXPECT_EQ(choices_.find(key_)->choice.tag, "a");
+    EXPECT_EQ(choices_.find(key_)->rebuilds, 0U);
+  }
 }
 
 TEST_F(Convolve, CountsWhatRanWhereAnotherThreadWasFasterAndUsesItsChoiceFromThenOn) {

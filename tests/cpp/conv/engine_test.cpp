@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "conv/activation.h"
+#include "helpers.h"
 
 namespace convtime::conv {
 namespace {
@@ -15,22 +16,27 @@ namespace {
 using Knobs = std::vector<Knob>;
 
 TEST(EngineTag, IsReadAsPlansHaveIt) {
-  const EngineTag tag = parse_tag("ConvFwd_eng38_k2=8_k13=1");
-  EXPECT_EQ(tag.pass, Pass::kFprop);
-  EXPECT_EQ(tag.engine.index, 38);
-  EXPECT_EQ(tag.engine.knobs, (Knobs{{2, 8}, {13, 1}}));
-  EXPECT_EQ(parse_tag("ConvBwdData_eng0").pass, Pass::kDgrad);
-  EXPECT_EQ(parse_tag("ConvBwdFilter_eng0_k5=-1").pass, Pass::kWgrad);
-  EXPECT_EQ(parse_tag("ConvBwdFilter_eng0_k5=-1").engine.knobs, (Knobs{{5, -1}}));
-}
-
-TEST(EngineTag, HasTheNodesBehindTheConvolution) {
-  const EngineTag tag = parse_tag("ConvFwd_ADD_ADD_RELU_FWD_eng37_k2=8");
-  EXPECT_EQ(tag.pass, Pass::kFprop);
-  EXPECT_EQ(tag.epilogue, "ADD_ADD_RELU_FWD_");
-  EXPECT_EQ(tag.engine.index, 37);
-  EXPECT_EQ(tag.engine.knobs, (Knobs{{2, 8}}));
-  EXPECT_EQ(parse_tag("ConvFwd_eng37").epilogue, "");
+  const struct {
+    const char* tag;
+    std::optional<Pass> pass;
+    const char* epilogue;
+    int index;
+    Knobs knobs;
+  } read[] = {{"ConvFwd_eng38_k2=8_k13=1", Pass::kFprop, "", 38, {{2, 8}, {13, 1}}},
+              {"ConvBwdData_eng0", Pass::kDgrad, "", 0, {}},
+              {"ConvBwdFilter_eng0_k5=-1", Pass::kWgrad, "", 0, {{5, -1}}},
+              {"ConvFwd_ADD_RELU_FWD_eng37_k2=8", Pass::kFprop, "ADD_RELU_FWD_", 37, {{2, 8}}},
+              {"eng5", std::nullopt, "", 5, {}}};
+  for (const auto& [text, pass, epilogue, index, knobs] : read) {
+    const EngineTag tag = parse_tag(text);
+    EXPECT_EQ(tag.pass, pass) << text;
+    EXPECT_EQ(tag.epilogue, epilogue) << text;
+    EXPECT_EQ(tag.engine.index, index) << text;
+    EXPECT_EQ(tag.engine.knobs, knobs) << text;
+  }
+  for (const char* tag : {"eng0", "eng38_k2=8_k13=1", "eng38_k13=1_k2=8"}) {  // in their order
+    EXPECT_EQ(to_tag(parse_tag(tag).engine), tag);
+  }
 }
 
 TEST(Activation, IsReadAsItIsWritten) {
@@ -52,48 +58,16 @@ TEST(EpilogueName, ListsTheNodes) {
   EXPECT_EQ(epilogue_name(false, false, Activation::kIdentity), "");
 }
 
-TEST(EngineTag, MayBeginWithTheEngine) {
-  const EngineTag tag = parse_tag("eng5");
-  EXPECT_EQ(tag.pass, std::nullopt);
-  EXPECT_EQ(tag.engine.index, 5);
-  EXPECT_EQ(tag.engine.knobs, Knobs{});
-}
-
-TEST(EngineTag, KeepsTheOrderOfKnobs) {
-  for (const char* tag : {"eng0", "eng38_k2=8_k13=1", "eng38_k13=1_k2=8"}) {
-    EXPECT_EQ(to_tag(parse_tag(tag).engine), tag);
-  }
-}
-
 TEST(EngineTag, OfNothingKnownIsRefused) {
-  for (const char* tag : {"",
-                          "fastest",
-                          "eng",
-                          "eng-1",
-                          "engine5",
-                          "eng5_",
-                          "eng5_k2",
-                          "eng5_k2=",
-                          "eng5_k=3",
-                          "eng5_k-2=3",
-                          "eng5 ",
-                          "eng5_k2=8k3=1",
-                          "eng5_k2=8_k2=8",
-                          "eng99999999999999999999",
-                          "ConvFwd",
-                          "ConvFwd_",
-                          "ConvFwd_ConvFwd_eng5",
-                          "Conv_eng5",
-                          "ADD_eng5",
-                          "heuristic"}) {
-    try {
-      parse_tag(tag);
-      ADD_FAILURE() << "took '" << tag << "'";
-    } catch (const std::invalid_argument& error) {
-      const std::string said = error.what();
-      EXPECT_EQ(said.find("policy must be 'heuristic', 'benchmark' or the tag of"), 0U) << said;
-      EXPECT_NE(said.find("got '" + std::string(tag) + "'"), std::string::npos) << said;
-    }
+  const std::string tags[] = {// clang-format off
+      "", "fastest", "eng", "eng-1", "engine5", "eng5_", "eng5_k2", "eng5_k2=", "eng5_k=3",
+      "eng5_k-2=3", "eng5 ", "eng5_k2=8k3=1", "eng5_k2=8_k2=8", "eng99999999999999999999",
+      "ConvFwd", "ConvFwd_", "ConvFwd_ConvFwd_eng5", "Conv_eng5", "ADD_eng5", "heuristic"};
+  // clang-format on
+  for (const std::string& tag : tags) {
+    const std::string said = error_of<std::invalid_argument>([&] { parse_tag(tag); });
+    EXPECT_EQ(said.find("policy must be 'heuristic', 'benchmark' or the tag of"), 0U) << said;
+    EXPECT_TRUE(contains(said, "got '" + tag + "'"));
   }
 }
 

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "conv/activation.h"
 #include "conv/errata.h"
@@ -31,38 +33,33 @@ Problem problem() {
 // cuDNN makes graphs without a handle, and so without a GPU.
 std::string tag_of(const Problem& problem) { return make_graph(nullptr, problem).getTag(); }
 
-TEST(Graph, OfAConvolutionAloneHasOneNode) {
-  Problem p = problem();
-  EXPECT_EQ(tag_of(p), "ConvFwd_");
-  p.pass = Pass::kDgrad;
-  EXPECT_EQ(tag_of(p), "ConvBwdData_");
-  p.pass = Pass::kWgrad;
-  EXPECT_EQ(tag_of(p), "ConvBwdFilter_");
-}
-
-TEST(Graph, HasTheNodesThatItsEpilogueIsNamedBy) {
-  for (const cudnnDataType_t type :
-       {CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16, CUDNN_DATA_FLOAT, CUDNN_DATA_DOUBLE}) {
-    for (const Activation activation :
-         {Activation::kIdentity, Activation::kRelu, Activation::kRelu6, Activation::kLeakyRelu,
-          Activation::kGelu, Activation::kGeluTanh, Activation::kSilu, Activation::kSigmoid}) {
-      for (const bool adds : {false, true}) {
-        for (const bool has_bias : {false, true}) {
-          Problem p = problem();
-          p.data_type = type;
-          p.epilogue.activation = activation;
-          p.epilogue.negative_slope = 0.1F;
-          if (adds) {
-            p.epilogue.z = p.y;
-            p.epilogue.alpha = 0.5F;
-          }
-          if (has_bias) {
-            p.epilogue.b = shape(1, 16, 1, 1);
-          }
-          EXPECT_EQ(tag_of(p), "ConvFwd_" + epilogue_name(adds, has_bias, activation));
-        }
-      }
+TEST(Graph, HasTheNodesThatItsPassAndItsEpilogueAreNamedBy) {
+  for (const auto& [pass, name] : {std::pair{Pass::kFprop, "ConvFwd_"},
+                                   {Pass::kDgrad, "ConvBwdData_"},
+                                   {Pass::kWgrad, "ConvBwdFilter_"}}) {
+    Problem p = problem();
+    p.pass = pass;
+    EXPECT_EQ(tag_of(p), name);
+  }
+  constexpr Activation kActivations[] = {
+      Activation::kIdentity, Activation::kRelu,     Activation::kRelu6, Activation::kLeakyRelu,
+      Activation::kGelu,     Activation::kGeluTanh, Activation::kSilu,  Activation::kSigmoid};
+  for (int i = 0; i < 4 * 8 * 4; ++i) {
+    const bool adds = i % 2 == 1;
+    const bool has_bias = i / 2 % 2 == 1;
+    Problem p = problem();
+    p.data_type = std::array{CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16, CUDNN_DATA_FLOAT,
+                             CUDNN_DATA_DOUBLE}[i / 4 % 4];
+    p.epilogue.activation = kActivations[i / 16];
+    p.epilogue.negative_slope = 0.1F;
+    if (adds) {
+      p.epilogue.z = p.y;
+      p.epilogue.alpha = 0.5F;
     }
+    if (has_bias) {
+      p.epilogue.b = shape(1, 16, 1, 1);
+    }
+    EXPECT_EQ(tag_of(p), "ConvFwd_" + epilogue_name(adds, has_bias, p.epilogue.activation));
   }
 }
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace convtime::conv {
@@ -13,44 +13,33 @@ using Sizes = std::vector<std::int64_t>;
 
 const void* at_address(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
 
-Sizes strides_of(const TensorShape& shape) {
-  return {shape.strides.begin(), shape.strides.begin() + 4};
-}
-
-TEST(Describe, KeepsTheStridesOfRealDimensions) {
-  const TensorShape shape =
-      describe(Sizes{2, 3, 4, 5}, Sizes{100, 30, 6, 1}, at_address(64), /*channels_last=*/false);
-  EXPECT_EQ(strides_of(shape), (Sizes{100, 30, 6, 1}));
-  EXPECT_EQ(shape.sizes, (std::array<std::int64_t, kMaxRank>{2, 3, 4, 5, 0}));
-}
-
 // A 1 x 1 kernel may have any strides in its last dimensions; cuDNN wants a dense tensor's.
 TEST(Describe, GivesDimensionsOfSizeOneDenseStrides) {
-  const TensorShape nchw =
-      describe(Sizes{8, 3, 1, 1}, Sizes{3, 1, 77, 99}, at_address(64), /*channels_last=*/false);
-  EXPECT_EQ(strides_of(nchw), (Sizes{3, 1, 1, 1}));
-  const TensorShape nhwc =
-      describe(Sizes{8, 3, 1, 1}, Sizes{3, 1, 77, 99}, at_address(64), /*channels_last=*/true);
-  EXPECT_EQ(strides_of(nhwc), (Sizes{3, 1, 3, 3}));
-}
-
-TEST(Describe, TakesThreeSpatialDimensions) {
-  const TensorShape shape = describe(Sizes{2, 3, 1, 4, 5}, Sizes{60, 1, 999, 15, 3}, at_address(64),
-                                     /*channels_last=*/true);
-  EXPECT_EQ(shape.sizes, (std::array<std::int64_t, kMaxRank>{2, 3, 1, 4, 5}));
-  EXPECT_EQ(shape.strides, (std::array<std::int64_t, kMaxRank>{60, 1, 60, 15, 3}));
+  const struct {
+    Sizes sizes, strides;
+    bool channels_last;
+    Sizes expected;
+  } tensors[] = {{{2, 3, 4, 5}, {100, 30, 6, 1}, false, {100, 30, 6, 1}},
+                 {{8, 3, 1, 1}, {3, 1, 77, 99}, false, {3, 1, 1, 1}},
+                 {{8, 3, 1, 1}, {3, 1, 77, 99}, true, {3, 1, 3, 3}},
+                 {{2, 3, 1, 4, 5}, {60, 1, 999, 15, 3}, true, {60, 1, 60, 15, 3}}};
+  for (auto [sizes, strides, channels_last, expected] : tensors) {
+    const TensorShape shape = describe(sizes, strides, at_address(64), channels_last);
+    sizes.resize(kMaxRank);
+    expected.resize(kMaxRank);
+    EXPECT_EQ(Sizes(shape.sizes.begin(), shape.sizes.end()), sizes);
+    EXPECT_EQ(Sizes(shape.strides.begin(), shape.strides.end()), expected);
+  }
 }
 
 TEST(Describe, FindsTheAlignmentUpTo32Bytes) {
   const auto alignment = [](std::uintptr_t address) {
     return describe(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, at_address(address), false).alignment;
   };
-  EXPECT_EQ(alignment(0x1001), 1);
-  EXPECT_EQ(alignment(0x1002), 2);
-  EXPECT_EQ(alignment(0x1008), 8);
-  EXPECT_EQ(alignment(0x1010), 16);
-  EXPECT_EQ(alignment(0x1020), 32);
-  EXPECT_EQ(alignment(0x1000), 32);
+  for (const auto& [address, expected] :
+       {std::pair{0x1001, 1}, {0x1002, 2}, {0x1008, 8}, {0x1010, 16}, {0x1020, 32}, {0x1000, 32}}) {
+    EXPECT_EQ(alignment(static_cast<std::uintptr_t>(address)), expected);
+  }
 }
 
 TEST(Problem, DiffersInEverythingThatAPlanDependsOn) {

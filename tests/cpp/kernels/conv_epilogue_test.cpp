@@ -113,10 +113,9 @@ void check_from_channels_last(const Images& images, bool has_z, std::int64_t z_o
   });
 }
 
-class ConvEpilogueShapes : public testing::TestWithParam<Images> {};
+class ConvEpilogueShapes : public GpuTest, public testing::WithParamInterface<Images> {};
 
 TEST_P(ConvEpilogueShapes, FromChannelsLastWithAnyPitch) {
-  SKIP_WITHOUT_GPU();
   for (const bool has_z : {false, true}) {
     for (const auto& [z_offset, b_offset] : {std::pair{0, 0}, {0, 1}, {1, 0}}) {
       check_from_channels_last<float>(GetParam(), has_z, z_offset, b_offset);

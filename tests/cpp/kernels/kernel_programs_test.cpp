@@ -3,9 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <random>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "kernels/conv_epilogue/conv_epilogue.h"
 #include "kernels/mlp/mlp.h"
@@ -124,42 +121,33 @@ TEST_F(DrawnPrograms, OfEpilogues) {
   }
 }
 
-TEST_F(DrawnPrograms, OfNetsOnChip) {
+TEST_F(DrawnPrograms, OfNets) {
+  const auto net_of = [&](ElementType type, std::int64_t width) {
+    return MlpNet{.type = type,
+                  .activation = coin() ? MlpActivation::kRelu : MlpActivation::kTanh,
+                  .width = static_cast<int>(width),
+                  .layers = static_cast<int>(number(1, 6)),
+                  .inputs = static_cast<int>(number(1, width)),
+                  .outputs = static_cast<int>(number(1, width)),
+                  .bias = false,
+                  .tf32 = false};
+  };
   for (int i = 0; i < 3; ++i) {
-    const int width = static_cast<int>(16 << number(0, 3));
-    const MlpNet net{.type = coin() ? ElementType::kHalf : ElementType::kBFloat16,
-                     .activation = coin() ? MlpActivation::kRelu : MlpActivation::kTanh,
-                     .width = width,
-                     .layers = static_cast<int>(number(1, 6)),
-                     .inputs = static_cast<int>(number(1, width)),
-                     .outputs = static_cast<int>(number(1, width)),
-                     .bias = false,
-                     .tf32 = false};
     const auto loss = coin() ? MlpLoss::kMse : MlpLoss::kCrossEntropy;
     const auto optimizer = static_cast<MlpOptimizer>(number(0, 2));
     const int capability = one_of(std::array{80, 86, 89, 90, 100, 103, 120});
+    const MlpNet on_chip =
+        net_of(coin() ? ElementType::kHalf : ElementType::kBFloat16, 16 << number(0, 3));
     for (const ProgramSource& source :
-         mlp_training_programs(net, loss, optimizer, coin(), capability)) {
+         mlp_training_programs(on_chip, loss, optimizer, coin(), capability)) {
       compile_for(source, capability);
     }
-  }
-}
-
-TEST_F(DrawnPrograms, OfWideNets) {
-  for (int i = 0; i < 3; ++i) {
-    const int width = static_cast<int>(64 * number(3, 40));
-    const MlpNet net{
-        .type = one_of(std::array{ElementType::kHalf, ElementType::kBFloat16, ElementType::kFloat}),
-        .activation = coin() ? MlpActivation::kRelu : MlpActivation::kTanh,
-        .width = width,
-        .layers = static_cast<int>(number(1, 6)),
-        .inputs = static_cast<int>(number(1, width)),
-        .outputs = static_cast<int>(number(1, width)),
-        .bias = coin(),
-        .tf32 = coin()};
-    const auto loss = coin() ? MlpLoss::kMse : MlpLoss::kCrossEntropy;
-    for (const ProgramSource& source :
-         mlp::wide_programs(net, net.type, loss, static_cast<MlpOptimizer>(number(0, 2)))) {
+    MlpNet wide =
+        net_of(one_of(std::array{ElementType::kHalf, ElementType::kBFloat16, ElementType::kFloat}),
+               64 * number(3, 40));
+    wide.bias = coin();
+    wide.tf32 = coin();
+    for (const ProgramSource& source : mlp::wide_programs(wide, wide.type, loss, optimizer)) {
       compile(source);
     }
   }

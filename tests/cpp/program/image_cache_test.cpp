@@ -13,6 +13,8 @@
 #include <iterator>
 #include <string>
 
+#include "helpers.h"
+
 namespace convtime {
 namespace {
 
@@ -53,7 +55,6 @@ TEST_F(ImageCacheTest, ReadsWhatItWrote) {
   EXPECT_FALSE(cache.read("another key"));
   EXPECT_EQ(cache.size().files, 1);
   EXPECT_EQ(cache.problem(), "");
-  EXPECT_EQ(cache.size().files, 1);
 }
 
 TEST_F(ImageCacheTest, NoticesEachChangedByte) {
@@ -99,13 +100,13 @@ TEST_F(ImageCacheTest, RefusesAnotherKeysFile) {
 }
 
 TEST_F(ImageCacheTest, SaysWhyItCannotWrite) {
-  EXPECT_NE(ImageCache("").write("key", kImage).find("XDG_CACHE_HOME"), std::string::npos);
+  EXPECT_TRUE(contains(ImageCache("").write("key", kImage), "XDG_CACHE_HOME"));
   EXPECT_FALSE(ImageCache("").read("key"));
 
   const fs::path file = folder_ / "file";
   std::ofstream(file) << "not a folder";
   const ImageCache blocked(file / "kernels");
-  EXPECT_NE(blocked.write("key", kImage).find("cannot write to"), std::string::npos);
+  EXPECT_TRUE(contains(blocked.write("key", kImage), "cannot write to"));
   EXPECT_NE(blocked.problem(), "");
   EXPECT_FALSE(blocked.read("key"));
   EXPECT_EQ(blocked.size().files, 0);
@@ -168,7 +169,7 @@ TEST(ImageCacheFolder, FollowsTheUsersSettings) {
   setenv("XDG_CACHE_HOME", "/somewhere", 1);
   EXPECT_EQ(ImageCache::default_folder(), "/somewhere/convtime/kernels");
   setenv("XDG_CACHE_HOME", "relative", 1);  // which the specification tells to ignore
-  EXPECT_NE(ImageCache::default_folder().find("/.cache/convtime/kernels"), std::string::npos);
+  EXPECT_TRUE(contains(ImageCache::default_folder(), "/.cache/convtime/kernels"));
   before.empty() ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", before.c_str(), 1);
 }
 

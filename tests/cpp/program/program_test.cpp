@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu.h"
+#include "helpers.h"
 #include "program/nvrtc.h"
 #include "timing/device/kernels.h"
 
@@ -38,31 +39,15 @@ TEST(KnownSizes, AreTheFirstSixteenOfEachKernel) {
 }
 
 std::string failure_of(const std::string& library) {
-  try {
-    const Nvrtc nvrtc(library);
-  } catch (const CompileError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of<CompileError>([&] { const Nvrtc nvrtc(library); });
 }
 
 TEST(NvrtcTest, SaysWhatIsWrongWithTheLibrary) {
   const std::string missing = failure_of("libno_such_library.so");
-  EXPECT_NE(missing.find("cannot open libno_such_library.so"), std::string::npos) << missing;
-  EXPECT_NE(missing.find("reinstall torch"), std::string::npos) << missing;
-  const std::string incomplete = failure_of("libm.so.6");
-  EXPECT_NE(incomplete.find("libm.so.6 has no function nvrtc"), std::string::npos) << incomplete;
-  const std::string other = failure_of(FAKE_NVRTC);
-  EXPECT_NE(other.find("is NVRTC 11.8, but convtime was built for CUDA"), std::string::npos)
-      << other;
-}
-
-TEST(NvrtcTest, KnowsTheGpusOfToday) {
-  for (const int capability : {75, 80, 86, 89, 90, 100, 120}) {
-    const Target target = Nvrtc::instance().target_for(capability);
-    EXPECT_EQ(target.capability, capability);
-    EXPECT_TRUE(target.is_machine_code);
-  }
+  EXPECT_TRUE(contains(missing, "cannot open libno_such_library.so"));
+  EXPECT_TRUE(contains(missing, "reinstall torch"));
+  EXPECT_TRUE(contains(failure_of("libm.so.6"), "libm.so.6 has no function nvrtc"));
+  EXPECT_TRUE(contains(failure_of(FAKE_NVRTC), "is NVRTC 11.8, but convtime was built for CUDA"));
 }
 
 TEST(NvrtcTest, CompilesPtxForGpusItDoesNotKnow) {
@@ -71,34 +56,26 @@ TEST(NvrtcTest, CompilesPtxForGpusItDoesNotKnow) {
   EXPECT_GE(target.capability, 120);
   EXPECT_LT(target.capability, 990);
   const Image image = Nvrtc::instance().compile(timing_program(), target);
-  EXPECT_NE(image.code.find(".target sm_"), std::string::npos);
-  EXPECT_NE(image.code.find(".visible .entry " + image.symbols.front()), std::string::npos);
+  EXPECT_TRUE(contains(image.code, ".target sm_"));
+  EXPECT_TRUE(contains(image.code, ".visible .entry " + image.symbols.front()));
 }
 
-TEST(NvrtcTest, RefusesGpusThatAreTooOld) {
-  try {
-    (void)Nvrtc::instance().target_for(30);
-    FAIL() << "compute capability 3.0 was accepted";
-  } catch (const CompileError& error) {
-    EXPECT_NE(std::string(error.what()).find("this GPU has 3.0"), std::string::npos);
-  }
-}
-
-TEST(NvrtcTest, ShowsTheCompilersLog) {
-  try {
+TEST(NvrtcTest, SaysWhatItCannotCompile) {
+  EXPECT_TRUE(contains(error_of<CompileError>([] { (void)Nvrtc::instance().target_for(30); }),
+                       "this GPU has 3.0"));
+  const std::string log = error_of<CompileError>([] {
     (void)Nvrtc::instance().compile({"core/device_clocks.cuh", {"convtime::no_kernel"}}, {90});
-    FAIL() << "an unknown kernel was compiled";
-  } catch (const CompileError& error) {
-    const std::string message = error.what();
-    EXPECT_NE(message.find("cannot compile convtime::no_kernel"), std::string::npos);
-    EXPECT_NE(message.find("sm_90a"), std::string::npos);
-    EXPECT_NE(message.find("no_kernel\""), std::string::npos) << "no log:\n" << message;
-  }
+  });
+  EXPECT_TRUE(contains(log, "cannot compile convtime::no_kernel"));
+  EXPECT_TRUE(contains(log, "sm_90a"));
+  EXPECT_TRUE(contains(log, "no_kernel\""));
 }
 
 TEST(NvrtcTest, CompilesForAllGpus) {
   for (const int capability : {75, 80, 86, 89, 90, 100, 103, 120}) {
     const Target target = Nvrtc::instance().target_for(capability);
+    EXPECT_EQ(target.capability, capability);
+    EXPECT_TRUE(target.is_machine_code);
     for (const ProgramSource& source : {timing_program(), kKnownDuration}) {
       const Image image = Nvrtc::instance().compile(source, target);
       EXPECT_EQ(image.symbols.size(), source.names.size());
@@ -121,8 +98,9 @@ TEST(NvrtcTest, CompilesInSeveralThreads) {
   EXPECT_EQ(compiled, 4);
 }
 
-TEST(ProgramsOnGpu, LoadOnceForAllThreads) {
-  SKIP_WITHOUT_GPU();
+using ProgramsOnGpu = GpuTest;
+
+TEST_F(ProgramsOnGpu, LoadOnceForAllThreads) {
   std::array<std::vector<Kernel>, 4> kernels;
   std::vector<std::thread> threads;
   for (std::vector<Kernel>& of_thread : kernels) {
@@ -139,8 +117,7 @@ TEST(ProgramsOnGpu, LoadOnceForAllThreads) {
   EXPECT_GT(kernel_loading_seconds(), 0);
 }
 
-TEST(ProgramsOnGpu, LoadDuringACapture) {
-  SKIP_WITHOUT_GPU();
+TEST_F(ProgramsOnGpu, LoadDuringACapture) {
   cudaStream_t stream = nullptr;
   CONVTIME_CUDA_CHECK(cudaStreamCreate(&stream));
   CONVTIME_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
@@ -157,8 +134,7 @@ TEST(ProgramsOnGpu, LoadDuringACapture) {
   CONVTIME_CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-TEST(ProgramsOnGpu, FailAgainAfterAFailure) {
-  SKIP_WITHOUT_GPU();
+TEST_F(ProgramsOnGpu, FailAgainAfterAFailure) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_THROW(load_kernels({"core/device_clocks.cuh", {"convtime::no_kernel"}}), CompileError);
   }

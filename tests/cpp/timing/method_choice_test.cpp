@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "helpers.h"
 #include "timing/trace/trace_lost.h"
 
 namespace convtime {
@@ -82,17 +83,15 @@ Timing run_methods(const TimingOptions& asked, const std::vector<Tried>& tried) 
 }
 
 TEST(SampleByMethods, SamplesWithTheRequestedMethodAlone) {
-  const Timing kernel =
-      run_methods({.method = Method::kKernel, .on_gpu = true}, {{Method::kKernel, with_work}});
-  EXPECT_EQ(kernel.method.value, Method::kKernel);
-  EXPECT_EQ(kernel.method.reason, "");
   // Only kernel times show whether a call issues work.
-  EXPECT_EQ(
-      run_methods({.method = Method::kEvent, .on_gpu = true}, {{Method::kEvent, without_work}})
-          .method.value,
-      Method::kEvent);
-  EXPECT_EQ(run_methods({.method = Method::kCpu}, {{Method::kCpu, without_work}}).method.reason,
-            "");
+  for (const auto& [method, sample] : {std::pair{Method::kKernel, &with_work},
+                                       {Method::kEvent, &without_work},
+                                       {Method::kCpu, &without_work}}) {
+    const TimingOptions asked{.method = method, .on_gpu = method != Method::kCpu};
+    const Timing timing = run_methods(asked, {{method, sample}});
+    EXPECT_EQ(timing.method.value, method);
+    EXPECT_EQ(timing.method.reason, "");
+  }
 }
 
 TEST(SampleByMethods, SaysWhyAutoTakesAMethod) {
@@ -158,43 +157,37 @@ TEST(SampleByMethods, DoesNotTakeUnrecordedWorkForNone) {
   };
   const Timing timing =
       run_methods({.on_gpu = true}, {{Method::kKernel, of_others}, {Method::kEvent, with_work, 4}});
-  EXPECT_NE(timing.method.reason.find("is from threads that"), std::string::npos)
-      << timing.method.reason;
+  EXPECT_TRUE(contains(timing.method.reason, "is from threads that"));
 }
 
 template <typename Error>
-std::string error_of(const TimingOptions& asked, const std::vector<Tried>& tried) {
-  try {
-    run_methods(asked, tried);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+std::string refusal(const TimingOptions& asked, const std::vector<Tried>& tried) {
+  return error_of<Error>([&] { run_methods(asked, tried); });
 }
 
 TEST(SampleByMethods, TakesNoOtherMethodThanTheRequestedOne) {
   const TimingOptions kernel{.method = Method::kKernel, .on_gpu = true};
-  EXPECT_EQ(error_of<std::runtime_error>(kernel, {{Method::kKernel, loses_records}}),
+  EXPECT_EQ(refusal<std::runtime_error>(kernel, {{Method::kKernel, loses_records}}),
             "method 'kernel' cannot be used: a profiler has begun; use 'event' or 'auto'");
-  EXPECT_EQ(error_of<std::invalid_argument>(kernel, {{Method::kKernel, without_work}}),
+  EXPECT_EQ(refusal<std::invalid_argument>(kernel, {{Method::kKernel, without_work}}),
             "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
-  EXPECT_EQ(error_of<std::invalid_argument>({.method = Method::kEvent}, {}),
+  EXPECT_EQ(refusal<std::invalid_argument>({.method = Method::kEvent}, {}),
             "method 'event' times work on a GPU and this work is on the CPU; use 'cpu' or 'auto', "
             "or name the device");
 }
 
 TEST(SampleByMethods, TakesNoOtherMethodAfterTheDeadline) {
   const TimingOptions late{.on_gpu = true, .supervision = {.deadline = Deadline::after(-1)}};
-  EXPECT_EQ(error_of<DeadlineError>(late, {{Method::kKernel, loses_records}}),
+  EXPECT_EQ(refusal<DeadlineError>(late, {{Method::kKernel, loses_records}}),
             "the deadline passed before a sample was taken: kernel times are unavailable: a "
             "profiler has begun");
-  EXPECT_EQ(error_of<DeadlineError>(late, {{Method::kKernel, without_work}}),
+  EXPECT_EQ(refusal<DeadlineError>(late, {{Method::kKernel, without_work}}),
             "the deadline passed before a sample was taken: the calls issue no work to the GPU");
 }
 
 TEST(SampleByMethods, GivesUpKernelTimesAlone) {
-  EXPECT_EQ(error_of<TraceLost>({.on_gpu = true}, {{Method::kKernel, loses_records},
-                                                   {Method::kEvent, loses_records, 2}}),
+  EXPECT_EQ(refusal<TraceLost>({.on_gpu = true}, {{Method::kKernel, loses_records},
+                                                  {Method::kEvent, loses_records, 2}}),
             "a profiler has begun");
 }
 

@@ -2,79 +2,69 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "helpers.h"
 
 namespace convtime {
 namespace {
 
 constexpr CalibrationState kEvents{.device = 0, .method = Method::kEvent, .held = true};
 
-/// A device whose kernel takes 2000 cycles, and 3 us more by events.
-struct FakeReference {
-  double clock_hz = 2e9;
-  double uncertainty_seconds = 10e-9;
-  std::size_t events = 0;
-  std::size_t kernels = 0;
-
-  TimedReference operator()(Method method) {
-    ++(method == Method::kKernel ? kernels : events);
-    const double kernel_seconds = 2000 / clock_hz;
-    return {method == Method::kKernel ? kernel_seconds : kernel_seconds + 3e-6, uncertainty_seconds,
-            clock_hz};
+class CalibratorTest : public testing::Test {
+ protected:
+  /// Of a device whose kernel takes 2000 cycles, and 3 us more by events.
+  Overhead calibrate(const std::string& kernel_problem = "",
+                     const CalibrationState& state = kEvents) {
+    return calibrator_.calibrate(
+        state,
+        [&](Method method) {
+          ++(method == Method::kKernel ? kernels_ : events_);
+          const double seconds = 2000 / (std::isnan(clock_hz_) ? 1e9 : clock_hz_);
+          return TimedReference{method == Method::kKernel ? seconds : seconds + 3e-6, 10e-9,
+                                clock_hz_};
+        },
+        kernel_problem);
   }
+
+  double clock_hz_ = 2e9;
+  std::size_t events_ = 0;
+  std::size_t kernels_ = 0;
+  Calibrator calibrator_;
 };
 
-Overhead calibrate(Calibrator& calibrator, FakeReference& reference,
-                   const std::string& kernel_problem = "",
-                   const CalibrationState& state = kEvents) {
-  return calibrator.calibrate(
-      state, [&](Method method) { return reference(method); }, kernel_problem);
-}
-
-TEST(Calibrator, FindsWhatAMethodAddsToAKernel) {
-  Calibrator calibrator;
-  FakeReference reference;
-  const Overhead overhead = calibrate(calibrator, reference);
+TEST_F(CalibratorTest, TimesTheKernelOnceForEachClock) {
+  const Overhead overhead = calibrate();
   EXPECT_NEAR(overhead.seconds, 3e-6, 1e-12);
   EXPECT_NEAR(overhead.uncertainty_seconds, 20e-9, 1e-12);  // of both times
-}
-
-TEST(Calibrator, TimesTheKernelOnceForEachClock) {
-  Calibrator calibrator;
-  FakeReference reference;
-  calibrate(calibrator, reference);
-  calibrate(calibrator, reference);
-  EXPECT_EQ(reference.events, 2U);
-  EXPECT_EQ(reference.kernels, 1U);
+  calibrate();
+  EXPECT_EQ(events_, 2U);
+  EXPECT_EQ(kernels_, 1U);
   // At half of the clock the kernel takes twice as long, which is none of the events' cost.
-  reference.clock_hz = 1e9;
-  EXPECT_NEAR(calibrate(calibrator, reference).seconds, 3e-6, 1e-12);
-  EXPECT_EQ(reference.kernels, 2U);
-  reference.clock_hz = 2e9;
-  EXPECT_NEAR(calibrate(calibrator, reference).seconds, 3e-6, 1e-12);
-  EXPECT_EQ(reference.kernels, 2U);
+  for (const double clock_hz : {1e9, 2e9}) {
+    clock_hz_ = clock_hz;
+    EXPECT_NEAR(calibrate().seconds, 3e-6, 1e-12);
+    EXPECT_EQ(kernels_, 2U);
+  }
 }
 
-TEST(Calibrator, IsLessCertainWhereTheClockMoved) {
-  Calibrator calibrator;
-  FakeReference reference;
-  calibrate(calibrator, reference);
-  reference.clock_hz = 1.99e9;
-  const Overhead overhead = calibrate(calibrator, reference);
-  EXPECT_EQ(reference.kernels, 1U);
+TEST_F(CalibratorTest, IsLessCertainWhereTheClockMoved) {
+  calibrate();
+  clock_hz_ = 1.99e9;
+  const Overhead overhead = calibrate();
+  EXPECT_EQ(kernels_, 1U);
   EXPECT_NEAR(overhead.uncertainty_seconds, 20e-9 + 0.005 * 1e-6, 1e-12);
   EXPECT_NEAR(overhead.seconds, 3e-6, overhead.uncertainty_seconds);
 }
 
-TEST(Calibrator, IsLessCertainOfGraphsAfterAFlush) {
-  Calibrator calibrator;
-  FakeReference reference;
+TEST_F(CalibratorTest, IsLessCertainOfGraphsAfterAFlush) {
   const auto uncertainty = [&](Method method, std::optional<L2Lines> flush) {
-    const CalibrationState state{.device = 0, .method = method, .flush = flush, .held = true};
-    return calibrate(calibrator, reference, "", state).uncertainty_seconds;
+    return calibrate("", {.device = 0, .method = method, .flush = flush, .held = true})
+        .uncertainty_seconds;
   };
   EXPECT_NEAR(uncertainty(Method::kGraph, std::nullopt), 20e-9, 1e-12);
   EXPECT_NEAR(uncertainty(Method::kEvent, L2Lines::kClean), 20e-9, 1e-12);
@@ -82,32 +72,23 @@ TEST(Calibrator, IsLessCertainOfGraphsAfterAFlush) {
   EXPECT_NEAR(uncertainty(Method::kGraph, L2Lines::kDirty), 20e-9 + 0.4e-6, 1e-12);
 }
 
-TEST(Calibrator, TrustsNoTimeOfAnUnknownClock) {
-  Calibrator calibrator;
-  FakeReference reference{.clock_hz = kUnknownClockHz};
-  const auto calibrate_unknown = [&] {
-    return calibrator.calibrate(
-        kEvents,
-        [&](Method method) {
-          ++(method == Method::kKernel ? reference.kernels : reference.events);
-          return TimedReference{method == Method::kKernel ? 2e-6 : 5e-6, 1e-9, kUnknownClockHz};
-        },
-        "");
-  };
-  EXPECT_NEAR(calibrate_unknown().seconds, 3e-6, 1e-12);
-  EXPECT_NEAR(calibrate_unknown().uncertainty_seconds, 2e-9, 1e-12);
-  EXPECT_EQ(reference.kernels, 2U);
-  EXPECT_FALSE(calibrator.last(kEvents, kUnknownClockHz).has_value());
+TEST_F(CalibratorTest, TrustsNoTimeOfAnUnknownClock) {
+  clock_hz_ = kUnknownClockHz;
+  for (const std::size_t kernels : {1U, 2U}) {
+    const Overhead overhead = calibrate();
+    EXPECT_NEAR(overhead.seconds, 3e-6, 1e-12);
+    EXPECT_NEAR(overhead.uncertainty_seconds, 20e-9, 1e-12);
+    EXPECT_EQ(kernels_, kernels);
+  }
+  EXPECT_FALSE(calibrator_.last(kEvents, kUnknownClockHz).has_value());
 }
 
-TEST(Calibrator, RemembersTheLastCalibrationOfEachState) {
-  Calibrator calibrator;
-  FakeReference reference;
-  EXPECT_FALSE(calibrator.last(kEvents, 2e9).has_value());
-  calibrate(calibrator, reference);
-  ASSERT_TRUE(calibrator.last(kEvents, 1.985e9).has_value());
-  EXPECT_NEAR(calibrator.last(kEvents, 1.985e9)->seconds, 3e-6, 1e-12);
-  EXPECT_FALSE(calibrator.last(kEvents, 1.5e9).has_value());
+TEST_F(CalibratorTest, RemembersTheLastCalibrationOfEachState) {
+  EXPECT_FALSE(calibrator_.last(kEvents, 2e9).has_value());
+  calibrate();
+  ASSERT_TRUE(calibrator_.last(kEvents, 1.985e9).has_value());
+  EXPECT_NEAR(calibrator_.last(kEvents, 1.985e9)->seconds, 3e-6, 1e-12);
+  EXPECT_FALSE(calibrator_.last(kEvents, 1.5e9).has_value());
   const CalibrationState others[] = {
       {.device = 1, .method = Method::kEvent, .held = true},
       {.device = 0, .method = Method::kGraph, .held = true},
@@ -116,35 +97,26 @@ TEST(Calibrator, RemembersTheLastCalibrationOfEachState) {
       {.device = 0, .method = Method::kEvent, .held = false},
   };
   for (const CalibrationState& other : others) {
-    EXPECT_FALSE(calibrator.last(other, 2e9).has_value());
+    EXPECT_FALSE(calibrator_.last(other, 2e9).has_value());
   }
 }
 
-TEST(Calibrator, NeedsNoCuptiWhereTheKernelIsKnown) {
-  Calibrator calibrator;
-  FakeReference reference;
-  calibrate(calibrator, reference);
-  EXPECT_NEAR(calibrate(calibrator, reference, "it is taken").seconds, 3e-6, 1e-12);
-  reference.clock_hz = 1e9;
-  try {
-    calibrate(calibrator, reference, "it is taken");
-    FAIL() << "took a time of another clock";
-  } catch (const std::runtime_error& error) {
-    const std::string said = error.what();
-    EXPECT_NE(said.find("at this clock is unknown"), std::string::npos) << said;
-    EXPECT_NE(said.find("CUPTI cannot be used: it is taken"), std::string::npos) << said;
-  }
-  EXPECT_EQ(reference.kernels, 1U);
+TEST_F(CalibratorTest, NeedsNoCuptiWhereTheKernelIsKnown) {
+  calibrate();
+  EXPECT_NEAR(calibrate("it is taken").seconds, 3e-6, 1e-12);
+  clock_hz_ = 1e9;
+  const std::string said = error_of<std::runtime_error>([&] { calibrate("it is taken"); });
+  EXPECT_TRUE(contains(said, "at this clock is unknown"));
+  EXPECT_TRUE(contains(said, "CUPTI cannot be used: it is taken"));
+  EXPECT_EQ(kernels_, 1U);
 }
 
-TEST(Calibrator, NeedsAKernelThatWasSeen) {
-  Calibrator calibrator;
+TEST_F(CalibratorTest, NeedsAKernelThatWasSeen) {
   const auto sees_nothing = [](Method method) {
     return TimedReference{method == Method::kKernel ? 0 : 5e-6, 1e-9, 2e9};
   };
-  EXPECT_THROW(calibrator.calibrate(kEvents, sees_nothing, ""), std::runtime_error);
-  FakeReference reference;
-  EXPECT_NEAR(calibrate(calibrator, reference).seconds, 3e-6, 1e-12);
+  EXPECT_THROW(calibrator_.calibrate(kEvents, sees_nothing, ""), std::runtime_error);
+  EXPECT_NEAR(calibrate().seconds, 3e-6, 1e-12);
 }
 
 TEST(Calibration, ThatFailsSaysWhy) {

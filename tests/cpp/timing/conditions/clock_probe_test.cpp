@@ -25,9 +25,6 @@ TEST(ClockRates, AreCyclesOverTime) {
 TEST(ClockRates, CompareOnlyStampsOfOneMultiprocessor) {
   const std::vector<ClockStamp> stamps = {at(0, 7), at(0, 3), at(60'000, 3), at(60'000, 9)};
   EXPECT_DOUBLE_EQ(clock_rates_hz(stamps, 2)[0], 2e9);
-}
-
-TEST(ClockRates, AreUnknownWithoutACommonMultiprocessor) {
   EXPECT_TRUE(std::isnan(clock_rates_hz(std::vector{at(0, 1), at(60'000, 2)}, 1)[0]));
 }
 
@@ -42,18 +39,16 @@ TEST(ClockRates, WidenShortWindows) {
   EXPECT_DOUBLE_EQ(rates_hz[9], 1e9);
   EXPECT_GT(rates_hz[5], 1.2e9);  // its window reaches into both halves
   EXPECT_LT(rates_hz[5], 1.8e9);
-}
-
-TEST(ClockRates, AreUnknownWhereAllCallsTogetherAreTooShort) {
+  // All of them together are too short.
   EXPECT_TRUE(
       std::isnan(clock_rates_hz(std::vector{at(0, 0), at(10'000, 0), at(20'000, 0)}, 1)[1]));
 }
 
 TEST(ClockRates, RefuseWhatIsNotInGroups) {
   const std::vector<ClockStamp> stamps(5);
-  EXPECT_THROW(clock_rates_hz(stamps, 2), std::invalid_argument);
-  EXPECT_THROW(clock_rates_hz(stamps, 5), std::invalid_argument);
-  EXPECT_THROW(clock_rates_hz(stamps, 0), std::invalid_argument);
+  for (const std::size_t group : {0U, 2U, 5U}) {
+    EXPECT_THROW(clock_rates_hz(stamps, group), std::invalid_argument);
+  }
 }
 
 }  // namespace

@@ -9,10 +9,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "helpers.h"
 #include "timing/clock.h"
 
 namespace convtime {
@@ -48,110 +50,94 @@ class HostProbeTest : public ::testing::Test {
           text + " " + std::to_string(core) + " 0\n");
   }
   HostProbe probe() const { return HostProbe(root_ / "proc", root_ / "cgroup"); }
+  /// During which something changes.
+  static HostReading read(HostProbe& probe, const std::function<void()>& change,
+                          double seconds = 0) {
+    probe.begin(seconds);
+    change();
+    return probe.end();
+  }
 
   const fs::path root_ =
       fs::temp_directory_path() / ("convtime_host_probe_" + std::to_string(::getpid()));
 };
 
-TEST_F(HostProbeTest, TellsTheLongestWaitOfAThread) {
+TEST_F(HostProbeTest, TellsTheLongestWaitOfAThreadAndWhoRunsBesideThem) {
   write_thread(1, 1'000'000, 500);
   write_thread(2, 1'000'000, 500);
   HostProbe probe = this->probe();
-  probe.begin(0);
-  write_thread(1, 9'000'000, 3'000'500);
-  write_thread(2, 9'000'000, 1'000'500);
-  const HostReading reading = probe.end();
+  const HostReading reading = read(probe, [&] {
+    write_thread(1, 9'000'000, 3'000'500);
+    write_thread(2, 9'000'000, 1'000'500);
+    write("proc/loadavg", "0.00 0.00 0.00 3/90 1234\n");
+  });
   EXPECT_DOUBLE_EQ(reading.longest_wait_seconds, 3e-3);
   EXPECT_DOUBLE_EQ(reading.waiting_seconds, 4e-3);
   EXPECT_EQ(reading.threads, 2);
+  EXPECT_NEAR(reading.others_seconds / reading.seconds, 1, 1e-9);
   EXPECT_EQ(probe.missing(), "");
-}
-
-TEST_F(HostProbeTest, CountsWhoRunsBesideItsThreads) {
-  write_thread(1, 0, 0);
-  HostProbe probe = this->probe();
-  probe.begin(0);
-  write("proc/loadavg", "0.00 0.00 0.00 3/90 1234\n");
-  const HostReading reading = probe.end();
-  EXPECT_NEAR(reading.others_seconds / reading.seconds, 2, 1e-9);
 }
 
 // Until the next tick of the scheduler, the counter of a thread that runs stands still.
 TEST_F(HostProbeTest, AThreadComputesWhereItsCounterMovesOrWhereItRuns) {
-  const std::vector<int> threads{1, 2, 3};
-  for (const int id : threads) {
-    write_thread(id, 0, 0);
-    write_state(id, 'S', 0);
-  }
-  HostProbe probe = this->probe();
-  probe.begin(0);
-  for (const int id : threads) {
-    write_thread(id, 9'000'000, 0);
-  }
-  EXPECT_EQ(probe.end().threads, 3);
-  probe.begin(0);
-  write_state(1, 'R', 0);
-  write_thread(2, 18'000'000, 0);
-  EXPECT_EQ(probe.end().threads, 2);
-}
-
-TEST_F(HostProbeTest, TellsTheCoresOfThreadsThatComputed) {
   for (const int id : {1, 2, 3}) {
     write_thread(id, 0, 0);
     write_state(id, 'S', 4 + id);
   }
   HostProbe probe = this->probe();
   EXPECT_TRUE(probe.used_cores().empty());
-  probe.begin(0);
-  write_thread(1, 9'000'000, 0);
-  write_thread(3, 9'000'000, 0);
-  probe.end();
+  const HostReading two = read(probe, [&] {
+    write_thread(1, 9'000'000, 0);
+    write_thread(3, 9'000'000, 0);
+  });
+  EXPECT_EQ(two.threads, 2);
   EXPECT_EQ(probe.used_cores(), (std::vector<int>{5, 7}));
+  const HostReading running = read(probe, [&] {
+    write_state(1, 'R', 5);
+    write_thread(2, 18'000'000, 0);
+  });
+  EXPECT_EQ(running.threads, 2);
 }
 
 TEST_F(HostProbeTest, SaysWhatIsMissing) {
   fs::remove_all(root_);
   HostProbe probe = this->probe();
-  probe.begin(0);
-  const HostReading reading = probe.end();
+  const HostReading reading = read(probe, [] {});
   EXPECT_TRUE(std::isnan(reading.longest_wait_seconds));
   EXPECT_TRUE(std::isnan(reading.others_seconds));
   EXPECT_GT(reading.seconds, 0);
-  EXPECT_NE(probe.missing().find("wait for a core"), std::string::npos) << probe.missing();
-  EXPECT_NE(probe.missing().find("other processes"), std::string::npos) << probe.missing();
+  EXPECT_TRUE(contains(probe.missing(), "wait for a core"));
+  EXPECT_TRUE(contains(probe.missing(), "other processes"));
 }
 
-TEST_F(HostProbeTest, SeesTheQuotaOfAGroupAroundItsOwn) {
-  write("proc/self/cgroup", "0::/outer/inner\n");
+TEST_F(HostProbeTest, SeesTheQuotasOfItsGroups) {
+  const auto throttled = [&](const std::string& groups, const std::string& stat,
+                             const std::string& before, const std::string& after) {
+    write("proc/self/cgroup", groups);
+    write(stat, before);
+    HostProbe probe = this->probe();
+    return read(probe, [&] { write(stat, after); }).throttled_seconds;
+  };
+  // Of a group around its own.
   write("cgroup/outer/inner/cpu.max", "max 100000\n");
   write("cgroup/outer/inner/cpu.stat", "usage_usec 1\nthrottled_usec 900\n");
   write("cgroup/outer/cpu.max", "50000 100000\n");
-  write("cgroup/outer/cpu.stat", "usage_usec 1\nnr_throttled 4\nthrottled_usec 100\n");
-  HostProbe probe = this->probe();
-  probe.begin(0);
-  write("cgroup/outer/cpu.stat", "usage_usec 1\nnr_throttled 5\nthrottled_usec 2100\n");
-  EXPECT_NEAR(probe.end().throttled_seconds, 2e-3, 1e-12);
-}
-
-TEST_F(HostProbeTest, SeesQuotasOfTheFirstVersionAndOfContainers) {
-  // A container does not see its own path below the mount.
-  write("proc/self/cgroup", "4:memory:/docker/1\n2:cpu,cpuacct:/docker/1\n0::/\n");
+  EXPECT_NEAR(throttled("0::/outer/inner\n", "cgroup/outer/cpu.stat",
+                        "usage_usec 1\nnr_throttled 4\nthrottled_usec 100\n",
+                        "usage_usec 1\nnr_throttled 5\nthrottled_usec 2100\n"),
+              2e-3, 1e-12);
+  // Of the first version; and a container does not see its own path below the mount.
   write("cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n");
-  write("cgroup/cpu,cpuacct/cpu.stat", "nr_periods 9\nnr_throttled 4\nthrottled_time 1000000\n");
-  HostProbe probe = this->probe();
-  probe.begin(0);
-  write("cgroup/cpu,cpuacct/cpu.stat", "nr_periods 9\nnr_throttled 5\nthrottled_time 6000000\n");
-  EXPECT_NEAR(probe.end().throttled_seconds, 5e-3, 1e-12);
-}
-
-TEST_F(HostProbeTest, IsNotThrottledWithoutAQuota) {
-  write("proc/self/cgroup", "2:cpu:/\n");
+  EXPECT_NEAR(throttled("4:memory:/docker/1\n2:cpu,cpuacct:/docker/1\n0::/\n",
+                        "cgroup/cpu,cpuacct/cpu.stat",
+                        "nr_periods 9\nnr_throttled 4\nthrottled_time 1000000\n",
+                        "nr_periods 9\nnr_throttled 5\nthrottled_time 6000000\n"),
+              5e-3, 1e-12);
+  // Without a quota.
   write("cgroup/cpu/cpu.cfs_quota_us", "-1\n");
-  write("cgroup/cpu/cpu.stat", "throttled_time 1000000\n");
-  HostProbe probe = this->probe();
-  probe.begin(0);
-  write("cgroup/cpu/cpu.stat", "throttled_time 9000000\n");
-  EXPECT_EQ(probe.end().throttled_seconds, 0);
+  EXPECT_EQ(throttled("2:cpu:/\n", "cgroup/cpu/cpu.stat", "throttled_time 1000000\n",
+                      "throttled_time 9000000\n"),
+            0);
 }
 
 TEST_F(HostProbeTest, CountsCoresInLongReadings) {
@@ -170,9 +156,7 @@ TEST_F(HostProbeTest, CountsCoresInLongReadings) {
   if (!fs::exists("/sys/devices/system/cpu/cpu0") || probe.cores() > 64) {
     GTEST_SKIP() << "another set of cores";
   }
-  probe.begin(1);
-  stat(200, 7);
-  const HostReading reading = probe.end();
+  const HostReading reading = read(probe, [&] { stat(200, 7); }, 1);
   EXPECT_NEAR(reading.others_seconds, 1.0 - reading.cpu_seconds, 1e-6);
   EXPECT_NEAR(reading.stolen_seconds, 0.07, 1e-9);
 }
@@ -224,12 +208,12 @@ TEST(HostProbe, SaysThatTheCoresChanged) {
     GTEST_SKIP() << "there is one core";
   }
   HostProbe probe;
-  EXPECT_EQ(probe.missing().find("changed"), std::string::npos);
+  EXPECT_FALSE(contains(probe.missing(), "changed"));
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(::sched_getcpu(), &one);
   ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_NE(probe.missing().find("changed during the run"), std::string::npos);
+  EXPECT_TRUE(contains(probe.missing(), "changed during the run"));
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "helpers.h"
 #include "timing/conditions/rotating_callable.h"
 
 namespace convtime {
@@ -106,7 +107,7 @@ TEST_P(ResultPlacesTest, PutsResultsAtAnotherPlaceForEach) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ResultPlacesTest, testing::Values(4, 4096, 1 << 20, 12 << 20));
 
-TEST(ResultPlaces, TakesNoMoreThanItMay) {
+TEST(ResultPlaces, TakesNoMoreThanItMayAndThereIs) {
   BestFit memory(std::size_t{1} << 33);
   const std::vector<MemoryBlock> result{{0, 4096}};
   ResultPlaces places(memory.allocator(), 256, 1 << 20);
@@ -114,14 +115,10 @@ TEST(ResultPlaces, TakesNoMoreThanItMay) {
   EXPECT_LE(memory.held(), std::size_t{1} << 20);
   places.open(255);
   EXPECT_TRUE(places.was_kept(address_of(memory.allocate(4096))));
-  ResultPlaces none(memory.allocator(), 256, 4096);
-  EXPECT_FALSE(none.add(result));
-}
-
-TEST(ResultPlaces, SaysWhereMemoryRunsOut) {
-  BestFit memory(1 << 20);
-  ResultPlaces places(memory.allocator(), 256, std::size_t{1} << 33);
-  EXPECT_FALSE(places.add(std::vector<MemoryBlock>{{0, 1 << 16}}));
+  EXPECT_FALSE(ResultPlaces(memory.allocator(), 256, 4096).add(result));
+  BestFit small(1 << 20);
+  ResultPlaces none(small.allocator(), 256, std::size_t{1} << 33);
+  EXPECT_FALSE(none.add(std::vector<MemoryBlock>{{0, 1 << 16}}));
 }
 
 /// Takes as large a block as its result before, `scratch` of them, and drops them again.
@@ -175,18 +172,13 @@ Timed time_operation(std::size_t scratch) {
   return {{results.begin(), results.end()}, rotating.results_reason()};
 }
 
-TEST(ResultPlaces, AreFoundByResultsOfCallsThatTakeOtherBlocksToo) {
-  for (const std::size_t scratch : {0, 1, 2}) {
+TEST(ResultPlaces, AreFoundByResultsOfCallsThatTakeFewOtherBlocks) {
+  for (const std::size_t scratch : {0, 1, 2, 20}) {
     const Timed timed = time_operation(scratch);
-    EXPECT_GT(timed.addresses.size(), 20U) << scratch;
-    EXPECT_EQ(timed.reason, "") << scratch;
+    EXPECT_EQ(timed.addresses.size() > 20U, scratch < 20) << scratch;
+    EXPECT_EQ(timed.reason.empty(), scratch < 20) << timed.reason;
   }
-}
-
-TEST(ResultPlaces, AreGivenUpWhereResultsDoNotLandThere) {
-  const Timed timed = time_operation(20);
-  EXPECT_LT(timed.addresses.size(), 20U);
-  EXPECT_NE(timed.reason.find("does not use the memory"), std::string::npos) << timed.reason;
+  EXPECT_TRUE(contains(time_operation(20).reason, "does not use the memory"));
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -12,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "timing/clock.h"
+#include "helpers.h"
 #include "timing/conditions/core_clock.h"
 
 namespace convtime {
@@ -28,37 +27,29 @@ ThreadActivity watch(Action&& action) {
   return watch.stop();
 }
 
-#define SKIP_WHERE_WAITS_ARE_NOT_TOLD() \
-  do {                                  \
-    ThreadWatch probe;                  \
-    if (!probe.missing().empty()) {     \
-      GTEST_SKIP() << probe.missing();  \
-    }                                   \
-  } while (false)
+class ThreadWatchTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ThreadWatch probe;
+    if (!probe.missing().empty()) {
+      GTEST_SKIP() << probe.missing();
+    }
+  }
+};
 
 void expect_mostly(std::size_t part, const ThreadActivity& found) {
   EXPECT_GE(found.looks, 20u);
   EXPECT_GE(part, 9 * found.looks / 10);
 }
 
-TEST(ThreadWatch, SeesASleep) {
-  SKIP_WHERE_WAITS_ARE_NOT_TOLD();
-  const ThreadActivity found = watch([] { std::this_thread::sleep_for(kLong); });
-  expect_mostly(found.sleeping, found);
+TEST_F(ThreadWatchTest, SeesAThreadSleepAndRun) {
+  const ThreadActivity asleep = watch([] { std::this_thread::sleep_for(kLong); });
+  expect_mostly(asleep.sleeping, asleep);
+  const ThreadActivity running = watch([] { spin(kLong); });
+  expect_mostly(running.ready, running);
 }
 
-TEST(ThreadWatch, SeesAThreadRun) {
-  SKIP_WHERE_WAITS_ARE_NOT_TOLD();
-  const ThreadActivity found = watch([] {
-    const double end = now_seconds() + 0.15;
-    while (now_seconds() < end) {
-    }
-  });
-  expect_mostly(found.ready, found);
-}
-
-TEST(ThreadWatch, SeesAWaitForAPipe) {
-  SKIP_WHERE_WAITS_ARE_NOT_TOLD();
+TEST_F(ThreadWatchTest, SeesAWaitForAPipe) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe(pipe.data()), 0);
   std::thread writer([&] {
@@ -95,21 +86,16 @@ ThreadActivity watch_behind_lock(Action&& action) {
   return found;
 }
 
-TEST(ThreadWatch, TellsALockOfASleepingThreadFromThatOfARunningOne) {
-  SKIP_WHERE_WAITS_ARE_NOT_TOLD();
+TEST_F(ThreadWatchTest, TellsALockOfASleepingThreadFromThatOfARunningOne) {
   const ThreadActivity asleep = watch_behind_lock([] { std::this_thread::sleep_for(kLong); });
   expect_mostly(asleep.locks, asleep);
-  const ThreadActivity running = watch_behind_lock([] {
-    const double end = now_seconds() + 0.15;
-    while (now_seconds() < end) {
-    }
-  });
+  const ThreadActivity running = watch_behind_lock([] { spin(kLong); });
   expect_mostly(running.other_threads, running);
 }
 
 TEST(ThreadWatch, SaysWhatASystemDoesNotTell) {
   ThreadWatch watch(std::filesystem::temp_directory_path() / "no such proc");
-  EXPECT_NE(watch.missing().find("does not report the system call"), std::string::npos);
+  EXPECT_TRUE(contains(watch.missing(), "does not report the system call"));
   EXPECT_EQ(watch.stop().looks, 0u);
   EXPECT_EQ(watch.stop().looks, 0u);  // once more
 }

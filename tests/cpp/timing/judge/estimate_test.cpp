@@ -12,8 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "numbers.h"
+#include "helpers.h"
 #include "timing/judge/order_statistics.h"
+#include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
 #include "timing/judge/tick.h"
 
@@ -23,32 +24,26 @@ namespace {
 using Numbers = std::vector<std::size_t>;
 using Random = std::mt19937;
 
-/// As many numbers from 0 on, each so often in a row.
-Numbers in_rows(std::size_t rows, std::size_t length) {
-  Numbers numbers(rows * length);
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    numbers[i] = i / length;
-  }
-  return numbers;
-}
-
-/// From 0 on, and around again.
-Numbers in_turn(std::size_t count, std::size_t places) {
-  Numbers numbers(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    numbers[i] = i % places;
-  }
-  return numbers;
-}
-
 /// Around a median of 1, with a tail to the right, as times have it.
 double noisy(Random& random, double sigma = 0.01) {
   return std::exp(std::normal_distribution<double>(0, sigma)(random));
 }
 
+std::vector<double> drawn(std::size_t count, const std::function<double()>& draw) {
+  std::vector<double> values(count);
+  std::ranges::generate(values, draw);
+  return values;
+}
+
 Estimate ratio_of(const std::vector<double>& over, const std::vector<double>& under,
                   double uncertainty_seconds = 0) {
   return estimate_ratio({over}, {under}, {}, {.uncertainty_seconds = uncertainty_seconds});
+}
+
+void expect_interval(const Estimate& estimate, double value, double low, double high) {
+  EXPECT_DOUBLE_EQ(estimate.value, value);
+  EXPECT_DOUBLE_EQ(estimate.interval.low, low);
+  EXPECT_DOUBLE_EQ(estimate.interval.high, high);
 }
 
 double noise_of(const std::vector<double>& values) {
@@ -63,54 +58,31 @@ TEST(RelativeNoise, ComparesTheIntervalWithTheMedian) {
   EXPECT_TRUE(std::isinf(noise_of(std::vector<double>(5, 3.0))));
 }
 
-TEST(EstimateRatio, IsTheMedianOfTheRatiosAndNotTheRatioOfTheMedians) {
-  const Estimate ratio =
-      ratio_of(std::vector<double>{2, 3, 40, 4, 3, 20}, std::vector<double>{1, 10, 8, 2, 1.5, 10});
-  EXPECT_DOUBLE_EQ(ratio.value, 2);  // of 2, 0.3, 5, 2, 2, 2
-  EXPECT_DOUBLE_EQ(ratio.interval.low, 0.3);
-  EXPECT_DOUBLE_EQ(ratio.interval.high, 5);
-}
-
-TEST(EstimateRatio, OfTooFewRoundsIsUncertain) {
+TEST(EstimateRatio, IsTheMedianOfTheRatiosWithItsInterval) {
+  // Of 2, 0.3, 5, 2, 2, 2; and not the ratio of the medians.
+  expect_interval(ratio_of({2, 3, 40, 4, 3, 20}, {1, 10, 8, 2, 1.5, 10}), 2, 0.3, 5);
+  expect_interval(ratio_of(one_to(20), std::vector<double>(20, 2.0)), 5.25, 3, 7.5);
   const std::vector<double> few(5, 1.0);
-  const Estimate ratio = ratio_of(few, few);
-  EXPECT_EQ(ratio.value, 1);
-  EXPECT_EQ(judge(ratio.interval, 0.01), Verdict::kUncertain);
+  EXPECT_EQ(ratio_of(few, few).value, 1);
+  EXPECT_EQ(judge(ratio_of(few, few).interval, 0.01), Verdict::kUncertain);
 }
 
 TEST(EstimateRatio, HoldsWhatItsTimesMayBeOffTogether) {
-  const std::vector<double> over(20, 3.0);
   const std::vector<double> under(20, 2.0);
-  const Estimate ratio = ratio_of(over, under, 0.5);
-  EXPECT_DOUBLE_EQ(ratio.value, 1.5);
-  EXPECT_DOUBLE_EQ(ratio.interval.low, 3.5 / 2.5);
-  EXPECT_DOUBLE_EQ(ratio.interval.high, 2.5 / 1.5);
+  expect_interval(ratio_of(std::vector<double>(20, 3.0), under, 0.5), 1.5, 3.5 / 2.5, 2.5 / 1.5);
   // Of equal times, all that is off is off in both.
-  const Estimate equal = ratio_of(under, under, 0.5);
-  EXPECT_DOUBLE_EQ(equal.interval.low, 1);
-  EXPECT_DOUBLE_EQ(equal.interval.high, 1);
+  expect_interval(ratio_of(under, under, 0.5), 1, 1, 1);
 }
 
-TEST(EstimateRatio, HasTheIntervalOfTheMedian) {
-  const Estimate ratio = ratio_of(one_to(20), std::vector<double>(20, 2.0));
-  EXPECT_DOUBLE_EQ(ratio.value, 5.25);
-  EXPECT_DOUBLE_EQ(ratio.interval.low, 3);
-  EXPECT_DOUBLE_EQ(ratio.interval.high, 7.5);
-}
-
-TEST(EstimateRatio, KnowsClocksThatSayZero) {
+TEST(EstimateRatio, KnowsTimesOfZeroAndOrdersThoseThatACorrectionLeftBelow) {
   const std::vector<double> zeros(3, 0.0);
   EXPECT_EQ(ratio_of(zeros, zeros).value, 1);
   EXPECT_EQ(ratio_of(zeros, one_to(3)).value, 0);
   EXPECT_TRUE(std::isinf(ratio_of(one_to(3), zeros).value));
-  EXPECT_TRUE(std::isinf(ratio_of(one_to(2), std::vector<double>(2, 0.0)).value));
+  EXPECT_TRUE(std::isinf(ratio_of(one_to(2), {0, 0}).value));
   // Ratios of 1, 2 and infinity: what is beside the median does not spoil it.
-  const Estimate ratio = ratio_of(one_to(3), std::vector<double>{1, 1, 0});
-  EXPECT_EQ(ratio.value, 2);
-  EXPECT_TRUE(std::isinf(ratio.interval.high));
-}
-
-TEST(EstimateRatio, OrdersTimesThatACorrectionLeftBelowZero) {
+  EXPECT_EQ(ratio_of(one_to(3), {1, 1, 0}).value, 2);
+  EXPECT_TRUE(std::isinf(ratio_of(one_to(3), {1, 1, 0}).interval.high));
   const std::vector<double> negative(3, -1.0);
   EXPECT_EQ(ratio_of(negative, negative).value, 1);
   EXPECT_TRUE(std::isinf(ratio_of(one_to(3), negative).value));
@@ -126,10 +98,8 @@ TEST(EstimateRatio, RefusesWhatHasNoPairs) {
 
 TEST(EstimateMedian, IsThatOfIndependentSamplesWhereNothingElseIsKnown) {
   const Estimate estimate = estimate_median({one_to(10)});
-  EXPECT_EQ(estimate.value, 5.5);
-  EXPECT_EQ(estimate.interval.low, 2);
-  EXPECT_EQ(estimate.interval.high, 9);
-  EXPECT_EQ(estimate.over, IntervalOver::kSamples);
+  expect_interval(estimate, 5.5, 2, 9);
+  EXPECT_STREQ(to_string(estimate.over), "samples");
   EXPECT_EQ(estimate.count, 10U);
 }
 
@@ -138,17 +108,15 @@ TEST(EstimateMedian, CountsAPlaceOnceHoweverOftenItIsSampled) {
   const Numbers places = in_turn(1000, 10);
   const std::vector<double> seconds(places.begin(), places.end());
   const Estimate estimate = estimate_median({seconds, places});
-  EXPECT_EQ(estimate.over, IntervalOver::kPlacements);
+  EXPECT_STREQ(to_string(estimate.over), "placements");
   EXPECT_EQ(estimate.count, 10U);
   EXPECT_LE(estimate.interval.low, 1);  // the second of ten
   EXPECT_GE(estimate.interval.high, 8);
   EXPECT_GT(estimate_median({seconds}).interval.low, 3);
-}
 
-TEST(EstimateMedian, DoesNotCountFewPlaces) {
-  const Estimate estimate = estimate_median({one_to(20), in_turn(20, 5)}, in_rows(2, 10));
-  EXPECT_EQ(estimate.over, IntervalOver::kBatches);
-  EXPECT_EQ(estimate.count, 2U);
+  const Estimate of_few = estimate_median({one_to(20), in_turn(20, 5)}, in_rows(2, 10));
+  EXPECT_STREQ(to_string(of_few.over), "batches");
+  EXPECT_EQ(of_few.count, 2U);
 }
 
 TEST(EstimateMedian, KnowsThatFewBatchesThatDifferSayLittle) {
@@ -173,15 +141,12 @@ TEST(EstimateMedian, AndRatiosAreNotBelowZero) {
   const Interval ratio = estimate_ratio({seconds}, {ones}, batches).interval;
   EXPECT_EQ(ratio.low, 0);
   EXPECT_GT(ratio.high, 12);
-  const Estimate corrected = estimate_median({ones}, {}, {.uncertainty_seconds = 2});
-  EXPECT_EQ(corrected.interval.low, 0);
-  EXPECT_EQ(corrected.interval.high, 3);
+  expect_interval(estimate_median({ones}, {}, {.uncertainty_seconds = 2}), 1, 0, 3);
 }
 
 TEST(EstimateMedian, TakesWhatIsLeftOfABatchForPartOfItsNeighbour) {
   Random random(5);
-  std::vector<double> seconds(62);
-  std::generate(seconds.begin(), seconds.end(), [&] { return noisy(random); });
+  std::vector<double> seconds = drawn(62, [&] { return noisy(random); });
   seconds.front() = 2;
   const Numbers whole = in_rows(5, 20);
   const auto batches = std::span(whole).subspan(19, 62);  // 1, 20, 20, 20 and 1 of them
@@ -205,8 +170,7 @@ TEST(EstimateMedian, HasAnIntervalOfFewIndependentSamples) {
   for (const std::size_t count : {10UL, 20UL, 39UL, 40UL, 60UL}) {
     int without = 0;
     for (int run = 0; run < 400; ++run) {
-      std::vector<double> seconds(count);
-      std::generate(seconds.begin(), seconds.end(), [&] { return random(); });
+      const std::vector<double> seconds = drawn(count, [&] { return random(); });
       without += std::isinf(estimate_median({seconds}, in_rows(count, 1)).interval.high);
     }
     EXPECT_LE(without, 10) << count;
@@ -287,8 +251,7 @@ TEST(Coverage, OfIndependentSamples) {
        {std::pair{1UL, 10UL}, {3UL, 20UL}, {10UL, 20UL}, {20UL, 64UL}, {300UL, 10UL}}) {
     expect_coverage(
         [&](Random& random) {
-          std::vector<double> seconds(batches * length);
-          std::generate(seconds.begin(), seconds.end(), [&] { return noisy(random); });
+          const auto seconds = drawn(batches * length, [&] { return noisy(random); });
           return estimate_median({seconds}, in_rows(batches, length));
         },
         1, std::to_string(batches) + " batches of " + std::to_string(length));
@@ -321,18 +284,31 @@ TEST(Coverage, OfBatchesThatDiffer) {
   }
 }
 
+/// The state of a device that takes after the one before; around 0, with a deviation of 1.
+class State {
+ public:
+  State(double memory, Random& random)
+      : memory_(memory), random_(random), state_(normal_(random)) {}
+  double next() {
+    state_ = memory_ * state_ + std::sqrt(1 - memory_ * memory_) * normal_(random_);
+    return state_;
+  }
+
+ private:
+  double memory_;
+  Random& random_;
+  std::normal_distribution<double> normal_;
+  double state_;
+};
+
 /// As long as a state lasts that it does not know of, a run must be much longer.
 TEST(Coverage, OfSamplesThatTakeAfterTheOnesBefore) {
   for (const auto& [count, memory] : {std::pair{200UL, 0.8}, {1000UL, 0.95}, {4000UL, 0.98}}) {
     expect_coverage(
         [&](Random& random) {
-          std::normal_distribution<double> normal;
-          double state = normal(random);
-          std::vector<double> seconds(count);
-          for (double& value : seconds) {
-            state = memory * state + std::sqrt(1 - memory * memory) * normal(random);
-            value = std::exp(0.01 * state) * noisy(random, 0.003);
-          }
+          State state(memory, random);
+          const auto seconds =
+              drawn(count, [&] { return std::exp(0.01 * state.next()) * noisy(random, 0.003); });
           return estimate_median({seconds}, in_rows(count / 20, 20));
         },
         1, std::to_string(count) + " samples, memory " + std::to_string(memory));
@@ -343,13 +319,11 @@ TEST(Coverage, OfSamplesThatTakeAfterTheOnesBefore) {
 TEST(Coverage, OfSamplesThatWereChosenForTheirCalm) {
   for (const double memory : {0.5, 0.8, 0.9}) {
     const auto run = [&](Random& random) {
-      std::normal_distribution<double> normal;
-      double state = normal(random);
+      State state(memory, random);
       std::vector<double> seconds;
       do {
         for (int i = 0; i < 40; ++i) {
-          state = memory * state + std::sqrt(1 - memory * memory) * normal(random);
-          seconds.push_back(std::exp(0.004 * state) * noisy(random, 0.002));
+          seconds.push_back(std::exp(0.004 * state.next()) * noisy(random, 0.002));
         }
       } while (seconds.size() < 160 || (seconds.size() < 4000 && !is_steady(seconds)));
       const std::size_t window = steady_window(seconds.size());
@@ -366,8 +340,7 @@ TEST(Coverage, OfPlacesThatDiffer) {
     const Numbers place_of = in_turn(count, places);
     expect_coverage(
         [&](Random& random) {
-          std::vector<double> factors(places);
-          std::generate(factors.begin(), factors.end(), [&] { return noisy(random, 0.015); });
+          const auto factors = drawn(places, [&] { return noisy(random, 0.015); });
           std::vector<double> seconds(count);
           for (std::size_t i = 0; i < count; ++i) {
             seconds[i] = factors[place_of[i]] * noisy(random, 0.002);
@@ -379,10 +352,9 @@ TEST(Coverage, OfPlacesThatDiffer) {
 }
 
 /// As a clock shows it that ticks while both ends of a time come at any of its phases.
-double ticked(double seconds, Random& random) {
-  constexpr double kTick = 32e-9;
+double ticked(double seconds, Random& random, double tick = 32e-9) {
   const double phase = std::uniform_real_distribution<double>()(random);
-  return std::floor(seconds / kTick + phase) * kTick;
+  return std::floor(seconds / tick + phase) * tick;
 }
 
 TEST(Coverage, OfTimesThatAClockShowsInTicks) {
@@ -390,10 +362,8 @@ TEST(Coverage, OfTimesThatAClockShowsInTicks) {
     for (const double ticks : {60.0, 60.05, 60.12, 60.3, 60.5, 60.71, 60.95}) {
       const double truth = ticks * 32e-9;
       const auto run = [&](Random& random) {
-        std::vector<double> seconds(640);
-        for (double& value : seconds) {
-          value = ticked(truth * noisy(random, sigma), random);
-        }
+        const auto seconds =
+            drawn(640, [&] { return ticked(truth * noisy(random, sigma), random); });
         return estimate_median({seconds}, in_rows(10, 64), {.tick_seconds = 32e-9});
       };
       // Half a tick, where that is all that can be said, holds the truth in any case.
@@ -402,31 +372,9 @@ TEST(Coverage, OfTimesThatAClockShowsInTicks) {
   }
 }
 
-/// A clock that shows whole ticks, read at any phase before and after.
-double shown(double seconds, double tick, Random& random) {
-  const double phase = std::uniform_real_distribution<double>()(random);
-  return std::floor(phase + seconds / tick) * tick;
-}
-
-std::vector<double> shown_times(double truth, double tick, std::size_t count, Random& random) {
+std::vector<double> ticked_times(double truth, double tick, std::size_t count, Random& random) {
   std::normal_distribution<double> noise(0, 30e-9);
-  std::vector<double> seconds(count);
-  for (double& value : seconds) {
-    value = shown(truth + noise(random), tick, random);
-  }
-  return seconds;
-}
-
-double stdev(const std::vector<double>& values) {
-  double mean = 0;
-  double squares = 0;
-  for (const double value : values) {
-    mean += value / static_cast<double>(values.size());
-  }
-  for (const double value : values) {
-    squares += (value - mean) * (value - mean);
-  }
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return drawn(count, [&] { return ticked(truth + noise(random), random, tick); });
 }
 
 /// What the mean of so many times, which are right on average, is known to.
@@ -438,11 +386,11 @@ TEST(Coverage, OfCoarseClocksIsNoWiderThanTwiceTheIdeal) {
       double width = 0;
       double ideal = 0;
       const auto run = [&](Random& random) {
-        const std::vector<double> seconds = shown_times(truth, tick, kSamples, random);
+        const std::vector<double> seconds = ticked_times(truth, tick, kSamples, random);
         const Estimate estimate =
             estimate_median({seconds}, in_rows(5, 60), {.tick_seconds = tick});
         width += estimate.interval.high - estimate.interval.low;
-        ideal += 2 * 1.96 * stdev(seconds) / std::sqrt(kSamples);
+        ideal += 2 * 1.96 * summarize(seconds).stdev / std::sqrt(kSamples);
         return estimate;
       };
       EXPECT_GE(coverage(run, truth), 0.90) << what;
@@ -458,8 +406,8 @@ TEST(Coverage, OfCoarseClocksNeverCallsASlowerOneTheSame) {
     for (const double truth : {2.3e-6, 4.6e-6, 6.9e-6, 25.13e-6}) {
       int slower = 0;
       for (int run = 0; run < 200; ++run) {
-        const std::vector<double> under = shown_times(truth, tick, kSamples, random);
-        const std::vector<double> over = shown_times(1.03 * truth, tick, kSamples, random);
+        const std::vector<double> under = ticked_times(truth, tick, kSamples, random);
+        const std::vector<double> over = ticked_times(1.03 * truth, tick, kSamples, random);
         const Interval ratio =
             estimate_ratio({over}, {under}, in_rows(5, 60), {.tick_seconds = tick}).interval;
         const Verdict verdict = judge(ratio, 0.01);
@@ -491,18 +439,13 @@ TEST(Coverage, OfRatiosOfPlacesAndTicks) {
     for (const auto& [places, count] : {std::pair{64UL, 64UL}, {256UL, 256UL}, {64UL, 300UL}}) {
       const Numbers place_of = in_turn(count, places);
       const auto run = [&](Random& random) {
-        std::vector<double> over_factors(places);
-        std::vector<double> under_factors(places);
-        for (std::size_t place = 0; place < places; ++place) {
-          over_factors[place] = noisy(random, 0.015);
-          under_factors[place] = noisy(random, 0.015);
-        }
+        const auto factors = drawn(2 * places, [&] { return noisy(random, 0.015); });
         std::vector<double> over(count);
         std::vector<double> under(count);
         for (std::size_t i = 0; i < count; ++i) {
           const double clock = 1 + 0.05 * std::sin(static_cast<double>(i));  // that both share
-          over[i] = ticked(truth * 2e-6 * clock * over_factors[place_of[i]], random);
-          under[i] = ticked(2e-6 * clock * under_factors[place_of[i]], random);
+          over[i] = ticked(truth * 2e-6 * clock * factors[2 * place_of[i]], random);
+          under[i] = ticked(2e-6 * clock * factors[2 * place_of[i] + 1], random);
         }
         return estimate_ratio({over, place_of}, {under, place_of}, in_rows(count / 4, 4),
                               {.tick_seconds = 32e-9});
@@ -516,12 +459,8 @@ TEST(Coverage, OfRatiosOfTimesNearTheTick) {
   for (const auto& [over_ticks, under_ticks] :
        {std::pair{60.45, 60.05}, {60.3, 60.3}, {60.9, 60.2}, {61.5, 60.1}}) {
     const auto run = [&](Random& random) {
-      std::vector<double> over(320);
-      std::vector<double> under(320);
-      for (std::size_t i = 0; i < over.size(); ++i) {
-        over[i] = ticked(over_ticks * 32e-9, random);
-        under[i] = ticked(under_ticks * 32e-9, random);
-      }
+      const auto over = drawn(320, [&] { return ticked(over_ticks * 32e-9, random); });
+      const auto under = drawn(320, [&] { return ticked(under_ticks * 32e-9, random); });
       return estimate_ratio({over}, {under}, in_rows(5, 64), {.tick_seconds = 32e-9});
     };
     EXPECT_GE(coverage(run, over_ticks / under_ticks), 0.90) << over_ticks << " " << under_ticks;
@@ -535,7 +474,7 @@ TEST(TickOf, FindsTheStepOfAClock) {
     for (int i = 0; i < 64; ++i) {
       const double truth = std::uniform_real_distribution<double>(1.5e-6, 9e-6)(random);
       const double rounding = static_cast<double>(i % 3 - 1) * 1e-9;  // both ends, to nanoseconds
-      seconds.push_back(shown(truth, tick, random) + rounding);
+      seconds.push_back(ticked(truth, random, tick) + rounding);
     }
     EXPECT_NEAR(tick_of(seconds), tick, 0.005 * tick) << tick;
   }
@@ -543,11 +482,8 @@ TEST(TickOf, FindsTheStepOfAClock) {
 
 TEST(TickOf, IsANanosecondForClocksAsFineAsTheirRounding) {
   Random random(5);
-  std::vector<double> seconds(64);
-  for (double& value : seconds) {
-    value = std::uniform_real_distribution<double>(1.5e-6, 9e-6)(random);
-  }
-  EXPECT_LE(tick_of(seconds), 8e-9);
+  std::uniform_real_distribution<double> any(1.5e-6, 9e-6);
+  EXPECT_LE(tick_of(drawn(64, [&] { return any(random); })), 8e-9);
   EXPECT_EQ(tick_of(std::vector<double>(64, 2e-6)), 1e-9);
   EXPECT_THROW(tick_of({}), std::invalid_argument);
 }
@@ -570,12 +506,6 @@ TEST(PlacementVarianceShare, IsNotKnownOfPlacesThatHardlyRepeat) {
   EXPECT_FALSE(placement_variance_share({one_to(6)}).has_value());
   EXPECT_FALSE(placement_variance_share({one_to(6), in_rows(3, 2)}).has_value());
   EXPECT_FALSE(placement_variance_share({one_to(6), in_turn(6, 6)}).has_value());
-}
-
-TEST(IntervalOver, HasANameForResults) {
-  EXPECT_STREQ(to_string(IntervalOver::kSamples), "samples");
-  EXPECT_STREQ(to_string(IntervalOver::kBatches), "batches");
-  EXPECT_STREQ(to_string(IntervalOver::kPlacements), "placements");
 }
 
 }  // namespace

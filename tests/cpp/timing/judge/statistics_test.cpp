@@ -5,42 +5,40 @@
 #include <cmath>
 #include <random>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "numbers.h"
+#include "helpers.h"
 #include "timing/judge/order_statistics.h"
 
 namespace convtime {
 namespace {
 
 TEST(Quantile, InterpolatesAsNumpyDoes) {
-  const std::vector<double> values = {10, 2, 7, 4};  // numpy.quantile of it
-  EXPECT_DOUBLE_EQ(quantile(values, 0), 2);
-  EXPECT_DOUBLE_EQ(quantile(values, 0.25), 3.5);
-  EXPECT_DOUBLE_EQ(quantile(values, 0.5), 5.5);
-  EXPECT_DOUBLE_EQ(quantile(values, 0.9), 9.1);
-  EXPECT_DOUBLE_EQ(quantile(values, 1), 10);
-}
-
-TEST(Quantile, RefusesWhatHasNoAnswer) {
+  const std::vector<double> values = {10, 2, 7, 4};
+  const std::pair<double, double> of_numpy[] = {
+      {0, 2}, {0.25, 3.5}, {0.5, 5.5}, {0.9, 9.1}, {1, 10}};
+  for (const auto& [probability, expected] : of_numpy) {
+    EXPECT_DOUBLE_EQ(quantile(values, probability), expected);
+  }
   EXPECT_THROW(quantile({}, 0.5), std::invalid_argument);
-  EXPECT_THROW(quantile(one_to(3), -0.1), std::invalid_argument);
-  EXPECT_THROW(quantile(one_to(3), 1.1), std::invalid_argument);
-  EXPECT_THROW(quantile(one_to(3), std::nan("")), std::invalid_argument);
+  for (const double impossible : {-0.1, 1.1, kNan}) {
+    EXPECT_THROW(quantile(one_to(3), impossible), std::invalid_argument);
+  }
 }
 
 // Ranks from the tables of the sign test's interval (Conover, table A3).
 TEST(MedianInterval, HasTheRanksOfTheSignTest) {
-  const auto expect_ranks = [](std::size_t count, double low, double high) {
+  const struct {
+    std::size_t count;
+    double low, high;
+  } of_table[] = {{6, 1, 6}, {10, 2, 9}, {20, 6, 15}, {100, 40, 61}, {1000, 469, 532}};
+  for (const auto& [count, low, high] : of_table) {
     const Interval interval = median_interval(one_to(count));
     EXPECT_EQ(interval.low, low) << count;
     EXPECT_EQ(interval.high, high) << count;
-  };
-  expect_ranks(6, 1, 6);
-  expect_ranks(10, 2, 9);
-  expect_ranks(20, 6, 15);
-  expect_ranks(100, 40, 61);
-  expect_ranks(1000, 469, 532);
+  }
 }
 
 TEST(MedianInterval, HasNoBoundsForTooFewValues) {
@@ -122,29 +120,25 @@ TEST(RelativeStdev, ComparesTheStandardDeviationWithTheMean) {
 }
 
 TEST(Judge, WantsTheWholeIntervalOnOneSide) {
-  EXPECT_EQ(judge({0.995, 1.005}, 0.01), Verdict::kSame);
-  EXPECT_EQ(judge({0.75, 1.25}, 0.25), Verdict::kSame);
-  EXPECT_EQ(judge({0.90, 0.98}, 0.01), Verdict::kFaster);
-  EXPECT_EQ(judge({1.02, 1.10}, 0.01), Verdict::kSlower);
-  EXPECT_EQ(judge({0.98, 1.005}, 0.01), Verdict::kUncertain);
-  EXPECT_EQ(judge({0.995, 1.02}, 0.01), Verdict::kUncertain);
-  EXPECT_EQ(judge({0.98, 1.02}, 0.01), Verdict::kUncertain);
-  EXPECT_EQ(judge({0.5, 0.75}, 0.25), Verdict::kUncertain);
-  EXPECT_EQ(judge({1.25, 2}, 0.25), Verdict::kUncertain);
-  EXPECT_EQ(judge({std::nan(""), std::nan("")}, 0.01), Verdict::kUncertain);
   // What else may make of a ratio is a doubt about differences, and none about their absence.
-  EXPECT_EQ(judge({0.995, 1.005}, 0.01, 0.02), Verdict::kSame);
-  EXPECT_EQ(judge({0.90, 0.98}, 0.01, 0.02), Verdict::kUncertain);
-  EXPECT_EQ(judge({1.02, 1.10}, 0.01, 0.02), Verdict::kUncertain);
-  EXPECT_EQ(judge({0.90, 0.96}, 0.01, 0.02), Verdict::kFaster);
-  EXPECT_EQ(judge({1.04, 1.10}, 0.01, 0.02), Verdict::kSlower);
-}
-
-TEST(Judge, HasANameForEachVerdict) {
-  EXPECT_STREQ(to_string(Verdict::kSame), "same");
-  EXPECT_STREQ(to_string(Verdict::kFaster), "faster");
-  EXPECT_STREQ(to_string(Verdict::kSlower), "slower");
-  EXPECT_STREQ(to_string(Verdict::kUncertain), "uncertain");
+  const auto verdict = [](double low, double high, double margin = 0.01, double doubt = 0) {
+    return std::string(to_string(judge({low, high}, margin, doubt)));
+  };
+  EXPECT_EQ(verdict(0.995, 1.005), "same");
+  EXPECT_EQ(verdict(0.75, 1.25, 0.25), "same");
+  EXPECT_EQ(verdict(0.995, 1.005, 0.01, 0.02), "same");
+  EXPECT_EQ(verdict(0.90, 0.98), "faster");
+  EXPECT_EQ(verdict(0.90, 0.96, 0.01, 0.02), "faster");
+  EXPECT_EQ(verdict(1.02, 1.10), "slower");
+  EXPECT_EQ(verdict(1.04, 1.10, 0.01, 0.02), "slower");
+  for (const auto& [low, high] : {std::pair{0.98, 1.005}, {0.995, 1.02}, {0.98, 1.02}}) {
+    EXPECT_EQ(verdict(low, high), "uncertain") << low;
+  }
+  EXPECT_EQ(verdict(kNan, kNan), "uncertain");
+  EXPECT_EQ(verdict(0.5, 0.75, 0.25), "uncertain");
+  EXPECT_EQ(verdict(1.25, 2, 0.25), "uncertain");
+  EXPECT_EQ(verdict(0.90, 0.98, 0.01, 0.02), "uncertain");
+  EXPECT_EQ(verdict(1.02, 1.10, 0.01, 0.02), "uncertain");
 }
 
 }  // namespace

@@ -12,11 +12,10 @@
 #include <random>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "numbers.h"
+#include "helpers.h"
 #include "timing/judge/statistics.h"
 
 namespace convtime {
@@ -42,8 +41,24 @@ class Samples {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-const std::vector<double> kNoisy = {1, 9, 1, 9, 1, 9, 1, 9, 1, 9};
-const std::vector<double> kQuiet(10, 5.0);
+std::vector<double> alternating(std::size_t count, double first, double second) {
+  std::vector<double> values(count, first);
+  for (std::size_t i = 1; i < count; i += 2) {
+    values[i] = second;
+  }
+  return values;
+}
+
+std::vector<double> all(std::size_t count, double value) {
+  return std::vector<double>(count, value);
+}
+
+const std::vector<double> kNoisy = alternating(10, 1, 9);
+const std::vector<double> kQuiet = all(10, 5);
+
+StopRule rule_of(const char* criterion) {
+  return {.criterion = stop_criterion_from_string(criterion)};
+}
 
 /// A generator that is as easily written in numpy: Numerical Recipes' 32-bit one, its high bits.
 std::vector<double> random_bytes(std::size_t count, std::uint32_t below) {
@@ -68,14 +83,10 @@ std::size_t settles_at(const StopRule& rule, const std::vector<double>& values) 
 }
 
 TEST(StopRule, StopsWhenEveryIntervalIsNarrow) {
-  const StopRule rule{.min_samples = 10};
-  EXPECT_EQ(rule.decide(Samples{kQuiet, kQuiet}, 0), StopReason::kSettled);
-  EXPECT_EQ(rule.decide(Samples{kQuiet, kNoisy}, 0), StopReason::kNotYet);
-}
-
-TEST(StopRule, DoesNotWaitForACandidateThatADeviceHasNoWorkOf) {
-  EXPECT_EQ(StopRule{}.decide(Samples{kQuiet, std::vector<double>(10, 0.0)}, 0),
-            StopReason::kSettled);
+  EXPECT_EQ(StopRule{}.decide(Samples{kQuiet, kQuiet}, 0), StopReason::kSettled);
+  EXPECT_EQ(StopRule{}.decide(Samples{kQuiet, kNoisy}, 0), StopReason::kNotYet);
+  // A device may have no work of a candidate.
+  EXPECT_EQ(StopRule{}.decide(Samples{kQuiet, all(10, 0)}, 0), StopReason::kSettled);
 }
 
 TEST(StopRule, AllowsAnIntervalAsWideAsTheTolerance) {
@@ -92,35 +103,29 @@ TEST(StopRule, CanAskForNoNoiseAtAll) {
   }
 }
 
-TEST(StopRule, DoesNotTrustTooFewSamples) {
+TEST(StopRule, HasItsLimitsForEveryCriterion) {
   for (const char* name : {"interval", "noise", "entropy", "verdict", "count", "budget"}) {
-    const StopRule rule{.criterion = stop_criterion_from_string(name), .min_samples = 41};
-    const std::vector<double> same(40, 5.0);
-    EXPECT_EQ(rule.decide(Samples{same, same}, kNever), StopReason::kNotYet) << name;
-  }
-}
-
-TEST(StopRule, StopsAtTheMostSamples) {
-  for (const char* name : {"interval", "noise", "entropy", "verdict", "count", "budget"}) {
-    const StopRule rule{.criterion = stop_criterion_from_string(name), .max_samples = 10};
+    StopRule rule = rule_of(name);
+    rule.min_samples = 41;
+    EXPECT_EQ(rule.decide(Samples{all(40, 5), all(40, 5)}, kNever), StopReason::kNotYet) << name;
+    rule.min_samples = rule.max_samples = 10;
     EXPECT_EQ(rule.decide(Samples{kNoisy}, 0), StopReason::kMaxSamples) << name;
-  }
-}
-
-TEST(StopRule, StopsWhenTheBudgetIsSpentButNotBelowTheLeastSamples) {
-  for (const char* name : {"interval", "noise", "entropy", "verdict", "budget"}) {
-    const StopRule rule{.criterion = stop_criterion_from_string(name), .budget_seconds = 2};
+    if (rule.criterion == StopCriterion::kCount) {
+      continue;
+    }
+    rule = rule_of(name);
+    rule.budget_seconds = 2;
     EXPECT_EQ(rule.decide(Samples{kNoisy}, 1.9), StopReason::kNotYet) << name;
     EXPECT_EQ(rule.decide(Samples{kNoisy}, 2), StopReason::kBudget) << name;
     EXPECT_EQ(rule.decide(Samples{{}}, 2), StopReason::kNotYet) << name;
-    EXPECT_EQ(rule.decide(Samples{std::vector<double>(9, 1.0)}, 2), StopReason::kNotYet) << name;
+    EXPECT_EQ(rule.decide(Samples{all(9, 1)}, 2), StopReason::kNotYet) << name;
   }
 }
 
 TEST(StopRule, CountTakesItsSamplesHoweverLongAndQuiet) {
   const StopRule rule{.criterion = StopCriterion::kCount, .max_samples = 11};
   EXPECT_EQ(rule.decide(Samples{kQuiet}, kNever), StopReason::kNotYet);
-  EXPECT_EQ(rule.decide(Samples{std::vector<double>(11, 5.0)}, 0), StopReason::kMaxSamples);
+  EXPECT_EQ(rule.decide(Samples{all(11, 5)}, 0), StopReason::kMaxSamples);
 }
 
 TEST(StopRule, BudgetIsSpentHoweverManyAndQuietTheSamples) {
@@ -141,14 +146,11 @@ TEST(StopRule, ClaimsNoIntervalOfAFewSamples) {
 }
 
 /// Pairs of events say 5.00 and 5.03 us, of which 3 us are their own.
-const std::vector<double> kFast(40, 5.00e-6);
-const std::vector<double> kSlow(40, 5.03e-6);
+const std::vector<double> kFast = all(40, 5.00e-6);
+const std::vector<double> kSlow = all(40, 5.03e-6);
 
 TEST(StopRule, JudgesTimesLessWhatTheMethodAdds) {
-  std::vector<double> wide(40, 5.00e-6);
-  for (std::size_t i = 0; i < wide.size(); i += 2) {
-    wide[i] = 5.04e-6;  // 0.4 % of 5 us, and 1 % of 2 us
-  }
+  const auto wide = alternating(40, 5.00e-6, 5.04e-6);  // 0.4 % of 5 us, and 1 % of 2 us
   for (const char* name : {"interval", "noise"}) {
     const StopRule rule{.criterion = stop_criterion_from_string(name)};
     EXPECT_EQ(rule.decide(Samples{wide}, 0), StopReason::kSettled) << name;
@@ -171,20 +173,19 @@ TEST(StopOnVerdict, JudgesTimesLessWhatTheMethodAdds) {
 
 TEST(StopOnVerdict, KnowsTheClocksTick) {
   const StopRule rule{.criterion = StopCriterion::kVerdict};
-  const Samples short_ones{std::vector<double>(40, 0.352e-6), std::vector<double>(40, 0.352e-6)};
+  const Samples short_ones{all(40, 0.352e-6), all(40, 0.352e-6)};
   EXPECT_EQ(rule.decide(short_ones, 0, {}, 32e-9), StopReason::kNotYet);  // 3 ns are 0.8 %
-  const Samples long_ones{std::vector<double>(40, 50e-6), std::vector<double>(40, 50e-6)};
+  const Samples long_ones{all(40, 50e-6), all(40, 50e-6)};
   EXPECT_EQ(rule.decide(long_ones, 0, {}, 32e-9), StopReason::kSettled);
 }
 
 TEST(StopRule, LooksAtTheIntervalsOfResults) {
   // 640 samples of 20 places that are 1 % apart: as many samples would say more.
   std::vector<std::size_t> places(640);
-  std::vector<std::size_t> batches(640);
   std::vector<double> seconds(640);
+  const std::vector<std::size_t> batches = in_rows(10, 64);
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     places[i] = 7 * i % 20;
-    batches[i] = i / 64;
     seconds[i] = 1 + 0.01 * static_cast<double>(places[i]);
   }
   const StopRule rule{.tolerance = 0.02};
@@ -195,32 +196,21 @@ TEST(StopRule, LooksAtTheIntervalsOfResults) {
   // Two batches that differ by 1 % are no proof that the next ones do not differ by more.
   std::vector<double> steps(40, 1.0);
   std::fill(steps.begin() + 20, steps.end(), 1.01);
-  const std::vector<std::size_t> halves = [] {
-    std::vector<std::size_t> numbers(40, 0);
-    std::fill(numbers.begin() + 20, numbers.end(), 1);
-    return numbers;
-  }();
   const CandidateTimes stepping[] = {{steps}};
+  const std::vector<std::size_t> halves = in_rows(2, 20);
   EXPECT_EQ(rule.decide({stepping, halves}, 0), StopReason::kNotYet);
 }
 
 TEST(StopJudge, LooksAgainWhereThereAreAQuarterMoreSamples) {
   StopJudge judge(StopRule{.min_samples = 10});
   EXPECT_EQ(judge.decide(Samples{kNoisy}, 0), StopReason::kNotYet);
-  const auto quiet = [](std::size_t count) { return std::vector<double>(count, 5.0); };
-  EXPECT_EQ(judge.decide(Samples{quiet(12)}, 0), StopReason::kNotYet);
-  EXPECT_EQ(judge.decide(Samples{quiet(12)}, 1), StopReason::kBudget);  // limits are always seen
-  EXPECT_EQ(judge.decide(Samples{quiet(13)}, 0), StopReason::kSettled);
-}
+  EXPECT_EQ(judge.decide(Samples{all(12, 5)}, 0), StopReason::kNotYet);
+  EXPECT_EQ(judge.decide(Samples{all(12, 5)}, 1), StopReason::kBudget);  // limits are always seen
+  EXPECT_EQ(judge.decide(Samples{all(13, 5)}, 0), StopReason::kSettled);
 
-TEST(StopJudge, StartsAnewWhereSamplesWereSetAside) {
-  StopJudge judge(StopRule{.min_samples = 10});
-  std::vector<double> noisy;
-  for (std::size_t i = 0; i < 1000; ++i) {
-    noisy.push_back(kNoisy[i % 10]);
-  }
-  EXPECT_EQ(judge.decide(Samples{noisy}, 0), StopReason::kNotYet);
-  EXPECT_EQ(judge.decide(Samples{kQuiet}, 0), StopReason::kSettled);
+  StopJudge anew(StopRule{.min_samples = 10});
+  EXPECT_EQ(anew.decide(Samples{alternating(1000, 1, 9)}, 0), StopReason::kNotYet);
+  EXPECT_EQ(anew.decide(Samples{kQuiet}, 0), StopReason::kSettled);  // the others were set aside
 }
 
 TEST(StopJudge, JudgesTimesLessWhatIsExpected) {
@@ -228,19 +218,16 @@ TEST(StopJudge, JudgesTimesLessWhatIsExpected) {
   judge.expect({2.0e-6, 0.01e-6});
   EXPECT_EQ(judge.decide(Samples{kFast, kSlow}, 0), StopReason::kNotYet);
   judge.expect({3.0e-6, 0.01e-6});
-  std::vector<double> fast(60, 5.00e-6);
-  std::vector<double> slow(60, 5.03e-6);
-  EXPECT_EQ(judge.decide(Samples{fast, slow}, 0), StopReason::kSettled);
+  EXPECT_EQ(judge.decide(Samples{all(60, 5.00e-6), all(60, 5.03e-6)}, 0), StopReason::kSettled);
 }
 
 TEST(StopJudge, GoesOnWhileADifferenceIsWithinADoubt) {
-  const std::vector<double> first(60, 1.00e-3);
-  const std::vector<double> slower(60, 1.02e-3);
+  const Samples samples{all(60, 1.00e-3), all(60, 1.02e-3)};
   StopJudge sure(StopRule{.criterion = StopCriterion::kVerdict});
-  EXPECT_EQ(sure.decide(Samples{first, slower}, 0), StopReason::kSettled);
+  EXPECT_EQ(sure.decide(samples, 0), StopReason::kSettled);
   StopJudge doubting(StopRule{.criterion = StopCriterion::kVerdict});
   doubting.know_doubt(0.02);
-  EXPECT_EQ(doubting.decide(Samples{first, slower}, 0), StopReason::kNotYet);
+  EXPECT_EQ(doubting.decide(samples, 0), StopReason::kNotYet);
 }
 
 // Where every batch of 64 is looked at, the time grows with the square of the number: these take
@@ -248,25 +235,6 @@ TEST(StopJudge, GoesOnWhileADifferenceIsWithinADoubt) {
 // too.
 constexpr std::size_t kMany = 250'000;
 constexpr std::chrono::seconds kHalfAMinute{30};
-TEST(StopJudge, CanKeepUpWithManySamples) {
-  const std::vector<double> values = random_bytes(kMany, 256);
-  for (const char* name : {"interval", "noise", "entropy", "verdict"}) {
-    StopJudge judge(StopRule{.criterion = stop_criterion_from_string(name),
-                             .min_samples = 10,
-                             .max_samples = values.size(),
-                             .tolerance = 0});
-    StopReason reason = StopReason::kNotYet;
-    std::size_t count = 0;
-    const auto start = std::chrono::steady_clock::now();
-    while (reason == StopReason::kNotYet) {
-      count = std::min(count + 64, values.size());
-      const CandidateTimes samples[] = {{std::span(values).first(count)}};
-      reason = judge.decide({samples}, 0);
-    }
-    EXPECT_LT(std::chrono::steady_clock::now() - start, kHalfAMinute) << name;
-  }
-}
-
 TEST(StopJudge, CanKeepUpWithManyRoundsOfTwoAtPlaces) {
   std::vector<double> over = random_bytes(kMany, 256);
   for (double& value : over) {
@@ -276,14 +244,13 @@ TEST(StopJudge, CanKeepUpWithManyRoundsOfTwoAtPlaces) {
   for (double& value : under) {
     value /= 1.01;  // at the margin's edge: nothing is certain
   }
-  std::vector<std::size_t> places(over.size());
-  std::vector<std::size_t> batches(over.size());
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    places[i] = i % 4096;
-    batches[i] = i / 64;
-  }
+  const std::vector<std::size_t> places = in_turn(over.size(), 4096);
+  const std::vector<std::size_t> batches = in_rows(over.size() / 64 + 1, 64);
   constexpr double kTick = 4;
-  for (const char* name : {"interval", "verdict"}) {
+  for (const auto& [name, end] : {std::pair{"interval", StopReason::kMaxSamples},
+                                  {"noise", StopReason::kSettled},
+                                  {"entropy", StopReason::kSettled},
+                                  {"verdict", StopReason::kMaxSamples}}) {
     StopJudge judge(StopRule{
         .criterion = stop_criterion_from_string(name), .max_samples = over.size(), .tolerance = 0});
     judge.know_tick(kTick);
@@ -297,7 +264,7 @@ TEST(StopJudge, CanKeepUpWithManyRoundsOfTwoAtPlaces) {
                                            {std::span(over).first(count), places_so_far}};
       reason = judge.decide({candidates, std::span(batches).first(count)}, 0);
     }
-    EXPECT_EQ(reason, StopReason::kMaxSamples) << name;
+    EXPECT_EQ(reason, end) << name;
     EXPECT_LT(std::chrono::steady_clock::now() - start, kHalfAMinute) << name;
   }
 }
@@ -307,51 +274,36 @@ TEST(StopJudge, CanKeepUpWithManyRoundsOfTwoAtPlaces) {
 
 TEST(StopOnNoise, StopsWhenTheNoiseIsSmall) {
   const StopRule rule{.criterion = StopCriterion::kNoise, .tolerance = 0.2};
-  const std::vector<double> values = {9, 11, 9, 11, 9, 11, 9, 11, 9, 11};  // 0.105
+  const std::vector<double> values = alternating(10, 9, 11);  // 0.105
   EXPECT_EQ(rule.decide(Samples{values, kQuiet}, 0), StopReason::kSettled);
   EXPECT_EQ(rule.decide(Samples{values, kNoisy}, 0), StopReason::kNotYet);
 }
 
 TEST(StopOnNoise, StopsWhenTheNoiseStays) {
-  const StopRule rule{.criterion = StopCriterion::kNoise};
   std::vector<double> values = random_bytes(200, 256);
   for (double& value : values) {
     value += 100;
   }
-  EXPECT_EQ(settles_at(rule, values), 83);
-}
-
-TEST(StopOnNoise, LooksAtNoMoreThanTheLastNoises) {
-  std::vector<double> values(4000, 10.0);
-  for (std::size_t i = 0; i < 200; ++i) {
-    values[i] = i % 2 == 0 ? 15 : 5;
-  }
-  const StopRule rule{.criterion = StopCriterion::kNoise, .min_samples = 1000};
-  EXPECT_EQ(settles_at(rule, values), 3250);
-}
-
-TEST(StopOnNoise, TakesEnoughNoisesToCompare) {
-  EXPECT_EQ(settles_at({.criterion = StopCriterion::kNoise}, one_to(100)), 69);
+  EXPECT_EQ(settles_at(rule_of("noise"), values), 83);
+  EXPECT_EQ(settles_at(rule_of("noise"), one_to(100)), 69);  // enough noises to compare
+  // It looks at no more than the last noises.
+  values = alternating(200, 15, 5);
+  values.resize(4000, 10);
+  EXPECT_EQ(settles_at({.criterion = StopCriterion::kNoise, .min_samples = 1000}, values), 3250);
 }
 
 TEST(StopOnEntropy, StopsWhenTheEntropyHardlyGrows) {
-  const StopRule rule{.criterion = StopCriterion::kEntropy};
+  const StopRule rule = rule_of("entropy");
   EXPECT_EQ(settles_at(rule, one_to(2000)), 1874);
   EXPECT_EQ(settles_at(rule, random_bytes(1000, 2)), 788);
   EXPECT_EQ(settles_at(rule, random_bytes(1000, 8)), 318);
   EXPECT_EQ(settles_at(rule, random_bytes(1000, 64)), 368);
-}
-
-TEST(StopOnEntropy, TakesAFallForNoGrowth) {
-  std::vector<double> values = one_to(100);
-  values.resize(500, 0.0);
-  EXPECT_EQ(settles_at({.criterion = StopCriterion::kEntropy}, values), 302);
-}
-
-TEST(StopOnEntropy, StopsAtOnceWhereThereIsNothingButOneValue) {
-  EXPECT_EQ(settles_at({.criterion = StopCriterion::kEntropy}, kQuiet), 10);
+  std::vector<double> falling = one_to(100);
+  falling.resize(500, 0.0);
+  EXPECT_EQ(settles_at(rule, falling), 302);
+  EXPECT_EQ(settles_at(rule, kQuiet), 10);
   const StopRule late{.criterion = StopCriterion::kEntropy, .min_samples = 777};
-  EXPECT_EQ(settles_at(late, std::vector<double>(800, 1.376e-6)), 777);
+  EXPECT_EQ(settles_at(late, all(800, 1.376e-6)), 777);
 }
 
 TEST(StopOnEntropy, WaitsForEveryCandidate) {
@@ -361,12 +313,9 @@ TEST(StopOnEntropy, WaitsForEveryCandidate) {
 
 TEST(StopOnVerdict, StopsWhenEveryComparisonIsCertain) {
   const StopRule rule{.criterion = StopCriterion::kVerdict};
-  const std::vector<double> first(40, 1.0);
-  std::vector<double> close(40, 1.0);
-  for (std::size_t i = 0; i < close.size(); i += 2) {
-    close[i] = 1.02;  // the ratio's interval is from 1 to 1.02
-  }
-  const std::vector<double> slower(40, 1.5);
+  const auto first = all(40, 1);
+  const auto close = alternating(40, 1.02, 1);  // the ratio's interval is from 1 to 1.02
+  const auto slower = all(40, 1.5);
   EXPECT_EQ(rule.decide(Samples{first, first, slower}, 0), StopReason::kSettled);
   EXPECT_EQ(rule.decide(Samples{first, slower, close}, 0), StopReason::kNotYet);
   const StopRule lenient{.criterion = StopCriterion::kVerdict, .margin = 0.03};
@@ -384,30 +333,17 @@ TEST(StopOnVerdict, ComparesWithinTheRounds) {
 
 TEST(StopOnVerdict, ComparesTheOthersWithTheFirst) {
   const StopRule rule{.criterion = StopCriterion::kVerdict, .margin = 0.5};
-  const std::vector<double> one(40, 1.0);
-  std::vector<double> about_half_more(40, 1.4);
-  for (std::size_t i = 0; i < about_half_more.size(); i += 2) {
-    about_half_more[i] = 1.6;
-  }
+  const auto about_half_more = alternating(40, 1.6, 1.4);
   // 1.4 to 1.6 is not certain to be within 0.5 of 1; the other way round, 0.63 to 0.71 is.
-  EXPECT_EQ(rule.decide(Samples{one, about_half_more}, 0), StopReason::kNotYet);
-  EXPECT_EQ(rule.decide(Samples{about_half_more, one}, 0), StopReason::kSettled);
+  EXPECT_EQ(rule.decide(Samples{all(40, 1), about_half_more}, 0), StopReason::kNotYet);
+  EXPECT_EQ(rule.decide(Samples{about_half_more, all(40, 1)}, 0), StopReason::kSettled);
 }
 
-TEST(StopOnVerdict, IsNotCertainOfFewRounds) {
-  const StopRule rule{.criterion = StopCriterion::kVerdict};
-  const auto decide = [&](std::size_t rounds) {
-    const std::vector<double> same(rounds, 1.0);
-    return rule.decide(Samples{same, same}, 0);
-  };
-  EXPECT_EQ(decide(29), StopReason::kNotYet);
-  EXPECT_EQ(decide(30), StopReason::kSettled);
-}
-
-TEST(StopOnVerdict, HasNoneOfOneCandidate) {
+TEST(StopOnVerdict, IsNotCertainOfFewRoundsOrOfOneCandidate) {
   const StopRule rule{.criterion = StopCriterion::kVerdict, .max_samples = 100};
-  EXPECT_EQ(rule.decide(Samples{std::vector<double>(99, 1.0)}, 0), StopReason::kNotYet);
-  EXPECT_EQ(rule.decide(Samples{std::vector<double>(100, 1.0)}, 0), StopReason::kMaxSamples);
+  EXPECT_EQ(rule.decide(Samples{all(29, 1), all(29, 1)}, 0), StopReason::kNotYet);
+  EXPECT_EQ(rule.decide(Samples{all(30, 1), all(30, 1)}, 0), StopReason::kSettled);
+  EXPECT_EQ(rule.decide(Samples{all(99, 1)}, 0), StopReason::kNotYet);
 }
 
 /// Two candidates whose times differ by place, as relu's on an H200, and share a drifting clock.
@@ -476,44 +412,30 @@ TEST(StopOnVerdict, IsRightThoughItLooksAgainAndAgain) {
 }
 
 TEST(StopRule, RefusesRulesThatCannotBeMet) {
-  const auto message = [](const StopRule& rule) -> std::string {
-    try {
-      rule.validate();
-    } catch (const std::invalid_argument& error) {
-      return error.what();
-    }
-    return "";
-  };
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(message({.min_samples = 0}), "min_samples must be at least 1, got 0");
-  EXPECT_EQ(message({.min_samples = 5, .max_samples = 4}),
-            "max_samples must be at least min_samples (5), got 4");
-  EXPECT_EQ(message({.budget_seconds = 0}), "budget must be more than 0 seconds, got 0.000000");
-  EXPECT_EQ(message({.tolerance = -1}), "tolerance must be 0 or more, got -1.000000");
-  EXPECT_EQ(message({.tolerance = nan}), "tolerance must be 0 or more, got nan");
-  EXPECT_EQ(message({.margin = 0}), "margin must be more than 0, got 0.000000");
-  EXPECT_EQ(message({.tolerance = 0}), "");
-  EXPECT_EQ(message({}), "");
-  EXPECT_EQ(message({.criterion = StopCriterion::kBudget, .min_samples = 5, .max_samples = 4}),
-            "max_samples must be at least min_samples (5), got 4");
+  const std::pair<StopRule, const char*> wrong[] = {
+      {{.min_samples = 0}, "min_samples must be at least 1, got 0"},
+      {{.min_samples = 5, .max_samples = 4}, "max_samples must be at least min_samples (5), got 4"},
+      {{.criterion = StopCriterion::kBudget, .min_samples = 5, .max_samples = 4},
+       "max_samples must be at least min_samples (5), got 4"},
+      {{.budget_seconds = 0}, "budget must be more than 0 seconds, got 0.000000"},
+      {{.tolerance = -1}, "tolerance must be 0 or more, got -1.000000"},
+      {{.tolerance = kNan}, "tolerance must be 0 or more, got nan"},
+      {{.margin = 0}, "margin must be more than 0, got 0.000000"}};
+  for (const auto& [rule, said] : wrong) {
+    EXPECT_EQ(error_of<std::invalid_argument>([&rule = rule] { rule.validate(); }), said);
+  }
+  EXPECT_NO_THROW(StopRule{.tolerance = 0}.validate());
 }
 
 TEST(StopCriterion, IsKnownByItsName) {
-  EXPECT_EQ(stop_criterion_from_string("interval"), StopCriterion::kInterval);
-  EXPECT_EQ(stop_criterion_from_string("noise"), StopCriterion::kNoise);
-  EXPECT_EQ(stop_criterion_from_string("entropy"), StopCriterion::kEntropy);
-  EXPECT_EQ(stop_criterion_from_string("verdict"), StopCriterion::kVerdict);
-  EXPECT_EQ(stop_criterion_from_string("count"), StopCriterion::kCount);
-  EXPECT_EQ(stop_criterion_from_string("budget"), StopCriterion::kBudget);
-  EXPECT_STREQ(to_string(StopCriterion::kVerdict), "verdict");
-  try {
-    stop_criterion_from_string("soon");
-    FAIL() << "took a name that no criterion has";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(),
-                 "stop must be one of 'interval', 'noise', 'entropy', 'verdict', 'count', "
-                 "'budget', got 'soon'");
+  const char* const names[] = {"interval", "noise", "entropy", "verdict", "count", "budget"};
+  for (std::size_t i = 0; i < std::size(names); ++i) {
+    EXPECT_EQ(stop_criterion_from_string(names[i]), static_cast<StopCriterion>(i));
+    EXPECT_STREQ(to_string(static_cast<StopCriterion>(i)), names[i]);
   }
+  EXPECT_EQ(error_of<std::invalid_argument>([] { stop_criterion_from_string("soon"); }),
+            "stop must be one of 'interval', 'noise', 'entropy', 'verdict', 'count', 'budget', "
+            "got 'soon'");
 }
 
 TEST(StopReason, HasANameForResults) {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace convtime {
@@ -36,6 +36,10 @@ DeviceActivity work(std::string_view name, std::uint64_t start, std::uint64_t en
 ApiCall call(std::uint64_t start, std::uint32_t correlation, ApiKind kind = ApiKind::kLaunch,
              std::uint32_t thread = kOwnThread) {
   return {.start = start * kTick, .correlation = correlation, .thread = thread, .kind = kind};
+}
+
+ApiCall call_of(std::uint32_t thread, std::uint64_t start, std::uint32_t correlation) {
+  return call(start, correlation, ApiKind::kLaunch, thread);
 }
 
 class Attribute : public testing::Test {
@@ -86,39 +90,22 @@ TEST_F(Attribute, LeavesOutWhatNoCallIssued) {
   EXPECT_EQ(result.faults.count(), 0U);
 }
 
-TEST_F(Attribute, SaysWhenAndOnWhichThreadWorkWasIssued) {
-  const Attribution result =
-      run({.activities = {work("a", 50, 51, 1)}, .api_calls = {call(13, 1, ApiKind::kLaunch, 2)}});
-  ASSERT_EQ(result.calls[0].size(), 1U);
-  EXPECT_EQ(result.calls[0][0].issued_ns, 13 * kTick);
-  EXPECT_EQ(result.calls[0][0].issued_by, kAutograd);
-}
-
 TEST_F(Attribute, TakesTheWorkOfEveryThreadWhereThatIsAskedFor) {
   const TraceRecords records = {
       .activities = {work("a", 50, 51, 1), work("theirs", 52, 53, 2), work("after", 54, 55, 3)},
-      .api_calls = {call(13, 1), call(23, 2, ApiKind::kLaunch, kStranger),
-                    call(30, 3, ApiKind::kLaunch, kStranger)}};
+      .api_calls = {call_of(kStranger, 5, 4), call(13, 1), call_of(kStranger, 23, 2),
+                    call_of(kStranger, 30, 3)}};
   EXPECT_TRUE(run(records).calls[1].empty());
   TraceContext context = kContext;
   context.every_thread = true;
   const Attribution result = attribute(kWindows, records, context, memory_);
   EXPECT_EQ(names(result.calls[1]), Names{"theirs"});
   EXPECT_EQ(result.of_other_threads, 0U);
-  EXPECT_EQ(result.faults.count(), 0U);
-}
-
-TEST_F(Attribute, MissesNoWorkOfAnotherThreadBeforeTheWindowOfEveryThread) {
-  TraceContext context = kContext;
-  context.every_thread = true;
+  // Nothing is missing of what was issued before the window of all.
   const Window all{.prepare = 0, .begin = 10 * kTick, .end = 24 * kTick};
-  const TraceRecords records = {.activities = {work("a", 50, 51, 2)},
-                                .api_calls = {call(5, 1, ApiKind::kLaunch, kStranger),
-                                              call(13, 2, ApiKind::kLaunch, kStranger),
-                                              call(30, 3, ApiKind::kLaunch, kStranger)}};
-  const Attribution result = attribute({&all, 1}, records, context, memory_);
-  EXPECT_EQ(names(result.calls[0]), Names{"a"});
-  EXPECT_EQ(result.faults.describe(), "");
+  const Attribution of_all = attribute({&all, 1}, records, context, memory_);
+  EXPECT_EQ(names(of_all.calls[0]), (Names{"a", "theirs"}));
+  EXPECT_EQ(of_all.faults.describe(), "");
 }
 
 TEST_F(Attribute, TakesTheEarlierOfTwoApiCallsOfOneCorrelation) {
@@ -138,47 +125,39 @@ TEST_F(Attribute, CountsNanosecondsFromTheOrigin) {
 }
 
 TEST_F(Attribute, CountsWhatAutogradsThreadIssuesForACall) {
-  const Attribution result =
-      run({.activities = {work("a", 50, 51, 1), work("b", 52, 53, 2)},
-           .api_calls = {call(13, 1, ApiKind::kLaunch, kAutograd),
-                         call(21, 2, ApiKind::kLaunch, kAutograd)}});  // in a preparation
-  EXPECT_EQ(names(result.calls[0]), Names{"a"});
+  const Attribution result = run(
+      {.activities = {work("a", 50, 51, 1), work("b", 52, 53, 2)},
+       .api_calls = {call_of(kAutograd, 13, 1), call_of(kAutograd, 21, 2)}});  // in a preparation
+  ASSERT_EQ(names(result.calls[0]), Names{"a"});
+  EXPECT_EQ(result.calls[0][0].issued_ns, 13 * kTick);
+  EXPECT_EQ(result.calls[0][0].issued_by, kAutograd);
   EXPECT_EQ(result.of_other_threads, 0U);
 }
 
 TEST_F(Attribute, LeavesOutAThreadThatWorksOnItsOwnAccount) {
-  const Attribution result =
-      run({.activities = {work("a", 50, 51, 1), work("theirs", 52, 53, 2),
-                          work("theirs", 0, 0, 4)},  // still runs
-           .api_calls = {call(13, 1), call(13, 2, ApiKind::kLaunch, kStranger),
-                         call(17, 3, ApiKind::kLaunch, kStranger),  // between calls
-                         call(23, 4, ApiKind::kLaunch, kStranger)}});
+  const Attribution result = run({.activities = {work("a", 50, 51, 1), work("theirs", 52, 53, 2),
+                                                 work("theirs", 0, 0, 4)},  // still runs
+                                  .api_calls = {call(13, 1), call_of(kStranger, 13, 2),
+                                                call_of(kStranger, 17, 3),  // between calls
+                                                call_of(kStranger, 23, 4)}});
   EXPECT_EQ(names(result.calls[0]), Names{"a"});
   EXPECT_TRUE(result.calls[1].empty());
   EXPECT_EQ(result.of_other_threads, 2U);
   EXPECT_EQ(result.faults.count(), 0U);
 }
 
-TEST_F(Attribute, FindsALaunchWithoutItsRecord) {
+TEST_F(Attribute, FindsWhatIsMissing) {
   TraceRecords records = sound_records();
   records.activities.pop_back();
-  const Attribution result = run(std::move(records));
-  EXPECT_EQ(result.faults.missing, 1U);
-  EXPECT_EQ(result.faults.describe(), "1 launch without its record");
-}
-
-TEST_F(Attribute, ExpectsNothingOfALaunchThatFailed) {
-  TraceRecords records = sound_records();
-  records.api_calls.push_back(call(13, 3));
+  EXPECT_EQ(run(records).faults.missing, 1U);
+  EXPECT_EQ(run(records).faults.describe(), "1 launch without its record");
   records.api_calls.back().failed = true;
-  EXPECT_EQ(run(std::move(records)).faults.count(), 0U);
-}
-
-TEST_F(Attribute, FindsARecordWithoutItsLaunch) {
-  TraceRecords records = sound_records();
-  records.api_calls.pop_back();
-  const Attribution result = run(std::move(records));
-  EXPECT_EQ(result.faults.describe(), "1 record without its launch");
+  EXPECT_EQ(run(records).faults.count(), 0U);
+  records.api_calls.erase(records.api_calls.begin());
+  EXPECT_EQ(run(records).faults.describe(), "1 record without its launch");
+  records = sound_records();
+  records.lost = 2;
+  EXPECT_EQ(run(records).faults.describe(), "2 buffers of records that were lost");
 }
 
 TEST_F(Attribute, ForgivesARecordOfALaunchThatWasReadBefore) {
@@ -197,10 +176,10 @@ TEST_F(Attribute, FindsThatAllLaunchesAreLost) {
 }
 
 TEST_F(Attribute, RemembersAThreadThatWorksOnItsOwnAccount) {
-  remember(kWindows, {.activities = {}, .api_calls = {call(17, 1, ApiKind::kLaunch, kStranger)}},
-           kContext, memory_);
-  const Attribution result = run({.activities = {work("theirs", 50, 51, 2)},
-                                  .api_calls = {call(13, 2, ApiKind::kLaunch, kStranger)}});
+  remember(kWindows, {.activities = {}, .api_calls = {call_of(kStranger, 17, 1)}}, kContext,
+           memory_);
+  const Attribution result =
+      run({.activities = {work("theirs", 50, 51, 2)}, .api_calls = {call_of(kStranger, 13, 2)}});
   EXPECT_TRUE(result.calls[0].empty());
   EXPECT_EQ(result.of_other_threads, 1U);
 }
@@ -216,28 +195,21 @@ TEST_F(Attribute, ExpectsNothingOfWhatIsCaptured) {
 
 TEST_F(Attribute, FindsTimesThatCannotBe) {
   TraceRecords records = sound_records();
-  records.activities[0].start_ns = records.activities[0].end_ns = 0;
-  EXPECT_EQ(run(records).faults.describe(), "1 record without times");
-  records.activities[0] = work("a", 51, 50, 1);
-  EXPECT_EQ(run(records).faults.describe(), "1 record that ends before it begins");
-  records.activities[0] = work("a", 12, 50, 1);
-  EXPECT_EQ(run(records).faults.describe(), "1 record that begins before its launch");
-  records.activities[0] = work("a", 50, 101, 1);
-  EXPECT_EQ(run(records).faults.describe(), "1 record that ends after it was read");
-  EXPECT_TRUE(run(records).calls[0].empty());
-}
-
-TEST_F(Attribute, ToleratesWhatTheClocksOfHostAndDeviceDiffer) {
-  TraceRecords records = sound_records();
+  const std::pair<DeviceActivity, const char*> impossible[] = {
+      {work("a", 0, 0, 1), "1 record without times"},
+      {work("a", 51, 50, 1), "1 record that ends before it begins"},
+      {work("a", 12, 50, 1), "1 record that begins before its launch"},
+      {work("a", 50, 101, 1), "1 record that ends after it was read"}};
+  for (const auto& [activity, said] : impossible) {
+    records.activities[0] = activity;
+    EXPECT_EQ(run(records).faults.describe(), said);
+    EXPECT_TRUE(run(records).calls[0].empty());
+  }
+  // The clocks of host and device differ.
+  records = sound_records();
   records.activities[0].start_ns = 13 * kTick - 10'000;
   records.activities[1].end_ns = kReadAt + 10'000;
-  EXPECT_EQ(run(std::move(records)).faults.count(), 0U);
-}
-
-TEST_F(Attribute, PassesOnWhatTheTracerLost) {
-  TraceRecords records = sound_records();
-  records.lost = 2;
-  EXPECT_EQ(run(std::move(records)).faults.describe(), "2 buffers of records that were lost");
+  EXPECT_EQ(run(records).faults.count(), 0U);
 }
 
 TEST_F(Attribute, FindsAGraphThatLacksANode) {
@@ -286,16 +258,13 @@ TEST_F(Attribute, ExpectsNoBytesOfATransferBecauseOthersHaveSome) {
   EXPECT_EQ(attribute(windows, records, kContext, memory_).faults.missing, 0U);
 }
 
-TEST_F(Attribute, MissesATransferThatOtherCallsHave) {
+TEST_F(Attribute, MissesATransferThatOtherCallsHaveOrThatIsTheOnlyOne) {
   EXPECT_EQ(run({.activities = {work("memset", 50, 51, 1), work("own", 52, 53, 2),
                                 work("own", 54, 55, 4)},
                  .api_calls = {call(12, 1, ApiKind::kTransfer), call(13, 2),
                                call(22, 3, ApiKind::kTransfer), call(23, 4)}})
                 .faults.missing,
             1U);
-}
-
-TEST_F(Attribute, MissesTheOnlyTransferOfACall) {
   EXPECT_EQ(run({.activities = {}, .api_calls = {call(13, 1, ApiKind::kTransfer)}}).faults.missing,
             1U);
 }
@@ -312,6 +281,13 @@ TEST_F(Attribute, SeesWorkThatDoesNotWaitForItsTurn) {
   EXPECT_TRUE(result.calls[0][0].unordered);
   EXPECT_FALSE(result.calls[0][1].unordered);
   EXPECT_FALSE(result.calls[0][2].unordered);
+
+  DeviceActivity of_another_device = work("ahead", 40, 41, 2);
+  of_another_device.info.device = 1;
+  EXPECT_TRUE(run({.activities = {work("flush", 45, 50, 1), of_another_device},
+                   .api_calls = {call(11, 1), call(13, 2)}})
+                  .calls[0][0]
+                  .unordered);
 }
 
 TEST_F(Attribute, SeesWorkThatTheNextCallDoesNotWaitFor) {
@@ -334,14 +310,6 @@ TEST_F(Attribute, TellsOfWorkWithoutRecords) {
   ASSERT_EQ(result.unrecorded.size(), 1U);
   EXPECT_EQ(result.unrecorded[0].window, 0U);
   EXPECT_EQ(result.faults.count(), 0U);
-}
-
-TEST_F(Attribute, SeesWorkOfAnotherDeviceThatDoesNotWaitForItsTurn) {
-  DeviceActivity ahead = work("ahead", 40, 41, 2);
-  ahead.info.device = 1;
-  const Attribution result = run(
-      {.activities = {work("flush", 45, 50, 1), ahead}, .api_calls = {call(11, 1), call(13, 2)}});
-  EXPECT_TRUE(result.calls[0][0].unordered);
 }
 
 }  // namespace

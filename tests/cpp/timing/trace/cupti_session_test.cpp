@@ -20,11 +20,10 @@
 #include "core/cuda_check.h"
 #include "core/cupti_check.h"
 #include "gpu.h"
+#include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
-#include "timing/time_op.h"
 #include "timing/trace/cupti_buffers.h"
 #include "timing/trace/cupti_functions.h"
-#include "timing/trace/process_trace.h"
 #include "timing/trace/trace_lost.h"
 
 namespace convtime {
@@ -32,9 +31,9 @@ namespace {
 
 constexpr std::uint64_t kCycles = 100'000;
 
-void launch(int kernels) {
+void launch(int kernels, std::uint64_t cycles = kCycles) {
   for (int i = 0; i < kernels; ++i) {
-    launch_sleep(kCycles, nullptr);
+    launch_sleep(cycles, nullptr);
   }
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
 }
@@ -55,10 +54,9 @@ std::size_t kernels_seen(CuptiSession& session, int launches) {
   return kernels_seen(session, [launches] { launch(launches); });
 }
 
-Timing time_known_kernel(Method method = Method::kKernel) {
+Timing time_known_kernel() {
   FunctionCallable kernel([] { launch_sleep(kCycles, nullptr); });
-  Callable* const candidates[] = {&kernel};
-  return time_candidates(candidates, {.method = method, .on_gpu = true});
+  return time_on_gpu(kernel, {.method = Method::kKernel});
 }
 
 /// Has a profiler be active for as long as it lives, as far as is told.
@@ -174,6 +172,8 @@ class OtherTool {
 
 #endif
 
+using CuptiTest = GpuTest;  // some versions of CUPTI crash without a driver
+
 #define SKIP_UNLESS(subscribed)                                                     \
   do {                                                                              \
     if (!(subscribed)) {                                                            \
@@ -181,8 +181,7 @@ class OtherTool {
     }                                                                               \
   } while (false)
 
-TEST(CuptiFunctions, AreToldApartByTheirNames) {
-  SKIP_WITHOUT_GPU();  // some versions of CUPTI crash without a driver
+TEST_F(CuptiTest, FunctionsAreToldApartByTheirNames) {
   const std::map<std::string, ApiKind> expected = {
       {"cudaLaunchKernel_v7000", ApiKind::kLaunch},
       {"cudaLaunchCooperativeKernel_v9000", ApiKind::kLaunch},
@@ -226,16 +225,11 @@ TEST(CuptiSession, SaysWhatIsMissingWithoutADriver) {
   }
   EXPECT_FALSE(CuptiSession::shared());
   ASSERT_NE(CuptiSession::unavailable(), "");
-  try {
-    const CuptiSession session;
-    FAIL() << "a session without a driver";
-  } catch (const std::runtime_error& error) {
-    EXPECT_EQ(error.what(), CuptiSession::unavailable());
-  }
+  EXPECT_EQ(error_of<std::runtime_error>([] { const CuptiSession session; }),
+            CuptiSession::unavailable());
 }
 
-TEST(CuptiSession, SeesWhatIsDoneWithinIt) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, SeesWhatIsDoneWithinIt) {
   launch(1);
   EXPECT_FALSE(CuptiSession::shared());
   for (int round = 0; round < 3; ++round) {
@@ -246,31 +240,7 @@ TEST(CuptiSession, SeesWhatIsDoneWithinIt) {
   }
 }
 
-TEST(ProcessTrace, SeesTheWorkOfEveryThreadWhileItLasts) {
-  SKIP_WITHOUT_GPU();
-  launch(1);
-  ProcessTrace trace;
-  const std::uint64_t before = trace.now();
-  launch(2);
-  std::uint32_t other = 0;
-  std::thread([&other] {
-    launch(3);
-    other = ProcessTrace::thread();
-  }).join();
-  const ProcessWork work = trace.take({});
-  EXPECT_EQ(work.faults, "");
-  ASSERT_EQ(work.activities.size(), 5U);
-  for (const DeviceActivity& activity : work.activities) {
-    EXPECT_GE(activity.issued_ns, before);
-    EXPECT_LE(activity.issued_ns, activity.start_ns + kStampToleranceNs);
-  }
-  EXPECT_EQ(work.activities.front().issued_by, ProcessTrace::thread());
-  EXPECT_EQ(work.activities.back().issued_by, other);
-  EXPECT_THROW(ProcessTrace(), std::runtime_error);  // one at a time
-}
-
-TEST(CuptiSession, SeesNothingOfWhatIsIssuedWhileItPauses) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, SeesNothingOfWhatIsIssuedWhileItPauses) {
   CuptiSession session;
   for (int round = 0; round < 2; ++round) {
     const std::size_t seen = kernels_seen(session, [&session] {
@@ -283,74 +253,30 @@ TEST(CuptiSession, SeesNothingOfWhatIsIssuedWhileItPauses) {
   }
 }
 
-/// Work of another thread keeps a stream of its own busy: CUPTI then holds back whole buffers.
-TEST(CuptiSession, GetsItsRecordsBesideABusyStream) {
-  SKIP_WITHOUT_GPU();
-  launch(1);
-  std::atomic<bool> done = false;
-  std::atomic<int> launched = 0;
-  std::thread other([&] {
-    cudaStream_t stream = nullptr;
-    CONVTIME_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    while (!done) {
-      for (int i = 0; i < 3; ++i, ++launched) {
-        launch_sleep(10 * kCycles, stream);
-      }
-      CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
-    }
-    CONVTIME_CUDA_CHECK(cudaStreamDestroy(stream));
-  });
-  cudaStream_t stream = nullptr;
-  CONVTIME_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+TEST_F(CuptiTest, EndsWhereAProfilerAsksForItsWayAndBeginsAnewBehindIt) {
   {
     CuptiSession session;
-    std::size_t of_other_threads = 0;  // in one round perhaps none, since theirs take longer
-    for (int round = 0; round < 20; ++round) {
-      const std::uint64_t start = CuptiSession::now();
-      launch_sleep(1000, stream);
-      launch_sleep(1000, stream);
-      const Window window{start, start, CuptiSession::now()};
-      const int before = launched;
-      while (launched == before) {
-      }
-      CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
-      const Attribution seen = session.take({&window, 1});
-      EXPECT_EQ(seen.calls[0].size(), 2U) << "in round " << round;
-      EXPECT_EQ(seen.faults.describe(), "");
-      of_other_threads += seen.of_other_threads;
+    EXPECT_EQ(kernels_seen(session, 2), 2U);
+    {
+      const MakeWay way;
+      EXPECT_THROW(session.take({}), TraceLost);
+      EXPECT_THROW(CuptiSession(), std::runtime_error);
+      EXPECT_NE(CuptiSession::taken(), "");
     }
-    EXPECT_GE(of_other_threads, 1U);
+    EXPECT_EQ(CuptiSession::taken(), "");
+    EXPECT_THROW(session.take({}), TraceLost);
   }
-  done = true;
-  other.join();
-  CONVTIME_CUDA_CHECK(cudaStreamDestroy(stream));
-}
-
-TEST(CuptiSession, EndsWhereAProfilerAsksForItsWay) {
-  SKIP_WITHOUT_GPU();
   CuptiSession session;
   EXPECT_EQ(kernels_seen(session, 2), 2U);
-  {
-    const MakeWay way;
-    EXPECT_THROW(session.take({}), TraceLost);
-    EXPECT_THROW(CuptiSession(), std::runtime_error);
-    EXPECT_NE(CuptiSession::taken(), "");
-  }
-  EXPECT_EQ(CuptiSession::taken(), "");
-  EXPECT_THROW(session.take({}), TraceLost);
 }
 
 /// A launch that is under way writes its end into CUPTI's buffer, whoever has that by then.
-TEST(CuptiSession, GivesWayWhileAnotherThreadLaunches) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, GivesWayWhileAnotherThreadLaunches) {
   launch(1);
   std::atomic<bool> done = false;
   std::thread other([&] {
     while (!done) {
-      for (int i = 0; i < 20; ++i) {
-        launch_sleep(1000, nullptr);
-      }
-      CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+      launch(20, 1000);
     }
   });
   for (int round = 0; round < 50; ++round) {
@@ -364,17 +290,7 @@ TEST(CuptiSession, GivesWayWhileAnotherThreadLaunches) {
   other.join();
 }
 
-TEST(CuptiSession, BeginsAnewBehindAProfiler) {
-  SKIP_WITHOUT_GPU();
-  {
-    const MakeWay way;
-  }
-  CuptiSession session;
-  EXPECT_EQ(kernels_seen(session, 2), 2U);
-}
-
-TEST(CuptiSession, LeavesCuptiToAProfilerThatDidNotAsk) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, LeavesCuptiToAProfilerThatDidNotAsk) {
   {
     CuptiSession session;
     const ToldOfAProfiler told;
@@ -387,8 +303,7 @@ TEST(CuptiSession, LeavesCuptiToAProfilerThatDidNotAsk) {
   EXPECT_EQ(kernels_seen(session, 2), 2U);
 }
 
-TEST(KernelTimer, FallsBackWhereAProfilerBeginsMeanwhile) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, FallsBackWhereAProfilerBeginsMeanwhile) {
   int calls = 0;
   FunctionCallable kernel([&] {
     launch_sleep(kCycles, nullptr);
@@ -396,40 +311,24 @@ TEST(KernelTimer, FallsBackWhereAProfilerBeginsMeanwhile) {
       const MakeWay way;
     }
   });
-  Callable* const candidates[] = {&kernel};
-  const Timing timing = time_candidates(candidates, {.on_gpu = true});
+  const Timing timing = time_on_gpu(kernel);
   EXPECT_EQ(timing.method.value, Method::kEvent);
-  EXPECT_NE(timing.method.reason.find("began in this process"), std::string::npos);
+  EXPECT_TRUE(contains(timing.method.reason, "began in this process"));
   EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
   calls = 0;
-  EXPECT_THROW(time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true}),
-               std::runtime_error);
+  EXPECT_THROW(time_on_gpu(kernel, {.method = Method::kKernel}), std::runtime_error);
 }
 
-TEST(KernelTimer, FallsBackWhileAProfilerIsActive) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, EventsAreNotForCallsOfSeveralGpus) {
+  FunctionCallable kernel([] { launch_sleep(kCycles, nullptr); });
+  EXPECT_THROW(time_on_gpu(kernel, {.method = Method::kEvent, .other_devices = {0}}),
+               std::invalid_argument);
   const ToldOfAProfiler told;
-  const Timing timing = time_known_kernel(Method::kAuto);
-  EXPECT_EQ(timing.method.value, Method::kEvent);
-  EXPECT_NE(timing.method.reason.find("a torch.profiler session is active in this process"),
-            std::string::npos);
+  EXPECT_EQ(time_on_gpu(kernel, {.other_devices = {0}}).method.value, Method::kSync);
   EXPECT_THROW(time_known_kernel(), std::runtime_error);
 }
 
-TEST(EventTimer, IsNotForCallsOfSeveralGpus) {
-  SKIP_WITHOUT_GPU();
-  FunctionCallable kernel([] { launch_sleep(kCycles, nullptr); });
-  Callable* const candidates[] = {&kernel};
-  EXPECT_THROW(
-      time_candidates(candidates, {.method = Method::kEvent, .on_gpu = true, .other_devices = {0}}),
-      std::invalid_argument);
-  const ToldOfAProfiler told;
-  const Timing timing = time_candidates(candidates, {.on_gpu = true, .other_devices = {0}});
-  EXPECT_EQ(timing.method.value, Method::kSync);
-}
-
-TEST(CuptiSession, BothSeeAllBesideAToolThatSharesCupti) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, BothSeeAllBesideAToolThatSharesCupti) {
   launch(1);
   OtherTool other;
   SKIP_UNLESS(other.subscribe(true));
@@ -443,45 +342,33 @@ TEST(CuptiSession, BothSeeAllBesideAToolThatSharesCupti) {
   EXPECT_EQ(other.seen(), 3 + 2 * 5 + 2);
 }
 
-TEST(KernelTimer, TimesBesideAToolThatSharesCupti) {
-  SKIP_WITHOUT_GPU();
-  launch(1);
-  OtherTool other;
-  SKIP_UNLESS(other.subscribe(true));
-  EXPECT_TRUE(CuptiSession::shared());
-  const ToldOfAProfiler told;  // which does not matter then
-  const Timing timing = time_known_kernel();
-  EXPECT_EQ(timing.method.value, Method::kKernel);
-  expect_all_of_it(timing);
-  EXPECT_GE(other.seen(), static_cast<int>(timing.samples.candidates[0].seconds.size()));
-}
-
-TEST(KernelTimer, TimesBeforeAndAfterAToolThatSharesCupti) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, TimesBeforeBesideAndAfterAToolThatSharesCupti) {
   expect_all_of_it(time_known_kernel());
   OtherTool other;
   SKIP_UNLESS(other.subscribe(true));
   launch(3);
   EXPECT_EQ(other.seen(), 3);  // convtime left CUPTI fit for it
+  EXPECT_TRUE(CuptiSession::shared());
+  {
+    const ToldOfAProfiler told;  // which does not matter then
+    const Timing timing = time_known_kernel();
+    EXPECT_EQ(timing.method.value, Method::kKernel);
+    expect_all_of_it(timing);
+    EXPECT_GE(other.seen(), static_cast<int>(timing.samples.candidates[0].seconds.size()));
+  }
   other.unsubscribe();
   expect_all_of_it(time_known_kernel());
 }
 
-TEST(KernelTimer, IsRefusedBesideAToolThatDoesNotShareCupti) {
-  SKIP_WITHOUT_GPU();
+TEST_F(CuptiTest, IsRefusedBesideAToolThatDoesNotShareCupti) {
   launch(1);
   OtherTool other;
   SKIP_UNLESS(other.subscribe(false));
   EXPECT_FALSE(CuptiSession::shared());
   launch(3);
-  try {
-    time_known_kernel();
-    FAIL() << "took CUPTI from the tool that had it";
-  } catch (const std::runtime_error& error) {
-    // Not every driver says whose it is.
-    EXPECT_NE(std::string(error.what()).find("a tool that does not share it"), std::string::npos)
-        << error.what();
-  }
+  // Not every driver says whose it is.
+  EXPECT_TRUE(contains(error_of<std::runtime_error>([] { time_known_kernel(); }),
+                       "a tool that does not share it"));
   launch(2);
   EXPECT_EQ(other.seen(), 5);
   other.unsubscribe();

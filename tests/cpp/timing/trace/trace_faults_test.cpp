@@ -14,8 +14,8 @@
 
 #include "core/cuda_check.h"
 #include "gpu.h"
+#include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
-#include "timing/time_op.h"
 #include "timing/trace/cupti_activities.h"
 #include "timing/trace/cupti_buffers.h"
 #include "timing/trace/cupti_session.h"
@@ -210,8 +210,7 @@ void expect_all_activities(const Timing& timing) {
 
 Timing time_everything(Between* between, Method method = Method::kAuto) {
   EverythingOnce everything(between);
-  Callable* const candidates[] = {&everything};
-  return time_candidates(candidates, {.method = method, .on_gpu = true});
+  return time_on_gpu(everything, {.method = method});
 }
 
 TEST(Buffers, AreKnownWhileTheyAreLent) {
@@ -228,13 +227,9 @@ TEST(Buffers, AreKnownWhileTheyAreLent) {
   EXPECT_FALSE(return_buffer(buffer));
   EXPECT_FALSE(lends_buffers());
   free_buffer(buffer);
-}
 
-TEST(Buffers, ThatWereTakenByForceCanStillBeWrittenTo) {
+  // One that was taken by force can still be written to.
   const std::size_t kept = kept_buffers();
-  std::uint8_t* buffer = nullptr;
-  std::size_t bytes = 0;
-  std::size_t records = 0;
   request_buffer(&buffer, &bytes, &records);
   ASSERT_NE(buffer, nullptr);
   {
@@ -250,17 +245,17 @@ TEST(Buffers, ThatWereTakenByForceCanStillBeWrittenTo) {
   EXPECT_EQ(kept_buffers(), kept + 1);
 }
 
-TEST(Trace, IsSoundWhereNothingIsLost) {
-  SKIP_WITHOUT_GPU();
+using TraceTest = GpuTest;
+
+TEST_F(TraceTest, IsSoundWhereNothingIsLost) {
   const Timing timing = time_everything(nullptr);
   expect_all_activities(timing);
   EXPECT_EQ(timing.samples.faulty_batches, 0U) << timing.samples.fault;
 }
 
-class PlantedLoss : public testing::TestWithParam<Loss> {};
+class PlantedLoss : public GpuTest, public testing::WithParamInterface<Loss> {};
 
 TEST_P(PlantedLoss, CostsTheBatchesThatHaveIt) {
-  SKIP_WITHOUT_GPU();
   // As few as one or two short batches have: several faulty ones in a row end in events.
   Between between(GetParam().tamper, 10);
   const Timing timing = time_everything(&between);
@@ -270,12 +265,11 @@ TEST_P(PlantedLoss, CostsTheBatchesThatHaveIt) {
 }
 
 TEST_P(PlantedLoss, EndsInEventsWhereItLasts) {
-  SKIP_WITHOUT_GPU();
   constexpr int kForEver = 1 << 30;
   Between between(GetParam().tamper, kForEver);
   const Timing timing = time_everything(&between);
   EXPECT_EQ(timing.method.value, Method::kEvent);
-  EXPECT_NE(timing.method.reason.find(GetParam().said), std::string::npos) << timing.method.reason;
+  EXPECT_TRUE(contains(timing.method.reason, GetParam().said));
   Between again(GetParam().tamper, kForEver);
   EXPECT_THROW(time_everything(&again, Method::kKernel), std::runtime_error);
 }
@@ -284,8 +278,7 @@ INSTANTIATE_TEST_SUITE_P(Of, PlantedLoss, testing::ValuesIn(losses()),
                          [](const auto& info) { return info.param.name; });
 
 /// Hands kernels over a little after CUPTI did.
-TEST(PlantedLoss, ThatIsOnlyLateIsWaitedFor) {
-  SKIP_WITHOUT_GPU();
+TEST_F(TraceTest, ThatIsOnlyLateIsWaitedFor) {
   std::vector<std::future<void>> late;
   Between between(
       [&late](const CUpti_Activity& record, const Send& send) {
@@ -305,21 +298,18 @@ TEST(PlantedLoss, ThatIsOnlyLateIsWaitedFor) {
   EXPECT_EQ(timing.samples.faulty_batches, 0U) << timing.samples.fault;
 }
 
-TEST(PlantedLoss, OfAFullPoolOfBuffersEndsInEvents) {
-  SKIP_WITHOUT_GPU();
+TEST_F(TraceTest, OfAFullPoolOfBuffersEndsInEvents) {
   EverythingOnce everything(nullptr);
   int calls = 0;
   FunctionCallable call([&] {
     max_buffers = ++calls < 10 ? 512 : 0;
     everything.call();
   });
-  Callable* const candidates[] = {&call};
   // More calls than the buffers that CUPTI already has can hold.
-  const Timing timing =
-      time_candidates(candidates, {.on_gpu = true, .stop = {.min_samples = 4000}});
+  const Timing timing = time_on_gpu(call, {.stop = {.min_samples = 4000}});
   max_buffers = 512;
   EXPECT_EQ(timing.method.value, Method::kEvent);
-  EXPECT_NE(timing.method.reason.find("incomplete"), std::string::npos) << timing.method.reason;
+  EXPECT_TRUE(contains(timing.method.reason, "incomplete"));
   expect_all_activities(time_everything(nullptr));
 }
 
