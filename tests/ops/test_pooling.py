@@ -365,6 +365,8 @@ def test_captured_by_a_cuda_graph(window: tuple[int, ...], channels_last: bool) 
 def test_work_is_on_the_current_stream() -> None:
     x = torch.randn(2, 16, 64, 64, device="cuda")
     expected = pytorchs(x + 1, 3, 2, 1)
+    relu_max_pool2d(x, 3, 2, 1)  # The first call compiles, for longer than the stream is kept busy.
+    torch.ops.convtime.spin_ns(1)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
