@@ -88,4 +88,4 @@ def test_a_bad_data_frame_is_one_sentence() -> None:
         (["name", "seconds", "name"], ["a", 1.0, "b"], "the column 'name' more than once"),
     ):
         with pytest.raises(InputError, match=f"^the data frame: .*{error}"):
-            read_measurements(pandas.DataFrame([row], columns=columns))
+            read_measurements(pandas.DataFrame([row], columns=columns, dtype=object))

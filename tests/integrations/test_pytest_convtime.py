@@ -18,7 +18,10 @@ _IS_INSTALLED = any(
 )
 
 
-def test_an_idle_plugin_imports_neither_torch_nor_convtime(pytester: pytest.Pytester) -> None:
+def test_an_idle_plugin_imports_neither_torch_nor_convtime(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others' plugins may import them
     pytester.makepyfile(
         """
         import sys
