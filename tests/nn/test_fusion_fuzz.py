@@ -24,7 +24,7 @@ def capturing_often() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_sequence_computes_the_same(seed: int) -> None:
     row = sequences.run_sequence(seed, ("aot_eager",), torch.device("cpu"), length=3)
     assert not row["differences"], row
