@@ -36,6 +36,16 @@ def test_a_terminal_without_the_characters_is_no_error(
     assert b"\\xd7" in written.getvalue()  # ×
 
 
+def test_a_table_is_printed_instead_of_the_text(
+    conv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*conv, "--csv", "-"]) == 0
+    rows = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
+    assert len(rows) == 2
+    assert not Path("-").exists()
+
+
 def test_progress_bar_on_a_terminal(conv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 80, 0, 0))

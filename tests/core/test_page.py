@@ -131,4 +131,4 @@ def test_every_result_is_markdown_with_its_answer_first(tmp_path: Path, capsys: 
     assert main(["show", str(path), "--markdown", str(tmp_path / "same.md")]) == 0
     assert (tmp_path / "same.md").read_text(encoding="utf-8") == source
     assert main(["show", str(path), "--markdown", "-", "--json", "-"]) == 2
-    assert "must not both be -" in capsys.readouterr().err
+    assert "--json and --markdown must not all be -" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from convtime.core.shown import Shown
 
 STANDARD_OUTPUT = Path("-")
 _OUTPUTS = ("json", "csv", "plot", "markdown")
-_PRINTABLE = ("json", "markdown")  # instead of the text, with -
+_PRINTABLE = ("json", "csv", "markdown")  # instead of the text, with -
 
 
 def add_outputs(
@@ -53,7 +53,7 @@ def add_outputs(
             help="write the result for a pull request; - prints it instead of the text",
         )
     if table:
-        output("--csv", help="write the table")
+        output("--csv", help="write the table; - prints it instead of the text")
         output("--plot", help="plot the result: PNG, SVG, PDF or JSON")
 
 
@@ -73,7 +73,8 @@ def check_outputs(
     files = {f"--{name}": getattr(options, name, None) for name in _OUTPUTS}
     printed = _printed(options)
     if len(printed) > 1:
-        raise InputError("--json and --markdown must not both be -, since one of them is printed")
+        names = " and ".join(f"--{name}" for name in printed)
+        raise InputError(f"{names} must not all be -, since only one of them can be printed")
     for name in printed:
         del files[f"--{name}"]
     check_distinct(files)
