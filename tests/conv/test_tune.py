@@ -155,7 +155,7 @@ def test_a_search_that_fails_costs_no_other_plan(
         threads = workers and concurrent.futures.ThreadPoolExecutor(workers)
         executor = stack.enter_context(threads) if threads else None
         rest: Any = (limits, executor, None, {"device": "cpu"})
-        with pytest.warns(UserWarning, match="found for conv[02] fprop and 1 more: .*of memory"):
+        with pytest.warns(UserWarning, match="found for conv0 fprop and 1 more: .*of memory"):
             entries = tuning._tuned(subjects, *rest)
         assert [entry.name for entry in entries] == ["conv1", "conv3"]
         with pytest.raises(RuntimeError, match="found for conv0 fprop: .*out of memory"):

@@ -184,7 +184,7 @@ def _tuned(
     options: Mapping[str, Any],
 ) -> list[StoredPlan]:
     found: dict[int, StoredPlan] = {}
-    failed: list[tuple[str, Exception]] = []
+    errors: dict[int, Exception] = {}
     search = functools.partial(_tune_subject, limits, options)
     with progress_bar(total=len(subjects), unit="pass", shown=progress) as bar:
         try:
@@ -199,11 +199,12 @@ def _tuned(
                 except InputError:
                     raise
                 except Exception as error:  # of PyTorch, or of an executor whose worker ended
-                    failed.append((_name_of(subjects[place]), error))
+                    errors[place] = error
                 bar.update()
         except KeyboardInterrupt:
             if not found:
                 raise
+    failed = [(_name_of(subjects[place]), errors[place]) for place in sorted(errors)]
     if failed and not found:
         raise RuntimeError(_failures(failed)) from failed[0][1]
     if failed:
