@@ -18,8 +18,9 @@ import results
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "convtime"
-# Folders of csrc whose code judges, and runs without a GPU.
+# Folders of csrc whose code judges, and what is in the files that need a GPU for it.
 JUDGING = ("timing/judge", "timing/calibration", "timing/conditions", "conv")
+GPU_CALL = re.compile(r"\bcu(da|dnn|pti)?[A-Z]\w+\(|cudnn_frontend::")
 # Of C++, where it is not a comment: what stands there, and what takes its place.
 CPP_CHANGES = (
     (" < ", " <= "),
@@ -99,6 +100,8 @@ def _draw_cpp(source: random.Random) -> Mutant | None:
         if path.suffix in (".h", ".cpp")
     ]
     path = source.choice(files)
+    if any(GPU_CALL.search(each.read_text(encoding="utf-8")) for each in _header_and_source(path)):
+        return None
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [
         (number, before, after)
@@ -112,6 +115,10 @@ def _draw_cpp(source: random.Random) -> Mutant | None:
     changed = [*lines]
     changed[number] = lines[number].replace(before, after, 1)
     return _mutant(path, "".join(lines), "".join(changed))
+
+
+def _header_and_source(path: Path) -> list[Path]:
+    return [each for suffix in (".h", ".cpp") if (each := path.with_suffix(suffix)).exists()]
 
 
 def _mutant(path: Path, old: str, new: str | None) -> Mutant | None:

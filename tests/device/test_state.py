@@ -56,6 +56,33 @@ def test_who_may_lock_clocks(capabilities: str, uid_map: str, *, privileged: boo
     assert machine._is_privileged(None, None) is False
 
 
+@pytest.mark.parametrize(
+    ("params", "capabilities", "may"),
+    [
+        ("Other: 0\nRmProfilingAdminOnly: 0\n", "0000000000000000", True),
+        ("Other: 0\nRmProfilingAdminOnly: 1\n", "0000000000000000", False),
+        ("Other: 0\nRmProfilingAdminOnly: 1\n", "000001ffffffffff", True),
+        ("Other: 0\n", "000001ffffffffff", None),
+        (None, "000001ffffffffff", None),
+    ],
+)
+def test_who_may_read_counters(
+    gpu: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    params: str | None,
+    capabilities: str,
+    *,
+    may: bool | None,
+) -> None:
+    texts = {
+        "/proc/self/status": f"CapEff:\t{capabilities}\n",
+        "/proc/self/uid_map": "         0          0 4294967295",
+        "/proc/driver/nvidia/params": params,
+    }
+    monkeypatch.setattr(machine, "_text", lambda path: texts[str(path)])
+    assert machine.gpu_state(resolve_gpu(None), None, []).may_read_counters is may
+
+
 def test_the_gpus_state_is_asked_of_nvml(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.answers |= {
         "ComputeRunningProcesses_v3": [types.SimpleNamespace(pid=pid) for pid in (7, 7, 8, 9)],

@@ -187,6 +187,8 @@ def test_times_of_modules_are_shown_and_survive_json(times: ModuleTimes) -> None
     assert ModuleTimes.from_dict(json.loads(times.to_json())) == times
     (figure,) = times.figures()
     drawn = table(figure, "middle")
+    names = [f"{timed.module} {timed.direction}" for timed in times.passes]
+    assert of_series(drawn, "in place", "row") == names
     assert of_series(drawn, "in place", "middle") == pytest.approx(
         [1e6 * timed.median for timed in times.passes], rel=1e-5
     )
@@ -194,6 +196,9 @@ def test_times_of_modules_are_shown_and_survive_json(times: ModuleTimes) -> None
         [timed.ratio.value for timed in times.passes if timed.ratio is not None], rel=1e-5
     )
     check_drawn(figure)
+    whole = [dataclasses.replace(timed, module="") for timed in times.passes[:1]]
+    (figure,) = dataclasses.replace(times, passes=tuple(whole)).figures()
+    assert {*table(figure, "middle")["row"]} == {f"the model {whole[0].direction}"}
 
 
 def test_the_model_is_left_as_it_was_but_trained() -> None:
