@@ -6,8 +6,6 @@ with another word, as its WORD_table() does. A goal that is missed is no error: 
 as missed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -21,12 +19,9 @@ import results
 REPOSITORY = results.HERE.parent
 _FIELDS: dict[str, type] = {
     "schema": int,
-    "benchmark": str,
-    "command": str,
-    "date": str,
+    **dict.fromkeys(("benchmark", "command", "date"), str),
     "provenance": dict,
-    "rows": list,
-    "summary": list,
+    **dict.fromkeys(("rows", "summary"), list),
 }
 _MARKED = re.compile(
     r"(?P<begin><!-- results:(?P<name>\w+)(?::(?P<what>[a-z]+))? -->\n)"
@@ -95,9 +90,8 @@ def fill_in(text: str, directory: Path) -> str:
             script = results.load_script(match["name"])
             name = "table" if match["what"] == "rows" else f"{match['what']}_table"
             if not hasattr(script, name):
-                raise ValueError(
-                    f"has a table of {match['name']} that its script has no {name}() for"
-                )
+                told = f"has a table of {match['name']} that its script has no {name}() for"
+                raise ValueError(told)
             body = getattr(script, name)(document["rows"])
         else:
             body = summary_table(document)
@@ -116,12 +110,11 @@ def summary_table(document: results.Row) -> str:
         value = "—" if entry["value"] is None else f"{entry['value']:.4g}"
         met = "yes" if entry["met"] else "no"
         lines.append(f"| `{entry['name']}` | {value} | {entry['goal']} | {met} |")
-    lines += [
-        "",
+    where = (
         f"{facts['gpu'] or 'CPU'}, driver {facts['driver']}, torch {facts['torch']}, "
-        f"cuDNN {facts['cudnn']}; commit {facts['commit'][:12]}, {document['date'][:10]}.",
-    ]
-    return "\n".join(lines)
+        f"cuDNN {facts['cudnn']}; commit {facts['commit'][:12]}, {document['date'][:10]}."
+    )
+    return "\n".join((*lines, "", where))
 
 
 def check_documents(repository: Path, directory: Path, *, write: bool) -> Iterator[str]:

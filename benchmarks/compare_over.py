@@ -11,23 +11,15 @@ fastest candidate by more than margin and edge.
 On the CPU, a difference of less than 3 % is not certain, and the edge is larger.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import results
 from common import running, summaries
-from common.running import Measure
-
-if TYPE_CHECKING:
-    import torch
-
-    from convtime import Candidate
 
 BUDGET = 0.5  # seconds a point
 _EDGE, _EDGE_ON_CPU = 0.005, 0.02
@@ -78,12 +70,9 @@ def table(rows: list[results.Row]) -> str:
     return summaries.markdown(header, lines)
 
 
-def _measure_family(device: torch.device, name: str) -> results.Row:
-    from compare_over_parts.families import make_families
-
+def _measure_family(device: running.Device, family: Any) -> results.Row:
     import convtime
 
-    family = make_families(device)[name]
     begin = time.perf_counter()
     compared = convtime.compare(
         family.candidates,
@@ -95,25 +84,19 @@ def _measure_family(device: torch.device, name: str) -> results.Row:
         progress=False,
     )
     seconds = time.perf_counter() - begin
-    points = []
     for point in compared.points:
         if point.errors:
             raise RuntimeError(f"{point.name}: {dict(point.errors)}")
-        makers = {
-            each: functools.partial(factory, **point.values)
-            for each, factory in family.candidates.items()
-        }
-        outcome = compared.outcomes[point.name]
-        points.append(
+    return {
+        "points": [
             {
                 "name": point.name,
-                "kind": outcome.kind,
-                "leaders": list(outcome.leaders),
-                "seconds": _time_again(makers, device),
+                "kind": compared.outcomes[point.name].kind,
+                "leaders": list(compared.outcomes[point.name].leaders),
+                "seconds": _time_again(family, point.values, device),
             }
-        )
-    return {
-        "points": points,
+            for point in compared.points
+        ],
         "margin": compared.plan.margin,
         "edge": _EDGE if device.type == "cuda" else _EDGE_ON_CPU,
         "verdict": list(compared.verdict),
@@ -122,12 +105,10 @@ def _measure_family(device: torch.device, name: str) -> results.Row:
     }
 
 
-def _time_again(
-    makers: Mapping[str, Callable[[], Candidate]], device: torch.device
-) -> dict[str, float]:
+def _time_again(family: Any, values: Mapping[str, Any], device: running.Device) -> dict[str, float]:
 
-    def make() -> dict[str, Callable[[], object]]:
-        made = {name: maker() for name, maker in makers.items()}
+    def make() -> dict[str, running.Call]:
+        made = {name: factory(**values) for name, factory in family.candidates.items()}
         return {
             name: functools.partial(each.fn, *each.args, **each.kwargs)
             for name, each in made.items()
@@ -142,7 +123,7 @@ def _time_again(
     from common.truth import profile_calls
 
     chance = random.Random(0)  # noqa: S311  # not a secret
-    busy: dict[str, list[float]] = {name: [] for name in makers}
+    busy: dict[str, list[float]] = {name: [] for name in family.candidates}
     kept = []  # so that each round's tensors are elsewhere in memory
     for _ in range(_ROUNDS):
         kept.append(calls := make())
@@ -152,11 +133,17 @@ def _time_again(
     return {name: statistics.median(each) for name, each in busy.items()}
 
 
-def _make_cases(device: torch.device) -> dict[str, Measure]:
+def make_cases(device: running.Device) -> dict[str, running.Measure]:
+    import torch
     from compare_over_parts.families import make_families
 
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    else:
+        torch.cuda.set_device(device)
     return {
-        name: functools.partial(_measure_family, device, name) for name in make_families(device)
+        name: functools.partial(_measure_family, device, family)
+        for name, family in make_families(device).items()
     }
 
 
@@ -166,19 +153,5 @@ def tell(row: results.Row) -> str:
     return f"{right} of {len(row['points'])} right, {row['seconds']:.1f} s: {told}"
 
 
-def main() -> None:
-    options = results.argument_parser(__doc__).parse_args()
-
-    import torch
-
-    if options.device == "cpu":
-        device = torch.device("cpu")
-        torch.set_num_threads(1)
-    else:
-        device = running.find_gpu(options.device)
-    file = running.open_file("compare_over", summarise, options, device)
-    running.measure_pending(file, _make_cases(device), tell)
-
-
 if __name__ == "__main__":
-    main()
+    running.run_on_gpu("compare_over", __doc__, summarise, make_cases, tell=tell, anywhere=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import results
@@ -21,25 +22,19 @@ CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """From the samples; a layer counts when it was measured in every configuration."""
-    measured: dict[str, set[tuple[str, str]]] = {}
+    measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for row in rows:
-        name = row["layer"]["names"][0]
-        measured.setdefault(name, set()).add((row["dtype"], row["layout"]))
-    ratios = [_ratio(row) for row in rows]
+        measured[row["layer"]["names"][0]].add((row["dtype"], row["layout"]))
     return {
         "layers": sum(found == set(CONFIGURATIONS) for found in measured.values()),
         "fraction_bit_identical": sum(row["bit_identical"] for row in rows) / len(rows),
-        "time_ratio_min": min(ratios),
-        "time_ratio_max": max(ratios),
+        "time_ratio_min": min(map(_ratio, rows)),
+        "time_ratio_max": max(map(_ratio, rows)),
     }
 
 
 def _ratio(row: results.Row) -> float:
     return summaries.median_ratio(row["convtime"]["seconds"], row["pytorch"]["seconds"])
-
-
-def _median(row: results.Row, who: str) -> float:
-    return float(statistics.median(row[who]["seconds"]))
 
 
 def table(rows: list[results.Row]) -> str:
@@ -51,7 +46,10 @@ def table(rows: list[results.Row]) -> str:
                 row["layer"]["names"][0],
                 row["label"],
                 f"{row['dtype']}, {row['layout']}",
-                *(f"{1e6 * _median(row, who):.2f}" for who in ("pytorch", "convtime")),
+                *(
+                    f"{1e6 * statistics.median(row[who]['seconds']):.2f}"
+                    for who in ("pytorch", "convtime")
+                ),
                 f"{_ratio(row):.3f} [{row['ratio']['low']:.3f}, {row['ratio']['high']:.3f}]",
                 summaries.yes(row["bit_identical"]),
             )

@@ -9,24 +9,20 @@ which it is not is shown, and does not count.
 The first candidate is the baseline; options are compare's defaults, with a budget of one second.
 """
 
-from __future__ import annotations
-
-import functools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import results
 from common import running, summaries
 from common.running import Call, Measure
 
-if TYPE_CHECKING:
-    import torch
-
 AA_GROUPS = 3  # of each operation
 PAIRS = 10  # of a group
 BUDGET = 1.0  # seconds a comparison
+MI = 1 << 20
 TOLERANCE = 0.005  # of a true ratio of 1.02
 STAMPS = "its own stamps of the GPU's clock"  # by which a ratio is known
 
@@ -40,9 +36,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         aa_pairs=len(same),
         aa_false_alarms=summaries.share(map(summaries.is_certain, same)),
         aa_same=summaries.share(verdict == "same" for verdict in same),
-        true_2pct_found=summaries.share(
-            verdict == "slower" for verdict in _verdicts(by_2pct, "slower")
-        ),
+        true_2pct_found=summaries.share(each == "slower" for each in _verdicts(by_2pct, "slower")),
         seconds_per_verdict=statistics.fmean(seconds) if seconds else None,
     )
 
@@ -55,37 +49,29 @@ def table(rows: list[results.Row]) -> str:
     groups: dict[tuple[str, str], list[results.Row]] = {}
     for row in rows:
         groups.setdefault((row["op"], row["kind"]), []).append(row)
-    return summaries.markdown(
-        "operation | pairs: | true ratio: | measured ratios: | same: | faster: | slower: "
-        "| uncertain: | seconds each:",
-        [_cells(op, group) for (op, _), group in groups.items()],
-    )
+    lines = []
+    for (op, _), group in groups.items():
+        pairs = [pair for row in group for pair in row["pairs"]]
+        found = [pair["verdict"] for pair in pairs]
+        true = f"{statistics.median(row['true_ratio'] for row in group):.4f}"
+        ratios = summaries.reach((pair["ratio"] for pair in pairs), ".4f")
+        counts = (found.count(kind) for kind in ("same", "faster", "slower", "uncertain"))
+        seconds = f"{statistics.fmean(pair['seconds'] for pair in pairs):.2f}"
+        lines.append((op, len(pairs), true, ratios, *counts, seconds))
+    header = "operation | pairs: | true ratio: | measured ratios: | same: | faster: | slower: "
+    return summaries.markdown(f"{header}| uncertain: | seconds each:", lines)
 
 
-def _cells(op: str, group: list[results.Row]) -> tuple[object, ...]:
-    pairs = [pair for row in group for pair in row["pairs"]]
-    found = [pair["verdict"] for pair in pairs]
-    return (
-        op,
-        len(pairs),
-        f"{statistics.median(row['true_ratio'] for row in group):.4f}",
-        summaries.reach((pair["ratio"] for pair in pairs), ".4f"),
-        *(found.count(kind) for kind in ("same", "faster", "slower", "uncertain")),
-        f"{statistics.fmean(pair['seconds'] for pair in pairs):.2f}",
-    )
-
-
-def aa_operations(device: torch.device) -> dict[str, Callable[[], Call]]:
+def aa_operations(device: running.Device) -> dict[str, Callable[[], Call]]:
     """Name -> what makes the callable; of 4 to 200 µs on an H200."""
     from common.operations import Operations
 
     make = Operations(device)
-    mi = 1 << 20
     return {
-        "relu 2Mi": lambda: make.relu(2 * mi),
-        "add 32Mi": lambda: make.add(32 * mi),
+        "relu 2Mi": lambda: make.relu(2 * MI),
+        "add 32Mi": lambda: make.add(32 * MI),
         "softmax 4096x4096 fp32": lambda: make.softmax(4096),
-        "sum 16Mi": lambda: make.sum(16 * mi),
+        "sum 16Mi": lambda: make.sum(16 * MI),
         "matmul 2048 bf16": lambda: make.matmul(2048),
         "matmul 4096 bf16": lambda: make.matmul(4096),
         "conv 32x64x56x56 fp16 nhwc": lambda: make.conv(32),
@@ -100,8 +86,8 @@ def measure_aa(op: str, make: Callable[[], Call]) -> results.Row:
 
 def _again(call: Call) -> Call:
     """Another callable that does the same, at the same cost to the host."""
-    assert isinstance(call, functools.partial)
-    return functools.partial(call.func, *call.args, **call.keywords)
+    assert isinstance(call, partial)
+    return partial(call.func, *call.args, **call.keywords)
 
 
 def measure_slower(op: str, make: Callable[[], results.Row]) -> results.Row:
@@ -136,24 +122,39 @@ def make_spins(asked_ns: int) -> results.Row:
     import torch
 
     spins = [asked_ns, asked_ns + asked_ns // 50]
-    calls = [functools.partial(torch.ops.convtime.spin_ns, spin_ns) for spin_ns in spins]
+    calls = [partial(torch.ops.convtime.spin_ns, spin_ns) for spin_ns in spins]
     return _known_pair(calls, map(_stamped_seconds, calls), STAMPS, spins)
 
 
-def make_copies(elements: int, device: torch.device) -> results.Row:
+def make_copies(elements: int, device: running.Device) -> results.Row:
     """Copies bound by the memory's bandwidth, known by their own stamps."""
     import torch
 
     counts = [elements, elements + elements // 200 * 4]  # in whole vectors of 16 bytes
     sources = [torch.randn(count, device=device) for count in counts]
     copy = torch.ops.convtime.copy_stamped
-    calls = [functools.partial(copy, source) for source in sources]
+    calls = [partial(copy, source) for source in sources]
 
     def stamps_of(source: torch.Tensor) -> Any:
         return copy(source)[1]
 
-    seconds = [_stamped_seconds(functools.partial(stamps_of, source)) for source in sources]
+    seconds = [_stamped_seconds(partial(stamps_of, source)) for source in sources]
     return _known_pair(calls, seconds, STAMPS, counts)
+
+
+def make_relus(rows: int, device: running.Device) -> results.Row:
+    """An operation of PyTorch's bound by the memory's bandwidth, known by torch.profiler."""
+    from common.operations import Operations
+    from common.truth import profile_calls
+
+    counts = [rows, rows + rows // 50]
+    calls = [Operations(device).relu(count, 1024) for count in counts]
+    rounds = [
+        [statistics.median(profile_calls(call, 50, cold=True).busy) for call in calls]
+        for _ in range(3)
+    ]
+    seconds = map(statistics.median, zip(*rounds, strict=True))
+    return _known_pair(calls, seconds, "torch.profiler", counts)
 
 
 def _known_pair(
@@ -169,43 +170,28 @@ def _known_pair(
     }
 
 
-def make_relus(rows: int, device: torch.device) -> results.Row:
-    """An operation of PyTorch's bound by the memory's bandwidth, known by torch.profiler."""
-    from common.operations import Operations
-    from common.truth import profile_calls
-
-    counts = [rows, rows + rows // 50]
-    calls = [Operations(device).relu(count, 1024) for count in counts]
-    traced: list[list[float]] = [[], []]
-    for _ in range(3):
-        for call, found in zip(calls, traced, strict=True):
-            found.append(statistics.median(profile_calls(call, 50, cold=True).busy))
-    seconds = [statistics.median(found) for found in traced]
-    return _known_pair(calls, seconds, "torch.profiler", counts)
-
-
 def _stamped_seconds(call: Callable[[], Any]) -> float:
     from common.truth import median_of_stamps
 
     return statistics.median(median_of_stamps(call, 50, cold=True) for _ in range(3))
 
 
-def make_cases(device: torch.device) -> Mapping[str, Measure]:
-    cases: dict[str, Measure] = {}
-    for op, make in aa_operations(device).items():
-        for group in range(1, AA_GROUPS + 1):
-            cases[f"aa/{op}/{group}"] = functools.partial(measure_aa, op, make)
-    mi = 1 << 20
-    slower: dict[str, Callable[[], Any]] = {
-        "spin 20 µs": functools.partial(make_spins, 20_000),
-        "spin 50 µs": functools.partial(make_spins, 50_000),
-        "copy 16Mi fp32": functools.partial(make_copies, 16 * mi, device),
-        "copy 64Mi fp32": functools.partial(make_copies, 64 * mi, device),
-        "relu 65536x1024 fp32": functools.partial(make_relus, 65_536, device),
+def make_cases(device: running.Device) -> dict[str, Measure]:
+    slower: dict[str, Callable[[], results.Row]] = {
+        "spin 20 µs": partial(make_spins, 20_000),
+        "spin 50 µs": partial(make_spins, 50_000),
+        "copy 16Mi fp32": partial(make_copies, 16 * MI, device),
+        "copy 64Mi fp32": partial(make_copies, 64 * MI, device),
+        "relu 65536x1024 fp32": partial(make_relus, 65_536, device),
     }
-    for op, make_pair in slower.items():
-        cases[f"slower/{op}"] = functools.partial(measure_slower, op, make_pair)
-    return cases
+    return {
+        **{
+            f"aa/{op}/{group}": partial(measure_aa, op, make)
+            for op, make in aa_operations(device).items()
+            for group in range(1, AA_GROUPS + 1)
+        },
+        **{f"slower/{op}": partial(measure_slower, op, make) for op, make in slower.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -21,9 +21,8 @@ A problem that PyTorch itself refuses has "error" instead of passes. What was no
 the table.
 """
 
-from __future__ import annotations
+import functools
 
-import results
 from conv_match_parts import report
 from conv_match_parts.report import summarise
 from conv_match_parts.rows import MODE_B, MODE_B_PROBLEMS, SEARCHED_PROBLEMS, SEARCHES
@@ -34,8 +33,7 @@ __all__ = ["summarise", "table"]
 PROBLEMS = 777 + MODE_B_PROBLEMS + SEARCHED_PROBLEMS
 
 
-def table(rows: list[results.Row]) -> str:
-    return report.table(rows, PROBLEMS)
+table = functools.partial(report.table, problems=PROBLEMS)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,8 @@
 transposed convolutions, which cuDNN knows as the gradients of others: their tags tell.
 """
 
-from __future__ import annotations
+import functools
 
-import results
 from conv_match_parts import report
 from conv_match_parts.report import summarise
 
@@ -15,8 +14,7 @@ __all__ = ["summarise", "table"]
 PROBLEMS = 398  # of conv_problems_nd.all_calls(), which needs torch
 
 
-def table(rows: list[results.Row]) -> str:
-    return report.table(rows, PROBLEMS)
+table = functools.partial(report.table, problems=PROBLEMS)
 
 
 if __name__ == "__main__":

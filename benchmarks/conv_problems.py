@@ -1,12 +1,11 @@
 """The convolutions of conv_match: DeepBench's, those of six networks, and random ones."""
 
-from __future__ import annotations
-
 import dataclasses
+import functools
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from conv_match_parts.rows import LARGE
@@ -38,46 +37,42 @@ def vgg16(batch: int = 32) -> Iterator[ConvLayer]:
 
 def mobilenet_v2(batch: int = 32) -> Iterator[ConvLayer]:
     """Sandler et al., MobileNetV2: Inverted Residuals, table 2; 224×224 images."""
-    yield square_layer("stem", batch, 3, 32, 3, 224, 2)
-    channels, size = 32, 112
-    for stage, (expansion, width, count, first_stride) in enumerate(
-        ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
-         (6, 160, 3, 2), (6, 320, 1, 1)), 1,
-    ):  # fmt: skip
-        for block in range(count):
-            stride = first_stride if block == 0 else 1
-            inner, name = expansion * channels, f"stage{stage}.{block}"
-            if expansion > 1:
-                yield square_layer(f"{name}.expand", batch, channels, inner, 1, size)
-            yield square_layer(
-                f"{name}.depthwise", batch, inner, inner, 3, size, stride, groups=inner
-            )
-            size //= stride
-            yield square_layer(f"{name}.project", batch, inner, width, 1, size)
-            channels = width
-    yield square_layer("head", batch, channels, 1280, 1, size)
+    stages = (
+        (1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 3, 32, 3, 2), (6, 3, 64, 4, 2), (6, 3, 96, 3, 1),
+        (6, 3, 160, 3, 2), (6, 3, 320, 1, 1),
+    )  # fmt: skip
+    return _inverted_residuals(batch, stages, squeezes=False)
 
 
 def efficientnet_b0(batch: int = 32) -> Iterator[ConvLayer]:
     """Tan and Le, EfficientNet, table 1, with squeeze-and-excitation; 224×224 images."""
+    stages = (
+        (1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1),
+        (6, 5, 192, 4, 2), (6, 3, 320, 1, 1),
+    )  # fmt: skip
+    return _inverted_residuals(batch, stages, squeezes=True)
+
+
+def _inverted_residuals(
+    batch: int, stages: tuple[tuple[int, int, int, int, int], ...], *, squeezes: bool
+) -> Iterator[ConvLayer]:
+    """Of a stage: the expansion, kernel, width, number of blocks, and the first one's stride."""
     yield square_layer("stem", batch, 3, 32, 3, 224, 2)
     channels, size = 32, 112
-    for stage, (expansion, kernel, width, count, first_stride) in enumerate(
-        ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1),
-         (6, 5, 192, 4, 2), (6, 3, 320, 1, 1)), 1,
-    ):  # fmt: skip
+    for stage, (expansion, kernel, width, count, first_stride) in enumerate(stages, 1):
         for block in range(count):
             stride = first_stride if block == 0 else 1
             inner, name = expansion * channels, f"stage{stage}.{block}"
-            squeezed = channels // 4
             if expansion > 1:
                 yield square_layer(f"{name}.expand", batch, channels, inner, 1, size)
             yield square_layer(
                 f"{name}.depthwise", batch, inner, inner, kernel, size, stride, groups=inner
             )
             size //= stride
-            yield square_layer(f"{name}.squeeze", batch, inner, squeezed, 1, 1, bias=True)
-            yield square_layer(f"{name}.excite", batch, squeezed, inner, 1, 1, bias=True)
+            if squeezes:
+                squeezed = channels // 4
+                yield square_layer(f"{name}.squeeze", batch, inner, squeezed, 1, 1, bias=True)
+                yield square_layer(f"{name}.excite", batch, squeezed, inner, 1, 1, bias=True)
             yield square_layer(f"{name}.project", batch, inner, width, 1, size)
             channels = width
     yield square_layer("head", batch, channels, 1280, 1, size)
@@ -117,13 +112,10 @@ def unet(batch: int = 2) -> Iterator[ConvLayer]:
     yield square_layer("head", batch, 64, 2, 1, size, bias=True)
 
 
-NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
-    "resnet50": lambda: resnet50(32),
-    "vgg16": lambda: distinct(vgg16()),
-    "mobilenet_v2": lambda: distinct(mobilenet_v2()),
-    "efficientnet_b0": lambda: distinct(efficientnet_b0()),
-    "convnext_tiny": lambda: distinct(convnext_tiny()),
-    "unet": lambda: distinct(unet()),
+Networks = Mapping[str, Callable[[], Iterable[ConvLayer]]]
+
+NETWORKS: Networks = {"resnet50": functools.partial(resnet50, 32)} | {
+    make.__name__: make for make in (vgg16, mobilenet_v2, efficientnet_b0, convnext_tiny, unet)
 }
 
 
@@ -134,20 +126,25 @@ def all_calls() -> dict[str, ConvCall]:
         f"deepbench {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
         for layer in from_csv(DEEPBENCH)
     }
-    named |= of_networks(NETWORKS)
-    again = variants(each_once(named))
-    named |= {f"random {index}": call for index, call in enumerate(random_calls())}
-    return each_once(named | again | {f"{LARGE} {name}": call for name, call in large_calls()})
+    drawn = small_calls(_random_call, RANDOM_CALLS, 2015)
+    large = {f"{LARGE} {name}": call for name, call in large_calls()}
+    return each_once(with_variants(named | of_networks(NETWORKS), drawn) | large)
 
 
-def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[str, ConvCall]:
-    """The layers of networks in every configuration, by network, layer and configuration."""
+def of_networks(networks: Networks) -> dict[str, ConvCall]:
+    """The distinct layers of networks in every configuration, by network and layer and that."""
     return {
         f"{network} {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
         for network, layers in networks.items()
         for dtype, layout in CONFIGURATIONS
-        for layer in layers()
+        for layer in distinct(layers())
     }
+
+
+def with_variants(named: dict[str, ConvCall], drawn: Iterable[ConvCall]) -> dict[str, ConvCall]:
+    """Those calls, random ones, and variants of the first."""
+    random_ones = {f"random {index}": call for index, call in enumerate(drawn)}
+    return named | random_ones | variants(each_once(named))
 
 
 def variants(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:
@@ -203,15 +200,16 @@ def channels_last(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return batch, channel, *inner
 
 
-def random_calls(count: int = RANDOM_CALLS, seed: int = 2015) -> Iterator[ConvCall]:
-    """Calls over all parameters, small enough for milliseconds; the same for a seed."""
+def small_calls(
+    draw: Callable[[random.Random], ConvCall | None], count: int, seed: int
+) -> Iterator[ConvCall]:
+    """Of what is drawn, the calls that take milliseconds; the same for a seed."""
     generator = random.Random(seed)  # noqa: S311 (not for secrets)
-    drawn = (_random_call(generator) for _ in itertools.count())
-    return itertools.islice((call for call in drawn if call and is_small(call)), count)
+    drawn = (draw(generator) for _ in itertools.count())
+    return itertools.islice((call for call in drawn if call and _is_small(call)), count)
 
 
-def is_small(call: ConvCall) -> bool:
-    """Whether it takes milliseconds at most."""
+def _is_small(call: ConvCall) -> bool:
     elements = max(call.x.extent, call.w.extent)
     costly = 2e8 if call.dtype == "float64" else 3e9
     return elements <= 2**25 and call.problem.flops <= costly

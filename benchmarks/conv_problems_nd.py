@@ -1,46 +1,34 @@
 """The convolutions of conv_match_nd: in one and three dimensions, and transposed ones."""
 
-from __future__ import annotations
-
-import itertools
+import functools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import conv_problems
 
 from convtime.conv.call import ConvCall
-from convtime.conv.problem import ConvLayer, ConvProblem, distinct
+from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.core.kinds import KINDS
 
 RANDOM_CALLS = 240
+Sides = tuple[int, ...]
+
 OTHER_KINDS = tuple(kind for kind in KINDS if kind.function != "conv2d")
 
 
 def _conv(
-    name: str,
-    batch: int,
-    c: int,
-    k: int,
-    kernel: tuple[int, ...],
-    size: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] = (),
-    *,
-    groups: int = 1,
-    bias: bool = False,
-    transposed: bool = False,
+    name: str, batch: int, c: int, k: int, kernel: Sides, size: Sides, *steps: Any, **options: Any
 ) -> ConvLayer:
-    problem = ConvProblem(
-        batch, c, size, k, kernel, stride, padding, groups=groups, bias=bias, transposed=transposed
-    )
-    return ConvLayer((name,), problem)
+    """`steps` are strides and paddings, where they are not 1 and 0."""
+    return ConvLayer((name,), ConvProblem(batch, c, size, k, kernel, *steps, **options))
 
 
 def unet_3d(batch: int = 1) -> Iterator[ConvLayer]:
     """Çiçek et al., 3D U-Net, figure 2: 132×132×116 voxels of three channels, no padding."""
 
-    size: tuple[int, ...] = (116, 132, 132)
+    size: Sides = (116, 132, 132)
 
     def pair(name: str, c: int, inner: int, k: int) -> Iterator[ConvLayer]:
         nonlocal size
@@ -103,86 +91,56 @@ def wav2vec2(batch: int = 4) -> Iterator[ConvLayer]:
 
 def dcgan(batch: int = 128) -> Iterator[ConvLayer]:
     """Radford et al., DCGAN; the generator of PyTorch's example, 64×64 images from 100 numbers."""
-    yield _grown("main.0", batch, 100, 512, 1, stride=1, padding=0)
+    yield _grown("main.0", batch, 100, 512, 1, 1, 0)
     for index, (c, k) in enumerate(((512, 256), (256, 128), (128, 64), (64, 3))):
         yield _grown(f"main.{3 * index + 3}", batch, c, k, 4 << index)
 
 
 def _grown(
-    name: str,
-    batch: int,
-    c: int,
-    k: int,
-    size: int,
-    *,
-    stride: int = 2,
-    padding: int = 1,
-    bias: bool = False,
-) -> ConvLayer:
+    name: str, batch: int, c: int, k: int, size: int, stride: int = 2, padding: int = 1,
+    **options: Any,
+) -> ConvLayer:  # fmt: skip
     """A transposed 4×4 layer, which doubles a square's sides unless said otherwise."""
-    steps, zeros = (stride, stride), (padding, padding)
-    return _conv(
-        name, batch, c, k, (4, 4), (size, size), steps, zeros, bias=bias, transposed=True
-    )  # fmt: skip
+    steps = (stride, stride), (padding, padding)
+    return _conv(name, batch, c, k, (4, 4), (size, size), *steps, transposed=True, **options)
 
 
-def diffusion_decoders(batch: int = 8) -> Iterator[ConvLayer]:
+def diffusion(batch: int = 8) -> Iterator[ConvLayer]:
     """How decoders of diffusion models grow: images, videos, and waveforms.
 
     Ho et al., Denoising Diffusion Probabilistic Models, and Video Diffusion Models, as widely
     implemented; Kong et al., DiffWave, section 3.2; Evans et al., Stable Audio Open, section 3.1.
     """
+    grown = functools.partial(_conv, bias=True, transposed=True)
     for width, size in ((512, 8), (256, 16), (128, 32)):
         yield _grown(f"image{width}", batch, width, width, size, bias=True)
-        yield _conv(
-            f"video{width}", 1, width, width, (1, 4, 4), (16, size, size), (1, 2, 2), (0, 1, 1),
-            bias=True, transposed=True,
-        )  # fmt: skip
+        before, steps = (16, size, size), ((1, 2, 2), (0, 1, 1))
+        yield grown(f"video{width}", 1, width, width, (1, 4, 4), before, *steps)
     for index, frames in enumerate((62, 62 * 16)):
-        yield _conv(
-            f"mel{index}", batch, 1, 1, (3, 32), (80, frames), (1, 16), (1, 8),
-            bias=True, transposed=True,
-        )  # fmt: skip
+        yield grown(f"mel{index}", batch, 1, 1, (3, 32), (80, frames), (1, 16), (1, 8))
     channels, length = 2048, 64
     for width, stride in ((1024, 8), (512, 8), (256, 4), (128, 4), (128, 2)):
-        yield _conv(
-            f"audio{length}", 1, channels, width, (2 * stride,), (length,), (stride,),
-            (stride // 2,), bias=True, transposed=True,
-        )  # fmt: skip
+        kernel, padding = 2 * stride, stride // 2
+        yield grown(
+            f"audio{length}", 1, channels, width, (kernel,), (length,), (stride,), (padding,)
+        )
         channels, length = width, length * stride
 
 
-NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
-    "unet_3d": lambda: distinct(unet_3d()),
-    "r3d_18": lambda: distinct(r3d_18()),
-    "m5": lambda: distinct(m5()),
-    "wav2vec2": lambda: distinct(wav2vec2()),
-    "dcgan": lambda: distinct(dcgan()),
-    "diffusion": lambda: distinct(diffusion_decoders()),
+NETWORKS: conv_problems.Networks = {
+    make.__name__: make for make in (unet_3d, r3d_18, m5, wav2vec2, dcgan, diffusion)
 }
 
 
 def all_calls() -> dict[str, ConvCall]:
     """Every call by a name that begins with the name of its set; each call once."""
-    named = conv_problems.of_networks(NETWORKS)
-    again = conv_problems.variants(conv_problems.each_once(named))
-    named |= {f"random {index}": call for index, call in enumerate(random_calls())}
-    return conv_problems.each_once(named | again)
-
-
-def random_calls(count: int = RANDOM_CALLS, seed: int = 2016) -> Iterator[ConvCall]:
-    """Calls over all kinds and parameters, small enough for milliseconds; the same for a seed."""
-    generator = random.Random(seed)  # noqa: S311 (not for secrets)
-    drawn = (_random_call(generator) for _ in itertools.count())
-    return itertools.islice((call for call in drawn if call and _is_small(call)), count)
-
-
-def _is_small(call: ConvCall) -> bool:
-    return conv_problems.is_small(call) and math.prod(call.problem.output_shape) <= 2**25
+    drawn = conv_problems.small_calls(_random_call, RANDOM_CALLS, 2016)
+    named = conv_problems.with_variants(conv_problems.of_networks(NETWORKS), drawn)
+    return conv_problems.each_once(named)
 
 
 def _random_call(generator: random.Random) -> ConvCall | None:
-    """None where what was drawn is no convolution."""
+    """None where what was drawn is no convolution, or its result is large."""
     pick = generator.choice
     kind = pick(OTHER_KINDS)
     rank, transposed = kind.rank, kind.transposed
@@ -190,7 +148,7 @@ def _random_call(generator: random.Random) -> ConvCall | None:
     groups, c, k = conv_problems.random_channels(generator)
     largest = {1: 4000, 2: 40, 3: 14}[rank]
 
-    def numbers(*allowed: int) -> tuple[int, ...]:
+    def numbers(*allowed: int) -> Sides:
         """Mostly the same in all dimensions, as in most networks."""
         if generator.random() < 0.6:
             return (pick(allowed),) * rank
@@ -199,14 +157,14 @@ def _random_call(generator: random.Random) -> ConvCall | None:
     kernel, stride = numbers(1, 2, 3, 3, 4, 5, *((9, 16) if rank == 1 else ())), numbers(1, 1, 2, 3)
     dilation = numbers(1, 1, 1, 2, 3)
     spans = [step * (size - 1) for size, step in zip(kernel, dilation, strict=True)]
-    output_padding: tuple[int, ...] = ()
+    output_padding: Sides = ()
     if transposed:
         steps = zip(stride, dilation, strict=True)
         output_padding = tuple(pick((0, generator.randrange(max(step)))) for step in steps)
     x = (pick((1, 2, 3, 8)), c, *(generator.randint(1, largest) for _ in range(rank)))
     w = (c, k // groups, *kernel) if transposed else (k, c // groups, *kernel)
     itemsize = conv_problems.BYTES[dtype]
-    return conv_problems.under_random_flags(
+    call = conv_problems.under_random_flags(
         generator,
         dtype,
         conv_problems.random_layout(generator, x, itemsize),
@@ -219,3 +177,4 @@ def _random_call(generator: random.Random) -> ConvCall | None:
         transposed=transposed,
         output_padding=output_padding,
     )
+    return call if call and math.prod(call.problem.output_shape) <= 2**25 else None

@@ -8,9 +8,7 @@ too. Errors are of medians; those of bytes are of what ncu counted more than 1 M
 have an operation's time before and after the counting.
 """
 
-from __future__ import annotations
-
-import contextlib
+import collections
 import csv
 import functools
 import glob
@@ -21,19 +19,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import results
 from common import running, summaries
 
-if TYPE_CHECKING:
-    import torch
-    from common.operations import Operations
-
-    Make = Callable[[Operations], running.Call]
-
+Make = Callable[[Any], running.Call]
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 CYCLES = "sm__cycles_elapsed.max"
 METRICS = (READ, WRITTEN, CYCLES)
@@ -53,12 +46,10 @@ TIMED: dict[str, Make] = {
     "relu 1Mi fp32": lambda make: make.relu(1 << 20),
     "matmul 2048 bf16": COUNTED["matmul 2048 bf16"],
 }
-NCU_TIMEOUT = 120  # seconds
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The largest errors, once both have counted, and the largest ratio of times."""
     counted = [row for row in rows if "ncu" in row]
     return summaries.known(
         dram_bytes_error=summaries.most(
@@ -96,9 +87,7 @@ def table(rows: list[results.Row]) -> str:
 
 
 class Places:
-    """An operation on one set of tensors after the other."""
-
-    def __init__(self, device: torch.device, name: str) -> None:
+    def __init__(self, device: running.Device, name: str) -> None:
         from common.operations import Operations
 
         operations = Operations(device)
@@ -117,7 +106,7 @@ class Places:
         return self._call()
 
 
-def other_kernels(device: torch.device) -> list[running.Call]:
+def other_kernels(device: running.Device) -> list[running.Call]:
     """Matrix products by kernels of several sizes, in dtypes that none of those counted has."""
     import torch
 
@@ -130,8 +119,7 @@ def other_kernels(device: torch.device) -> list[running.Call]:
     return calls
 
 
-def count(device: torch.device, name: str) -> results.Row:
-    """What convtime and ncu count in an operation."""
+def count(device: running.Device, name: str) -> results.Row:
     import convtime
 
     places = Places(device, name)
@@ -156,8 +144,7 @@ def count(device: torch.device, name: str) -> results.Row:
     }
 
 
-def time_around(device: torch.device, name: str) -> results.Row:
-    """An operation's time before and after counting it."""
+def time_around(device: running.Device, name: str) -> results.Row:
     from common.operations import Operations
 
     import convtime
@@ -175,7 +162,7 @@ def time_around(device: torch.device, name: str) -> results.Row:
     }
 
 
-def launch(device: torch.device, *names: str) -> results.Row:
+def launch(device: running.Device, *names: str) -> results.Row:
     """What ncu watches: operations as often as convtime counts them, after a call that loads."""
     import torch
 
@@ -192,7 +179,7 @@ def launch(device: torch.device, *names: str) -> results.Row:
     return {}
 
 
-def of_one_kernel(device: torch.device) -> list[str]:
+def of_one_kernel(device: running.Device) -> list[str]:
     """The operations whose kernels can be told apart in what ncu says."""
     from common.calls import record
     from common.operations import Operations
@@ -205,8 +192,7 @@ def of_one_kernel(device: torch.device) -> list[str]:
     ]
 
 
-def run_ncu(device: torch.device) -> dict[str, dict[str, float]]:
-    """By operation, the medians of what ncu counts in a process that launches all of them."""
+def run_ncu(device: running.Device) -> dict[str, dict[str, float]]:
     found = _ncu_found(device)
     if isinstance(found, str):
         raise RuntimeError(found)
@@ -214,31 +200,26 @@ def run_ncu(device: torch.device) -> dict[str, dict[str, float]]:
 
 
 @functools.cache  # a failure, too, which would take as long each time
-def _ncu_found(device: torch.device) -> dict[str, dict[str, float]] | str:
+def _ncu_found(device: running.Device) -> dict[str, dict[str, float]] | str:
     try:
         ncu = find_ncu()
         names = of_one_kernel(device)
-        return medians(read_csv(_ncu_output(ncu, device, names)), names)
+        return medians(_ncu_output(ncu, device, names), names)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return str(error)
 
 
-def _ncu_output(ncu: str, device: torch.device, names: Iterable[str]) -> str:
+def _ncu_output(ncu: str, device: running.Device, names: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        done = subprocess.run(
-            [
-                *(ncu, "--clock-control", "none", "--cache-control", "all"),
-                *("--profile-from-start", "off", "--target-processes", "application-only"),
-                *("--metrics", ",".join(METRICS), "--csv", "--print-units", "base"),
-                *("--log-file", str(log)),
-                *(sys.executable, __file__, "--device", str(device), "--probe", "launch", *names),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=NCU_TIMEOUT,
-            check=False,
-        )
+        command = [
+            *(ncu, "--clock-control", "none", "--cache-control", "all"),
+            *("--profile-from-start", "off", "--target-processes", "application-only"),
+            *("--metrics", ",".join(METRICS), "--csv", "--print-units", "base"),
+            *("--log-file", str(log)),
+            *(sys.executable, __file__, "--device", str(device), "--probe", "launch", *names),
+        ]
+        done = running.capture(command, timeout=120)
         told = log.read_text() if log.exists() else ""
     errors = [line for line in told.splitlines() if line.startswith("==ERROR==")]
     if done.returncode or errors:
@@ -250,42 +231,37 @@ def _ncu_output(ncu: str, device: torch.device, names: Iterable[str]) -> str:
 def find_ncu() -> str:
     on_path = shutil.which("ncu")
     places = sorted(path for pattern in _NCU_PLACES for path in glob.glob(pattern))
-    usable = [path for path in (on_path, *reversed(places)) if path and os.access(path, os.X_OK)]
-    if not usable:
-        raise RuntimeError("there is no ncu on this machine to compare with")
-    return usable[0]
+    for path in (on_path, *reversed(places)):
+        if path and os.access(path, os.X_OK):
+            return path
+    raise RuntimeError("there is no ncu on this machine to compare with")
 
 
-def read_csv(text: str) -> list[dict[str, float]]:
-    """Of each kernel that ncu profiled, in order, its metrics."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    kernels: dict[str, dict[str, float]] = {}
-    for line in csv.DictReader(lines):
-        with contextlib.suppress(ValueError):  # of what ncu has no value for
+def medians(text: str, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Of each operation, whose kernels follow each other in ncu's CSV, those of its metrics."""
+    values: dict[str, list[float]] = collections.defaultdict(list)
+    for line in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
+        try:
             value = float(line["Metric Value"].replace(",", ""))
-            kernels.setdefault(line["ID"], {})[line["Metric Name"]] = value
-    return list(kernels.values())
-
-
-def medians(kernels: list[dict[str, float]], names: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Of each operation, whose kernels follow each other, the medians of its metrics."""
-    names = [*names]
-    if len(kernels) != REPEATS * len(names):
-        raise RuntimeError(
-            f"ncu profiled {len(kernels)} kernels of {REPEATS * len(names)} launches"
-        )
-    if any(metric not in kernel for kernel in kernels for metric in METRICS):
-        raise RuntimeError(f"ncu has no value for some of {', '.join(METRICS)}")
-    found: dict[str, dict[str, float]] = {}
-    for place, name in enumerate(names):
-        own: list[Mapping[str, float]] = [*kernels[REPEATS * place : REPEATS * (place + 1)]]
-        found[name] = {
-            metric: statistics.median(kernel[metric] for kernel in own) for metric in METRICS
+        except ValueError as error:
+            raise RuntimeError(f"ncu has no value for {line['Metric Name']}") from error
+        values[line["Metric Name"]].append(value)
+    for metric in METRICS:
+        if len(values[metric]) != REPEATS * len(names):
+            raise RuntimeError(
+                f"ncu counted {metric} {len(values[metric])} times in {REPEATS * len(names)} "
+                "launches"
+            )
+    return {
+        name: {
+            metric: statistics.median(values[metric][REPEATS * place : REPEATS * (place + 1)])
+            for metric in METRICS
         }
-    return found
+        for place, name in enumerate(names)
+    }
 
 
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
+def make_cases(device: running.Device) -> dict[str, running.Measure]:
     """Times first: nothing is to have been counted in the process before."""
     return {
         **{f"time of {name}": functools.partial(time_around, device, name) for name in TIMED},

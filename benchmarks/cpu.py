@@ -19,27 +19,20 @@ it names the cause first, and nothing where nothing is planted.
 Each row is measured in a fresh process.
 """
 
-from __future__ import annotations
-
-import collections
 import functools
 import itertools
 import math
-import statistics
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Literal
 
 import results
 from common import running, summaries
 from common.planting import NOTHING
 
-if TYPE_CHECKING:
-    from convtime.timing.options import Pages
-
 SEED = 20261124
 PAIRS = 208  # A/A; each operation gives one without load and one under load
 FAMILIES = ("elementwise", "matmul", "norm", "conv", "loop", "sort")
-PAGES: tuple[Pages, ...] = ("fresh", "retained")
+PAGES: tuple[Literal["fresh"], Literal["retained"]] = ("fresh", "retained")
 THREADS = {1: "1", 0: "all"}
 TIMEOUT_SECONDS = 180.0
 _UNBOUNDED = (0.0, math.inf)
@@ -47,8 +40,8 @@ _UNBOUNDED = (0.0, math.inf)
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     diagnosed = [row for row in rows if "cause" in row]
-    rows = [row for row in rows if "pairs" in row]
-    same, planted = pairs_of(rows, planted=False), pairs_of(rows, planted=True)
+    operations = [row for row in rows if "pairs" in row]
+    same, planted = (pairs_of(operations, planted=planted) for planted in (False, True))
     causes = [row for row in diagnosed if row["cause"] != NOTHING]
     controls = [row for row in diagnosed if row["cause"] == NOTHING]
     quiet, loaded = ([pair for pair in planted if bool(pair["load"]) == load] for load in (0, 1))
@@ -57,7 +50,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         causes_planted=len(causes),
         opposite_verdicts=sum(_is(planted, "faster")) if planted else None,
         aa_false_verdicts=summaries.share(_is(same, "faster", "slower")),
-        covered_or_marked=summaries.share(map(is_right, timed_of(rows, True))),
+        covered_or_marked=summaries.share(map(is_right, timed_of(operations, True))),
         found_5pct_quiet=summaries.share(_is(quiet, "slower")),
         found_5pct_loaded=summaries.share(_is(loaded, "slower")),
         causes_named_first=summaries.share(row["first"] == row["cause"] for row in causes),
@@ -73,21 +66,15 @@ def pairs_of(operations: Iterable[results.Row], *, planted: bool) -> list[result
     return [pair for row in operations for pair in row["pairs"] if pair["planted"] == planted]
 
 
-def timed_of(operations: Iterable[results.Row], loaded: bool) -> Iterator[results.Row]:
-    """Yield the results of time_op with or without load."""
-    for row in operations:
-        for timed in row["timed"]:
-            if bool(timed["load"]) == loaded:
-                yield timed
+def timed_of(operations: Iterable[results.Row], loaded: bool) -> list[results.Row]:
+    return [timed for row in operations for timed in row["timed"] if bool(timed["load"]) == loaded]
 
 
 def is_right(timed: results.Row) -> bool:
-    """Whether a time covers the true time, or is marked as disturbed."""
     return bool(timed["disturbance"]) or covers(timed)
 
 
 def covers(timed: results.Row) -> bool:
-    """Whether a time's interval meets that of the true time right before and after it."""
     ends = zip(timed["interval"], _UNBOUNDED, strict=True)
     low, high = (limit if end is None else end for end, limit in ends)
     true_low, true_high = timed["true_seconds_interval"]
@@ -118,13 +105,9 @@ def _cells(group: list[results.Row], loaded: bool) -> tuple[object, ...]:
         [pair for pair in pairs_of(group, planted=planted) if bool(pair["load"]) == loaded]
         for planted in (False, True)
     )
-    timed = list(timed_of(group, loaded))
-    right = (
-        _is(same, "faster", "slower"),
-        _is(planted, "slower"),
-        list(map(covers, timed)),
-        list(map(is_right, timed)),
-    )
+    timed = timed_of(group, loaded)
+    right = [_is(same, "faster", "slower"), _is(planted, "slower")]
+    right += [[*map(covers, timed)], [*map(is_right, timed)]]
     return (
         summaries.yes(loaded),
         len(group),
@@ -134,48 +117,30 @@ def _cells(group: list[results.Row], loaded: bool) -> tuple[object, ...]:
 
 
 def make_cases(seed: int, pairs: int) -> dict[str, running.Measure]:
-    """Alternate the families, and within each family the settings."""
-    cases: dict[str, running.Measure] = {}
-    for number in range(math.ceil(pairs / 2)):
-        index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
-        threads = tuple(THREADS)[index % 2]
-        pages = PAGES[index // 2 % 2]
-        key = f"{family}/{THREADS[threads]}/{seed}/{index}"
-        cases[key] = functools.partial(measure_operation, (family, threads, pages), key)
-    return cases
-
-
-def make_diagnoses(seed: int) -> dict[str, running.Measure]:
+    """Diagnoses first; then families alternate, and within each family the settings."""
     from cpu_parts.causes import CAUSES, CONTROLS, may_plant_quotas
+    from cpu_parts.fresh import run_forked
+    from cpu_parts.measure import Settings, diagnosis_row, operation_row
 
-    return {
-        key: functools.partial(measure_diagnosis, key, str(seed))
+    forked = functools.partial(run_forked, timeout=TIMEOUT_SECONDS)
+    cases: dict[str, running.Measure] = {
+        key: functools.partial(forked, diagnosis_row, key, str(seed))
         for key, plant in {**CAUSES, **CONTROLS}.items()
         if plant.cause != "quota" or may_plant_quotas()
     }
-
-
-def measure_diagnosis(key: str, seed: str) -> results.Row:
-    from cpu_parts.fresh import run_forked
-    from cpu_parts.measure import diagnosis_row
-
-    row: results.Row = run_forked(diagnosis_row, key, seed, timeout=TIMEOUT_SECONDS)
-    return row
-
-
-def measure_operation(settings: tuple[str, int, Pages], key: str) -> results.Row:
-    from cpu_parts.fresh import run_forked
-    from cpu_parts.measure import Settings, operation_row
-
-    row: results.Row = run_forked(operation_row, Settings(*settings), key, timeout=TIMEOUT_SECONDS)
-    return row
+    for number in range(math.ceil(pairs / 2)):
+        index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
+        threads = tuple(THREADS)[index % 2]
+        settings = Settings(family, threads, PAGES[index // 2 % 2])
+        key = f"{family}/{THREADS[threads]}/{seed}/{index}"
+        cases[key] = functools.partial(forked, operation_row, settings, key)
+    return cases
 
 
 def tell(row: results.Row) -> str:
     if "cause" in row:
         named = summaries.named_causes(row, NOTHING, 2)
         return f"{named}; {row['drawn']}; {row['seconds']:.1f} s"
-    took = f"{sum(row['took'].values()):.1f} s"
     verdicts = ", ".join(
         f"{'5 %' if pair['planted'] else 'A/A'}{' loaded' if pair['load'] else ''} "
         f"{pair['ratio']:.3f} ({pair['verdict']})"
@@ -189,19 +154,7 @@ def tell(row: results.Row) -> str:
     return (
         f"{row['what']}: {1e6 * row['true_seconds']:.1f} µs, {times}; true "
         f"{row['true_copy_ratio']:.4f} and {row['true_ratio']:.4f}, {verdicts}; "
-        f"{row['draws']} draws, {took}"
-    )
-
-
-def describe_seconds(rows: list[results.Row]) -> str:
-    """How long each kind of work took, a line a kind."""
-    took: dict[str, list[float]] = collections.defaultdict(list)
-    for row in rows:
-        for what, seconds in row.get("took", {"diagnosis": row.get("seconds", 0.0)}).items():
-            took[what].append(seconds)
-    return "\n".join(
-        f"  {what}: {sum(seconds):.0f} s, {statistics.median(seconds):.2f} s for a median row"
-        for what, seconds in took.items()
+        f"{row['draws']} draws, {sum(row['took'].values()):.1f} s"
     )
 
 
@@ -216,11 +169,8 @@ def main() -> None:
     import torch
 
     file = running.open_file("cpu", summarise, options, torch.device("cpu"))
-    cases = {**make_diagnoses(options.seed), **make_cases(options.seed, options.pairs)}
-    try:
-        running.measure_pending(file, cases, tell, seconds=options.seconds)
-    finally:
-        print(describe_seconds(file.rows))
+    cases = make_cases(options.seed, options.pairs)
+    running.measure_pending(file, cases, tell, seconds=options.seconds)
 
 
 if __name__ == "__main__":

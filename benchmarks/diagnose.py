@@ -7,31 +7,22 @@ while the rules were written. A case is scored twice, the second time by the sam
 evidence without hardware counters. A control is clean if no cause is named at all.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import results
 from common import running, summaries
+from common.planting import NOTHING, diagnose_planted, told_causes
 
-if TYPE_CHECKING:
-    import torch
-
-    from convtime.diagnosis.evidence import Evidence
-
-NOTHING = "nothing"
 RULES = "python/convtime/diagnosis"
 TIMEOUT_SECONDS = 90.0  # of a fresh process, which takes some 20
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """How many cases there were of each kind, and the share that was judged rightly."""
     planted = [row for row in rows if row["cause"] != NOTHING]
     controls = [row for row in rows if row["cause"] == NOTHING]
     named, without = (
@@ -48,28 +39,21 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    lines = []
-    for row in rows:
-        key, *cells = summaries.diagnosis(row, row["first_without_counters"])
-        lines.append((key, row["cause"], *cells))
+    found = ((row, summaries.diagnosis(row, row["first_without_counters"])) for row in rows)
     return summaries.markdown(
-        "case | planted | drawn | named first | without counters | named besides | seconds:", lines
+        "case | planted | drawn | named first | without counters | named besides | seconds:",
+        ((key, row["cause"], *cells) for row, (key, *cells) in found),
     )
 
 
 def diagnosed(key: str, rules: str) -> results.Row:
-    """What is found of a case, in this process."""
-    from common.planting import diagnose_planted
     from diagnose_parts.causes import CAUSES, CONTROLS
 
     found, row = diagnose_planted({**CAUSES, **CONTROLS}, key, rules, device="cuda")
     return {"rules": rules, **judged(found.evidence), **row}
 
 
-def judged(evidence: Evidence) -> results.Row:
-    """What the rules make of evidence, with hardware counters and without."""
-    from common.planting import told_causes
-
+def judged(evidence: Any) -> results.Row:
     from convtime.diagnosis.rules import judge
 
     causes, without = judge(evidence), judge(evidence.without_counters())
@@ -101,14 +85,13 @@ def judge_again(files: Iterable[Path]) -> None:
     print(results.describe(results.make_summary(rows, summarise, goals)))
 
 
-def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
+def make_cases(device: running.Device, rules: str) -> dict[str, running.Measure]:
     from diagnose_parts.causes import CAUSES, CONTROLS
 
+    fresh = functools.partial(running.run_probe, "diagnose", timeout=TIMEOUT_SECONDS)
     return {
         key: (
-            functools.partial(
-                running.run_probe, "diagnose", key, device, rules, timeout=TIMEOUT_SECONDS
-            )
+            functools.partial(fresh, key, device, rules)
             if plant.cause == "first-call"
             else functools.partial(diagnosed, key, rules)
         )
@@ -118,16 +101,9 @@ def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
 
 def find_rules() -> str:
     """The commit that froze the rules: the last one that changed them."""
-    where = results.HERE.parent
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(where), "log", "-1", "--format=%H", "--", RULES],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        found = ""
+    where = str(results.HERE.parent)
+    command = ["git", "-C", where, "log", "-1", "--format=%H", "--", RULES]
+    found = running.capture(command, timeout=60).stdout.strip()
     if not found:
         raise SystemExit(
             f"error: no git history at {where}; give the commit that froze the rules by --rules"

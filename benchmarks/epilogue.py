@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import random
 
     import torch
-    from common.running import Call
 
     from convtime.conv.problem import ConvProblem
 
@@ -191,10 +190,8 @@ def prepare(
 
     channels, outputs = problem.in_channels, problem.out_channels
     x = randn(problem.batch, channels, *problem.size)
-    w = (
-        randn(outputs, channels, *problem.kernel_size)
-        / (channels * problem.kernel_size[0] * problem.kernel_size[1]) ** 0.5
-    )
+    window = channels, *problem.kernel_size
+    w = randn(outputs, *window) / math.prod(window) ** 0.5
     b = randn(outputs)
     numbers: Any = problem.stride, problem.padding, problem.dilation, problem.groups
     z = randn(*F.conv2d(x, w, b, *numbers).shape) if fused.adds else None
@@ -240,52 +237,46 @@ def measure(
             outputs_of[name] = function(*arguments)
             outputs_of[name].ravel()[0].item()  # waits for it
             first_calls[name] = time.perf_counter() - begin
-        calls: dict[str, Call] = {
+        calls = {
             name: functools.partial(function, *arguments) for name, function in functions.items()
         }
         functions["convtime"](*arguments)
         tag = plan_cache()[-1].tag
         compared = families.compare_kernels(calls, seconds)
     reference = outputs_of["separate"].float()
-    measured = compared.measurements
     return {
         "layer": fused.name,
         "label": fused.problem.label,
         "epilogue": "bias, residual, ReLU" if fused.adds else "bias, ReLU",
         "dtype": dtype,
         "layout": layout,
-        "seconds": {name: measurement.median for name, measurement in measured.items()},
-        "speedups": families.speedups_of(compared),
-        "samples": len(measured["convtime"].seconds),
+        **families.told(compared),
         "first_calls": first_calls,
         "plan": tag,
         "difference_from_separate": {
             name: float((output.float() - reference).abs().max() / reference.abs().max())
             for name, output in outputs_of.items()
         },
-        "kernels": families.kernels_of(compared),
     }
 
 
 def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
     """ResNet-50's in each configuration, then the drawn ones in one each."""
 
-    def make_case(fused: Fused, configuration: tuple[str, str], seed: int | None) -> Case:
-        return Case(
+    chosen: list[tuple[Fused, tuple[str, str], int | None]]
+    chosen = [(*each, None) for each in itertools.product(resnet50(), CONFIGURATIONS)]
+    chosen += [
+        (draw(seed, index), CONFIGURATIONS[index % len(CONFIGURATIONS)], seed)
+        for index in range(DRAWN)
+    ]
+    return {
+        " ".join((fused.name, *configuration)): Case(
             functools.partial(measure, fused, *configuration, device, seconds),
             functools.partial(compile_beforehand, fused, *configuration, device),
-            seed,
+            drawn_by,
         )
-
-    cases = {
-        " ".join((fused.name, *configuration)): make_case(fused, configuration, None)
-        for fused, configuration in itertools.product(resnet50(), CONFIGURATIONS)
+        for fused, configuration, drawn_by in chosen
     }
-    for index in range(DRAWN):
-        fused = draw(seed, index)
-        configuration = CONFIGURATIONS[index % len(CONFIGURATIONS)]
-        cases[" ".join((fused.name, *configuration))] = make_case(fused, configuration, seed)
-    return cases
 
 
 def tell(row: results.Row) -> str:

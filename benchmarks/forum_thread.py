@@ -9,41 +9,27 @@ loop and with caches in different states, and each piece of the advice that the 
 without and with it.
 """
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING
 
 from common import running
-from forum_thread_parts.report import (
-    advice_table,
-    counters_table,
-    picture,
-    summarise,
-    table,
-)
-
-if TYPE_CHECKING:
-    import torch
+from forum_thread_parts.report import advice_table, counters_table, picture, summarise, table
 
 ITERATIONS = (1, 10, 100, 1000)
 
 __all__ = ["advice_table", "counters_table", "picture", "summarise", "table"]
 
 
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
+def make_cases(device: running.Device) -> dict[str, running.Measure]:
     from forum_thread_parts import advice, counted, points
-    from forum_thread_parts.net import LAYERS, Size
+    from forum_thread_parts.net import LAYERS
 
-    size = Size()
     cases: dict[str, running.Measure] = {"idle": functools.partial(points.idle_clock, device)}
     for iterations in ITERATIONS:
-        measure = functools.partial(points.measure, device, size, iterations)
-        cases[f"{iterations} iterations"] = measure
+        cases[f"{iterations} iterations"] = functools.partial(points.measure, device, iterations)
     for name in LAYERS:
-        cases[f"counters of {name}"] = functools.partial(counted.measure, device, size, name)
+        cases[f"counters of {name}"] = functools.partial(counted.measure, device, name)
     for name in advice.ADVICE:
-        cases[f"advice: {name}"] = functools.partial(advice.measure, device, size, name)
+        cases[f"advice: {name}"] = functools.partial(advice.measure, device, name)
     return cases
 
 

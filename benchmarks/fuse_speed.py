@@ -9,22 +9,20 @@ Needs d316f84 installed (pip install --target DIR), in the directory that the en
 CONVTIME_D316F84 names. Compiling is done by all processes at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import results
 from common import running, summaries
+from common.served import Server
 
 NOW, EARLIER, ALONE = "fuse", "fuse at d316f84", "torch.compile alone"
 CASES = {
@@ -77,23 +75,18 @@ def serve(way: str, case: str) -> None:
     images = torch.randn(batch, 3, SIDE, SIDE, device="cuda", dtype=getattr(torch, dtype))
     images = images.contiguous(memory_format=torch.channels_last)
     model: Any = ResNet50().to(images).eval().to(memory_format=torch.channels_last)
-    fused = 0
+    found: Any = None
+    if way == EARLIER:
+        found = convtime.nn.fuse(model)  # in place, as it was there
     call: Any
-    if way == NOW:
-        call = convtime.nn.fuse(model, backend="inductor")
-    elif way == EARLIER:
-        found: Any = convtime.nn.fuse(model)  # in place, as it was there
-        fused = len(found.fused)
-        call = torch.compile(model)
-    else:
-        call = torch.compile(model)
+    call = convtime.nn.fuse(model, backend="inductor") if way == NOW else torch.compile(model)
     with torch.no_grad():
         for _ in range(3):
             call(images)
         if way == NOW:
-            fused = len(call.report.fused)
+            found = call.report
         torch.cuda.synchronize()
-        running.print_result({"fused": fused})
+        running.print_result({"fused": len(found.fused) if found else 0})
         for line in sys.stdin:
             event: Any = torch.cuda.Event
             start, end = (event(enable_timing=True) for _ in range(2))
@@ -107,65 +100,38 @@ def serve(way: str, case: str) -> None:
             running.print_result({"seconds": 1e-3 * start.elapsed_time(end) / count})
 
 
-class _Server:
+class _Server(Server):
     """A process that times one way of a case."""
 
     def __init__(self, way: str, case: str) -> None:
-        self._name = f"{way}, {case},"
         sites = os.environ.get("PYTHONPATH", "")
         if way == EARLIER:
             sites = os.environ["CONVTIME_D316F84"] + os.pathsep + sites
-        command = [sys.executable, __file__, "--serve", way, case]
         # One process compiles per server, since all compile at once.
-        environment = os.environ | {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=Path(__file__).parent,
-        )
-
-    def read(self) -> results.Row:
-        """The next result; RuntimeError if the process has ended."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            for row in running.printed_results(line):
-                found: results.Row = row
-                return found
-        raise RuntimeError(f"{self._name} ended with {self._process.wait()}")
+        environment = {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        arguments = [__file__, "--serve", way, case]
+        super().__init__(f"{way}, {case},", arguments, environment, folder=results.HERE)
 
     def time(self, count: int) -> float:
         """Seconds per call, of as many calls."""
-        assert self._process.stdin is not None
-        print(count, file=self._process.stdin, flush=True)
-        return float(self.read()["seconds"])
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        return float(self.ask(str(count))["seconds"])
 
 
 @contextlib.contextmanager
-def _servers(cases: list[str]) -> Iterator[dict[str, dict[str, _Server]]]:
-    servers: dict[str, dict[str, _Server]] = {}
-    try:
-        for case in cases:
-            servers[case] = {way: _Server(way, case) for way in (NOW, EARLIER, ALONE)}
+def _servers(cases: Iterable[str]) -> Iterator[dict[str, dict[str, _Server]]]:
+    with contextlib.ExitStack() as stack:
+        servers: dict[str, dict[str, _Server]] = {case: {} for case in cases}
+        for case, way in itertools.product(servers, (NOW, EARLIER, ALONE)):
+            servers[case][way] = _Server(way, case)
+            stack.callback(servers[case][way].stop)
         yield servers
-    finally:
-        for each in servers.values():
-            for server in each.values():
-                server.stop()
 
 
 def _measure(servers: dict[str, _Server]) -> results.Row:
     count = max(3, math.ceil(BURST / servers[NOW].time(5)))
     seconds: dict[str, list[float]] = {way: [] for way in servers}
     for index in range(ROUNDS):
-        ways = [*servers]
-        for way in ways if index % 2 else reversed(ways):
+        for way in servers if index % 2 else reversed(servers):
             seconds[way].append(servers[way].time(count))
     for server in servers.values():
         server.stop()
@@ -185,7 +151,7 @@ def main() -> None:
     device = running.find_gpu(options.device)
     file = running.open_file("fuse_speed", summarise, options, device)
     pending = file.pending({case: case for case in CASES})
-    with _servers([*pending]) as servers:
+    with _servers(pending) as servers:
         # All first: nothing may compile while times are taken.
         fused = {
             case: {way: server.read()["fused"] for way, server in servers[case].items()}

@@ -13,21 +13,15 @@ convtime.nn.fuse fused at commit d316f84, where it traced models symbolically
 Sequences run on the CPU and on the GPU, unless --device names one of them.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import results
 from common import running, summaries
-
-if TYPE_CHECKING:
-    import torch
 
 SEQUENCES = 510  # on each device, a multiple of the number of architectures
 DEVICES = ("cpu", "cuda")
@@ -95,21 +89,17 @@ def _chains(architecture: str) -> results.Row:
     }
 
 
-def _sequence(device: torch.device, seed: int) -> results.Row:
+def make_cases(devices: list[Any]) -> dict[str, running.Measure]:
+    from fusion_fuzz_parts.architectures import ARCHITECTURES
     from fusion_fuzz_parts.sequences import run_sequence
 
-    return run_sequence(seed, BACKENDS[device.type], device)
-
-
-def make_cases(devices: list[torch.device]) -> Iterator[tuple[str, running.Measure]]:
-    """The keys of all rows, and what measures each."""
-    from fusion_fuzz_parts.architectures import ARCHITECTURES
-
-    for name in ARCHITECTURES:
-        yield f"{_CHAINS}{name}", functools.partial(_chains, name)
-    for seed in range(SEQUENCES):
-        for device in devices:
-            yield f"{device.type} {seed}", functools.partial(_sequence, device, seed)
+    return {f"{_CHAINS}{name}": functools.partial(_chains, name) for name in ARCHITECTURES} | {
+        f"{device.type} {seed}": functools.partial(
+            run_sequence, seed, BACKENDS[device.type], device
+        )
+        for seed in range(SEQUENCES)
+        for device in devices
+    }
 
 
 def _tell(row: results.Row) -> str:
@@ -133,7 +123,7 @@ def main() -> None:
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     file = running.open_file("fusion_fuzz", summarise, options, devices[-1])
-    running.measure_pending(file, dict(make_cases(devices)), _tell)
+    running.measure_pending(file, make_cases(devices), _tell)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,11 @@ processes: every other operation is slower by its calibrated margin. The other a
 whose causes are written into their measurements.
 """
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING
+import statistics
 
 import results
 from common import running, summaries
-
-if TYPE_CHECKING:
-    import torch
 
 PAIRS = 8
 PLANTS = "plants"
@@ -37,54 +32,39 @@ TOLERANCE = 0.005
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """How many comparisons there were, and how much of either kind the gate judged rightly."""
-    return {**_of_pairs(rows), **_of_simulation(rows), **_of_causes(rows)}
-
-
-def _of_pairs(rows: list[results.Row]) -> dict[str, float]:
-    pairs = pairs_of(rows)
-    if not pairs:
-        return {}
-    plants = plants_of(rows)
-    return {
-        "pairs": sum(len(row["found"]) for row in pairs),
-        "false_alarms": sum(
+    summary: dict[str, float] = {}
+    pairs, plants, by_key = pairs_of(rows), plants_of(rows), summaries.by_key(rows)
+    if pairs:
+        summary["pairs"] = sum(len(row["found"]) for row in pairs)
+        summary["false_alarms"] = sum(
             summaries.is_certain(found["verdict"])
             for row in pairs
             for name, found in row["found"].items()
             if name not in row["slower"]
-        ),
-        "found_of_20": sum(
+        )
+        summary["found_of_20"] = sum(
             row["found"][name]["verdict"] == "slower"
             for row in pairs
             for name in row["slower"]
             if name in plants and abs(plants[name]["ratio"] - PLANTED) <= TOLERANCE
-        ),
-    }
-
-
-def _of_simulation(rows: list[results.Row]) -> dict[str, float]:
-    from gate_parts.simulation import margin_over
-
-    row = _row_of(SIMULATION, rows)
-    if row is None:
-        return {}
-    return {
-        "simulated_runs": row["runs"],
-        "calibrated_found": row["found"] / row["planted"],
-        "false_alarms_per_1000_test_runs": 1000 * row["false"] / row["equal"],
-        "median_margin_over_10us": margin_over(row, SHORT_SECONDS),
-    }
-
-
-def _of_causes(rows: list[results.Row]) -> dict[str, float]:
-    from gate_parts.simulation import right
-
-    row = _row_of(CAUSES, rows)
-    return {} if row is None else {"cause_right": right(row)}
-
-
-def _row_of(key: str, rows: list[results.Row]) -> results.Row | None:
-    return summaries.by_key(rows).get(key)
+        )
+    if SIMULATION in by_key:
+        row = by_key[SIMULATION]
+        summary |= {
+            "simulated_runs": row["runs"],
+            "calibrated_found": row["found"] / row["planted"],
+            "false_alarms_per_1000_test_runs": 1000 * row["false"] / row["equal"],
+            "median_margin_over_10us": statistics.median(
+                margin
+                for name, margin in row["margins"].items()
+                if row["medians"][name] > SHORT_SECONDS
+            ),
+        }
+    if CAUSES in by_key:
+        causes = by_key[CAUSES]["causes"]  # by what was planted, what it was attributed to
+        right = sum(found.get(planted, 0) for planted, found in causes.items())
+        summary["cause_right"] = right / sum(sum(found.values()) for found in causes.values())
+    return summary
 
 
 def pairs_of(rows: list[results.Row]) -> list[results.Row]:
@@ -93,8 +73,8 @@ def pairs_of(rows: list[results.Row]) -> list[results.Row]:
 
 def plants_of(rows: list[results.Row]) -> dict[str, results.Row]:
     """What is planted, by operation; empty before it is known."""
-    row = _row_of(PLANTS, rows)
-    return {} if row is None else row["plants"]
+    plants: dict[str, results.Row] = summaries.by_key(rows).get(PLANTS, {}).get("plants", {})
+    return plants
 
 
 def table(rows: list[results.Row]) -> str:
@@ -108,11 +88,8 @@ def table(rows: list[results.Row]) -> str:
         true = f"{plants[name]['ratio']:.4f}" if name in plants else "–"
         told = (_range(planted), f"{slower} of {len(planted)}")
         lines.append((name, true, *told, _range(equal), f"{alarms} of {len(equal)}"))
-    return summaries.markdown(
-        "operation | planted, true ratio: | ratios found: | found slower: "
-        "| not slower: ratios found: | false alarms:",
-        lines,
-    )
+    header = "operation | planted, true ratio: | ratios found: | found slower: "
+    return summaries.markdown(f"{header}| not slower: ratios found: | false alarms:", lines)
 
 
 def _range(found: list[results.Row]) -> str:
@@ -120,38 +97,28 @@ def _range(found: list[results.Row]) -> str:
     return summaries.reach(ratios, ".4f")
 
 
-class Gate:
-    """What measures the rows of a file."""
+def make_cases(device: running.Device, file: results.ResultFile) -> dict[str, running.Measure]:
+    from gate_parts.operations import names_on
+    from gate_parts.pair import find_plants, measure_pair
+    from gate_parts.simulation import attribute_planted, recorded, simulate
 
-    def __init__(self, device: torch.device, file: results.ResultFile) -> None:
-        self._device = device
-        self._file = file
-        self._plants: dict[str, results.Row] = {}
+    @functools.cache
+    def plants() -> dict[str, results.Row]:
+        found: dict[str, results.Row] = find_plants(device)["plants"]
+        return found
 
-    def cases(self) -> dict[str, running.Measure]:
-        from gate_parts.pair import find_plants
-        from gate_parts.simulation import attribute_planted, recorded, simulate
-
-        pairs = {
-            f"pair {number}": functools.partial(self._measure, number)
-            for number in range(1, PAIRS + 1)
-        }
-        return {
-            PLANTS: functools.partial(find_plants, self._device),
-            **pairs,
-            SIMULATION: lambda: simulate(recorded()),
-            CAUSES: attribute_planted,
-        }
-
-    def _measure(self, number: int) -> results.Row:
-        from gate_parts.operations import names_on
-        from gate_parts.pair import find_plants, measure_pair
-
-        if not self._plants:  # a shard perhaps has no row of them
-            self._plants = plants_of(self._file.rows) or find_plants(self._device)["plants"]
-        names = enumerate(names_on(self._device))
+    def measure(number: int) -> results.Row:
+        names = enumerate(names_on(device))
         slower = [name for index, name in names if (index + number) % 2]
-        return measure_pair(self._device, self._plants, slower)
+        # A shard perhaps has no row of plants.
+        return measure_pair(device, plants_of(file.rows) or plants(), slower)
+
+    return {
+        PLANTS: functools.partial(find_plants, device),
+        **{f"pair {each}": functools.partial(measure, each) for each in range(1, PAIRS + 1)},
+        SIMULATION: lambda: simulate(recorded()),
+        CAUSES: attribute_planted,
+    }
 
 
 def tell(row: results.Row) -> str:
@@ -175,7 +142,7 @@ def main() -> None:
 
     device = resolve_device(options.device)
     file = running.open_file("gate", summarise, options, device)
-    running.measure_pending(file, Gate(device, file).cases(), tell)
+    running.measure_pending(file, make_cases(device, file), tell)
 
 
 if __name__ == "__main__":

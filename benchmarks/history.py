@@ -15,8 +15,6 @@ each as convtime.history does:
   in a fresh process, without the imports.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import math
@@ -59,11 +57,18 @@ def dependent(random: Any, count: int) -> Any:
     return noise
 
 
-def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -> results.Row:
-    """How many series without a change have a change point."""
+def _search(key: str) -> tuple[Any, Any]:
+    """What finds changes, and the source of noise of one row."""
+    import numpy as np
+
     from convtime.histories.change_points import find_changes
 
-    random = _random(key)
+    return find_changes, np.random.default_rng(zlib.crc32(key.encode()))
+
+
+def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -> results.Row:
+    """How many series without a change have a change point."""
+    find_changes, random = _search(key)
     found = sum(
         bool(find_changes(DEVIATION * noise(random, count), range(count), FALSE_ALARMS))
         for _ in range(series)
@@ -73,15 +78,11 @@ def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -
 
 def of_step(key: str, least: int, most: int, per_commit: int, series: int) -> results.Row:
     """How many steps are found, and how many are located."""
-    from convtime.histories.change_points import find_changes
-
-    random = _random(key)
+    find_changes, random = _search(key)
     counts = dict.fromkeys(("found", "located", "covered", "oracle", "extra"), 0)
+    commits_of_a_side = (least // per_commit, most // per_commit + 1)
     for _ in range(series):
-        before, after = (
-            per_commit * int(random.integers(least // per_commit, most // per_commit + 1))
-            for _ in range(2)
-        )
+        before, after = (per_commit * int(random.integers(*commits_of_a_side)) for _ in range(2))
         step = math.log(1 + random.choice((-1, 1)) * STEP)
         values = DEVIATION * random.normal(size=before + after)
         values[before:] += step
@@ -108,31 +109,21 @@ def _oracle(values: Any, step: float, per_commit: int) -> int:
     return int(np.convolve(weights, np.ones(3), mode="same").argmax()) + 1
 
 
-def _random(key: str) -> Any:
-    import numpy as np
-
-    return np.random.default_rng(zlib.crc32(key.encode()))
-
-
 def of_load() -> results.Row:
     """Seconds to read and judge a folder, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
-        row: results.Row = running.run_fresh(["-c", _LOAD, folder])
+        row: results.Row = running.run_program(
+            "import ruptures, convtime",
+            "convtime.history",
+            "begin = time.perf_counter()",
+            "found = convtime.history(sys.argv[1])",
+            "seconds = time.perf_counter() - begin",
+            'result = {"seconds": seconds, "changes": len(found.changes)}',
+            arguments=[folder],
+        )
     return {"runs": RUNS, "tests": TESTS, "mb": size / 1e6, **row}
-
-
-_LOAD = f"""
-import json, sys, time
-import ruptures
-import convtime
-convtime.history
-begin = time.perf_counter()
-found = convtime.history(sys.argv[1])
-row = {{"seconds": time.perf_counter() - begin, "changes": len(found.changes)}}
-print({running.RESULT!r} + json.dumps(row))
-"""
 
 
 def write_folder(folder: Path) -> None:
@@ -152,22 +143,14 @@ def write_folder(folder: Path) -> None:
             ((f"tests/test_times.py::test_{test}", value, value * 0.997, value * 1.003), kind)
             for test, value in enumerate(medians.tolist())
         ]
-        run = make_run(
-            date=(begin + datetime.timedelta(hours=number)).isoformat(),
-            commit=f"{number:040x}",
-            dirty=False,
-            tool="convtime",
-            machine={},
-            times=times,
-        )
-        path = folder / f"{number}.json"
-        path.write_text(codec.to_json(run.to_dict()), encoding="utf-8")
+        date = (begin + datetime.timedelta(hours=number)).isoformat()
+        facts: dict[str, Any] = {"dirty": False, "tool": "convtime", "machine": {}}
+        run = make_run(date=date, commit=f"{number:040x}", times=times, **facts)
+        Path(folder, f"{number}.json").write_text(codec.to_json(run.to_dict()), encoding="utf-8")
 
 
 CASES: dict[str, tuple[Any, ...]] = {
-    "no change, 20 runs": (of_no_change, 20, 20_000, normal),
-    "no change, 60 runs": (of_no_change, 60, 20_000, normal),
-    "no change, 300 runs": (of_no_change, 300, 20_000, normal),
+    **{f"no change, {runs} runs": (of_no_change, runs, 20_000, normal) for runs in (20, 60, 300)},
     "no change, 1000 runs": (of_no_change, 1000, 10_000, normal),
     "no change, 300 runs, heavy tails": (of_no_change, 300, 10_000, heavy_tails),
     "no change, 300 runs, outliers": (of_no_change, 300, 10_000, outliers),
@@ -177,7 +160,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "step, 20 runs on each side": (of_step, 20, 20, 1, 10_000),
     HEADLINE: (of_step, 10, 60, 1, 10_000),
     "step, 10 to 500 runs on each side": (of_step, 10, 500, 1, 100_000),
-    "step, 10 to 60 runs on each side, two for each commit": (of_step, 10, 60, 2, 10_000),
+    f"{HEADLINE}, two for each commit": (of_step, 10, 60, 2, 10_000),
     "step, 10 to 500 runs on each side, two for each commit": (of_step, 10, 500, 2, 10_000),
 }
 
@@ -188,8 +171,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     if "load" in by_key:
         summary["load_1000_runs_s"] = by_key["load"]["seconds"]
     if HEADLINE in by_key:
-        row = by_key[HEADLINE]
-        summary["located_within_one"] = row["located"] / row["series"]
+        summary["located_within_one"] = by_key[HEADLINE]["located"] / by_key[HEADLINE]["series"]
     quiet = [key for key, case in CASES.items() if case[0] is of_no_change and case[3] is normal]
     if all(key in by_key for key in quiet):
         false, series = (sum(by_key[key][what] for key in quiet) for what in ("false", "series"))
@@ -205,20 +187,16 @@ def table(rows: list[results.Row]) -> str:
             shares = [(found, series), (row["located"], series), (row["located"], found)]
             shares += [(row["oracle"], series), (row["covered"], found)]
             lines.append((row["key"], series, *(f"{some / of:.1%}" for some, of in shares)))
-    return summaries.markdown(
-        "series | : | found: | located: | of the found: | located by the oracle: "
-        "| interval has it:",
-        lines,
-    )
+    header = "series | : | found: | located: | of the found: | located by the oracle: "
+    return summaries.markdown(f"{header}| interval has it:", lines)
 
 
 def false_table(rows: list[results.Row]) -> str:
-    lines = [
-        (row["key"], row["series"], row["false"], f"{1000 * row['false'] / row['series']:.2g}")
-        for row in rows
-        if "false" in row
-    ]
-    return summaries.markdown("series | : | with a false change point: | per 1,000:", lines)
+    return summaries.filled(
+        "series | : | with a false change point: | per 1,000:",
+        "{key} | {series} | {false} | {per_1000:.2g}",
+        (row | {"per_1000": 1000 * row["false"] / row["series"]} for row in rows if "false" in row),
+    )
 
 
 def make_cases(_: object) -> dict[str, running.Measure]:

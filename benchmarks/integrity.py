@@ -8,8 +8,6 @@ CUPTI and what reads them: a loss is noticed where a passing one costs batches, 
 method, and neither a wrong sample.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import results
@@ -20,22 +18,18 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     interleavings = of_kind(rows, "interleaving")
     losses = planted_losses(rows)
     counted = of_kind(rows, "records")
-    incomplete = [
-        timing["incomplete"] for row in interleavings for timing in row.get("timings", [])
-    ]
-    sound = all(map(is_sound, counted)) and not any(incomplete)
-    summary = {
-        "profiler_interleavings": len(interleavings),
-        "kernels_lost_from_profiler": sum(lost_kernels(row) for row in interleavings),
+    timings = [timing for row in interleavings for timing in row.get("timings", [])]
+    sound = all(map(is_sound, counted)) and not any(timing["incomplete"] for timing in timings)
+    return summaries.known(
+        profiler_interleavings=len(interleavings),
+        kernels_lost_from_profiler=sum(map(lost_kernels, interleavings)),
         # Where the control did not.
-        "crashes": sum(bool(row["exit"] and not row["control_exit"]) for row in interleavings),
+        crashes=sum(bool(row["exit"] and not row["control_exit"]) for row in interleavings),
         # None of them, where any was lost.
-        "records": sum(row["records"] for row in counted) if sound else 0,
-        "planted_losses": len(losses),
-    }
-    if losses:
-        summary["planted_losses_detected"] = sum(losses.values()) / len(losses)
-    return summary
+        records=sum(row["records"] for row in counted) if sound else 0,
+        planted_losses=len(losses),
+        planted_losses_detected=summaries.share(losses.values()),
+    )
 
 
 def of_kind(rows: list[results.Row], kind: str) -> list[results.Row]:
@@ -44,11 +38,12 @@ def of_kind(rows: list[results.Row], kind: str) -> list[results.Row]:
 
 def lost_kernels(row: results.Row) -> int:
     """Kernels that profiles lack beyond those that the control's lack; all of them in a crash."""
+    in_control: int = row["in_control"] or 0
     if "in_profile" not in row:
-        return int(row["in_control"] or 0)
-    lost: int = row["launched"] - row["in_profile"]
-    lost_by_itself: int = (row["launched_in_control"] or 0) - (row["in_control"] or 0)
-    return max(0, lost - lost_by_itself)
+        return in_control
+    lost_by_itself = (row["launched_in_control"] or 0) - in_control
+    lost: int = row["launched"] - row["in_profile"] - lost_by_itself
+    return max(0, lost)
 
 
 def is_sound(row: results.Row) -> bool:
@@ -73,25 +68,19 @@ def table(rows: list[results.Row]) -> str:
         timings = row.get("timings", [])
         methods = ", ".join(dict.fromkeys(timing["method"] for timing in timings)) or "–"
         reasons = dict.fromkeys(timing["reason"] for timing in timings if timing["reason"])
-        crashed = ""
-        if row["exit"] != 0:
-            crashed = f", ended with {row['exit']}, the control with {row['control_exit']}"
+        crashed = f", ended with {row['exit']}, the control with {row['control_exit']}"
+        name = row["key"] + (crashed if row["exit"] else "")
         counts = (row.get("in_profile", "–"), row["in_control"])
-        lines.append((f"{row['key']}{crashed}", *counts, methods, "; ".join(reasons)))
-    records = [
-        (
-            row["key"].removeprefix("records "),
-            f"{row['records']:,}",
-            row["incomplete"],
-            row["faulty_batches"],
-        )
-        for row in of_kind(rows, "records")
-    ]
+        lines.append((name, *counts, methods, "; ".join(reasons)))
+    records = summaries.filled(
+        "records | of kernels: | calls that lack one: | batches repeated:",
+        "{moment} | {records:,} | {incomplete} | {faulty_batches}",
+        (row | {"moment": row["key"].removeprefix("records ")} for row in of_kind(rows, "records")),
+    )
     losses = ((loss, summaries.yes(noticed)) for loss, noticed in planted_losses(rows).items())
     header = "interleaving | the profile's kernels: | of a control: | timed by | because"
-    of_records = "records | of kernels: | calls that lack one: | batches repeated:"
-    tables = ((header, lines), (of_records, records), ("planted loss | noticed", losses))
-    return "\n\n".join(summaries.markdown(*each) for each in tables)
+    tables = (summaries.markdown(header, lines), records)
+    return "\n\n".join((*tables, summaries.markdown("planted loss | noticed", losses)))
 
 
 if __name__ == "__main__":

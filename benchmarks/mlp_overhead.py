@@ -12,18 +12,11 @@ step, of many between two idle states of the device, which is not let idle other
 share is what it takes off, over float32's time; where it adds some, the share is negative.
 """
 
-from __future__ import annotations
-
-import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import mlp
 import results
-from common import running, summaries
-
-if TYPE_CHECKING:
-    import torch
+from common import families, running, summaries
 
 # Name: width, layers, batch
 NETS = {
@@ -37,6 +30,7 @@ FLOAT32, TF32, FLOAT16 = "float32", "TF32", "float16"
 COMPILED, AUTOTUNED = "torch.compile", "max-autotune"
 GRAPH = "one CUDA graph"
 UNTUNED, TUNED = "convtime, untuned", "convtime, tuned"
+# In the order of mlp_parts/overhead.py
 STAGES = (FLOAT32, TF32, FLOAT16, COMPILED, AUTOTUNED, GRAPH, UNTUNED, TUNED)
 BATCHES = 4  # of resident data
 BUDGET = 8.0  # seconds of a net
@@ -81,51 +75,42 @@ def picture(document: dict[str, Any]) -> bytes:
     from convtime.core.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
 
     across = quantity("left", "% of float32's time")
+    colors = {"domain": ["saved", "added"], "range": [GREEN, ORANGE]}
+    changed = {"field": "change", "type": "nominal", "scale": colors, "title": None}
+    shown = {"field": "time", "type": "nominal"}
+    layers: list[dict[str, Any]] = [
+        {"mark": {"type": "bar", "color": BLUE, "opacity": 0.5}, "encoding": {"x": across}},
+        {
+            "mark": "bar",
+            "encoding": {"x": across, "x2": {"field": "before"}, "color": changed},
+        },
+        {
+            "mark": {"type": "text", "align": "left", "dx": 4},
+            "encoding": {"x": across | {"field": "end"}, "text": shown},
+        },
+    ]
     stage = {"field": "stage", "type": "nominal", "sort": None, "title": None}
     panels: list[dict[str, Any]] = []
     for row in document["rows"]:
         seconds = row["seconds"]
         left = [100 * seconds[stage] / seconds[FLOAT32] for stage in STAGES]
         before = [left[0], *left[:-1]]
-        bars = {"mark": {"type": "bar", "color": BLUE, "opacity": 0.5}, "encoding": {"x": across}}
-        changes = {
-            "mark": "bar",
-            "encoding": {
-                "x": across | {"field": "left"},
-                "x2": {"field": "before"},
-                "color": {
-                    "field": "change",
-                    "type": "nominal",
-                    "scale": {"domain": ["saved", "added"], "range": [GREEN, ORANGE]},
-                    "title": None,
-                },
-            },
-        }
-        told = {
-            "mark": {"type": "text", "align": "left", "dx": 4},
-            "encoding": {
-                "x": across | {"field": "end"},
-                "text": {"field": "time", "type": "nominal"},
-            },
-        }
+        cells = columns(
+            stage=STAGES,
+            left=numbers(left),
+            before=numbers(before),
+            end=numbers(map(max, left, before)),
+            change=["saved" if a <= b else "added" for a, b in zip(left, before, strict=True)],
+            time=[f"{_microseconds(seconds[stage])} µs" for stage in STAGES],
+        )
         panels.append(
             {
-                **columns(
-                    stage=STAGES,
-                    left=numbers(left),
-                    before=numbers(before),
-                    end=numbers(map(max, left, before)),
-                    change=[
-                        "saved" if now <= then else "added"
-                        for now, then in zip(left, before, strict=True)
-                    ],
-                    time=[f"{_microseconds(seconds[stage])} µs" for stage in STAGES],
-                ),
+                **cells,
                 "title": row["key"],
                 "width": 180,
                 "height": {"step": 20},
                 "encoding": {"y": stage | ({"axis": {"labels": False}} if panels else {})},
-                "layer": [bars, changes, told],
+                "layer": layers,
             }
         )
     facts = document["provenance"]
@@ -140,118 +125,7 @@ def _microseconds(seconds: float) -> str:
     return f"{1e6 * seconds:,.{0 if seconds >= 1e-4 else 1}f}"
 
 
-def repeat_in_tf32(step: mlp.Step, count: int) -> None:
-    """Takes steps of PyTorch's whose products of float32 may be in TF32, as no others may."""
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        mlp.repeat(step, count)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
-
-
-def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, mlp.Step]:
-    """A step of each stage; compiled ones have been compiled, and graphs captured."""
-    import torch
-    from common.compiled import compile_whole
-    from common.graphs import capture
-
-    from convtime.nn import FusedMLP, MLPTrainer
-
-    torch.compiler.reset()
-    width, layers, batch = shape
-    count = mlp.steps_of(shape)
-    half_inputs, half_targets = mlp.make_data(width, width, BATCHES * batch, "mse", device)
-    inputs, targets = half_inputs.float(), half_targets.float()
-    torch.manual_seed(0)
-    model = mlp.make_model(width, layers, width, device=device)
-
-    def copy_of_model(dtype: torch.dtype) -> torch.nn.Module:
-        own = mlp.make_model(width, layers, width, device=device, dtype=dtype)
-        own.load_state_dict(model.state_dict())
-        return own
-
-    def pytorch(dtype: torch.dtype, mode: str | None = None) -> mlp.Step:
-        own = copy_of_model(dtype)
-        forward = mlp.make_loss(own)
-        if mode is not None:
-            forward = compile_whole(forward, mode)
-        data = (half_inputs, half_targets) if dtype == torch.float16 else (inputs, targets)
-        step = mlp.make_step(forward, own, *data, batch)
-        for _ in range(5):
-            step()
-        return step
-
-    def ours(tune: bool) -> mlp.Step:
-        trainer = MLPTrainer(
-            FusedMLP.from_sequential(model, torch.float16),
-            half_inputs,
-            half_targets,
-            batch_size=batch,
-            lr=mlp.LR,
-            momentum=mlp.MOMENTUM,
-            master_weights=False,
-            loss_scale=None,
-            tune=tune,
-        )
-        return capture(trainer.step)
-
-    half = torch.float16
-    steps: dict[str, mlp.Step] = {
-        FLOAT32: pytorch(torch.float32),
-        TF32: pytorch(torch.float32),
-        FLOAT16: pytorch(half),
-        COMPILED: pytorch(half, "default"),
-        AUTOTUNED: pytorch(half, "max-autotune"),
-        GRAPH: capture(
-            mlp.make_peer("compiled graph", copy_of_model(half), half_inputs, half_targets, batch)
-        ),
-        UNTUNED: ours(tune=False),
-        TUNED: ours(tune=True),
-    }
-    return {
-        stage: functools.partial(repeat_in_tf32 if stage == TF32 else mlp.repeat, step, count)
-        for stage, step in steps.items()
-    }
-
-
-def measure(net: str, device: torch.device) -> results.Row:
-    import torch
-
-    from convtime import compare
-
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    # Set even where it is so: what was compiled under another setting would be compiled anew.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        compared = compare(
-            make_stages(NETS[net], device),
-            method="sync",
-            cache="warm",
-            placement="as-is",  # the steps change what they read
-            regime="as-is",
-            check=None,
-            interference=False,
-            budget=BUDGET,
-        )
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-    count = mlp.steps_of(NETS[net])
-    measured = compared.measurements
-    return {
-        "seconds": {stage: one.median / count for stage, one in measured.items()},
-        "samples": {stage: len(one.seconds) for stage, one in measured.items()},
-    }
-
-
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    return {net: functools.partial(measure, net, device) for net in NETS}
-
-
-def tell(row: results.Row) -> str:
-    return ", ".join(f"{stage} {1e6 * seconds:.1f} µs" for stage, seconds in row["seconds"].items())
-
-
 if __name__ == "__main__":
-    running.run_on_gpu("mlp_overhead", __doc__, summarise, make_cases, tell=tell)
+    from mlp_parts.overhead import make_cases
+
+    running.run_on_gpu("mlp_overhead", __doc__, summarise, make_cases, tell=families.tell)

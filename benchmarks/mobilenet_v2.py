@@ -1,7 +1,5 @@
 """MobileNetV2 as a torch.nn.Module, with the layers of torchvision's."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

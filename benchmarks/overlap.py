@@ -12,19 +12,13 @@ rounds begin with a rest. Options of compare are its defaults. Gaps between kern
 truth and of the span, and not of busy time.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
 import results
 from common import running, summaries
 from common.running import Measure
-
-if TYPE_CHECKING:
-    import torch
 
 SEED = 20261124
 PAIRS = 30
@@ -32,25 +26,17 @@ FAMILIES = ("streams", "copies", "graph", "dependent", "autograd")
 MARGIN = 0.01
 
 
-def truth_verdict(low: float, high: float) -> str:
-    """What an interval of the true ratio says at compare's margin; "unclear" across its edge."""
-    if low > 1 + MARGIN:
-        return "slower"
-    if high < 1 - MARGIN:
-        return "faster"
-    return "same" if 1 - MARGIN <= low <= high <= 1 + MARGIN else "unclear"
-
-
 def is_right(row: results.Row) -> bool:
-    """Whether a verdict is the truth's, or does not contradict it where that is unclear."""
-    true = truth_verdict(*row["true_interval"])
-    if true == "unclear":
-        return bool(row["verdict"] != ("faster" if row["true_ratio"] > 1 else "slower"))
-    return bool(row["verdict"] == true)
+    """Whether a verdict is the truth's at compare's margin, or, across its edge, may be."""
+    low, high = row["true_interval"]
+    if low > 1 + MARGIN or high < 1 - MARGIN:
+        return bool(row["verdict"] == ("slower" if low > 1 else "faster"))
+    if 1 - MARGIN <= low <= high <= 1 + MARGIN:
+        return bool(row["verdict"] == "same")
+    return bool(row["verdict"] != ("faster" if row["true_ratio"] > 1 else "slower"))
 
 
 def error_of(row: results.Row, ratio: str = "ratio") -> float:
-    """How far a ratio is from the true one, as a share of it."""
     return abs(float(row[ratio]) / float(row["true_ratio"]) - 1)
 
 
@@ -77,31 +63,27 @@ def table(rows: list[results.Row]) -> str:
 
 
 def _worst(rows: list[results.Row], ratio: str) -> str:
-    known = [error_of(row, ratio) for row in rows if row[ratio] is not None]
-    return f"{max(known):.2%}" if known else "–"
+    worst = summaries.most(error_of(row, ratio) for row in rows if row[ratio] is not None)
+    return "–" if worst is None else f"{worst:.2%}"
 
 
-def make_cases(seed: int, pairs: int, device: torch.device) -> Mapping[str, Measure]:
-    from overlap_parts.pairs import MAKERS
-
+def make_cases(seed: int, pairs: int, device: running.Device) -> Mapping[str, Measure]:
     cases: dict[str, Measure] = {}
     for number in range(pairs):
         index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
-        draw = f"{seed}/{family}/{index}"
         cases[f"{family}/{seed}/{index}"] = functools.partial(
-            measure, family, MAKERS[family], draw, device, close=index % 2 == 0
+            measure, family, f"{seed}/{family}/{index}", device, close=index % 2 == 0
         )
     return cases
 
 
-def measure(
-    family: str, make: Callable[..., Any], seed: str, device: torch.device, *, close: bool
-) -> results.Row:
+def measure(family: str, seed: str, device: running.Device, *, close: bool) -> results.Row:
+    from overlap_parts.pairs import MAKERS
     from overlap_parts.truth import draw_pair
 
     from convtime import compare
 
-    pair, drawn = draw_pair(make, seed, close=close, device=device)
+    pair, drawn = draw_pair(MAKERS[family], seed, close=close, device=device)
     compared = compare({"in line": pair.in_line, "overlapping": pair.overlapping}, check=None)
     ratio = compared.ratio("overlapping")
     judged = compared.judge("overlapping")
@@ -123,16 +105,12 @@ def measure(
     }
     for metric in ("busy", "span", "sum"):
         under, over = (getattr(each, f"{metric}_seconds") for each in (base, other))
-        row[f"{metric}_ratio"] = ratio_of(over, under)
+        # A method may not know these times.
+        row[f"{metric}_ratio"] = summaries.median_ratio(over, under) if over and under else None
         row[f"{metric}_seconds"] = [
             statistics.median(samples) if samples else None for samples in (under, over)
         ]
     return row
-
-
-def ratio_of(over: Sequence[float], under: Sequence[float]) -> float | None:
-    """The median of the rounds' ratios; None where a method does not know these times."""
-    return summaries.median_ratio(over, under) if over and under else None
 
 
 def tell(row: results.Row) -> str:

@@ -22,23 +22,21 @@ All but imports add their rows to the file that imports made (--into), which may
 on another machine: each row says where it was.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib.metadata
 import json
+import operator
 import os
 import statistics
 import subprocess
 import tempfile
-import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import results
-from common import running
+from common import running, summaries
 from packaging_parts import installing
 from packaging_parts.uses import TIME_OP, USES
 
@@ -49,24 +47,20 @@ IMPORTS = {"torch_s": ("torch",), "convtime_s": ("torch", "convtime")}  # of eac
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    by_key = {row["key"]: row for row in rows}
-    pairs = [row for row in rows if "after_torch_s" in row]
+    by_key = summaries.by_key(rows)
+    pairs = _pairs(rows)
     summary: dict[str, float] = {}
     if len(pairs) >= PAIRS:
         summary["import_over_torch_s"] = statistics.median(row["after_torch_s"] for row in pairs)
-        idle = _idle_plugin(pairs)
-        if len(idle) == len(pairs):  # older files lack it
-            summary["idle_plugin_ms"] = 1e3 * statistics.median(idle)
+        summary["idle_plugin_ms"] = 1e3 * statistics.median(map(_idle_plugin, pairs))
     if "install" in by_key:
-        installed = by_key["install"]
-        summary |= {
-            name: installed[name] for name in ("compile_s", "first_command_s", "library_mb")
-        }
-        summary["main_job_cpu_s"] = installed["main_job_s"]
+        names = ("compile_s", "first_command_s", "library_mb")
+        summary |= {name: by_key["install"][name] for name in names}
+        summary["main_job_cpu_s"] = by_key["install"]["main_job_s"]
     if "wheel" in by_key:
-        wheel = by_key["wheel"]
-        summary |= {name: wheel[name] for name in ("wheel_mb", "wheel_install_s", "wheel_torches")}
-    uses = [row for row in rows if row["key"] in USES and row["key"] != TIME_OP]
+        names = ("wheel_mb", "wheel_install_s", "wheel_torches")
+        summary |= {name: by_key["wheel"][name] for name in names}
+    uses = [by_key[use] for use in USES if use in by_key and use != TIME_OP]
     if len(uses) == len(USES) - 1:
         summary["kernels_first_use_s"] = max(row["empty_first_s"] for row in uses)
         summary["kernels_cached_use_ms"] = 1e3 * max(row["filled_first_s"] for row in uses)
@@ -75,55 +69,56 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     return summary
 
 
-def _idle_plugin(rows: list[results.Row]) -> list[float]:
-    return [row["plugin_s"] - row["no_plugin_s"] for row in rows if "plugin_s" in row]
+def _pairs(rows: list[results.Row]) -> list[results.Row]:
+    return [row for row in rows if "after_torch_s" in row]
+
+
+def _idle_plugin(row: results.Row) -> float:
+    seconds: float = row["plugin_s"] - row["no_plugin_s"]
+    return seconds
 
 
 def table(rows: list[results.Row]) -> str:
     """Markdown, a table for each part."""
-    pairs = [row for row in rows if "after_torch_s" in row]
-    columns = {
-        f"`import {', '.join(modules)}`": [row[name] for row in pairs]
+    columns: dict[str, Callable[[results.Row], float]] = {
+        f"`import {', '.join(modules)}`": operator.itemgetter(name)
         for name, modules in IMPORTS.items()
     }
-    columns["difference of a pair"] = [row["convtime_s"] - row["torch_s"] for row in pairs]
-    columns["`import convtime` after torch"] = [row["after_torch_s"] for row in pairs]
-    columns["a start of pytest"] = [row["plugin_s"] for row in pairs if "plugin_s" in row]
-    columns["an idle plugin of it"] = _idle_plugin(pairs)
-    header = (
-        "| | pairs | median (ms) | quartiles (ms) | least to most (ms) |",
-        "|---|--:|--:|--:|--:|",
-    )
-    lines = [_line(name, seconds) for name, seconds in columns.items() if len(seconds) > 1]
-    parts = ["\n".join((*header, *lines))] if lines else []
+    columns |= {
+        "difference of a pair": lambda row: row["convtime_s"] - row["torch_s"],
+        "`import convtime` after torch": operator.itemgetter("after_torch_s"),
+        "a start of pytest": operator.itemgetter("plugin_s"),
+        "an idle plugin of it": _idle_plugin,
+    }
+    pairs = _pairs(rows)
+    lines = [_cells(name, map(get, pairs)) for name, get in columns.items()] if pairs[1:] else []
+    header = " | pairs: | median (ms): | quartiles (ms): | least to most (ms):"
+    parts = [summaries.markdown(header, lines)] if lines else []
     uses = [row for row in rows if row["key"] in USES]
     if uses:
-        head = "| first call of a process | empty cache (ms) | filled cache (ms) | next call (ms) |"
-        told = [
-            f"| {row['key']} | {1e3 * row['empty_first_s']:.0f} "
-            f"| {1e3 * row['filled_first_s']:.1f} | {1e3 * row['filled_second_s']:.2f} |"
-            for row in uses
-        ]
-        parts.append("\n".join((head, "|---|--:|--:|--:|", *told)))
+        lines = []
+        for row in uses:
+            first, again = row["filled_first_s"], row["filled_second_s"]
+            told = (f"{1e3 * row['empty_first_s']:.0f}", f"{1e3 * first:.1f}")
+            lines.append((row["key"], *told, f"{1e3 * again:.2f}"))
+        header = "first call of a process | empty cache (ms): | filled cache (ms): "
+        parts.append(summaries.markdown(f"{header}| next call (ms):", lines))
     for key, title in (("install", "phase of README's first command"), ("wheel", "wheel")):
-        for row in rows:
-            if row["key"] == key:
-                told = [
-                    f"| {name.removesuffix('_s')} | {value:.1f} |"
-                    for name, value in row.items()
-                    if name.endswith("_s") and value is not None
-                ]
-                parts.append("\n".join((f"| {title} | s |", "|---|--:|", *told)))
+        for row in (row for row in rows if row["key"] == key):
+            phases = [
+                (name.removesuffix("_s"), f"{value:.1f}")
+                for name, value in row.items()
+                if name.endswith("_s") and value is not None
+            ]
+            parts.append(summaries.markdown(f"{title} | s:", phases))
     return "\n\n".join(parts)
 
 
-def _line(name: str, seconds: list[float]) -> str:
+def _cells(name: str, seconds: Iterable[float]) -> tuple[object, ...]:
     milliseconds = [1e3 * value for value in seconds]
     low, median, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
-    return (
-        f"| {name} | {len(seconds)} | {median:.1f} | {low:.1f} to {high:.1f} "
-        f"| {min(milliseconds):.1f} to {max(milliseconds):.1f} |"
-    )
+    extremes = summaries.reach(milliseconds, ".1f")
+    return name, len(milliseconds), f"{median:.1f}", f"{low:.1f} to {high:.1f}", extremes
 
 
 def measure_pair(names: tuple[str, ...]) -> results.Row:
@@ -135,27 +130,22 @@ def measure_pair(names: tuple[str, ...]) -> results.Row:
 
 def measure_starts() -> results.Row:
     """The shortest of several starts of each kind."""
-    seconds: dict[str, list[float]] = {name: [] for name in FLAGS}
     with tempfile.TemporaryDirectory() as folder:
         test = Path(folder, "test_nothing.py")
         test.write_text("def test_nothing(): pass\n", encoding="utf-8")
-        for _ in range(STARTS):
-            for name, flags in FLAGS.items():
-                seconds[name].append(measure_start(test, flags))
-    return {name: min(found) for name, found in seconds.items()}
+        starts = [[measure_start(test, flags) for flags in FLAGS.values()] for _ in range(STARTS)]
+    return dict(zip(FLAGS, map(min, *starts), strict=True))
 
 
 def measure_start(test: Path, flags: Sequence[str]) -> float:
     """Seconds that pytest takes in a fresh interpreter; errors as running.run_fresh."""
     arguments = ["-q", "-p", "no:cacheprovider", *flags, str(test)]
-    program = (
-        "import json, time",
+    seconds: float = running.run_program(
         "begin = time.perf_counter()",
         "import pytest",
         f"assert pytest.main({arguments!r}) == 0",
-        f"print('\\n' + {running.RESULT!r} + json.dumps(time.perf_counter() - begin))",
+        "result = time.perf_counter() - begin",
     )
-    seconds: float = running.run_fresh(["-c", "\n".join(program)])
     return seconds
 
 
@@ -168,20 +158,18 @@ def check_plugin() -> None:
 
 def measure_imports(modules: Sequence[str]) -> list[float]:
     """Seconds after which a fresh interpreter has imported each; errors as running.run_fresh."""
-    program = ["import json, time", "seconds = []", "begin = time.perf_counter()"]
+    program = ["result = []", "begin = time.perf_counter()"]
     for module in modules:
-        program += [f"import {module}", "seconds.append(time.perf_counter() - begin)"]
-    program.append(f"print({running.RESULT!r} + json.dumps(seconds))")
-    seconds: list[float] = running.run_fresh(["-c", "\n".join(program)])
+        program += [f"import {module}", "result.append(time.perf_counter() - begin)"]
+    seconds: list[float] = running.run_program(*program)
     return seconds
 
 
 def measure_wheel(wheel: Path, environment: Path) -> results.Row:
     """Installs a wheel where torch and all dependencies are installed, and imports it."""
     python = environment / "bin" / "python"
-    begin = time.perf_counter()
-    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
-    seconds = time.perf_counter() - begin
+    install = [str(python), "-m", "pip", "install", "--quiet", str(wheel)]
+    seconds = running.seconds_of(lambda: subprocess.run(install, check=True))
     subprocess.run([python, "-c", "import convtime; convtime.time_op(abs, -1)"], check=True)
     with zipfile.ZipFile(wheel) as archive:
         libraries = [name for name in archive.namelist() if name.endswith("/libconvtime.so")]
@@ -192,62 +180,54 @@ def measure_wheel(wheel: Path, environment: Path) -> results.Row:
     }
 
 
-def add_rows(path: Path, rows: Mapping[str, results.Row], **where: object) -> None:
-    """Adds rows to a result file, or replaces those of the same keys, and judges the file."""
+def add_row(options: argparse.Namespace, key: str, row: results.Row, **where: object) -> None:
+    """Adds a row to a result file, or replaces that of the same key, and judges the file."""
+    where = {
+        "cpu_count": os.cpu_count(),
+        "commit": options.commit or results.find_commit(),
+        **where,
+    }
+    path = options.into
     document = json.loads(path.read_text(encoding="utf-8"))
-    kept = [row for row in document["rows"] if row["key"] not in rows]
-    added = [{"key": key, **row, **where} for key, row in rows.items()]
-    path.write_text(json.dumps(document | {"rows": kept + added}), encoding="utf-8")
+    rows = [each for each in document["rows"] if each["key"] != key]
+    rows.append({"key": key, **row, **where})
+    path.write_text(json.dumps(document | {"rows": rows}), encoding="utf-8")
     results.judge("packaging", summarise, path.parent)
 
 
 def main() -> None:
     parser = results.argument_parser(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--part", required=True, choices=("imports", "kernels", "install", "wheel"))
-    parser.add_argument("--wheel", type=Path, help="file of the part wheel")
-    parser.add_argument("--environment", type=Path, help="folder of the part install or wheel")
-    parser.add_argument(
-        "--into", type=Path, help="packaging.json that gets the rows of such a part"
-    )
-    parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("--part", required=True, choices=("imports", "kernels", "install", "wheel"))
+    add("--wheel", type=Path, help="file of the part wheel")
+    add("--environment", type=Path, help="folder of the part install or wheel")
+    add("--into", type=Path, help="packaging.json that gets the rows of such a part")
+    add("--probe", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.probe:
-        print_first_use(options)
+    if options.part in ("imports", "kernels"):
+        measure_here(options)
         return
-    where = {"cpu_count": os.cpu_count(), "commit": options.commit or results.find_commit()}
     if options.part == "install":
         # Its caches are where its environment is, so that both are empty.
         caches = options.environment / "caches" if options.into else None
-        rows = {"install": installing.install(options.environment, caches)}
-    elif options.part == "wheel":
-        rows = {"wheel": measure_wheel(options.wheel, options.environment)}
+        row = installing.install(options.environment, caches)
     else:
-        measure_here(options, where)
-        return
-    print(json.dumps(rows))
+        row = measure_wheel(options.wheel, options.environment)
+    print(json.dumps({options.part: row}))
     if options.into:
-        add_rows(options.into, rows, **where)
+        add_row(options, options.part, row)
 
 
-def print_first_use(options: argparse.Namespace) -> None:
-    from packaging_parts import first_use
-
-    from convtime.device.resolve import resolve_device
-
-    running.print_result(first_use.probe(resolve_device(options.device), options.probe[-1]))
-
-
-def measure_here(options: argparse.Namespace, where: dict[str, object]) -> None:
+def measure_here(options: argparse.Namespace) -> None:
     """The parts that need convtime in this environment."""
     from convtime.core.provenance import provenance
     from convtime.device.resolve import resolve_device
 
     device = resolve_device(options.device)
-    facts = provenance(device)
     if options.part == "imports":
         check_plugin()
-        file = results.ResultFile("packaging", summarise, options, facts)
+        file = running.open_file("packaging", summarise, options, device)
         orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
         cases = {
             f"pair {number}": functools.partial(measure_pair, orders[number % 2])
@@ -259,11 +239,14 @@ def measure_here(options: argparse.Namespace, where: dict[str, object]) -> None:
         return
     from packaging_parts import first_use
 
-    where |= {"gpu": facts["gpu"], "torch": facts["torch"]}
+    if options.probe:
+        running.print_result(first_use.probe(device, options.probe[-1]))
+        return
+    facts = provenance(device)
     for use in USES:
         row = first_use.measure(use, device)
         print(use, json.dumps(row), flush=True)
-        add_rows(options.into, {use: row}, **where)
+        add_row(options, use, row, gpu=facts["gpu"], torch=facts["torch"])
 
 
 if __name__ == "__main__":

@@ -11,52 +11,35 @@ The spread of an operation is the range of the processes' medians, less one tick
 CUPTI's records are from, over the median of the medians.
 """
 
-from __future__ import annotations
-
-import collections
 import functools
-import itertools
 import math
-import secrets
 import statistics
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import results
 from common import running, summaries
 
-if TYPE_CHECKING:
-    import torch
-
-    import convtime
-
 PROCESSES = 20
-PLACES = 256  # of the truth
 TICK_SECONDS = 32e-9
 TOLERANCE = 0.005  # of a true ratio of 1.02
 TRUTH = "truth"
 ADDRESSES = "addresses"
-ADDRESS_COUNT = 16
-ADDRESS_SAMPLES = 40  # at each
-MORE = 50  # one part in so many
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Shares of the verdicts and intervals of all processes and operations."""
     processes = processes_of(rows)
     if not processes:
         return {"processes": 0}
     found = [entry for row in processes for entry in row["operations"].values()]
-    again = [entry["other tensors"] for entry in found]
-    grand = {name: statistics.median(medians) for name, medians in medians_of(processes).items()}
-    spreads = map(spread_less_one_tick, medians_of(processes).values())
+    again, more = ([entry[what] for entry in found] for what in ("other tensors", "more data"))
+    medians = medians_of(processes)
+    grand = {name: statistics.median(times) for name, times in medians.items()}
     counted = [
         row["operations"][name]["more data"]
         for name, ratio in true_ratios(rows).items()
         if abs(ratio - 1.02) <= TOLERANCE
         for row in processes
     ]
-    more = [entry["more data"] for entry in found]
     return summaries.known(
         processes=len(processes),
         ops=len(processes[0]["operations"]),
@@ -72,7 +55,9 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
             for row in processes
             for name, entry in row["operations"].items()
         ),
-        worst_spread_less_one_tick=max(spreads) if len(processes) > 1 else None,
+        worst_spread_less_one_tick=(
+            max(map(spread_less_one_tick, medians.values())) if len(processes) > 1 else None
+        ),
         true_2pct_found=summaries.share(pair["verdict"] == "slower" for pair in counted),
         slowest_verdict_s=summaries.most(pair["seconds"] for pair in (*again, *more)),
     )
@@ -108,20 +93,23 @@ def table(rows: list[results.Row]) -> str:
     for name, medians in medians_of(processes).items() if processes else ():
         entries = [row["operations"][name] for row in processes]
         grand = statistics.median(medians)
-        covering = sum(entry["low"] <= grand <= entry["high"] for entry in entries)
         again = [entry["other tensors"] for entry in entries]
-        same = sum(pair["verdict"] == "same" for pair in again)
-        slower = sum(entry["more data"]["verdict"] == "slower" for entry in entries)
+        counts = (
+            sum(entry["low"] <= grand <= entry["high"] for entry in entries),
+            sum(pair["verdict"] == "same" for pair in again),
+            sum(entry["more data"]["verdict"] == "slower" for entry in entries),
+        )
+        covering, same, slower = (f"{count} of {len(entries)}" for count in counts)
         lines.append(
             (
                 name,
                 f"{1e6 * grand:.2f}",
                 f"{spread_less_one_tick(medians):.2%}",
-                f"{covering} of {len(entries)}",
+                covering,
                 summaries.reach((pair["ratio"] for pair in again), ".4f"),
-                f"{same} of {len(again)}",
+                same,
                 f"{ratios.get(name, math.nan):.4f}",
-                f"{slower} of {len(entries)}",
+                slower,
             )
         )
     return summaries.markdown(
@@ -136,10 +124,9 @@ def picture(document: dict[str, Any]) -> bytes:
     from convtime.core.figure import BLUE, ORANGE, Figure, columns, numbers, quantity
 
     (row,) = (row for row in document["rows"] if row["key"] == ADDRESSES)
-    default = row["default"]
     across = quantity("place", "in the order of their medians")
     time = quantity("time", "time of a call (µs)")
-    low, high = numbers([default["low"], default["high"]], 1e6)
+    low, high = numbers([row["default"]["low"], row["default"]["high"]], 1e6)
     interval = {
         "data": {"values": [{"low": low, "high": high}]},
         "mark": {"type": "rect", "color": BLUE, "opacity": 0.25},
@@ -176,220 +163,23 @@ def picture(document: dict[str, Any]) -> bytes:
     ).content(".png")
 
 
-def operations(device: torch.device, more: bool) -> dict[str, convtime.Candidate]:
-    """Each with tensors of its own, on 2 % more data if asked for."""
-    import torch
-    from torch.nn import functional as F
+def profiled_at_random(candidates: list[Any], device: running.Device) -> list[float]:
+    from placement_parts import measure  # which gate.py uses
 
-    from convtime import Candidate
+    return measure.profiled_at_random(candidates, device)
 
-    def size(count: int) -> int:
-        return count + count // MORE if more else count
 
-    def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.randn(shape, device=device, dtype=dtype)
+def make_cases(device: running.Device) -> dict[str, running.Measure]:
+    from placement_parts import measure
 
-    def layer_norm(x: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x, x.shape[1:])
-
-    bf16, rows = torch.bfloat16, size(2048)
-    images = rand(size(50), 64, 56, 56, dtype=torch.float16).to(memory_format=torch.channels_last)
-    weight = rand(64, 64, 3, 3, dtype=torch.float16).to(memory_format=torch.channels_last)
-    convolve = functools.partial(F.conv2d, padding=1)
     return {
-        "relu 1Mi": Candidate(torch.relu, rand(size(1024), 1024)),
-        "mul 4Mi": Candidate(torch.mul, rand(size(4096), 1024), rand(size(4096), 1024)),
-        "gelu 16Mi": Candidate(F.gelu, rand(size(16_384), 1024)),
-        "add 8Mi": Candidate(torch.add, rand(size(8192), 1024), rand(size(8192), 1024)),
-        "softmax 2048x2048": Candidate(torch.softmax, rand(rows, 2048), 1),
-        "layer_norm 8192x768": Candidate(layer_norm, rand(size(8192), 768)),
-        "matmul 1024 bf16": Candidate(
-            torch.mm, rand(size(1024), 1024, dtype=bf16), rand(1024, 1024, dtype=bf16)
-        ),
-        "conv 50x64x56x56 fp16 nhwc": Candidate(convolve, images, weight),
+        TRUTH: functools.partial(measure.measure_truth, device),
+        ADDRESSES: functools.partial(measure.measure_addresses, device),
+        **running.in_processes("placement", "verdicts", device, PROCESSES),
     }
-
-
-def probe(device: torch.device) -> results.Row:
-    """What this process finds of each operation."""
-    first, other = (operations(device, more=False) for _ in range(2))
-    longer = operations(device, more=True)
-    return {
-        "operations": {
-            name: {
-                **timed(candidate),
-                "other tensors": compared(candidate, with_data_of(candidate, other[name])),
-                "more data": compared(candidate, longer[name]),
-            }
-            for name, candidate in first.items()
-        }
-    }
-
-
-def with_data_of(candidate: convtime.Candidate, other: convtime.Candidate) -> convtime.Candidate:
-    """The other, whose tensors hold what the candidate's do."""
-    import torch
-
-    for mine, theirs in zip(candidate.args, other.args, strict=True):
-        if isinstance(mine, torch.Tensor):
-            theirs.copy_(mine)
-    return other
-
-
-def timed(candidate: convtime.Candidate) -> results.Row:
-    from convtime import time_op
-
-    begin = time.perf_counter()
-    measurement = time_op(candidate.fn, *candidate.args)
-    low, high = measurement.median_interval
-    return {
-        "median": measurement.median,
-        "low": low,
-        "high": high,
-        "samples": len(measurement.seconds),
-        "placement": measurement.placement.used,
-        "placements": measurement.placements,
-        "share": measurement.placement_variance_share,
-        "method": measurement.method.used,
-        "regime": measurement.regime.used,
-        "call_seconds": time.perf_counter() - begin,
-    }
-
-
-def compared(baseline: convtime.Candidate, candidate: convtime.Candidate) -> results.Row:
-    from convtime import compare
-
-    begin = time.perf_counter()
-    comparison = compare({"baseline": baseline, "candidate": candidate})
-    verdict = comparison.verdict("candidate")
-    seconds = time.perf_counter() - begin
-    ratio = comparison.ratio("candidate")
-    return {
-        "verdict": verdict,
-        "ratio": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-        "samples": len(comparison.measurements["candidate"].seconds),
-        "seconds": seconds,
-    }
-
-
-def measure_truth(device: torch.device) -> results.Row:
-    """Midmeans of the profiler's times over random places: [of the data, of 2 % more] each."""
-    import torch
-
-    seconds: dict[str, list[float]] = {}
-    longer = operations(device, more=True)
-    for name, candidate in operations(device, more=False).items():
-        seconds[name] = profiled_at_random([candidate, longer[name]], device)
-        torch.cuda.empty_cache()
-    return {"seconds": seconds, "places": PLACES}
-
-
-def profiled_at_random(candidates: list[convtime.Candidate], device: torch.device) -> list[float]:
-    """The midmean of each one's calls, by turns, after a flush, each on tensors at other places.
-
-    Of a median, the profiler's clock would say no more than a tick: 0.8 % of a kernel of 4 µs.
-    """
-    import torch
-    from common.summaries import midmean
-    from common.truth import profile_calls
-
-    def moved(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        start = random_offset()
-        memory = torch.empty(start + value.nbytes, dtype=torch.uint8, device=device)
-        whole = memory[start:].view(value.dtype)
-        return whole.as_strided(value.shape, value.stride()).copy_(value)
-
-    turns = itertools.cycle(
-        [
-            (number, functools.partial(candidate.fn, *map(moved, candidate.args)))
-            for _ in range(PLACES)
-            for number, candidate in enumerate(candidates)
-        ]
-    )
-    # Results, and what lies between them: what is kept is not used again for the next one.
-    kept: collections.deque[object] = collections.deque(maxlen=2 * PLACES)
-    called: list[int] = []
-
-    def call() -> None:
-        number, work = next(turns)
-        called.append(number)
-        kept.append(torch.empty((1 << 20) + random_offset(), dtype=torch.uint8, device=device))
-        kept.append(work())
-
-    for _ in range(PLACES // 2 * len(candidates)):  # the first calls on other places are slower
-        call()
-    seconds: list[list[float]] = [[] for _ in candidates]
-    for _ in candidates:  # what is held at a time fits into the queue
-        found = profile_calls(call, PLACES, cold=True).busy
-        for number, time_of_call in zip(called[-PLACES:], found, strict=True):
-            seconds[number].append(time_of_call)
-    return list(map(midmean, seconds))
-
-
-def measure_addresses(device: torch.device) -> results.Row:
-    """A ReLU's samples, by turns, on one pair of tensors and on pairs at addresses of their own."""
-    import torch
-
-    from convtime import Candidate, compare, time_op
-
-    x = torch.randn(1024, 1024, device=device)
-    # Inputs and results lie apart at random; a result keeps its place, being written in place.
-    memory = torch.empty(
-        4 * ADDRESS_COUNT * (x.nbytes + (1 << 21)), dtype=torch.uint8, device=device
-    )
-
-    def at_random(number: int) -> torch.Tensor:
-        start = number * (x.nbytes + (1 << 21)) + random_offset()
-        return memory[start : start + x.nbytes].view(x.dtype).view_as(x)
-
-    def relu_into(out: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        return torch.clamp_min(source, 0, out=out)
-
-    pairs = [(at_random(2 * i), at_random(2 * i + 1).copy_(x)) for i in range(ADDRESS_COUNT)]
-
-    def samples(candidates: list[convtime.Candidate]) -> list[list[float]]:
-        compared = compare(
-            {str(place): candidate for place, candidate in enumerate(candidates)},
-            method="kernel",
-            cache="cold",
-            placement="as-is",
-            check=None,
-            interference=False,
-            stop="count",
-            min_samples=ADDRESS_SAMPLES,
-            max_samples=ADDRESS_SAMPLES,
-            budget=30.0,
-        )
-        return [list(measurement.seconds) for measurement in compared.measurements.values()]
-
-    default = time_op(relu_into, *pairs[0], method="kernel", cache="cold")
-    low, high = default.median_interval
-    return {
-        "operation": "relu of 1 Mi float32",
-        "same": samples([Candidate(relu_into, *pairs[0])] * ADDRESS_COUNT),
-        "other": samples([Candidate(relu_into, *pair) for pair in pairs]),
-        "default": {"median": default.median, "low": low, "high": high},
-        "placement": default.placement.used,
-    }
-
-
-def random_offset() -> int:
-    """In bytes, within the 2 MiB that addresses are laid out anew in."""
-    return 512 * secrets.randbelow(4096)
-
-
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    process = functools.partial(running.run_probe, "placement", "verdicts", device)
-    cases: dict[str, running.Measure] = {
-        TRUTH: functools.partial(measure_truth, device),
-        ADDRESSES: functools.partial(measure_addresses, device),
-    }
-    return cases | {f"process {number}": process for number in range(1, PROCESSES + 1)}
 
 
 if __name__ == "__main__":
+    from placement_parts.measure import probe
+
     running.run_on_gpu("placement", __doc__, summarise, make_cases, probes={"verdicts": probe})

@@ -70,14 +70,12 @@ class Pool:
 
     @property
     def label(self) -> str:
-        parts = [
-            "×".join(map(str, self.window)),
-            "/" + "×".join(map(str, dict.fromkeys(self.stride))),
-            f" p{'×'.join(map(str, dict.fromkeys(self.padding)))}" if any(self.padding) else "",
-            f" d{self.dilation}" if self.dilation > 1 else "",
-            " ceil" if self.ceil_mode else "",
-        ]
-        return "".join(parts)
+        sizes = map(dict.fromkeys, (self.stride, self.padding))
+        stride, padding = ("×".join(map(str, each)) for each in sizes)
+        label = f"{self.window[0]}×{self.window[1]}/{stride}"
+        label += f" p{padding}" if any(self.padding) else ""
+        label += f" d{self.dilation}" if self.dilation > 1 else ""
+        return label + (" ceil" if self.ceil_mode else "")
 
 
 SHAPE = (32, 64, 112, 112)
@@ -146,32 +144,23 @@ def _over(rows: Iterable[results.Row], peer: str) -> list[summaries.Speedup]:
     return [summaries.speedup(row, peer) for row in rows]
 
 
-def _shape(row: results.Row) -> tuple[int, ...]:
-    """Of the input; rows that were stored without one are of a network."""
-    return tuple(row.get("shape", SHAPE))
-
-
 def is_bounded(row: results.Row) -> bool:
-    return math.prod(_shape(row)) * ITEM_BYTES[row["dtype"]] > BOUND_BYTES
+    return math.prod(row["shape"]) * ITEM_BYTES[row["dtype"]] > BOUND_BYTES
 
 
 def share_of_bound(row: results.Row) -> summaries.Speedup:
     """The bound's time over convtime's."""
     copy = row["seconds"]["copy"]
-    bound = max(copy, row.get("comparison_seconds", 0.0))
-    return summaries.speedup(row, "copy").times(bound / copy)
+    return summaries.speedup(row, "copy").times(max(copy, row.get("comparison_seconds", 0)) / copy)
 
 
 def distribution_table(rows: list[results.Row]) -> str:
     """Markdown: how speedups and shares are distributed, a line per dtype and layout."""
     groups: dict[str, list[summaries.Speedup]] = {}
-    forward, backward = (_of(rows, direction) for direction in PASSES)
     for dtype, layout in itertools.product(DTYPES, LAYOUTS):
         variant = f"{dtype}, {layout}"
-        ahead, back = (
-            [row for row in each if (row["dtype"], row["layout"]) == (dtype, layout)]
-            for each in (forward, backward)
-        )
+        those = [row for row in rows if (row["dtype"], row["layout"]) == (dtype, layout)]
+        ahead, back = (_of(those, direction) for direction in PASSES)
         groups[f"over torch.compile, forward, {variant}"] = _over(ahead, "compiled")
         groups[f"over eager, forward, {variant}"] = _over(ahead, "eager")
         groups[f"over eager, backward, {variant}"] = _over(back, "eager")
@@ -196,7 +185,7 @@ def _cells(row: results.Row) -> tuple[str, ...]:
     peers = (row["seconds"].get(peer) for peer in ("eager", "compiled"))
     return (
         row["direction"],
-        "×".join(map(str, _shape(row))),
+        "×".join(map(str, row["shape"])),
         *(row[name] for name in ("window", "dtype", "layout")),
         f"{1e-6 * row['bytes']:.1f}",
         f"{1e6 * ours:.2f}",
@@ -266,8 +255,6 @@ def measure(
             for name, function in functions.items()
         }
     calls["copy"] = functools.partial(torch.relu, copied)
-    compared = families.compare_kernels(calls, seconds)
-    measured = compared.measurements
     row = {
         "direction": which,
         "shape": list(pool.shape),
@@ -275,10 +262,7 @@ def measure(
         "dtype": dtype,
         "layout": layout,
         "bytes": moved,
-        "seconds": {name: measurement.median for name, measurement in measured.items()},
-        "speedups": families.speedups_of(compared),
-        "samples": len(measured["convtime"].seconds),
-        "kernels": families.kernels_of(compared),
+        **families.told(families.compare_kernels(calls, seconds)),
     }
     if which == "forward" and is_bounded(row):
         from common.comparisons import comparisons_per_second
@@ -292,24 +276,23 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     """The networks' shapes first."""
     variants = list(itertools.product(DTYPES, LAYOUTS))
 
-    def make_case(which: str, pool: Pool, variant: tuple[str, str], seed: int | None) -> Case:
+    drawn = [(f"drawn {index}", draw(seed, index), seed) for index in range(DRAWN)]
+    named = [(name, pool, None) for name, pool in NETWORKS.items()]
+    chosen: list[tuple[str, str, Pool, int | None, tuple[str, str]]] = [
+        (which, *each, variant)
+        for which, each, variant in itertools.product(PASSES, named, variants)
+    ]
+    for index, each in enumerate(drawn):
+        chosen += [("forward", *each, variant) for variant in variants]
+        chosen.append(("backward", *each, variants[index // len(ORIGINS) % len(variants)]))
+    cases = {}
+    for which, name, pool, drawn_by, variant in chosen:
         compile_case = functools.partial(compile_beforehand, pool, *variant, device)
-        return Case(
+        cases[" ".join((which, name, *variant))] = Case(
             functools.partial(measure, which, pool, *variant, device, seconds),
             compile_case if which == "forward" else None,
-            seed,
+            drawn_by,
         )
-
-    cases = {
-        " ".join((which, name, *variant)): make_case(which, pool, variant, None)
-        for which, (name, pool), variant in itertools.product(PASSES, NETWORKS.items(), variants)
-    }
-    for index in range(DRAWN):
-        pool = draw(seed, index)
-        backward = variants[index // len(ORIGINS) % len(variants)]
-        for which, variant in [*(("forward", each) for each in variants), ("backward", backward)]:
-            key = " ".join((which, f"drawn {index}", *variant))
-            cases[key] = make_case(which, pool, variant, seed)
     return cases
 
 

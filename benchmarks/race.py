@@ -9,30 +9,16 @@ processes. Candidates were all called before, so that nothing is compiled while 
 Results are not compared, since the peer does not compare them.
 """
 
-from __future__ import annotations
-
-import functools
 import itertools
 import statistics
-import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import results
 from common import running, summaries
-from common.running import Measure
-from common.summaries import medians_of_halves
-
-if TYPE_CHECKING:
-    import torch
-
-    from convtime import Candidate
 
 PROCESSES = 10
 PEER_PROCESSES = 2
 ORACLE = "oracle"
-_ORACLE_SECONDS = 0.15  # per candidate
-_LONGEST_ORACLE_SECONDS = 3.0
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
@@ -87,8 +73,7 @@ def table(rows: list[results.Row]) -> str:
         raced, peer = (_choices(rows, name, how) for how in ("race", "do_bench"))
         if not (raced and peer):
             continue
-        regrets = regrets_of(rows, name, "race")
-        flips = [*flips_of(rows, name)]
+        regrets, flips = regrets_of(rows, name, "race"), [*flips_of(rows, name)]
         seconds = [
             f"{statistics.median(each['seconds'] for each in found):.2f}" for found in (raced, peer)
         ]
@@ -114,113 +99,8 @@ def table(rows: list[results.Row]) -> str:
     )
 
 
-def _make(name: str, device: torch.device) -> dict[str, Candidate]:
-    """The candidates that can be called, each called once."""
-    from race_parts import problems
-
-    made = problems.make(name, device)
-    return {each: candidate for each, candidate in made.items() if _works(name, candidate)}
-
-
-def _works(problem: str, candidate: Candidate) -> bool:
-    from convtime.core.errors import first_line
-
-    try:
-        candidate.fn(*candidate.args, **candidate.kwargs)
-    except Exception as error:  # too much shared memory, or no such kernel
-        print(f"{problem}, {candidate.name}: {first_line(error)}")
-        return False
-    return True
-
-
-def _measure_oracle(device: torch.device, name: str) -> results.Row:
-    from convtime import compare
-
-    made = _make(name, device)
-    compared = compare(
-        made,
-        check=None,
-        interference=False,
-        stop="budget",
-        regime="as-is",
-        budget=min(_ORACLE_SECONDS * len(made), _LONGEST_ORACLE_SECONDS),
-    )
-    halves = medians_of_halves(compared)
-    oracle = min(halves[0], key=lambda each: halves[0][each])
-    scores = halves[1]
-    return {
-        "oracle": oracle,
-        "seconds": scores[oracle],
-        "rounds": len(next(iter(compared.measurements.values())).seconds),
-        "regrets": {each: seconds / scores[oracle] - 1 for each, seconds in scores.items()},
-    }
-
-
-def _probe_race(device: torch.device, with_peer: str) -> results.Row:
-    import torch
-    from race_parts import problems
-
-    from convtime import race
-
-    found = {}
-    for name in problems.names():
-        made = _make(name, device)
-        torch.cuda.synchronize(device)
-        begin = time.perf_counter()
-        raced = race(made, check=None, progress=False)
-        seconds = time.perf_counter() - begin
-        found[name] = {
-            "race": {"winner": raced.winner, "ties": list(raced.ties), "seconds": seconds}
-        }
-        if with_peer == "peer":
-            found[name]["do_bench"] = _choose_by_do_bench(made)
-        del made, raced
-        torch.cuda.empty_cache()
-    return {"problems": found}
-
-
-def _choose_by_do_bench(made: dict[str, Candidate]) -> results.Row:
-    from triton.testing import do_bench  # type: ignore[import-untyped]
-
-    begin = time.perf_counter()
-    times = {
-        name: do_bench(functools.partial(each.fn, *each.args, **each.kwargs))
-        for name, each in made.items()
-    }
-    seconds = time.perf_counter() - begin
-    return {"winner": min(times, key=lambda name: times[name]), "seconds": seconds}
-
-
-def _probe_compile(device: torch.device, part: str) -> results.Row:
-    """Compile a part of the kernels; run in parallel before everything else, it saves time."""
-    from race_parts import problems
-
-    first, step = map(int, part.split("/"))
-    for name in problems.names()[first::step]:
-        _make(name, device)
-    return {}
-
-
-def _make_cases(device: torch.device) -> dict[str, Measure]:
-    from race_parts import problems
-
-    cases: dict[str, Measure] = {
-        f"{ORACLE}/{name}": functools.partial(_measure_oracle, device, name)
-        for name in problems.names()
-    }
-    for number in range(1, PROCESSES + 1):
-        peer = "peer" if number <= PEER_PROCESSES else "alone"
-        cases[f"process {number}"] = functools.partial(
-            running.run_probe, "race", "race", device, peer, timeout=240
-        )
-    return cases
-
-
 if __name__ == "__main__":
-    running.run_on_gpu(
-        "race",
-        __doc__,
-        summarise,
-        _make_cases,
-        probes={"race": _probe_race, "compile": _probe_compile},
-    )
+    from race_parts.measures import make_cases, probe_compile, probe_race
+
+    probes = {"race": probe_race, "compile": probe_compile}
+    running.run_on_gpu("race", __doc__, summarise, make_cases, probes=probes)

@@ -24,8 +24,6 @@ not synchronized, but the rank that comes last does not wait, so the time of a c
 of all ranks'. A column has that of calls back to back, without convtime.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import mmap
@@ -42,76 +40,60 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import results
 from common import running, summaries
 from common.rank_processes import Appointments, Outcome, clock_ahead, launch
 
-if TYPE_CHECKING:
-    from convtime import Measurement
-
 SKEWS_US = (50, 100, 200, 500, 1000)
 SIZES = tuple(1 << power for power in range(10, 29, 3))  # 1 KB to 256 MB
 FAULTS = ("raise", "exit", "hang", "kill")
-RUNS = 30  # of each fault
-RANKS = 3
-TIMEOUT = 2.5  # seconds
-DEADLOCK_SECONDS = 10.0
+TIMEOUTS = {"gloo": 2.5, "nccl": 5.0}  # seconds
+DEADLOCK_SECONDS = {"gloo": 10.0, "nccl": 20.0}
 CLOCK_AHEAD_SECONDS = 1000
 SPREAD_SECONDS = 0.8  # over which the moments of faults are spread
-
 SIZES_ON_GPUS = tuple(1 << power for power in range(10, 31, 4))  # 1 KB to 1 GB
-RUNS_ON_GPUS = 4  # of each fault
-TIMEOUT_ON_GPUS = 5.0
-DEADLOCK_SECONDS_ON_GPUS = 20.0
 STARTED_WITHIN = 60.0  # seconds
 CALLS = 500  # that are stamped, at most
 CHUNKS, CALLS_OF_CHUNK = 5, 30  # back to back
 SPIN_NS = 20_000
 
 
-def _skew_of(call: Callable[..., object], *args: Any, **options: Any) -> list[float]:
-    """The median arrival skew of calls by all ranks, and the uncertainty of their clocks."""
+def _loaded() -> tuple[Any, Any, Any]:
+    """What ranks need, and what sums rows up does not."""
+    import torch
     import torch.distributed as dist
 
     from convtime import time_op
 
-    group = dist.group.WORLD
-    ranks = time_op(call, *args, group=group, stop="count", timeout=60, **options).ranks
-    assert ranks is not None
-    assert ranks.skew is not None
-    return [ranks.skew, ranks.clock_uncertainty]
+    return torch, dist, time_op
 
 
-def _transfer_of(measured: Measurement) -> list[float | None]:
-    ranks = measured.ranks
-    assert ranks is not None
-    assert ranks.transfer is not None
-    return [ranks.transfer, ranks.bus_bandwidth, ranks.skew]
+def _skew_of(call: Callable[..., object], *args: Any, **options: Any) -> list[float]:
+    """The median arrival skew of calls by all ranks, and the uncertainty of their clocks."""
+    _, dist, time_op = _loaded()
+    measured = time_op(call, *args, group=dist.group.WORLD, stop="count", timeout=60, **options)
+    return [measured.ranks.skew, measured.ranks.clock_uncertainty]
 
 
 def of_skew(microseconds: int, *, exchanged: bool) -> results.Row:
     appointments = Appointments()
 
     def body(rank: int) -> list[float]:
-        import torch
-
+        torch, *_ = _loaded()
         ahead = CLOCK_AHEAD_SECONDS * 10**9 if exchanged and rank == 1 else 0
         late = appointments.late(rank, 1000 * microseconds, ahead)
         return _skew_of(late, torch.zeros(1000), max_samples=1000)
 
-    if exchanged:
-        with clock_ahead(CLOCK_AHEAD_SECONDS) as before_fork:
-            outcomes = launch(2, body, seconds=90, before_fork=before_fork, urgent=True)
-    else:
-        outcomes = launch(2, body, seconds=90, urgent=True)
-    skew, uncertainty = _value(outcomes)
+    with clock_ahead(CLOCK_AHEAD_SECONDS) if exchanged else nullcontext() as before_fork:
+        outcomes = launch(2, body, seconds=90, before_fork=before_fork, urgent=True)
     clocks = "exchanged" if exchanged else "shared"
-    return {"backend": "gloo", "clocks": clocks} | _judged(microseconds, skew, uncertainty)
+    return {"backend": "gloo", "clocks": clocks} | _judged(microseconds, outcomes)
 
 
-def _judged(microseconds: int, skew: float, uncertainty: float) -> results.Row:
+def _judged(microseconds: int, outcomes: list[Outcome]) -> results.Row:
+    skew, uncertainty = _value(outcomes)
     difference = abs(skew - 1e-6 * microseconds)
     error = difference / (1e-6 * microseconds)
     return {
@@ -127,13 +109,9 @@ def of_all_reduce(nbytes: int) -> results.Row:
     """The median transfer time, and that of other stamps of the same calls."""
 
     def body(_: int) -> list[Any]:
-        import torch
-        import torch.distributed as dist
-
-        from convtime import time_op
-
+        torch, dist, time_op = _loaded()
         x = torch.zeros(nbytes // 4)
-        group: Any = dist.group.WORLD
+        group = dist.group.WORLD
         stamps: list[tuple[int, int]] = []
 
         def call() -> None:
@@ -141,10 +119,9 @@ def of_all_reduce(nbytes: int) -> results.Row:
             group.allreduce([x]).wait()
             stamps.append((before, time.monotonic_ns()))
 
-        measured = time_op(
-            call, group=group, stop="budget", budget=4.0, max_samples=1000, timeout=100
-        )
-        return [*_transfer_of(measured), stamps[-len(measured.seconds) :]]
+        limits = {"budget": 4.0, "max_samples": 1000, "timeout": 100}
+        measured = time_op(call, group=group, stop="budget", **limits)
+        return [_transfer_of(measured), stamps[-len(measured.seconds) :]]
 
     def between(call: Sequence[tuple[int, int]]) -> float:
         return max(after for _, after in call) - max(before for before, _ in call)
@@ -153,13 +130,18 @@ def of_all_reduce(nbytes: int) -> results.Row:
     return {"backend": "gloo", "bytes": nbytes} | _compared(outcomes, between)
 
 
+def _transfer_of(measured: Any) -> list[float | None]:
+    ranks = measured.ranks
+    return [ranks.transfer, ranks.bus_bandwidth, ranks.skew]
+
+
 def _compared(outcomes: list[Outcome], stamped_ns: Callable[[Any], float]) -> results.Row:
     """The transfer time, and that by the ranks' stamps of each call.
 
-    Outcomes are, of each rank: transfer, bandwidth, skew, its stamps of all calls, and others.
+    Outcomes are, of each rank: _transfer_of(), its stamps of all calls, and others.
     """
-    transfer, bus, skew, stamps, *_ = _value(outcomes)
-    calls = zip(*(outcome.value[3] for outcome in outcomes), strict=True)
+    (transfer, bus, skew), stamps, *_ = _value(outcomes)
+    calls = zip(*(outcome.value[1] for outcome in outcomes), strict=True)
     stamped = 1e-9 * statistics.median(map(stamped_ns, calls))
     return {
         "samples": len(stamps),
@@ -182,9 +164,7 @@ def gpus() -> Iterator[None]:
 def of_skew_on_gpus(microseconds: int) -> results.Row:
 
     def body(rank: int) -> list[float]:
-        import torch
-        import torch.distributed as dist
-
+        torch, dist, _ = _loaded()
         x = torch.zeros(1000, device="cuda")
 
         def late() -> None:
@@ -195,23 +175,18 @@ def of_skew_on_gpus(microseconds: int) -> results.Row:
         return _skew_of(late, cache="warm", max_samples=200)
 
     with gpus():
-        skew, uncertainty = _value(launch(2, body, seconds=90, backend="nccl"))
-    return {"backend": "nccl", "clocks": "shared"} | _judged(microseconds, skew, uncertainty)
+        outcomes = launch(2, body, seconds=90, backend="nccl")
+    return {"backend": "nccl", "clocks": "shared"} | _judged(microseconds, outcomes)
 
 
 def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
     """The median transfer time, that of stamps of the same calls, and of calls back to back."""
 
     def body(_: int) -> list[Any]:
-        import torch
-        import torch.distributed as dist
-
-        from convtime import time_op
-
+        torch, dist, time_op = _loaded()
         x = torch.zeros(nbytes // 4, device="cuda")
-        all_reduce = functools.partial(dist.all_reduce, x)
-        spin = functools.partial(torch.ops.convtime.spin_ns, SPIN_NS)
-        calls, spins = Stamped(all_reduce), Stamped(spin)
+        calls = Stamped(functools.partial(dist.all_reduce, x))
+        spins = Stamped(functools.partial(torch.ops.convtime.spin_ns, SPIN_NS))
         group = dist.group.WORLD
         measured = time_op(calls, group=group, cache="warm", max_samples=CALLS, timeout=60)
         known = time_op(spins, max_samples=CALLS, cache="warm")
@@ -220,12 +195,12 @@ def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
         stamps = [each - gaps for each in calls.last(len(measured.seconds))]
         gaps = statistics.median(spins.back_to_back()) - 1e9 * recorded
         back_to_back = [each - gaps for each in calls.back_to_back()]
-        return [*_transfer_of(measured), stamps, back_to_back]
+        return [_transfer_of(measured), stamps, back_to_back]
 
     with gpus():
         outcomes = launch(2, body, seconds=110, backend="nccl")
     row = {"backend": "nccl", "bytes": nbytes} | _compared(outcomes, min)
-    back_to_back = map(min, *(outcome.value[4] for outcome in outcomes))
+    back_to_back = map(min, *(outcome.value[2] for outcome in outcomes))
     return row | {"back_to_back_us": 1e-3 * statistics.median(back_to_back)}
 
 
@@ -233,7 +208,9 @@ class Stamped:
     """A call between two stamps of the GPU's clock."""
 
     def __init__(self, call: Callable[[], object]) -> None:
+        torch, *_ = _loaded()
         self._call = call
+        self._stamp: Callable[[], Any] = torch.ops.convtime.read_clocks
         self._stamps: deque[Any] = deque(maxlen=CALLS)
         for _ in range(CALLS):  # so that no memory is asked for while a queue is held
             self._stamps.append((self._stamp(), self._stamp()))
@@ -250,8 +227,7 @@ class Stamped:
 
     def back_to_back(self) -> list[int]:
         """Likewise, of calls that the GPU has in its queue."""
-        import torch
-
+        torch, *_ = _loaded()
         for _ in range(CHUNKS):
             torch.ops.convtime.spin_ns(20_000_000)  # until all calls are issued
             for _ in range(CALLS_OF_CHUNK):
@@ -259,45 +235,33 @@ class Stamped:
             torch.cuda.synchronize()
         return self.last(CHUNKS * CALLS_OF_CHUNK)
 
-    def _stamp(self) -> Any:
-        import torch
-
-        return torch.ops.convtime.read_clocks()
-
 
 def of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
     """How many runs ended on every rank, and named the rank that failed."""
-    counts = {"runs": 0, "deadlocks": 0, "named": 0, "survivors": 0}
+    counts = {"runs": runs, "deadlocks": 0, "named": 0, "survivors": 0}
     slowest = 0.0
     for number in range(runs):
         rank = random.Random(f"{kind} {number}").randrange(ranks)  # noqa: S311 - not for secrets
         with gpus() if backend == "nccl" else nullcontext():
             outcomes = _run_with_fault(kind, rank, number, backend, ranks)
-        counts["runs"] += 1
-        others = [each for other, each in enumerate(outcomes) if other != rank]
-        counts["survivors"] += len(others)
         counts["deadlocks"] += any(each.status is None for each in outcomes)
-        named = [each.text.startswith(f"rank {rank} ") for each in others]
-        counts["named"] += sum(named)
-        slowest = max(slowest, *(each.seconds for each in others))
-        for each, found in zip(others, named, strict=True):
-            if not found:
+        for each in (each for other, each in enumerate(outcomes) if other != rank):
+            named = each.text.startswith(f"rank {rank} ")
+            counts["survivors"] += 1
+            counts["named"] += named
+            slowest = max(slowest, each.seconds)
+            if not named:
                 print(f"{kind} {number}, rank {rank}: {each}", file=sys.stderr, flush=True)
     return {"backend": backend, "ranks": ranks, **counts, "slowest_seconds": slowest}
 
 
 def _run_with_fault(kind: str, faulty: int, number: int, backend: str, ranks: int) -> list[Outcome]:
-    on_gpus = backend == "nccl"
     entered = mmap.mmap(-1, ranks)  # shared with the forked ranks
     moment = random.Random(f"{kind} at {number}").uniform(0, SPREAD_SECONDS)  # noqa: S311
 
     def body(rank: int) -> None:
-        import torch
-        import torch.distributed as dist
-
-        from convtime import time_op
-
-        x = torch.zeros(1000, device="cuda" if on_gpus else "cpu")
+        torch, dist, time_op = _loaded()
+        x = torch.zeros(1000, device="cuda" if backend == "nccl" else "cpu")
         begin = time.monotonic()
 
         def call() -> None:
@@ -306,14 +270,8 @@ def _run_with_fault(kind: str, faulty: int, number: int, backend: str, ranks: in
             dist.all_reduce(x)
 
         entered[rank] = 1
-        time_op(
-            call,
-            group=dist.group.WORLD,
-            stop="budget",
-            budget=100,
-            max_samples=10**9,
-            timeout=TIMEOUT_ON_GPUS if on_gpus else TIMEOUT,
-        )
+        limits = {"budget": 100, "max_samples": 10**9, "timeout": TIMEOUTS[backend]}
+        time_op(call, group=dist.group.WORLD, stop="budget", **limits)
 
     def watch(processes: list[int]) -> None:
         end = time.monotonic() + STARTED_WITHIN
@@ -323,7 +281,7 @@ def _run_with_fault(kind: str, faulty: int, number: int, backend: str, ranks: in
             time.sleep(moment)
             os.kill(processes[faulty], signal.SIGKILL)
 
-    seconds = DEADLOCK_SECONDS_ON_GPUS if on_gpus else DEADLOCK_SECONDS
+    seconds = DEADLOCK_SECONDS[backend]
     return launch(ranks, body, seconds=seconds, watch=watch, backend=backend)
 
 
@@ -338,56 +296,47 @@ def _fail(kind: str, number: int) -> None:
 
 
 def _value(outcomes: list[Outcome]) -> Any:
-    failed = [outcome.text for outcome in outcomes if outcome.value is None]
-    if failed:
-        raise RuntimeError(failed[0])
+    for outcome in outcomes:
+        if outcome.value is None:
+            raise RuntimeError(outcome.text)
     return outcomes[0].value
 
 
+def _of_each(
+    key: str, values: Sequence[Any], measure: Callable[..., results.Row], **options: Any
+) -> dict[str, running.Measure]:
+    return {key.format(each): functools.partial(measure, each, **options) for each in values}
+
+
 #: Which not every machine allows.
-IN_NAMESPACES: dict[str, Callable[[], results.Row]] = {
-    f"skew {skew} µs, exchanged clocks": functools.partial(of_skew, skew, exchanged=True)
-    for skew in SKEWS_US
-}
-CASES: dict[str, Callable[[], results.Row]] = {
-    **{
-        f"skew {skew} µs, one clock": functools.partial(of_skew, skew, exchanged=False)
-        for skew in SKEWS_US
-    },
+IN_NAMESPACES = _of_each("skew {} µs, exchanged clocks", SKEWS_US, of_skew, exchanged=True)
+CASES: dict[str, running.Measure] = {
+    **_of_each("skew {} µs, one clock", SKEWS_US, of_skew, exchanged=False),
     **IN_NAMESPACES,
-    **{f"all_reduce {size} bytes": functools.partial(of_all_reduce, size) for size in SIZES},
-    **{
-        f"faults: {kind}": functools.partial(of_faults, kind, "gloo", RANKS, RUNS)
-        for kind in FAULTS
-    },
+    **_of_each("all_reduce {} bytes", SIZES, of_all_reduce),
+    **_of_each("faults: {}", FAULTS, of_faults, backend="gloo", ranks=3, runs=30),
 }
-ON_GPUS: dict[str, Callable[[], results.Row]] = {
-    **{f"skew {skew} µs, NCCL": functools.partial(of_skew_on_gpus, skew) for skew in SKEWS_US},
-    **{
-        f"all_reduce {size} bytes, NCCL": functools.partial(of_all_reduce_on_gpus, size)
-        for size in SIZES_ON_GPUS
-    },
-    **{
-        f"faults, NCCL: {kind}": functools.partial(of_faults, kind, "nccl", 2, RUNS_ON_GPUS)
-        for kind in FAULTS
-    },
+ON_GPUS: dict[str, running.Measure] = {
+    **_of_each("skew {} µs, NCCL", SKEWS_US, of_skew_on_gpus),
+    **_of_each("all_reduce {} bytes, NCCL", SIZES_ON_GPUS, of_all_reduce_on_gpus),
+    **_of_each("faults, NCCL: {}", FAULTS, of_faults, backend="nccl", ranks=2, runs=4),
 }
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     by_key = summaries.by_key(rows)
-    cases = {**CASES, **(ON_GPUS if any(key in by_key for key in ON_GPUS) else {})}
-    if not any(key in by_key for key in IN_NAMESPACES):
-        cases = {key: case for key, case in cases.items() if key not in IN_NAMESPACES}
-    summary: dict[str, float] = {}
+    cases = {**CASES, **(ON_GPUS if by_key.keys() & ON_GPUS else {})}
+    left_out = {} if by_key.keys() & IN_NAMESPACES else IN_NAMESPACES
+    skews, all_reduces, faults = (
+        [key for key in cases if key.startswith(kind) and key not in left_out]
+        for kind in ("skew", "all_reduce", "faults")
+    )
     # A planted skew is exact on GPUs only: Python takes microseconds to come to Gloo's all-reduce.
-    skews = [key for key in cases if key.startswith("skew")]
     skews = [key for key in skews if key in ON_GPUS] or skews
-    all_reduces = [key for key in cases if key.startswith("all_reduce")]
+    summary: dict[str, float] = {}
     for name, keys in (("skew_error", skews), ("all_reduce_error", all_reduces)):
         if all(key in by_key for key in keys):
             summary[name] = max(by_key[key]["error"] for key in keys)
-    faults = [key for key in cases if key.startswith("faults")]
     if all(key in by_key for key in faults):
         runs, deadlocks, named, survivors = (
             sum(by_key[key][what] for key in faults)
@@ -398,17 +347,12 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    return summaries.markdown(
+    return summaries.filled(
         "injected: | backend | clocks | recovered: | uncertainty of the clocks: | difference:",
+        "{injected_us:,} µs | {backend} | {clocks} | {recovered_us:,.1f} µs "
+        "| {uncertainty_us:.1f} µs | {relative:.1%}",
         (
-            (
-                f"{row['injected_us']:,} µs",
-                row["backend"],
-                row["clocks"] if row["uncertainty_us"] else "not needed",
-                f"{row['recovered_us']:,.1f} µs",
-                f"{row['uncertainty_us']:.1f} µs",
-                f"{row['relative']:.1%}",
-            )
+            row if row["uncertainty_us"] else row | {"clocks": "not needed"}
             for row in rows
             if "injected_us" in row
         ),
@@ -420,41 +364,25 @@ def transfer_table(rows: list[results.Row]) -> str:
     for row in rows:
         if "bytes" in row:
             bus = row["bus_gb_per_second"]
-            back_to_back = row.get("back_to_back_us")  # of GPUs
-            lines.append(
-                (
-                    row["backend"],
-                    f"{row['bytes']:,}",
-                    f"{row['transfer_us']:,.1f} µs",
-                    f"{row['stamped_us']:,.1f} µs",
-                    f"{row['error']:.1%}",
-                    f"{row['skew_us']:,.1f} µs",
-                    "unknown" if bus is None else f"{bus:.3g} GB/s",
-                    "–" if back_to_back is None else f"{back_to_back:,.1f} µs",
-                )
-            )
-    return summaries.markdown(
+            told = "unknown" if bus is None else f"{bus:.3g} GB/s"
+            queued = row.get("back_to_back_us")  # of GPUs
+            again = "–" if queued is None else f"{queued:,.1f} µs"
+            lines.append(row | {"bus": told, "back_to_back": again})
+    return summaries.filled(
         "backend | bytes: | transfer: | other stamps: | difference: | arrival skew: "
         "| bus bandwidth: | back to back:",
+        "{backend} | {bytes:,} | {transfer_us:,.1f} µs | {stamped_us:,.1f} µs | {error:.1%} "
+        "| {skew_us:,.1f} µs | {bus} | {back_to_back}",
         lines,
     )
 
 
 def fault_table(rows: list[results.Row]) -> str:
-    return summaries.markdown(
+    return summaries.filled(
         "backend | fault | runs: | deadlocks: | other ranks that named it: | slowest end:",
-        (
-            (
-                row["backend"],
-                row["key"].partition(": ")[2],
-                row["runs"],
-                row["deadlocks"],
-                f"{row['named']} of {row['survivors']}",
-                f"{row['slowest_seconds']:.1f} s",
-            )
-            for row in rows
-            if "survivors" in row
-        ),
+        "{backend} | {fault} | {runs} | {deadlocks} | {named} of {survivors} "
+        "| {slowest_seconds:.1f} s",
+        (row | {"fault": row["key"].partition(": ")[2]} for row in rows if "survivors" in row),
     )
 
 

@@ -7,25 +7,16 @@ reached do not count. Two more rows are a fresh process that samples the matmul 
 rest, for the picture, and one of `convtime doctor`.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
 import statistics
-import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import results
 from common import running, summaries
-
-if TYPE_CHECKING:
-    import torch
-
-    from convtime import Measurement
-    from convtime.timing.options import Regime
 
 PROCESSES = 10
 OPERATIONS = {
@@ -33,42 +24,36 @@ OPERATIONS = {
     "matmul": "matmul 4096 bf16",
     "conv": "conv 32x256x56x56 fp16 channels_last",
 }
-REGIMES: tuple[Regime, ...] = ("burst", "sustained")
+REGIMES: tuple[Literal["burst"], Literal["sustained"]] = ("burst", "sustained")
 BUDGET = 0.3  # seconds of sampling
 FROM_REST = "from rest"
 REST = 2.0  # seconds
 LOAD = 2.0  # seconds
 POINTS = 300  # of the picture
 DOCTOR = "doctor"
-DOCTOR_TIMEOUT = 120
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Spreads once two processes have given their medians, and the doctor's time once it ran."""
     processes = _processes(rows)
-    summary: dict[str, float] = {"processes": len(processes)}
-    if len(processes) > 1:
-        for regime in REGIMES:
-            summary[f"{regime}_spread"] = max(
-                summaries.spread([row[regime][name]["median"] for row in processes])
-                for name in OPERATIONS
-            )
-    summary["told_apart"] = sum(
-        _is_below(row["burst"]["matmul"]["high"], row["sustained"]["matmul"]["low"])
-        for row in processes
-    )
-    for row in rows:
-        if row["key"] == DOCTOR:
-            summary["doctor_s"] = row["seconds"]
-    return summary
-
-
-def _is_below(high: float | None, low: float | None) -> bool:
-    return high is not None and low is not None and high < low
+    ends = [
+        (row["burst"]["matmul"]["high"], row["sustained"]["matmul"]["low"]) for row in processes
+    ]
+    spreads = {
+        f"{regime}_spread": max(
+            summaries.spread([row[regime][name]["median"] for row in processes])
+            for name in OPERATIONS
+        )
+        for regime in (REGIMES if len(processes) > 1 else ())
+    }
+    return {
+        "processes": len(processes),
+        **spreads,
+        "told_apart": sum(None not in pair and pair[0] < pair[1] for pair in ends),
+        **summaries.known(doctor_s=summaries.by_key(rows).get(DOCTOR, {}).get("seconds")),
+    }
 
 
 def _processes(rows: list[results.Row]) -> list[results.Row]:
-    """Those in which every regime was reached."""
     return [
         row
         for row in rows
@@ -78,7 +63,6 @@ def _processes(rows: list[results.Row]) -> list[results.Row]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per operation, of the processes in which every regime was reached."""
     processes = _processes(rows)
     return summaries.markdown(
         "operation | burst (µs): | MHz: | spread: | sustained (µs): | MHz: | spread: "
@@ -106,13 +90,10 @@ def picture(document: dict[str, Any]) -> bytes:
     across = quantity("elapsed", f"seconds of load after {REST:g} s of rest", type="log")
     time = quantity("time", "time of a call (µs)")
     point = {"type": "point", "filled": True, "size": 12, "opacity": 1, "color": BLUE}
+    processes = _processes(document["rows"])
     medians = [
         {
-            **columns(
-                time=numbers(
-                    [row[regime]["matmul"]["median"] for row in _processes(document["rows"])], 1e6
-                )
-            ),
+            **columns(time=numbers([row[regime]["matmul"]["median"] for row in processes], 1e6)),
             "mark": {"type": "rule", "color": colour, "opacity": 0.6},
             "encoding": {"y": time},
         }
@@ -142,7 +123,7 @@ def picture(document: dict[str, Any]) -> bytes:
     ).content(".png")
 
 
-def operations(device: torch.device) -> dict[str, running.Call]:
+def operations(device: running.Device) -> dict[str, running.Call]:
     from common.operations import Operations
 
     make = Operations(device)
@@ -153,7 +134,7 @@ def operations(device: torch.device) -> dict[str, running.Call]:
     }
 
 
-def probe(device: torch.device) -> results.Row:
+def probe(device: running.Device) -> results.Row:
     """What each tool and regime says in this process; of triton nothing where it cannot be had."""
     from common.calls import do_bench_medians
 
@@ -169,18 +150,16 @@ def probe(device: torch.device) -> results.Row:
     return row
 
 
-def _facts(measurement: Measurement) -> results.Row:
-    low, high = measurement.median_interval
+def _facts(measurement: Any) -> results.Row:
+    low, high = (end if math.isfinite(end) else None for end in measurement.median_interval)
     clocks = [clock for clock in measurement.sm_clocks_hz if clock is not None]
-    assert measurement.warmup_seconds is not None
-    assert measurement.sampling_seconds is not None
     power = [reading.power for reading in measurement.conditions if reading.power is not None]
     return {
         "regime": measurement.regime.used,
         "reason": measurement.regime.reason,
         "median": measurement.median,
-        "low": low if math.isfinite(low) else None,
-        "high": high if math.isfinite(high) else None,
+        "low": low,
+        "high": high,
         "samples": len(measurement.seconds),
         "discarded": len(measurement.discarded),
         "sm_clock_hz": statistics.median(clocks) if clocks else None,
@@ -190,7 +169,7 @@ def _facts(measurement: Measurement) -> results.Row:
     }
 
 
-def probe_from_rest(device: torch.device) -> results.Row:
+def probe_from_rest(device: running.Device) -> results.Row:
     """Times and clocks of the matmul under load that begins after a rest, thinned to medians."""
     import torch
 
@@ -207,13 +186,8 @@ def probe_from_rest(device: torch.device) -> results.Row:
     # The samples have no time stamps: what passed beside them is spread over them.
     stretch = measurement.sampling_seconds / sum(measurement.seconds)
     elapsed = [stretch * passed for passed in itertools.accumulate(measurement.seconds)]
-    known = [
-        (passed, second, clock)
-        for passed, second, clock in zip(
-            elapsed, measurement.seconds, measurement.sm_clocks_hz, strict=True
-        )
-        if clock is not None
-    ]
+    samples = zip(elapsed, measurement.seconds, measurement.sm_clocks_hz, strict=True)
+    known = [sample for sample in samples if sample[2] is not None]
     size = -(-len(known) // POINTS)
     points = [
         tuple(map(statistics.median, zip(*known[first : first + size], strict=True)))
@@ -226,37 +200,25 @@ def probe_from_rest(device: torch.device) -> results.Row:
     }
 
 
-def time_doctor(device: torch.device) -> results.Row:
+def time_doctor(device: running.Device) -> results.Row:
     """Wall time of a fresh `convtime doctor`, which exits with 1 where it finds something."""
+    command = [sys.executable, "-m", "convtime", "doctor", "--json", "-", "--device", str(device)]
     begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "convtime", "doctor", "--json", "-", "--device", str(device)],
-        capture_output=True,
-        text=True,
-        timeout=DOCTOR_TIMEOUT,
-        check=False,
-    )
+    done = running.capture(command, timeout=120)
     seconds = time.perf_counter() - begin
     if done.returncode not in (0, 1):
         raise RuntimeError(f"convtime doctor ended with {done.returncode}: {done.stderr.strip()}")
     return {"seconds": seconds, "exit_code": done.returncode}
 
 
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    process = functools.partial(running.run_probe, "regimes", "regimes", device)
-    cases: dict[str, running.Measure] = {
-        f"process {number}": process for number in range(1, PROCESSES + 1)
+def make_cases(device: running.Device) -> dict[str, running.Measure]:
+    return {
+        **running.in_processes("regimes", "regimes", device, PROCESSES),
+        FROM_REST: functools.partial(running.run_probe, "regimes", "from-rest", device),
+        DOCTOR: functools.partial(time_doctor, device),
     }
-    cases[FROM_REST] = functools.partial(running.run_probe, "regimes", "from-rest", device)
-    cases[DOCTOR] = functools.partial(time_doctor, device)
-    return cases
 
 
 if __name__ == "__main__":
-    running.run_on_gpu(
-        "regimes",
-        __doc__,
-        summarise,
-        make_cases,
-        probes={"regimes": probe, "from-rest": probe_from_rest},
-    )
+    probes = {"regimes": probe, "from-rest": probe_from_rest}
+    running.run_on_gpu("regimes", __doc__, summarise, make_cases, probes=probes)

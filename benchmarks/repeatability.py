@@ -4,17 +4,10 @@ A row is a process, in which each operation is timed once by time_op with its de
 once by triton's do_bench. The spread is the range of the medians over the median of the medians.
 """
 
-from __future__ import annotations
-
-import functools
 import itertools
-from typing import TYPE_CHECKING
 
 import results
 from common import running, summaries
-
-if TYPE_CHECKING:
-    import torch
 
 PROCESSES = 10
 OPERATIONS = {
@@ -27,7 +20,6 @@ TOOLS = ("convtime", "triton")
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Spreads of convtime's medians, once two processes have given theirs."""
     summary: dict[str, float] = {"processes": len(rows)}
     if len(rows) > 1:
         for name in _measured(rows):
@@ -36,7 +28,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _measured(rows: list[results.Row]) -> list[str]:
-    """The operations that all rows have: older files lack some."""
     return [name for name in OPERATIONS if all(name in row["convtime"] for row in rows)]
 
 
@@ -50,7 +41,7 @@ def table(rows: list[results.Row]) -> str:
     return summaries.markdown(header, lines)
 
 
-def operations(device: torch.device) -> dict[str, running.Call]:
+def operations(device: running.Device) -> dict[str, running.Call]:
     from common.operations import Operations
 
     make = Operations(device)
@@ -62,7 +53,7 @@ def operations(device: torch.device) -> dict[str, running.Call]:
     }
 
 
-def probe(device: torch.device) -> results.Row:
+def probe(device: running.Device) -> results.Row:
     """Medians in seconds, in this process; of triton none where it cannot be had."""
     from common.calls import do_bench_medians
 
@@ -71,17 +62,16 @@ def probe(device: torch.device) -> results.Row:
     calls = operations(device)
     ours = {name: time_op(call) for name, call in calls.items()}
     return {
-        "convtime": {name: measurement.median for name, measurement in ours.items()},
-        "samples": {name: len(measurement.seconds) for name, measurement in ours.items()},
-        "methods": {name: measurement.method.used for name, measurement in ours.items()},
-        "regimes": {name: measurement.regime.used for name, measurement in ours.items()},
+        "convtime": {name: measured.median for name, measured in ours.items()},
+        "samples": {name: len(measured.seconds) for name, measured in ours.items()},
+        "methods": {name: measured.method.used for name, measured in ours.items()},
+        "regimes": {name: measured.regime.used for name, measured in ours.items()},
         **do_bench_medians(calls),
     }
 
 
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    process = functools.partial(running.run_probe, "repeatability", "medians", device)
-    return {f"process {number}": process for number in range(1, PROCESSES + 1)}
+def make_cases(device: running.Device) -> dict[str, running.Measure]:
+    return running.in_processes("repeatability", "medians", device, PROCESSES)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ After each step both losses, and every parameter and buffer of both models, are 
 bits. "different" names the parameters and buffers that are not the same.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from typing import Any
@@ -28,10 +26,8 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 def _identical_steps(row: results.Row) -> int:
     if row["replaced"] != CONVOLUTIONS:
         return 0
-    same = itertools.takewhile(
-        lambda step: step["same_loss"] and not step["different"], row["steps"]
-    )
-    return sum(1 for _ in same)
+    same = (step["same_loss"] and not step["different"] for step in row["steps"])
+    return sum(itertools.takewhile(bool, same))
 
 
 def table(rows: list[results.Row]) -> str:
@@ -52,9 +48,7 @@ def table(rows: list[results.Row]) -> str:
     )
 
 
-def measure(
-    device: Any, *, steps: int = STEPS, batch: int = BATCH, side: int = SIDE
-) -> results.Row:
+def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
     import torch
     from resnet50 import ResNet50
 
@@ -63,8 +57,7 @@ def measure(
     from convtime.conv.flags import Flags
 
     torch.manual_seed(0)
-    pytorch = ResNet50().to(device)
-    ours = ResNet50().to(device)
+    pytorch, ours = (ResNet50().to(device) for _ in range(2))
     ours.load_state_dict(pytorch.state_dict())
     replaced = convtime.nn.replace(ours).replaced
     trained = [
@@ -78,17 +71,13 @@ def measure(
             classes = torch.randint(1000, (batch,), device=device)
             losses = [_train(model, optimizer, images, classes) for model, optimizer in trained]
             state = ours.state_dict()
-            found.append(
-                {
-                    "loss": [loss.item() for loss in losses],
-                    "same_loss": same_bits(*losses),
-                    "different": [
-                        name
-                        for name, theirs in pytorch.state_dict().items()
-                        if not same_bits(theirs, state[name])
-                    ],
-                }
-            )
+            different = [
+                name
+                for name, theirs in pytorch.state_dict().items()
+                if not same_bits(theirs, state[name])
+            ]
+            told = {"loss": [loss.item() for loss in losses], "same_loss": same_bits(*losses)}
+            found.append(told | {"different": different})
             if index % 10 == 0:
                 print(f"step {index}: {found[-1]}", flush=True)
     return {"batch": batch, "side": side, "replaced": len(replaced), "steps": found}

@@ -10,12 +10,11 @@ The samples and clocks are simulated; all other fields are those of one measurem
   details were opened. Errors and warnings of the console count in all of these.
 """
 
-from __future__ import annotations
-
-import functools
+import dataclasses
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,43 +25,37 @@ MEASUREMENTS, SAMPLES = 1000, 500
 OPENED = 5  # times
 FILE, PAGE = "measurements.json", "page.html"
 
-_WRITE = f"""
-import json, sys, time
-import vl_convert
-import convtime.storage.load, convtime.reporting.report
-begin = time.perf_counter()
-found = convtime.storage.load.load(sys.argv[1])
-convtime.reporting.report.write_page({{"measurements.json": found}}, sys.argv[2])
-print({running.RESULT!r} + json.dumps({{"seconds": time.perf_counter() - begin}}))
-"""
-
 
 def write_measurements(file: Path) -> None:
-    import dataclasses
-
     import torch
 
     import convtime
 
     draw = random.Random(0)  # noqa: S311, no secret
     one = convtime.time_op(torch.relu, torch.randn(64), device="cpu", max_samples=50)
+    batches = tuple(sample // 50 for sample in range(SAMPLES))
     simulated = {}
     for number in range(MEASUREMENTS):
         name, median = f"tests/test_times.py::test_{number}", 1e-6 * draw.lognormvariate(2, 2)
+        seconds = tuple(median * draw.lognormvariate(0, 0.02) for _ in range(SAMPLES))
+        clocks = tuple(draw.uniform(1.8e9, 1.98e9) for _ in range(SAMPLES))
         simulated[name] = dataclasses.replace(
-            one,
-            name=name,
-            seconds=tuple(median * draw.lognormvariate(0, 0.02) for _ in range(SAMPLES)),
-            batches=tuple(sample // 50 for sample in range(SAMPLES)),
-            sm_clocks_hz=tuple(draw.uniform(1.8e9, 1.98e9) for _ in range(SAMPLES)),
+            one, name=name, seconds=seconds, batches=batches, sm_clocks_hz=clocks
         )
     convtime.write_measurements(simulated, file)
 
 
 def written(folder: Path) -> results.Row:
     """Seconds to write the page, in a fresh process, and its size."""
-    row: results.Row = running.run_fresh(["-c", _WRITE, folder / FILE, folder / PAGE])
-    return {**row, "mb": (folder / PAGE).stat().st_size / 1e6}
+    seconds = running.run_program(
+        "import vl_convert, convtime.storage.load, convtime.reporting.report",
+        "begin = time.perf_counter()",
+        "found = convtime.storage.load.load(sys.argv[1])",
+        'convtime.reporting.report.write_page({"measurements.json": found}, sys.argv[2])',
+        "result = time.perf_counter() - begin",
+        arguments=[folder / FILE, folder / PAGE],
+    )
+    return {"seconds": seconds, "mb": (folder / PAGE).stat().st_size / 1e6}
 
 
 def opened(folder: Path) -> results.Row:
@@ -73,14 +66,13 @@ def opened(folder: Path) -> results.Row:
         page.page.locator("tbody button").first.click()
         page.page.locator("tbody figure svg").nth(1).wait_for()
         page.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        violations = page.violations()
+        light = page.violations()
         page.page.emulate_media(color_scheme="dark")
-        violations += page.violations()
+        dark = page.violations()
         page.page.set_viewport_size(chromium.PHONE)
-        violations += page.violations()
         return {
             "interactive_s": seconds,
-            "violations": violations,
+            "violations": light + dark + page.violations(),
             "console": page.problems,
             "requests": page.requests,
             "chromium": browser.version,
@@ -101,11 +93,9 @@ def _sorted_after(browser: Any, file: Path) -> float:
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     by_key = summaries.by_key(rows)
     summary: dict[str, float] = {}
-    if "written" in by_key:
-        summary["write_1000_s"] = by_key["written"]["seconds"]
-        summary["size_mb"] = by_key["written"]["mb"]
-    if "opened" in by_key:
-        row = by_key["opened"]
+    if row := by_key.get("written"):
+        summary |= {"write_1000_s": row["seconds"], "size_mb": row["mb"]}
+    if row := by_key.get("opened"):
         summary["interactive_s"] = max(row["interactive_s"])
         summary["accessibility_violations"] = len(row["violations"])
         summary["console_errors"] = len(row["console"])
@@ -113,7 +103,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    (row,) = (row for row in rows if row["key"] == "opened")
+    row = summaries.by_key(rows)["opened"]
     lines = [(number, f"{seconds:.2f} s") for number, seconds in enumerate(row["interactive_s"], 1)]
     header = f"opened in Chromium {row['chromium']}: | interactive after:"
     return summaries.markdown(header, lines)
@@ -127,10 +117,7 @@ def main() -> None:
     file = running.open_file("report", summarise, options, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
         write_measurements(Path(folder, FILE))
-        cases = {
-            measure.__name__: functools.partial(measure, Path(folder))
-            for measure in (written, opened)
-        }
+        cases = {each.__name__: partial(each, Path(folder)) for each in (written, opened)}
         running.measure_pending(file, cases)
 
 

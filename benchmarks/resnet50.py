@@ -1,7 +1,5 @@
 """ResNet-50 v1.5 as a torch.nn.Module, with the layers and names of torchvision's."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -8,8 +8,6 @@ one file out of the shards; `python results.py judge NAME` sums the rows of a fi
 goals.json or the code of its summary has changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import importlib
@@ -77,13 +75,9 @@ def make_summary(
 ) -> list[dict[str, Any]]:
     """One entry a goal; a value that the rows do not yield is null, and a miss."""
     values = summarise(rows) if rows else {}
+    met = {name: name in values and meets(values[name], goal) for name, goal in goals.items()}
     return [
-        {
-            "name": name,
-            "value": values.get(name),
-            "goal": goal,
-            "met": name in values and meets(values[name], goal),
-        }
+        {"name": name, "value": values.get(name), "goal": goal, "met": met[name]}
         for name, goal in goals.items()
     ]
 
@@ -149,14 +143,12 @@ class ResultFile:
         self.rows: list[Row] = []
         self.lost: list[str] = []  # keys of cases that left the GPU unusable for a process
         if self.path.exists():
-            old = json.loads(self.path.read_text(encoding="utf-8"))
+            old = _read(self.path)
             if old["provenance"] != self._provenance:
                 print(f"{self.path}: is of another environment or commit; starting anew")
             elif old["command"] != self._command:
-                print(
-                    f"{self.path}: was made by '{old['command']}', not by '{self._command}'; "
-                    "starting anew"
-                )
+                made_by = f"was made by '{old['command']}', not by '{self._command}'"
+                print(f"{self.path}: {made_by}; starting anew")
             else:
                 self.rows = old["rows"]
                 self.lost = old.get("lost", [])
@@ -185,10 +177,8 @@ class ResultFile:
         self._save()
 
     def _save(self) -> None:
-        document = _document(
-            self._benchmark, self._command, self.rows, self._provenance, self._summarise
-        )
-        _write(self.path, document | {"lost": self.lost} if self.lost else document)
+        made = (self._benchmark, self._command, self.rows, self._provenance, self._summarise)
+        _write(self.path, _document(*made) | ({"lost": self.lost} if self.lost else {}))
 
 
 def _command(argv: list[str]) -> str:
@@ -220,6 +210,11 @@ def _document(
     }
 
 
+def _read(path: Path) -> Row:
+    document: Row = json.loads(path.read_text(encoding="utf-8"))
+    return document
+
+
 def _write(path: Path, document: Row) -> None:
     # Here, so that checking results needs neither torch nor an installed convtime.
     from convtime.core.codec import to_json
@@ -233,7 +228,7 @@ def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     path = directory / file_name(benchmark, None)
     if not path.exists():
         raise ValueError(f"{directory} has no {path.name}; run the benchmark first")
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = _read(path)
     summary = make_summary(document["rows"], summarise, load_goals()[benchmark])
     _write(path, document | {"summary": summary})
     return path
@@ -246,43 +241,34 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     """
     shards: dict[tuple[int, int], Row] = {}
     for path in directory.glob(f"{benchmark}.shard-*-of-*.json"):
-        match = re.search(r"\.shard-(\d+)-of-(\d+)\.json$", path.name)
-        if match:
-            shard = int(match[1]), int(match[2])
-            shards[shard] = json.loads(path.read_text(encoding="utf-8"))
+        if match := re.search(r"\.shard-(\d+)-of-(\d+)\.json$", path.name):
+            shards[int(match[1]), int(match[2])] = _read(path)
     counts = {count for _, count in shards}
     if len(counts) != 1:
-        raise ValueError(
-            f"{directory} has {benchmark} in shards of {sorted(counts) or 'nothing'}, but they "
-            "must all be of one number"
-        )
+        has = f"{benchmark} in shards of {sorted(counts) or 'nothing'}"
+        raise ValueError(f"{directory} has {has}, but they must all be of one number")
     (count,) = counts
-    missing = [
-        f"{number}/{count}" for number in range(1, count + 1) if (number, count) not in shards
-    ]
+    numbers = range(1, count + 1)
+    missing = [f"{number}/{count}" for number in numbers if (number, count) not in shards]
     if missing:
         raise ValueError(f"{directory} lacks shards of {benchmark}: {', '.join(missing)}")
-    documents = [shards[number, count] for number in range(1, count + 1)]
-    provenance = documents[0]["provenance"]
-    for number, document in enumerate(documents, start=1):
-        for key, value in document["provenance"].items():
-            if value != provenance[key]:
+    documents = [shards[number, count] for number in numbers]
+    facts = [document["provenance"] | {"command": document["command"]} for document in documents]
+    for number, found in enumerate(facts, start=1):
+        for key, value in found.items():
+            if value != facts[0][key]:
                 raise ValueError(
                     f"shard {number}/{count} of {benchmark} has {key} {value!r}, but "
-                    f"shard 1/{count} {provenance[key]!r}"
+                    f"shard 1/{count} {facts[0][key]!r}"
                 )
-        if document["command"] != documents[0]["command"]:
-            raise ValueError(
-                f"shard {number}/{count} of {benchmark} was made by '{document['command']}', but "
-                f"shard 1/{count} by '{documents[0]['command']}'"
-            )
     _check_lengths(benchmark, [len(document["rows"]) for document in documents])
     # Shards took the cases by turns, so by turns they give them back in order.
     turns = itertools.zip_longest(*(document["rows"] for document in documents))
     rows = [row for turn in turns for row in turn if row is not None]
     path = directory / file_name(benchmark, None)
     # Its first shard's command tells how the rows were made, which this process's does not.
-    _write(path, _document(benchmark, documents[0]["command"], rows, provenance, summarise))
+    command, provenance = documents[0]["command"], documents[0]["provenance"]
+    _write(path, _document(benchmark, command, rows, provenance, summarise))
     return path
 
 
@@ -312,11 +298,12 @@ def main() -> None:
     found = scripts()
     parser = argparse.ArgumentParser(description="Result files of the benchmarks.")
     actions = parser.add_subparsers(dest="action", required=True)
-    for action, what in (
-        ("merge", "make one file out of the shards"),
-        ("judge", "sum the rows of a file up again, by goals.json as it is now"),
+    for action, what, change in (
+        ("merge", "make one file out of the shards", merge),
+        ("judge", "sum the rows of a file up again, by goals.json as it is now", judge),
     ):
         subparser = actions.add_parser(action, help=what)
+        subparser.set_defaults(change=change)
         subparser.add_argument("benchmark", choices=found)
         subparser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
     listing = actions.add_parser("scripts", help="print name and script of benchmarks, or of all")
@@ -329,13 +316,12 @@ def main() -> None:
             print(name, found[name], sep="\t")
         return
     summarise = load_script(options.benchmark).summarise
-    change = {"merge": merge, "judge": judge}[options.action]
     try:
-        path = change(options.benchmark, summarise, options.output)
+        path = options.change(options.benchmark, summarise, options.output)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
     print(path)
-    print(describe(json.loads(path.read_text(encoding="utf-8"))["summary"]))
+    print(describe(_read(path)["summary"]))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@
   after random numbers of points. The sweep's file tells which points are lost or recorded twice.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
+import itertools
 import json
 import os
 import random
@@ -19,16 +18,13 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import results
 from common import running, summaries
-
-if TYPE_CHECKING:
-    from convtime.sweeps.local_pool import LocalPool
 
 POINTS_OF_SCALING, SECONDS_OF_A_POINT, ROUNDS = 60, 0.2, 3
 SIDE = 100  # values of each of two axes
@@ -57,10 +53,11 @@ def of_scaling() -> results.Row:
     axes = {"row": range(1, 11), "column": range(1, POINTS_OF_SCALING // 10 + 1)}
     seconds: dict[int, list[float]] = {1: [], 2: []}
     with LocalPool(both[:1]) as one, LocalPool(both) as two:
-        for each in (one, two):
-            convtime.sweep(fn, {"row": range(8), "column": [1]}, executor=each, device=device)
+        pools = {1: one, 2: two}
+        for pool in pools.values():
+            convtime.sweep(fn, {"row": range(8), "column": [1]}, executor=pool, device=device)
         for _ in range(ROUNDS):
-            for workers, pool in ((1, one), (2, two)):
+            for workers, pool in pools.items():
                 begin = time.perf_counter()
                 swept = convtime.sweep(
                     fn, axes, executor=pool, device=device, budget=SECONDS_OF_A_POINT,
@@ -102,9 +99,7 @@ def of_kills() -> results.Row:
         "points": SIDE * SIDE,
         "workers": WORKERS,
         "kills": len(killed),
-        "lost": sum(
-            (row, column) not in counts for row in axes["row"] for column in axes["column"]
-        ),
+        "lost": sum(place not in counts for place in itertools.product(*axes.values())),
         "twice": sum(count > 1 for count in counts.values()),
         "failed": len(swept.failed),
         "seconds": seconds,
@@ -112,7 +107,7 @@ def of_kills() -> results.Row:
 
 
 @contextmanager
-def killing(pool: LocalPool, file: Path) -> Iterator[list[int]]:
+def killing(pool: Any, file: Path) -> Iterator[list[int]]:
     """Kills random workers as a sweep's file grows; yields the process IDs of those killed."""
     chance = random.Random(SEED)  # noqa: S311 (no secret)
     killed: list[int] = []
@@ -147,20 +142,13 @@ def points_in(file: Path) -> Iterator[tuple[int, int]]:
                 yield visit["values"]["row"], visit["values"]["column"]
 
 
-CASES: Mapping[str, running.Measure] = {"scaling": of_scaling, "kills": of_kills}
-
-
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     by_key = summaries.by_key(rows)
     summary: dict[str, float] = {}
-    if "scaling" in by_key:
-        row = by_key["scaling"]
-        pairs = zip(row["one_s"], row["two_s"], strict=True)
-        summary["two_gpus"] = statistics.median(one / two for one, two in pairs)
-    if "kills" in by_key:
-        row = by_key["kills"]
-        summary["points_lost"] = row["lost"] + row["failed"]
-        summary["points_twice"] = row["twice"]
+    if row := by_key.get("scaling"):
+        summary["two_gpus"] = summaries.median_ratio(row["one_s"], row["two_s"])
+    if row := by_key.get("kills"):
+        summary |= {"points_lost": row["lost"] + row["failed"], "points_twice": row["twice"]}
     return summary
 
 
@@ -179,4 +167,5 @@ def table(rows: list[results.Row]) -> str:
 
 
 if __name__ == "__main__":
-    running.run_on_gpu("sweep_scaling", __doc__, summarise, lambda _: CASES, anywhere=True)
+    cases: dict[str, running.Measure] = {"scaling": of_scaling, "kills": of_kills}
+    running.run_on_gpu("sweep_scaling", __doc__, summarise, lambda _: cases, anywhere=True)

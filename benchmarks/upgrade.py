@@ -12,16 +12,10 @@ and so is the backward pass where extra work is planted in the forward pass. Any
 found slower or faster is a false alarm.
 """
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING
 
 import results
 from common import running, summaries
-
-if TYPE_CHECKING:
-    import torch
 
 LEAST = 1.02
 SMALL = 1.10  # up to which a plant is small
@@ -32,21 +26,15 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     """How many plants were found and explained, and how many unchanged passes were not left so."""
     plants = [plant for row in rows for plant in counted(row)]
     unchanged = [found for row in rows for found in row["unchanged"].values()]
-    summary: dict[str, float] = {
-        "unchanged": len(unchanged),
-        "false_alarms": sum(map(_is_alarm, unchanged)),
-    }
-    if plants:
-        small = sum(plant["truth"] <= SMALL for plant in plants)
-        summary["planted"] = small + min(small, len(plants) - small)
-        summary["right_layer"] = sum(map(_is_found, plants)) / len(plants)
-        summary["right_cause"] = sum(
-            _is_found(plant) and plant["cause"] == plant["right_cause"] for plant in plants
-        ) / len(plants)
-    for row in rows:
-        if row["key"] == RESNET50:
-            summary["resnet50_s"] = row["seconds"]
-    return summary
+    small = sum(plant["truth"] <= SMALL for plant in plants)
+    return summaries.known(
+        unchanged=len(unchanged),
+        false_alarms=sum(map(_is_alarm, unchanged)),
+        planted=small + min(small, len(plants) - small) if plants else None,
+        right_layer=summaries.share(map(_is_found, plants)),
+        right_cause=summaries.share(_is_found(plant) and _is_explained(plant) for plant in plants),
+        resnet50_s=summaries.by_key(rows).get(RESNET50, {}).get("seconds"),
+    )
 
 
 def counted(row: results.Row) -> list[results.Row]:
@@ -60,6 +48,10 @@ def _is_alarm(found: results.Row) -> bool:
 
 def _is_found(plant: results.Row) -> bool:
     return bool(plant["verdict"] == "slower")
+
+
+def _is_explained(plant: results.Row) -> bool:
+    return bool(plant["cause"] == plant["right_cause"])
 
 
 def table(rows: list[results.Row]) -> str:
@@ -78,35 +70,31 @@ def table(rows: list[results.Row]) -> str:
 
 def tell(row: results.Row) -> str:
     plants = counted(row)
-    right = sum(plant["cause"] == plant["right_cause"] for plant in plants)
     alarms = [title for title, found in row["unchanged"].items() if _is_alarm(found)]
     return (
-        f"{sum(map(_is_found, plants))} of {len(plants)} found, {right} explained; "
+        f"{sum(map(_is_found, plants))} of {len(plants)} found, "
+        f"{sum(map(_is_explained, plants))} explained; "
         f"{len(row['unchanged'])} unchanged, false alarms: {', '.join(alarms) or 'none'}; "
         f"{row['seconds']:.0f} s"
     )
 
 
-def cases_on(device: torch.device) -> dict[str, running.Measure]:
+def cases_on(device: running.Device) -> dict[str, running.Measure]:
     from upgrade_parts.measure import measure_group, measure_unchanged
     from upgrade_parts.plants import ON_CPU, ON_GPU
 
-    groups = ON_CPU if device.type == "cpu" else ON_GPU
-    shape = (2, 3, 32, 32) if device.type == "cpu" else (32, 3, 224, 224)
-    models = {
-        RESNET50: "resnet50:ResNet50",
-        IN_HALF: "upgrade_parts.planted_model:resnet50_in_half",
-    }
-    if device.type == "cpu":
-        del models[IN_HALF]
-    of_models = {
-        key: functools.partial(measure_unchanged, model, shape, device)
-        for key, model in models.items()
-    }
-    of_groups = {
-        key: functools.partial(measure_group, group, device) for key, group in groups.items()
-    }
-    return {RESNET50: of_models.pop(RESNET50), **of_groups, **of_models}
+    on_cpu = device.type == "cpu"
+    shape = (2, 3, 32, 32) if on_cpu else (32, 3, 224, 224)
+
+    def of_model(model: str) -> running.Measure:
+        return functools.partial(measure_unchanged, model, shape, device)
+
+    cases = {RESNET50: of_model("resnet50:ResNet50")}
+    for key, group in (ON_CPU if on_cpu else ON_GPU).items():
+        cases[key] = functools.partial(measure_group, group, device)
+    if not on_cpu:
+        cases[IN_HALF] = of_model("upgrade_parts.planted_model:resnet50_in_half")
+    return cases
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 Beside operations: what using convtime costs, quick calls, kernels of known duration, cuda-bench.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import importlib
@@ -33,35 +31,18 @@ NVBENCH_GROUP = 8
 
 
 def measure_cost(device: torch.device) -> results.Row:
-    """All of it in one row.
+    """All of it in one row; what time_op costs is measured in fresh processes.
 
-    first_use_s: the first time_op of a fresh process, whose CUDA context and operation are warm.
-    default_call_s: later calls of time_op with its defaults, on a kernel of about 5 µs.
-    as_is_call_s: the same with placement="as-is".
-    default_cpu_call_s: the same on an operation of about 5 µs on the CPU, in one thread.
     loop_call_s, loop_floor_s: one round of the sampling loop (method cpu, which makes no CUDA
         calls) on a function in C that does nothing, and one round of a bare loop in C that calls
         the same function. What is between them is the loop's own.
     device_bytes_*: free memory of the device before, and at its least during, the first time_op,
         with placement="as-is"; the flush buffer, which is asked for, is twice the L2 cache.
-    placed_bytes_free_least: the same of a later time_op with its defaults, whose copies of the
-        call's tensors take memory, too; not judged.
+    placed_bytes_free_least: the same with copies of the call's tensors, by default; not judged.
     host_bytes: by which the process's resident memory grew meanwhile; not judged.
     """
-    call_s, floor_s = loop_times()
-    return {
-        **run_probe("accuracy", "first-use", device),
-        **run_probe("accuracy", "cpu-calls", device),
-        **run_probe("accuracy", "memory", device),
-        "loop_call_s": call_s,
-        "loop_floor_s": floor_s,
-    }
-
-
-def loop_times(rounds: int = 5, count: int = 10_000) -> tuple[list[float], list[float]]:
-    """Seconds of one round: of the sampling loop, and of a bare loop in C."""
-    calls, floors = [], []
-    for _ in range(rounds):
+    calls, floors, count = [], [], 10_000
+    for _ in range(5):
         measurement = time_op(
             get_ident, method="cpu", device="cpu", warmup=3, stop="count", max_samples=count
         )
@@ -70,18 +51,24 @@ def loop_times(rounds: int = 5, count: int = 10_000) -> tuple[list[float], list[
         begin = time.perf_counter()
         collections.deque(itertools.starmap(get_ident, itertools.repeat((), count)), maxlen=0)
         floors.append((time.perf_counter() - begin) / count)
-    return calls, floors
+    return {
+        **run_probe("accuracy", "first-use", device),
+        **run_probe("accuracy", "cpu-calls", device),
+        **run_probe("accuracy", "memory", device),
+        "loop_call_s": calls,
+        "loop_floor_s": floors,
+    }
 
 
-def _kernel_of_5us(device: torch.device) -> Call:
-    return functools.partial(torch.relu, torch.randn(1 << 21, device=device))
+def _warm_kernel_of_5us(device: torch.device) -> Call:
+    call = functools.partial(torch.relu, torch.randn(1 << 21, device=device))
+    call()
+    torch.cuda.synchronize()
+    return call
 
 
 def probe_first_use(device: torch.device) -> results.Row:
-    call = _kernel_of_5us(device)
-    call()
-    torch.cuda.synchronize()
-
+    call = _warm_kernel_of_5us(device)
     seconds, medians = _default_calls(call)
     first, *later = seconds
     as_is, _ = _default_calls(call, placement="as-is")
@@ -100,7 +87,6 @@ def probe_cpu_calls(_: torch.device) -> results.Row:
 
 
 def _default_calls(call: Call, count: int = 11, **options: Any) -> tuple[list[float], list[float]]:
-    """Wall time of time_op with its defaults, time after time, and the medians that it gave."""
     seconds, medians = [], []
     for _ in range(count):
         begin = time.perf_counter()
@@ -110,17 +96,15 @@ def _default_calls(call: Call, count: int = 11, **options: Any) -> tuple[list[fl
 
 
 def probe_memory(device: torch.device) -> results.Row:
-    call = _kernel_of_5us(device)
-    call()
-    torch.cuda.synchronize()
+    call = _warm_kernel_of_5us(device)
     before = torch.cuda.mem_get_info(device)[0]
     resident = _resident_bytes()
-    least = _least_free_bytes(device, lambda: time_op(call, placement="as-is"))
-    properties = torch.cuda.get_device_properties(device)
     return {
         "device_bytes_free_before": before,
-        "device_bytes_free_least": least,
-        "flush_bytes": 2 * properties.L2_cache_size,
+        "device_bytes_free_least": _least_free_bytes(
+            device, lambda: time_op(call, placement="as-is")
+        ),
+        "flush_bytes": 2 * torch.cuda.get_device_properties(device).L2_cache_size,
         "host_bytes": _resident_bytes() - resident,
         "placed_bytes_free_least": _least_free_bytes(device, lambda: time_op(call)),
     }
@@ -145,10 +129,8 @@ def _least_free_bytes(device: torch.device, call: Call) -> int:
 
 
 def _resident_bytes() -> int:
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmRSS:"):
-            return 1024 * int(line.split()[1])
-    return 0
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(status.partition("VmRSS:")[2].split()[0])
 
 
 _TURNS = 4
@@ -157,7 +139,7 @@ _LONGEST_SECONDS = 2e-3
 
 
 def measure_quick(ops: Mapping[str, Callable[[], Call]]) -> results.Row:
-    """Every operation and cache: full measurements, and quick ones, each in an order of its own.
+    """Every operation and cache, each time in another order.
 
     The quick calls follow each other without rest, as an autotuner's do; the full ones are made
     before and after them, and by turns with rests.
@@ -216,7 +198,6 @@ def measure_stamped(
     reference_grid: tuple[int, int],
     asked_ns: int | None,
 ) -> results.Row:
-    """By turns the traced kernel time, and the stamps of the same calls untraced."""
     passes = MethodPasses(call, "kernel", cache, 50)
     stamps = []
     for _ in range(PASSES):
@@ -258,9 +239,8 @@ def stamped_cases(device: torch.device) -> dict[str, Measure]:
         for asked_ns in (STAMPED_REFERENCE_NS, *((4_992, 100_000) if grid in spun else ())):
             key = f"stamped/spin {asked_ns} ns, {grid[0]} x {grid[1]}"
             cases[key] = functools.partial(spin, grid, asked_ns)
-    for mib in STAMPED_MIB:
-        cases[f"stamped/copy {mib} MiB"] = functools.partial(copy, mib)
-    return cases
+    copies = {f"stamped/copy {mib} MiB": functools.partial(copy, mib) for mib in STAMPED_MIB}
+    return cases | copies
 
 
 def measure_nvbench(ops: Sequence[str], device: torch.device) -> results.Row:
@@ -301,9 +281,9 @@ def probe_nvbench(device: torch.device, *ops: str) -> results.Row:
         bench.register(benchmark(op)).set_name(op)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
-        options = ["--json", str(path), "--devices", str(device.index or 0)]
-        options += ["--cold-warmup-runs", "3", "--timeout", "0.5", "--batch-target-time", "0.1"]
-        bench.run_all_benchmarks(["cuda-bench", "--quiet", *options])
+        options = f"--json {path} --devices {device.index or 0} --cold-warmup-runs 3"
+        options += " --timeout 0.5 --batch-target-time 0.1"
+        bench.run_all_benchmarks(["cuda-bench", "--quiet", *options.split()])
         found = reader.BenchmarkResult.from_json(path)
     return {op: _read_nvbench(found[op]) if op in found else {"reason": "no result"} for op in ops}
 
@@ -335,19 +315,21 @@ PROBES: dict[str, Callable[..., results.Row]] = {
 
 def make_cases(device: torch.device) -> dict[str, Measure]:
     ops = operations(device)
-    cases: dict[str, Measure] = {
+    groups = range(0, len(ops), NVBENCH_GROUP)
+    return {
         "cost": functools.partial(measure_cost, device),
         "quick": functools.partial(measure_quick, ops),
+        **{f"spin/{asked} ns": functools.partial(measure_spin, asked) for asked in SPINS_NS},
+        **stamped_cases(device),
+        **{
+            f"{op}/{cache}": functools.partial(measure_op, make, cache)
+            for op, make in ops.items()
+            for cache in CACHES
+        },
+        **{
+            f"{NVBENCH}/{number}": functools.partial(
+                measure_nvbench, [*ops][first : first + NVBENCH_GROUP], device
+            )
+            for number, first in enumerate(groups, 1)
+        },
     }
-    for asked_ns in SPINS_NS:
-        cases[f"spin/{asked_ns} ns"] = functools.partial(measure_spin, asked_ns)
-    cases |= stamped_cases(device)
-    for op, make in ops.items():
-        for cache in CACHES:
-            cases[f"{op}/{cache}"] = functools.partial(measure_op, make, cache)
-    names = list(ops)
-    for first in range(0, len(names), NVBENCH_GROUP):
-        group = names[first : first + NVBENCH_GROUP]
-        key = f"{NVBENCH}/{first // NVBENCH_GROUP + 1}"
-        cases[key] = functools.partial(measure_nvbench, group, device)
-    return cases

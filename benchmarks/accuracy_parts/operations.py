@@ -1,7 +1,5 @@
 """The operations that are timed, and the row of each: truth, methods and other tools by turns."""
 
-from __future__ import annotations
-
 import functools
 import statistics
 import time
@@ -27,9 +25,8 @@ KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the na
 
 def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
     call = make()
-    spin: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
     count, rest = _plan(call)
-    truth = TruthPasses(call, spin, count, cold=cache == "cold")
+    truth = TruthPasses(call, count, cold=cache == "cold")
     ours = {method: MethodPasses(call, method, cache, count) for method in METHODS}
     # A sample of it replays five calls of a long operation, and so do capturing and warming up: as
     # many calls as the others make.
@@ -50,7 +47,6 @@ def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
 
 
 def _plan(call: Call) -> tuple[int, float]:
-    """How many calls a pass has, and the seconds of rest before it, from a rough duration."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -74,18 +70,11 @@ def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
         target = torch.empty(count, device=device, dtype=full)
         return functools.partial(target.copy_, torch.ones_like(target))
 
-    def layer_norm() -> Call:
-        return functools.partial(F.layer_norm, rand(4096, 4096, dtype=brain), (4096,))
-
-    def bmm() -> Call:
-        a, b = (rand(64, 512, 512, dtype=brain) for _ in range(2))
-        return functools.partial(torch.bmm, a, b)
-
     def conv_backward() -> Call:
-        x, grad = (
-            rand(32, 64, 56, 56, dtype=half).to(memory_format=torch.channels_last) for _ in range(2)
+        x, grad, weight = (
+            rand(*shape, dtype=half).to(memory_format=torch.channels_last)
+            for shape in ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
         )
-        weight = rand(64, 64, 3, 3, dtype=half).to(memory_format=torch.channels_last)
         pair = ([1, 1], [1, 1], [1, 1])
         return functools.partial(
             torch.ops.aten.convolution_backward,
@@ -96,24 +85,12 @@ def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
         x, weight = rand(4096, 1024, dtype=brain), rand(1024, 1024, dtype=brain)
         return lambda: torch.relu(F.linear(x, weight))
 
-    def cross_entropy() -> Call:
-        target = torch.randint(8192, (8192,), device=device)
-        return functools.partial(F.cross_entropy, rand(8192, 8192), target)
-
     def elementwise_chain() -> Call:
         x = rand(1 << 22)
         return lambda: (x * 2).exp().add(1)
 
-    def rows_of(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return rand(50_000, 1024), torch.randint(50_000, (count,), device=device)
-
-    def embedding() -> Call:
-        weight, index = rows_of(16_384)
-        return functools.partial(F.embedding, index, weight)
-
-    def index_select() -> Call:
-        weight, index = rows_of(2_048)
-        return functools.partial(torch.index_select, weight, 0, index)
+    def index(count: int) -> torch.Tensor:
+        return torch.randint(50_000, (count,), device=device)
 
     mi = 1 << 20
     return {
@@ -122,7 +99,9 @@ def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
         "relu 64Mi": lambda: make.relu(64 * mi),
         "add 16Mi": lambda: make.add(16 * mi),
         "softmax 4096x4096 bf16": lambda: make.softmax(4096, brain),
-        "layer_norm 4096x4096 bf16": layer_norm,
+        "layer_norm 4096x4096 bf16": lambda: functools.partial(
+            F.layer_norm, rand(4096, 4096, dtype=brain), (4096,)
+        ),
         "sum 1Mi": lambda: make.sum(mi),
         "sum 16Mi": lambda: make.sum(16 * mi),
         "copy_ 64Mi": lambda: copy(64 * mi),
@@ -131,35 +110,42 @@ def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
         "matmul 2048 bf16": lambda: make.matmul(2048),
         "matmul 4096 bf16": lambda: make.matmul(4096),
         "matmul 8192 bf16": lambda: make.matmul(8192),
-        "bmm 64x512x512 bf16": bmm,
+        "bmm 64x512x512 bf16": lambda: functools.partial(
+            torch.bmm, *(rand(64, 512, 512, dtype=brain) for _ in "ab")
+        ),
         "conv 1x64x56x56 fp32": lambda: make.conv(1, dtype=full, layout=torch.contiguous_format),
         "conv 32x64x56x56 fp16 nhwc": lambda: make.conv(32),
         "conv backward 32x64x56x56 fp16 nhwc": conv_backward,
         "linear+relu 4096x1024 bf16": linear_relu,
-        "cross_entropy 8192x8192": cross_entropy,
+        "cross_entropy 8192x8192": lambda: functools.partial(
+            F.cross_entropy, rand(8192, 8192), torch.randint(8192, (8192,), device=device)
+        ),
         "mul+exp+add 4Mi": elementwise_chain,
         "sort 1Mi": lambda: functools.partial(torch.sort, rand(mi)),
-        "embedding 16384x1024": embedding,
-        "index_select 2048x1024": index_select,
+        "embedding 16384x1024": lambda: functools.partial(
+            F.embedding, index(16_384), rand(50_000, 1024)
+        ),
+        "index_select 2048x1024": lambda: functools.partial(
+            torch.index_select, rand(50_000, 1024), 0, index(2_048)
+        ),
         # A copy is the longest: it does not draw the power at which the GPU lowers its clock.
         "copy_ 5Gi": lambda: copy(5 * 1024 * mi),
     }
 
 
 PASSES = 3
+_SPIN: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
 
 
 class TruthPasses:
-    """The profiler's traces, and what they add to the time between two events."""
-
-    def __init__(self, call: Call, spin: Call, count: int, *, cold: bool) -> None:
-        self._call, self._count, self._cold = call, count, cold
+    def __init__(self, call: Call, count: int, *, cold: bool) -> None:
+        self._profile = functools.partial(profile_calls, call, count, cold=cold)
         self._traces: list[Trace] = []
         self._events = _EventPasses(call, count, cold=cold)
-        self._events_of_spin = _EventPasses(spin, count, cold=cold)
+        self._events_of_spin = _EventPasses(_SPIN, count, cold=cold)
 
     def trace(self) -> None:
-        self._traces.append(profile_calls(self._call, self._count, cold=self._cold))
+        self._traces.append(self._profile())
 
     def take(self) -> None:
         self.trace()
@@ -178,8 +164,6 @@ class TruthPasses:
 
 
 class _EventPasses:
-    """Time between two events around a call, with and without the profiler."""
-
     def __init__(self, call: Call, count: int, *, cold: bool) -> None:
         self._call, self._count, self._cold = call, count, cold
         self.row: results.Row = {"untraced": [], "traced": []}
@@ -202,8 +186,7 @@ class _EventPasses:
             self._call()
             stop.record()
         torch.cuda.synchronize()
-        milliseconds = [float(start.elapsed_time(stop)) for start, stop in pairs]
-        return 1e-3 * statistics.median(milliseconds)
+        return 1e-3 * statistics.median(float(start.elapsed_time(stop)) for start, stop in pairs)
 
 
 class StampPasses:
@@ -254,12 +237,11 @@ class StampPasses:
 @functools.cache
 def stamps_of_spin(cold: bool) -> results.Row:
     """What the stamps say of a kernel whose own time is known."""
-    spin: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
-    passes = StampPasses(spin, 50, cold=cold)
+    passes = StampPasses(_SPIN, 50, cold=cold)
     kernel = []
     for _ in range(PASSES):
         passes.take()
-        kernel.append(statistics.median(profile_calls(spin, 50, cold=cold).busy))
+        kernel.append(statistics.median(profile_calls(_SPIN, 50, cold=cold).busy))
     return {
         "stamps_of_spin": statistics.median(passes.row["stamps"]),
         "kernel_of_spin": statistics.median(kernel),
@@ -267,31 +249,30 @@ def stamps_of_spin(cold: bool) -> results.Row:
 
 
 class MethodPasses:
-    """One of convtime's methods, and what it says of itself."""
-
     def __init__(
         self, call: Call, method: Method, cache: Cache, count: int, *, warmup: int = 3
     ) -> None:
-        self._call, self._method, self._cache, self._count = call, method, cache, count
-        self._warmup = warmup
-        self.row: results.Row = {name: [] for name in ("median", "midmean", "span", "queue")}
-        self.row["overhead"] = []
+        self._method = method
+        self._measure = functools.partial(
+            time_op,
+            call,
+            method=method,
+            cache=cache,
+            regime="as-is",  # as the other passes take the GPU
+            placement="as-is",  # as the truth
+            warmup=warmup,
+            stop="count",
+            min_samples=1,
+            max_samples=count,
+        )
+        names = ("median", "midmean", "span", "queue", "overhead")
+        self.row: results.Row = {name: [] for name in names}
 
     def take(self) -> None:
         if "reason" in self.row:
             return
         try:
-            measurement = time_op(
-                self._call,
-                method=self._method,
-                cache=self._cache,
-                regime="as-is",  # as the other passes take the GPU
-                placement="as-is",  # as the truth
-                warmup=self._warmup,
-                stop="count",
-                min_samples=1,
-                max_samples=self._count,
-            )
+            measurement = self._measure()
         except (RuntimeError, ValueError) as error:
             self.row = {"reason": first_line(error)}
             return

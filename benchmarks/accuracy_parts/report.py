@@ -1,9 +1,8 @@
 """The rows of accuracy.json summed up, as tables and as a picture."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import results
@@ -22,11 +21,6 @@ from accuracy_parts.rows import (
 )
 
 # Shapes and colours in the picture; most are of Okabe and Ito's palette, for colour-blind readers.
-_METHOD_MARKS = {
-    "convtime kernel": ("circle", "#0072B2"),
-    "convtime event": ("square", "#56B4E9"),
-    "convtime graph": ("diamond", "#009E73"),
-}
 _TOOL_MARKS = {
     "triton do_bench": ("triangle-up", "#D55E00"),
     "triton do_bench_cudagraph": ("triangle-down", "#E69F00"),
@@ -35,7 +29,12 @@ _TOOL_MARKS = {
     "sync": ("triangle-right", "#A0522D"),
     NVBENCH: ("wedge", "#8856C7"),
 }
-_MARKS = _METHOD_MARKS | _TOOL_MARKS
+_MARKS = {
+    "convtime kernel": ("circle", "#0072B2"),
+    "convtime event": ("square", "#56B4E9"),
+    "convtime graph": ("diamond", "#009E73"),
+    **_TOOL_MARKS,
+}
 TOOLS = tuple(_TOOL_MARKS)
 _QUICK_UP_TO_SECONDS = 200e-6  # longer operations are called five times, however long that takes
 _FLUSHING = {"triton do_bench", NVBENCH}  # compared with a cold cache, the other tools with a warm
@@ -51,17 +50,13 @@ _EXAMPLES = (
 
 
 def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
-    """Key of an operation's row -> tool -> seconds, for what each tool gave a time for."""
     times = {
         row["key"]: {
             name: peer["seconds"] for name, peer in row["peers"].items() if "seconds" in peer
         }
-        for row in rows
-        if is_op(row)
+        for row in filter(is_op, rows)
     }
-    for row in rows:
-        if not row["key"].startswith(f"{NVBENCH}/"):
-            continue
+    for row in _of(rows, NVBENCH):
         for op, found in row["ops"].items():
             # Its isolated runs overwrite the cache, its batches do not.
             for cache, which in (("cold", "isolated"), ("warm", "batch")):
@@ -71,17 +66,14 @@ def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row: truth in µs, our methods' error, others' time over the span."""
     peers = _peer_times(rows)
     lines = []
     for row in filter(_is_shown, rows):
         kernel, span = true_seconds(row, "kernel"), true_seconds(row, "span")
         truth = truth_for_methods(row)
-        errors = [_error(row, method, truth.get(method)) for method in METHODS]
-        told = peers[row["key"]]
-        seconds = (f"{1e6 * kernel:.2f}", f"{1e6 * span:.2f}")
-        factors = [_factor(told, tool, span) for tool in TOOLS]
-        lines.append([row["key"], row["truth"]["kernels"], *seconds, *errors, *factors])
+        cells = [row["key"], row["truth"]["kernels"], f"{1e6 * kernel:.2f}", f"{1e6 * span:.2f}"]
+        cells += [_error(row, method, truth.get(method)) for method in METHODS]
+        lines.append(cells + [_factor(peers[row["key"]], tool, span) for tool in TOOLS])
     header = "operation/cache | kernels: | profiler: kernels (µs): | span (µs):"
     header += "".join(f" | {name}:" for name in (*METHODS, *TOOLS))
     return "\n".join([summaries.markdown(header, lines), *_tables_of_known(rows)])
@@ -96,22 +88,19 @@ def _factor(told: dict[str, float], tool: str, span: float) -> str:
 
 
 def tools_table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each of a few operations: each tool with the cache as it leaves it."""
     known = summaries.by_key(row for row in rows if _is_shown(row))
     peers = _peer_times(rows)
     lines = []
     for name in _EXAMPLES:
         cells = [name]
-        tools = {"cold": ("triton do_bench",), "warm": ("torch Timer", "events")}
-        for cache, others in tools.items():
-            row = known.get(f"{name}/{cache}")
-            if row is None:
+        for cache, others in (("cold", ("triton do_bench",)), ("warm", ("torch Timer", "events"))):
+            if row := known.get(f"{name}/{cache}"):
+                span = true_seconds(row, "span")
+                ours = statistics.median(row["kernel"]["span"])
+                cells += [f"{1e6 * span:.2f} µs", f"{ours / span:.2f}×"]
+                cells += [_factor(peers[row["key"]], tool, span) for tool in others]
+            else:
                 cells += ["–"] * (2 + len(others))
-                continue
-            span, told = true_seconds(row, "span"), peers[row["key"]]
-            ours = statistics.median(row["kernel"]["span"])
-            cells += [f"{1e6 * span:.2f} µs", f"{ours / span:.2f}×"]
-            cells += [_factor(told, tool, span) for tool in others]
         lines.append(cells)
     return summaries.markdown(
         "operation | cold L2 cache: | `time_op`: | triton's `do_bench`: | warm L2 cache: "
@@ -129,33 +118,26 @@ def _error(row: results.Row, method: str, truth: float | None) -> str:
 
 
 def _tables_of_known(rows: list[results.Row]) -> list[str]:
-    tables = []
-    if spins := _spins(rows):
-        told = [
-            (f"{row['asked_ns'] / 1e3:g}", f"{1e6 * measured_seconds(row, 'kernel'):.3f}")
-            for row in spins
-        ]
-        tables += ["", summaries.markdown("spins for (µs): | kernel (µs):", told)]
-    if stamped := traced_and_stamped(rows):
-        header = "stamped kernel | by its stamps (µs): | kernel, less launch and exit:"
-        lines = [
-            (
-                key.partition("/")[2],
-                f"{1e6 * stamps:.3f}",
-                f"{round(1e9 * (traced - stamps)):+d} ns",
-            )
-            for key, (traced, stamps) in stamped.items()
-        ]
-        tables += ["", summaries.markdown(header, lines)]
-    return tables
+    spins = [
+        (f"{row['asked_ns'] / 1e3:g}", f"{1e6 * measured_seconds(row, 'kernel'):.3f}")
+        for row in _of(rows, "spin")
+    ]
+    stamped = [
+        (key.partition("/")[2], f"{1e6 * stamps:.3f}", f"{round(1e9 * (traced - stamps)):+d} ns")
+        for key, (traced, stamps) in traced_and_stamped(rows).items()
+    ]
+    tables: dict[str, Sequence[tuple[str, ...]]] = {
+        "spins for (µs): | kernel (µs):": spins,
+        "stamped kernel | by its stamps (µs): | kernel, less launch and exit:": stamped,
+    }
+    return ["\n" + summaries.markdown(header, lines) for header, lines in tables.items() if lines]
 
 
-def _spins(rows: list[results.Row]) -> list[results.Row]:
-    return [row for row in rows if row["key"].startswith("spin/")]
+def _of(rows: list[results.Row], subject: str) -> list[results.Row]:
+    return [row for row in rows if row["key"].startswith(f"{subject}/")]
 
 
 def _points(rows: list[results.Row]) -> dict[str, list[tuple[float, float]]]:
-    """Tool -> duration in µs, and the time that the tool gave over the true one."""
     points: dict[str, list[tuple[float, float]]] = {tool: [] for tool in _MARKS}
     peers = _peer_times(rows)
     for row in filter(_is_shown, rows):
@@ -176,6 +158,7 @@ def picture(document: dict[str, Any]) -> bytes:
 
     points = {tool: found for tool, found in _points(document["rows"]).items() if found}
     shapes, colours = zip(*(_MARKS[tool] for tool in points), strict=True)
+    durations, factors = zip(*(point for found in points.values() for point in found), strict=True)
     factor = quantity(
         "factor",
         "time that the tool gives over the true one",
@@ -190,8 +173,8 @@ def picture(document: dict[str, Any]) -> bytes:
     dots = {
         **columns(
             series=[tool for tool, found in points.items() for _ in found],
-            duration=numbers([us for found in points.values() for us, _ in found]),
-            factor=numbers([factor for found in points.values() for _, factor in found]),
+            duration=numbers(durations),
+            factor=numbers(factors),
         ),
         "mark": {"type": "point", "filled": True, "size": 45},
         "encoding": {
@@ -220,48 +203,44 @@ def picture(document: dict[str, Any]) -> bytes:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Of what the rows yield; what they do not yield is left out."""
     ops = list(filter(_is_shown, rows))
-    summary: dict[str, float] = {"ops": len(ops)}
-    if ops:
-        single = [row for row in ops if row["truth"]["kernels"] == 1]
-        summary["kernel_ops_off_by_more_than_1pct_or_64ns"] = _count_off(ops, "kernel", 0.01, 64e-9)
-        summary["event_single_kernel_ops_off_by_more_than_2pct_or_250ns"] = _count_off(
-            single, "event", 0.02, 250e-9
-        )
+    single = [row for row in ops if row["truth"]["kernels"] == 1]
     captured = [
         row for row in ops if "reason" not in row["graph"] and "graph" in truth_for_methods(row)
     ]
-    if captured:
-        off = _count_off(captured, "graph", 0.03, 500e-9)
-        summary["graph_ops_off_by_more_than_3pct_or_500ns"] = off
-    if stamped := traced_and_stamped(rows):
-        summary["kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns"] = sum(
-            _is_off(traced, stamps, 0.01, 64e-9) for traced, stamps in stamped.values()
-        )
-    spins = _spins(rows)
-    if len(spins) > 1:
-        summary["known_duration_difference_error_ns"] = max(
-            _difference_error_ns(*pair) for pair in itertools.combinations(spins, 2)
-        )
+    stamped = traced_and_stamped(rows).values()
+    spins = itertools.combinations(_of(rows, "spin"), 2)
     by_key = summaries.by_key(rows)
-    if "cost" in by_key:
-        summary |= _summarise_cost(by_key["cost"])
-    if "quick" in by_key:
-        summary |= _summarise_quick(by_key["quick"]["ops"])
-    return summary
+    return {
+        **summaries.known(
+            ops=len(ops),
+            kernel_ops_off_by_more_than_1pct_or_64ns=_count_off(
+                _found_and_true(ops, "kernel"), 0.01, 64e-9
+            ),
+            event_single_kernel_ops_off_by_more_than_2pct_or_250ns=_count_off(
+                _found_and_true(single, "event"), 0.02, 250e-9
+            ),
+            graph_ops_off_by_more_than_3pct_or_500ns=_count_off(
+                _found_and_true(captured, "graph"), 0.03, 500e-9
+            ),
+            kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns=_count_off(stamped, 0.01, 64e-9),
+            known_duration_difference_error_ns=summaries.most(
+                itertools.starmap(_difference_error_ns, spins)
+            ),
+        ),
+        **(_summarise_cost(by_key["cost"]) if "cost" in by_key else {}),
+        **(_summarise_quick(by_key["quick"]["ops"]) if "quick" in by_key else {}),
+    }
 
 
-def _count_off(ops: list[results.Row], method: str, share: float, floor: float) -> int:
-    return sum(
-        _is_off(measured_seconds(row, method), truth_for_methods(row)[method], share, floor)
-        for row in ops
-    )
+def _found_and_true(ops: list[results.Row], method: str) -> list[tuple[float, float]]:
+    return [(measured_seconds(row, method), truth_for_methods(row)[method]) for row in ops]
 
 
-def _is_off(value: float, truth: float, share: float, floor: float) -> bool:
+def _count_off(times: Collection[tuple[float, float]], share: float, floor: float) -> int | None:
     # A difference of two times in seconds is not exact in binary; a picosecond is none.
-    return abs(value - truth) > max(share * truth, floor) + 1e-12
+    off = [abs(value - truth) > max(share * truth, floor) + 1e-12 for value, truth in times]
+    return sum(off) if off else None
 
 
 def _difference_error_ns(a: results.Row, b: results.Row) -> float:
@@ -272,31 +251,27 @@ def _difference_error_ns(a: results.Row, b: results.Row) -> float:
 def _summarise_cost(row: results.Row) -> dict[str, float]:
     loop = statistics.median(row["loop_call_s"]) - statistics.median(row["loop_floor_s"])
     beside = row["device_bytes_free_before"] - row["device_bytes_free_least"] - row["flush_bytes"]
-    summary = {
+    return {
         "first_use_s": row["first_use_s"],
         "default_call_5us_kernel_s": float(statistics.median(row["default_call_s"])),
         "loop_overhead_us": 1e6 * loop,
         "memory_beside_flush_mb": beside / 1e6,
+        "default_call_5us_cpu_s": statistics.median(row["default_cpu_call_s"]),
+        "as_is_call_5us_kernel_s": statistics.median(row["as_is_call_s"]),
     }
-    if "default_cpu_call_s" in row:  # older files lack it
-        summary["default_call_5us_cpu_s"] = statistics.median(row["default_cpu_call_s"])
-    if "as_is_call_s" in row:
-        summary["as_is_call_5us_kernel_s"] = statistics.median(row["as_is_call_s"])
-    return summary
 
 
 def _summarise_quick(ops: dict[str, results.Row]) -> dict[str, float]:
     """What a call takes of a search's time, and errors beyond one tick as shares of full times."""
-    seconds: list[float] = []
-    errors: list[float] = []
-    for row in ops.values():
-        truth = statistics.median(row["full"])
-        if truth <= _QUICK_UP_TO_SECONDS:
-            seconds += row["quick_s"]
-        for quick in row["quick"]:
-            off = abs(quick - truth)
-            errors.append(0.0 if off <= row["tick"] else off / truth)
-    errors.sort()
+    true = [(row, statistics.median(row["full"])) for row in ops.values()]
+    seconds = [
+        each for row, truth in true if truth <= _QUICK_UP_TO_SECONDS for each in row["quick_s"]
+    ]
+    errors = sorted(
+        0.0 if abs(quick - truth) <= row["tick"] else abs(quick - truth) / truth
+        for row, truth in true
+        for quick in row["quick"]
+    )
     return {
         "quick_call_ms": 1e3 * statistics.mean(seconds),
         "quick_error_p95": statistics.quantiles(errors, n=20)[-1],

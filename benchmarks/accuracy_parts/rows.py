@@ -1,17 +1,12 @@
 """How the rows of accuracy.json are named and read."""
 
-from __future__ import annotations
-
 import statistics
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import results
 
-if TYPE_CHECKING:
-    from convtime.timing.options import Cache, Method
-
-CACHES: tuple[Cache, ...] = ("cold", "warm")
-METHODS: tuple[Method, ...] = ("kernel", "event", "graph")
+CACHES: tuple[Literal["cold", "warm"], ...] = ("cold", "warm")
+METHODS: tuple[Literal["kernel", "event", "graph"], ...] = ("kernel", "event", "graph")
 NVBENCH = "cuda-bench"
 # Kernels that spin for so long tell what lies between the stamps and the traced start and end, for
 # others of the same grid, or of more blocks than fit on the device at a time.
@@ -23,22 +18,28 @@ def is_op(row: results.Row) -> bool:
 
 
 def is_complete(row: results.Row) -> bool:
-    """Whether truth and every method gave a time; a graph may have a reason not to."""
     times = [row["truth"].get("kernel"), row["kernel"].get("median"), row["event"].get("median")]
     return all(times) and bool(row["graph"].get("median") or row["graph"].get("reason"))
 
 
 def true_seconds(row: results.Row, what: str) -> float:
-    """By the profiler: "kernel" is the sum of the kernels, "span" from first start to last end."""
+    """By the profiler: of "kernel", the sum of the kernels, or of "span"."""
     return float(statistics.median(row["truth"][what]))
 
 
 def truth_for_methods(row: results.Row) -> dict[str, float]:
     """Method -> the seconds that it should give; method graph only where a graph could be made."""
     what = "kernel" if row["truth"]["kernels"] == 1 else "span"
+
+    def added(events: results.Row) -> float:
+        passes = zip(events["traced"], events["untraced"], strict=True)
+        return float(statistics.median(traced - untraced for traced, untraced in passes))
+
+    # What the profiler lengthens a call by beyond a kernel that spins.
+    tracing = added(row["truth"]["events"]) - added(row["truth"]["events_of_spin"])
     truth = {
         "kernel": true_seconds(row, "kernel"),
-        "event": true_seconds(row, what) - _added_by_tracing(row["truth"]),
+        "event": true_seconds(row, what) - max(0.0, tracing),
     }
     in_a_graph = row["truth_of_graph"]
     if "stamps" in in_a_graph:
@@ -47,22 +48,11 @@ def truth_for_methods(row: results.Row) -> dict[str, float]:
     return truth
 
 
-def _added_by_tracing(truth: results.Row) -> float:
-    """Seconds by which the profiler lengthens a call more than it does a kernel that spins."""
-
-    def added(events: results.Row) -> float:
-        passes = zip(events["traced"], events["untraced"], strict=True)
-        return float(statistics.median(traced - untraced for traced, untraced in passes))
-
-    return max(0.0, added(truth["events"]) - added(truth["events_of_spin"]))
-
-
 def measured_seconds(row: results.Row, method: str) -> float:
     return float(statistics.median(row[method]["median"]))
 
 
 def kernel_seconds_finely(row: results.Row) -> float:
-    """By method kernel, finer than the ticks that a median is a whole number of."""
     return float(statistics.median(row["kernel"]["midmean"]))
 
 

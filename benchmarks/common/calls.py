@@ -1,7 +1,5 @@
 """What calls launch, by CUPTI's records, and what other tools say of their times."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import statistics
@@ -84,22 +82,43 @@ _ROUNDS = 2
 _MOST_LETTERS = 120
 
 
-def record(calls: Mapping[str, Callable[[], object]]) -> dict[str, tuple[DeviceActivity, ...]]:
+def record(calls: Mapping[str, Call]) -> dict[str, tuple[DeviceActivity, ...]]:
     """What the device does for each call, after a first one that is not recorded."""
-    compared = convtime.compare(
+    measurements = compare_launches(calls, _ROUNDS).measurements
+    return {name: measurement.activities for name, measurement in measurements.items()}
+
+
+def compare_launches(calls: Mapping[str, Call], rounds: int) -> convtime.Comparison:
+    """So many rounds after a first one, of calls on the same tensors that meet the same clocks."""
+    return convtime.compare(
         calls,
         method="kernel",
         check=None,
         interference=False,
         warmup=1,
         stop="count",
-        min_samples=_ROUNDS,
-        max_samples=_ROUNDS,
+        min_samples=rounds,
+        max_samples=rounds,
         budget=60.0,
         placement="as-is",
         regime="as-is",
     )
-    return {name: measurement.activities for name, measurement in compared.measurements.items()}
+
+
+def compare_counted(calls: Mapping[str, Any], count: int, **options: Any) -> convtime.Comparison:
+    """So many samples of each by turns, each after a flush of the L2 cache; results may differ."""
+    compared: convtime.Comparison = convtime.compare(
+        calls,
+        method="kernel",
+        cache="cold",
+        check=None,
+        interference=False,
+        stop="count",
+        min_samples=count,
+        max_samples=count,
+        **options,
+    )
+    return compared
 
 
 def launches(activities: Sequence[DeviceActivity]) -> list[list[Any]]:

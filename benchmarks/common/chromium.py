@@ -1,7 +1,5 @@
 """Pages in the system's Chromium: what they log, what they request, and what axe-core finds."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import shutil
@@ -41,9 +39,8 @@ class Opened:
     requests: list[str] = dataclasses.field(default_factory=list)
 
     def violations(self, **rules: bool) -> list[str]:
-        """What axe-core finds against WCAG 2.1 AA, with the first element of each finding.
-
-        `rules` are left out or added by name, with an underscore for a dash.
+        """What axe-core finds against WCAG 2.1 AA, with the first element of each finding; `rules`
+        are left out or added by name, with an underscore for a dash.
         """
         from axe_playwright_python.sync_playwright import Axe
 

@@ -1,7 +1,5 @@
 """PyTorch's compiler."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 

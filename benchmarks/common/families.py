@@ -94,6 +94,17 @@ def kernels_of(compared: Comparison) -> dict[str, list[str]]:
     }
 
 
+def told(compared: Comparison) -> results.Row:
+    """What rows have of a comparison of kernels."""
+    measured = compared.measurements
+    return {
+        "seconds": {name: measurement.median for name, measurement in measured.items()},
+        "speedups": speedups_of(compared),
+        "samples": len(measured["convtime"].seconds),
+        "kernels": kernels_of(compared),
+    }
+
+
 def tell(row: results.Row) -> str:
     return ", ".join(f"{name} {1e6 * seconds:.2f} µs" for name, seconds in row["seconds"].items())
 

@@ -1,7 +1,5 @@
 """Calls in CUDA graphs."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PyTorch's operations that benchmarks time, with their data."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

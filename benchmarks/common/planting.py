@@ -65,6 +65,7 @@ class Draw:
 
 
 Plants = Mapping[str, Plant]
+Makes = Mapping[str, Callable[[Draw], Planted]]
 
 
 def python_turns(x: Any, turns: int) -> Planted:
@@ -73,6 +74,16 @@ def python_turns(x: Any, turns: int) -> Planted:
         for turn in range(turns):
             total += turn
         return x + float(total % 7)
+
+    return Planted(call)
+
+
+def additions(x: Any, times: int) -> Planted:
+    def call() -> Any:
+        y = x
+        for _ in range(times):
+            y = y + 1.0
+        return y
 
     return Planted(call)
 

@@ -3,12 +3,9 @@
 The parent must not have run parallel work of torch's: its threads do not exist in a child.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import dataclasses
-import functools
 import json
 import mmap
 import os
@@ -23,15 +20,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-#: Between an appointment and its instant.
-NOTICE_NS = 1_000_000
-
-_CLONE_NEWTIME = 0x80
-
-#: For which the process that holds the store outlives its own work, where others do not end.
-STORE_SECONDS = 0.5
-
 HOST = "127.0.0.1"
+_NOTICE_NS = 1_000_000  # between an appointment and its instant
+_CLONE_NEWTIME = 0x80
+# For which the process that holds the store outlives its own work, where others do not end.
+_STORE_SECONDS = 0.5
 
 Body = Callable[[int], Any]
 
@@ -77,7 +70,7 @@ class Appointments:
         def late(x: Any) -> None:
             calls[0] += 1
             if rank == 0:
-                appointment = time.monotonic_ns() + NOTICE_NS
+                appointment = time.monotonic_ns() + _NOTICE_NS
                 self._memory[8:16] = appointment.to_bytes(8, "little")
                 self._memory[:8] = calls[0].to_bytes(8, "little")
             while int.from_bytes(self._memory[:8], "little") < calls[0]:
@@ -125,12 +118,10 @@ def launch(
 ) -> list[Outcome]:
     """Runs body(rank), which returns what JSON can hold, in each of several processes with a group.
 
-    Args:
-        seconds: After which ranks that have not ended are killed, from the return of `watch`.
-        watch: Called in the parent with the process ids, once all are started.
-        urgent: Whether each rank has a core, and the highest priority of ordinary processes, so
-            that other load disturbs them less. That takes the permission to raise it.
-        backend: Of the process group; with "nccl", each rank has the GPU of its number.
+    Ranks that have not ended `seconds` after the return of `watch` are killed; that is called in
+    the parent with the process ids, once all are started. Urgent ranks have a core each, and the
+    highest priority of ordinary processes, which takes the permission to raise it, so that other
+    load disturbs them less. With "nccl", each rank has the GPU of its number.
     """
     sys.stdout.flush()
     ranks = []
@@ -139,14 +130,14 @@ def launch(
         for rank in range(size):
             if before_fork is not None:
                 before_fork(rank)
-            group = functools.partial(_process_group, rank, size, listener, backend)
+            group = _process_group(rank, size, listener, backend)  # is entered by the rank alone
             ranks.append(_fork(rank, group, body, urgent=urgent))
     if watch is not None:
         watch([pid for pid, _ in ranks])
     begin = time.monotonic()
     outcomes = [Outcome() for _ in ranks]
     told = [b""] * size
-    running = set(range(size))
+    running = {*range(size)}
     while running and time.monotonic() < begin + seconds:
         readable, _, _ = select.select([ranks[rank][1] for rank in running], [], [], 0.02)
         for rank in sorted(running):
@@ -159,10 +150,10 @@ def launch(
                     told[rank] += piece
                 outcomes[rank] = Outcome(status=status, seconds=time.monotonic() - begin)
                 running.discard(rank)
-    for rank in running:
-        os.kill(ranks[rank][0], signal.SIGKILL)
-        os.waitpid(ranks[rank][0], 0)
-    for rank, (_, pipe) in enumerate(ranks):
+    for rank, (pid, pipe) in enumerate(ranks):
+        if rank in running:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         os.close(pipe)
         if told[rank]:
             with contextlib.suppress(ValueError):  # of a rank that was killed while it wrote
@@ -171,11 +162,7 @@ def launch(
 
 
 def _fork(
-    rank: int,
-    group: Callable[[], contextlib.AbstractContextManager[None]],
-    body: Body,
-    *,
-    urgent: bool,
+    rank: int, group: contextlib.AbstractContextManager[None], body: Body, *, urgent: bool
 ) -> tuple[int, int]:
     reading, writing = os.pipe()
     pid = os.fork()
@@ -189,7 +176,7 @@ def _fork(
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
     code, told = 0, {}
     try:
-        with group():
+        with group:
             told = {"value": body(rank)}
     except BaseException as error:  # whatever it is, the parent is told
         code, told = 1, {"error": type(error).__name__, "text": str(error)}
@@ -231,7 +218,7 @@ def _process_group(rank: int, size: int, listener: socket.socket, backend: str) 
         # Rank 0 holds the store that others may still read; not all of them come here.
         with contextlib.suppress(RuntimeError):
             store.set(f"done/{rank}", "")
-            end = time.monotonic() + STORE_SECONDS
+            end = time.monotonic() + _STORE_SECONDS
             others = [f"done/{other}" for other in range(1, size)]
             while rank == 0 and time.monotonic() < end and not store.check(others):
                 time.sleep(0.005)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import results
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 RUN_AGAIN = 3  # exit code of a process that asks for another one; run_gpu.sh knows it
 RESULT = "probe result: "  # begins the line that a fresh process gives its row by
 
+Device: TypeAlias = "torch.device"  # for scripts, which import torch when they run
 Call = Callable[[], object]
 Measure = Callable[[], results.Row]
 
@@ -52,10 +55,8 @@ def run_on_gpu(
 ) -> None:
     """Runs a benchmark from the command line, or in a fresh process one of its probes.
 
-    Args:
-        probes: What run_probe can ask for; takes the device and run_probe's arguments.
-        tell: What is printed of a row, unless it is how long that took.
-        anywhere: Whether it also runs on a CPU.
+    `probes`, which run_probe can ask for, take the device and run_probe's arguments; `tell` gives
+    what is printed of a row, other than how long it took; `anywhere` is whether a CPU will do.
     """
     parser = results.argument_parser(description)
     if probes:
@@ -96,19 +97,20 @@ def measure_pending(
     A case that leaves the GPU unusable ends the process. The next one takes it last. No case begins
     later than after `seconds`; the next call continues with it.
 
-    Raises:
-        SystemExit: Some were not measured, with their keys; or with RUN_AGAIN, where the GPU
-            became unusable before cases that it has not become unusable by yet.
+    SystemExit with the keys of those that were not measured; or with RUN_AGAIN, where the GPU
+    became unusable before cases that it has not become unusable by yet.
     """
     import torch
 
     failed: list[str] = []
     deadline = time.perf_counter() + seconds
     pending = file.pending(cases)
-    for key, measure in pending.items():
+    for index, (key, measure) in enumerate(pending.items()):
         begin = time.perf_counter()
         if begin > deadline:
-            _tell_time_is_up(file, pending, failed)
+            left = len(pending) - index
+            print(f"{file.path}\nthe time is up; run again to measure {left} more")
+            _refuse(failed)
             return
         try:
             row = measure()
@@ -127,21 +129,15 @@ def measure_pending(
             print(f"{key}: {told}", flush=True)
         torch.cuda.empty_cache()  # of data that no other case can use
     print(file.path)
-    left = set(pending) - set(failed) - {row["key"] for row in file.rows}
-    if left - set(file.lost):
+    done = {*failed, *(row["key"] for row in file.rows)}
+    unmeasured = [key for key in pending if key not in done]
+    if set(unmeasured) - set(file.lost):
         print("run again to go on with the other cases")
         raise SystemExit(RUN_AGAIN)
-    failed += [key for key in pending if key in left]
-    if failed:
-        raise SystemExit(f"error: not measured: {', '.join(failed)}")
+    _refuse(failed + unmeasured)
 
 
-def _tell_time_is_up(
-    file: results.ResultFile, pending: Mapping[str, Measure], failed: Sequence[str]
-) -> None:
-    done = {row["key"] for row in file.rows}
-    left = len(pending) - len(failed) - sum(key in done for key in pending)
-    print(f"{file.path}\nthe time is up; run again to measure {left} more")
+def _refuse(failed: Sequence[str]) -> None:
     if failed:
         raise SystemExit(f"error: not measured: {', '.join(failed)}")
 
@@ -185,20 +181,62 @@ def run_probe(
     return row
 
 
+def in_processes(
+    benchmark: str, probe: str, device: torch.device, count: int
+) -> dict[str, Measure]:
+    """Cases: a probe in so many fresh processes."""
+    measure = functools.partial(run_probe, benchmark, probe, device)
+    return {f"process {number}": measure for number in range(1, count + 1)}
+
+
+def run_program(*lines: str, arguments: Sequence[str | Path] = ()) -> Any:
+    """The `result` of lines of Python in a fresh process; errors as run_fresh."""
+    told = f"print({chr(10) + RESULT!r} + json.dumps(result))"
+    return run_fresh(["-c", "\n".join(("import json, sys, time", *lines, told)), *arguments])
+
+
 def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
     """What a fresh Python of these arguments gives by `print_result`, or as JSON after RESULT.
 
     RuntimeError with the last line that it said, where it failed; TimeoutExpired.
     """
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, check=False
-    )
+    done = capture([sys.executable, *arguments], timeout)
     for result in printed_results(done.stdout):
         return result
-    said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    said = last_line(done.stderr) or f"it ended with {done.returncode}"
     script, *options = arguments
     command = " ".join((Path(script).name, *map(str, options)))
-    raise RuntimeError(f"{command} failed: {said[-1]}")
+    raise RuntimeError(f"{command} failed: {said}")
+
+
+def capture(
+    command: Sequence[str | Path], timeout: float, cwd: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command, with variables besides this process's, and keeps what it says."""
+    return subprocess.run(
+        command,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=cwd,
+    )
+
+
+def python_path() -> str:
+    """PYTHONPATH of processes that import modules of the benchmarks."""
+    return os.pathsep.join([str(results.HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def seconds_of(call: Call) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
 
 
 def printed_results(stdout: str) -> list[Any]:

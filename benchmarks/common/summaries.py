@@ -19,6 +19,11 @@ def markdown(header: str, rows: Iterable[Iterable[object]]) -> str:
     return "\n".join([head, f"|{ruler}|", *map(_line, rows)])
 
 
+def filled(header: str, template: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    """A table whose lines are a template, such as "{key} | {seconds:.2f}", with fields of rows."""
+    return markdown(header, ([template.format_map(row)] for row in rows))
+
+
 def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -167,3 +172,21 @@ def medians_of_halves(compared: Comparison) -> list[dict[str, float]]:
         }
         for half in (0, 1)
     ]
+
+
+def find_oracle(
+    calls: Mapping[str, Any], seconds: float, **options: Any
+) -> tuple[str, dict[str, float], int]:
+    """The fastest by half of the rounds, all medians by the other half, and how many rounds.
+
+    Rounds take so many seconds a call, and three at most.
+    """
+    from convtime import compare
+
+    budget = min(seconds * len(calls), 3.0)
+    compared = compare(
+        calls, check=None, interference=False, stop="budget", budget=budget, **options
+    )
+    first, second = medians_of_halves(compared)
+    rounds = len(next(iter(compared.measurements.values())).seconds)
+    return min(first, key=lambda name: first[name]), second, rounds

@@ -1,7 +1,5 @@
 """What a GPU really did in a call: by torch.profiler's trace, and by the kernel's own stamps."""
 
-from __future__ import annotations
-
 import bisect
 import statistics
 from collections.abc import Callable, Iterable

@@ -4,12 +4,9 @@ A factory takes the axis's value and returns the call. Sizes are larger on a GPU
 take as long as nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -17,7 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from convtime import Candidate
 
-_FLAT_NS, _NS_EACH = 20_000, 2_000  # spins that take equally long at 10
+_NS_EACH = 2_000  # of a spin
+_FLAT_TIMES = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,105 +29,73 @@ class Family:
 
 def make_families(device: torch.device) -> dict[str, Family]:
     gpu = device.type == "cuda"
-    on = functools.partial(_on, device)
+    rows, square, convolution, attention = (
+        functools.partial(make, device) for make in (_rows, _square, _convolution, _attention)
+    )
     widths = (512, 1024, 2048, 4096, 8192, 16384) if gpu else (32, 64, 128, 256, 512, 1024)
     sides = (256, 384, 512, 1024, 2048, 3072) if gpu else (32, 64, 96, 128, 192, 256)
     batches = (1, 2, 4, 8, 16, 32) if gpu else (1, 2, 3, 4, 6, 8)
     lengths = (64, 128, 256, 512, 1024, 2048) if gpu else (16, 32, 64, 128, 192, 256)
+    softmaxes = {
+        "softmax": rows(lambda x: torch.softmax(x, 1)),
+        "exp of log_softmax": rows(lambda x: torch.log_softmax(x, 1).exp()),
+        "by hand": rows(_softmax_by_hand),
+    }
+    products = {
+        "mm": square(lambda x: x @ x),
+        "einsum": square(lambda x: torch.einsum("ij,jk->ik", x, x)),
+        "in halves": square(_product_in_halves),
+    }
+    sums = {
+        "sum": rows(lambda x: x.sum(1)),
+        "mean": rows(lambda x: x.mean(1)),
+        "norm": rows(lambda x: torch.linalg.vector_norm(x, 1, 1)),
+        "copy first": rows(lambda x: x.clone().sum(1)),
+    }
+    gelus = {
+        "gelu": rows(F.gelu),
+        "tanh": rows(lambda x: F.gelu(x, approximate="tanh")),
+        "by hand": rows(lambda x: x * 0.5 * (1 + torch.erf(x * 0.7071067811865476))),
+    }
+    layouts = {
+        "contiguous": convolution(torch.contiguous_format),
+        "channels last": convolution(torch.channels_last),
+    }
+    backends = {
+        "math": attention(SDPBackend.MATH),
+        "flash": attention(SDPBackend.FLASH_ATTENTION),
+        **({"efficient": attention(SDPBackend.EFFICIENT_ATTENTION)} if gpu else {}),
+    }
     return {
-        "known durations": _known_durations(gpu=gpu),
-        "softmax": Family(
-            "width",
-            widths,
-            {
-                "softmax": on(_rows, lambda x: torch.softmax(x, 1)),
-                "exp of log_softmax": on(_rows, lambda x: torch.log_softmax(x, 1).exp()),
-                "by hand": on(_rows, _softmax_by_hand),
-            },
-        ),
-        "product": Family(
-            "side",
-            sides,
-            {
-                "mm": on(_square, lambda x: x @ x),
-                "einsum": on(_square, lambda x: torch.einsum("ij,jk->ik", x, x)),
-                "in halves": on(_square, _product_in_halves),
-            },
-        ),
-        "row sums": Family(
-            "width",
-            widths,
-            {
-                "sum": on(_rows, lambda x: x.sum(1)),
-                "mean": on(_rows, lambda x: x.mean(1)),
-                "norm": on(_rows, lambda x: torch.linalg.vector_norm(x, 1, 1)),
-                "copy first": on(_rows, lambda x: x.clone().sum(1)),
-            },
-        ),
-        "gelu": Family(
-            "width",
-            widths,
-            {
-                "gelu": on(_rows, F.gelu),
-                "tanh": on(_rows, lambda x: F.gelu(x, approximate="tanh")),
-                "by hand": on(_rows, lambda x: x * 0.5 * (1 + torch.erf(x * 0.7071067811865476))),
-            },
-        ),
-        "layout": Family(
-            "batch",
-            batches,
-            {
-                "contiguous": on(_convolution, torch.contiguous_format),
-                "channels last": on(_convolution, torch.channels_last),
-            },
-        ),
-        "attention": Family(
-            "length",
-            lengths,
-            {
-                "math": on(_attention, SDPBackend.MATH),
-                "flash": on(_attention, SDPBackend.FLASH_ATTENTION),
-                **({"efficient": on(_attention, SDPBackend.EFFICIENT_ATTENTION)} if gpu else {}),
-            },
-        ),
+        "known durations": Family("times", (2, 5, 10, 15, 20, 40), _known_durations(gpu=gpu)),
+        "softmax": Family("width", widths, softmaxes),
+        "product": Family("side", sides, products),
+        "row sums": Family("width", widths, sums),
+        "gelu": Family("width", widths, gelus),
+        "layout": Family("batch", batches, layouts),
+        "attention": Family("length", lengths, backends),
     }
 
 
-def _known_durations(*, gpu: bool) -> Family:
+def _known_durations(*, gpu: bool) -> dict[str, Callable[..., Candidate]]:
     """Return calls whose order is known from what they are: on a GPU, they spin for so long."""
-    values = (2, 5, 10, 15, 20, 40)
-    if gpu:
-        spin: Any = torch.ops.convtime.spin_ns
-        return Family(
-            "times",
-            values,
-            {
-                "flat": lambda **_: Candidate(spin, _FLAT_NS),
-                "twin": lambda **_: Candidate(spin, _FLAT_NS),
-                "rising": lambda times: Candidate(spin, _NS_EACH * times),
-            },
-        )
     x = torch.randn(4096)
-    return Family(
-        "times",
-        values,
-        {
-            "flat": lambda **_: Candidate(_repeat, x, 10),
-            "twin": lambda **_: Candidate(_repeat, x, 10),
-            "rising": lambda times: Candidate(_repeat, x, times),
-        },
-    )
+
+    def call(times: int) -> Candidate:
+        if gpu:
+            return Candidate(torch.ops.convtime.spin_ns, _NS_EACH * times)
+        return Candidate(_repeat, x, times)
+
+    return {
+        "flat": lambda **_: call(_FLAT_TIMES),
+        "twin": lambda **_: call(_FLAT_TIMES),
+        "rising": call,
+    }
 
 
 def _repeat(x: torch.Tensor, count: int) -> None:
     for _ in range(count):
         torch.exp(x)
-
-
-def _on(
-    device: torch.device, make: Callable[..., Callable[..., Candidate]], *arguments: Any
-) -> Callable[..., Candidate]:
-    return make(device, *arguments)
 
 
 def _rows(device: torch.device, fn: Callable[[torch.Tensor], object]) -> Callable[..., Candidate]:

@@ -1,8 +1,5 @@
 """The host's time for a call, and for a layer's call; and what many shapes leave behind."""
 
-from __future__ import annotations
-
-import dataclasses
 import itertools
 import resource
 import time
@@ -19,77 +16,62 @@ from convtime.core.load import _C
 
 _SAMPLES = 300
 
-HOST_CASES = {
-    f"host {label}{' bias' if bias else ''}{' grad' if grad else ''}": (dtype, layout, bias, grad)
+Case = tuple[str, str, bool, bool]  # dtype, layout, with a bias, with gradients
+
+_CASES: dict[str, Case] = {
+    f"{label}{' bias' if bias else ''}{' grad' if grad else ''}": (dtype, layout, bias, grad)
     for label, dtype, layout in (("fp16 nhwc", "float16", "nhwc"), ("fp32 nchw", "float32", "nchw"))
     for bias in (False, True)
     for grad in (False, True)
 }
-MODULE_CASES = {key.replace("host", "host of modules", 1): case for key, case in HOST_CASES.items()}
-BACKWARD_CASES = {
-    key.replace("host", "host backward", 1): case for key, case in HOST_CASES.items() if case[3]
+_KINDS = {"host": "function", "host of modules": "module", "host backward": "backward"}
+HOST_CASES = {
+    f"{prefix} {key}": (what, case)
+    for prefix, what in _KINDS.items()
+    for key, case in _CASES.items()
+    if what != "backward" or case[3]
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Operands:
-    """Of 1×64×56×56, 3×3."""
-
-    x: torch.Tensor
-    layer: torch.nn.Conv2d
-
-    @classmethod
-    def make(cls, case: tuple[str, str, bool, bool], device: torch.device) -> _Operands:
-        dtype_name, layout, bias, grad = case
-        dtype: Any = getattr(torch, dtype_name)
-        memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-        layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=bias, device=device, dtype=dtype)
-        layer = layer.to(memory_format=memory_format).requires_grad_(grad)
-        x = torch.randn(1, 64, 56, 56, device=device, dtype=dtype)
-        return cls(x.contiguous(memory_format=memory_format).requires_grad_(grad), layer)
-
-    def function_calls(self) -> dict[str, Call]:
-        x, w, b = self.x, self.layer.weight, self.layer.bias
-        # cuDNN's own execute of the ready plan, into a tensor that is there.
-        arguments = (1, 1), (1, 1), (1, 1), 1
-        calls: dict[str, Call] = {
-            "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, b, padding=1),
-            "convtime": lambda: convtime.ops.conv2d(x, w, b, padding=1),
-            "floor": _C.execute_floor(x.detach(), w.detach(), None, *arguments),
-        }
-        if b is not None:
-            calls["floor with bias"] = _C.execute_floor(
-                x.detach(), w.detach(), b.detach(), *arguments
-            )
-        return calls
-
-    def module_calls(self) -> dict[str, Call]:
-        theirs, x = self.layer, self.x
-        ours = convtime.nn.Conv2d(64, 64, 3, padding=1, bias=theirs.bias is not None)
-        ours.weight, ours.bias = theirs.weight, theirs.bias
-        return {"nn.Conv2d": lambda: theirs(x), "convtime.nn.Conv2d": lambda: ours(x)}
-
-    def backward_calls(self) -> dict[str, Call]:
-        x, w, b = self.x, self.layer.weight, self.layer.bias
+def _calls(what: str, case: Case, device: torch.device) -> dict[str, Call]:
+    """Of a 3×3 convolution of 1×64×56×56, as a "function" or a "module", or its "backward"."""
+    dtype_name, layout, bias, grad = case
+    dtype: Any = getattr(torch, dtype_name)
+    memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+    layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=bias, device=device, dtype=dtype)
+    layer = layer.to(memory_format=memory_format).requires_grad_(grad)
+    x = torch.randn(1, 64, 56, 56, device=device, dtype=dtype)
+    x = x.contiguous(memory_format=memory_format).requires_grad_(grad)
+    w, b = layer.weight, layer.bias
+    if what == "module":
+        ours = convtime.nn.Conv2d(64, 64, 3, padding=1, bias=bias)
+        ours.weight, ours.bias = w, b
+        return {"nn.Conv2d": lambda: layer(x), "convtime.nn.Conv2d": lambda: ours(x)}
+    calls: dict[str, Call] = {
+        "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, b, padding=1),
+        "convtime": lambda: convtime.ops.conv2d(x, w, b, padding=1),
+    }
+    if what == "backward":
         leaves = [x, w, *([] if b is None else [b])]
-        outputs = {
-            "F.conv2d backward": torch.nn.functional.conv2d(x, w, b, padding=1),
-            "convtime backward": convtime.ops.conv2d(x, w, b, padding=1),
-        }
+        outputs: dict[str, Any] = {f"{name} backward": call() for name, call in calls.items()}
         grad_output = torch.ones_like(outputs["convtime backward"])
 
         def backward_of(output: torch.Tensor) -> Call:
             return lambda: torch.autograd.grad(output, leaves, grad_output, retain_graph=True)
 
         return {name: backward_of(output) for name, output in outputs.items()}
+    # cuDNN's own execute of the ready plan, into a tensor that is there.
+    biases = {"floor": None} | ({} if b is None else {"floor with bias": b.detach()})
+    return calls | {
+        name: _C.execute_floor(x.detach(), w.detach(), bias, (1, 1), (1, 1), (1, 1), 1)
+        for name, bias in biases.items()
+    }
 
 
-def measure_host(
-    case: tuple[str, str, bool, bool], device: torch.device, *, what: str = "function"
-) -> results.Row:
-    """Samples of the host's time, in nanoseconds, of a "function", a "module" or "backward"."""
+def measure_host(what: str, case: Case, device: torch.device) -> results.Row:
+    """Samples of the host's time, in nanoseconds."""
     # Two sets by turns: for one whose addresses stay, what was told to cuDNN last is right already.
-    sets = [getattr(_Operands.make(case, device), f"{what}_calls")() for _ in range(2)]
+    sets = [_calls(what, case, device) for _ in range(2)]
     calls = {name: _by_turns([calls[name] for calls in sets]) for name in sets[0]}
     compared = convtime.compare(
         calls,
@@ -125,16 +107,14 @@ _SHAPES = 12_000  # more than the 10,000 plans that are kept
 _STEP = 2_000
 
 
-def measure_memory(
-    device: torch.device, deadline: float, shapes: int = _SHAPES
-) -> results.Row | None:
+def measure_memory(device: torch.device, deadline: float) -> results.Row | None:
     """What is left behind by many shapes: the process's memory on the host, and plans kept.
 
     None where time.monotonic() comes to the deadline before all shapes have had their turn.
     """
     memory = []
     w = torch.randn(8, 8, 1, 1, device=device, dtype=torch.float16)
-    for index in range(shapes):
+    for index in range(_SHAPES):
         if index % _STEP == 0:
             memory.append(_memory_now(index))
         if time.monotonic() > deadline:
@@ -142,7 +122,7 @@ def measure_memory(
             return None
         x = torch.empty(1, 8, 1 + index // 128, 1 + index % 128, device=device, dtype=w.dtype)
         convtime.ops.conv2d(x, w)
-    memory.append(_memory_now(shapes))
+    memory.append(_memory_now(_SHAPES))
     return {"memory": memory}
 
 

@@ -1,21 +1,20 @@
 """The row of a call: PyTorch's and convtime's call of each pass, and how they compare."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import results
 import torch
-from common.calls import launches, record
-from common.running import first_line
+from common.calls import compare_launches, launches, record
+from common.running import Call, first_line
 
 import convtime
 from conv_match_parts.rows import AUTOGRAD, CUDNN_BACKENDS, GRADIENTS, PASSES, is_outside
 from convtime import ops
 from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.identity import Results, as_tuple, compare_bits, convtime_call
+from convtime.conv.plan_log import PlanLog
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.conv.threads import FreshThread
 from convtime.core import codec
@@ -51,11 +50,7 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
         for name, both in sides.items():
             passes[name] = {"backend": backends[name]}
             if name in logs:
-                plan = logs[name].plan
-                passes[name] |= {
-                    "pytorch_tag": plan.tag if plan else None,
-                    "pytorch_unknown": logs[name].unknown,
-                }
+                passes[name] |= told_plan(logs[name])
             try:
                 passes[name] |= _first_calls(call, name, both, device)
                 ran[name] = both
@@ -72,6 +67,11 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
     return row | {"passes": passes}
 
 
+def told_plan(log: PlanLog) -> results.Row:
+    """PyTorch's plan by its log, or why that does not tell it."""
+    return {"pytorch_tag": log.plan.tag if log.plan else None, "pytorch_unknown": log.unknown}
+
+
 def _of_the_gpu() -> str:
     """What has become of the GPU meanwhile, after an error that may say nothing of it."""
     try:
@@ -82,12 +82,23 @@ def _of_the_gpu() -> str:
 
 
 def _sides(call: ConvCall, tensors: ConvTensors) -> dict[str, _Sides]:
-    sides: dict[str, _Sides] = {
-        name: (call.pytorch_call(name, tensors), convtime_call(call, name, tensors))
-        for name in PASSES
+    kind, outputs = call.problem.kind.function, call.problem.out_channels
+    backward = torch.ops.aten.convolution_backward, torch.ops.convtime.convolution_backward
+    sizes = [outputs] if call.problem.bias else None  # which PyTorch's backward pass takes, too
+    return {
+        **{
+            name: (call.pytorch_call(name, tensors), convtime_call(call, name, tensors))
+            for name in PASSES
+        },
+        GRADIENTS: (
+            _all_gradients(backward[0], call, tensors, sizes),
+            _all_gradients(backward[1], call, tensors),
+        ),
+        AUTOGRAD: (
+            _through_autograd(getattr(torch, kind), call, tensors),
+            _through_autograd(getattr(ops, kind), call, tensors),
+        ),
     }
-    sides.update(combined_calls(call, tensors))
-    return sides
 
 
 def _first_calls(call: ConvCall, name: str, both: _Sides, device: torch.device) -> results.Row:
@@ -119,7 +130,7 @@ def _strides(found: Results) -> list[tuple[int, ...]]:
     return [tensor.stride() for tensor in as_tuple(found)]
 
 
-def _peak_bytes(call: Callable[[], Any]) -> int:
+def _peak_bytes(call: Call) -> int:
     """Device memory that one call takes at most, its result included."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -131,21 +142,20 @@ def _time(passes: dict[str, results.Row], ran: Mapping[str, _Sides]) -> None:
     """Adds samples and kernels to the passes that convtime ran, all of them interleaved."""
     if not ran:
         return
-    candidates = {
+    candidates: dict[tuple[str, str], Call] = {
         (who, name): call
         for name, both in ran.items()
         for who, call in zip(("pytorch", "convtime"), both, strict=True)
     }
     convtime.clear_plan_cache()  # autograd's thread may have selected the last ones
-    most = _rounds(list(candidates.values()))
-    _add_samples(passes, candidates, most)
+    _add_samples(passes, candidates, _rounds(candidates.values()))
     for name in ran:
         if is_outside(passes[name]):
             again = {key: call for key, call in candidates.items() if key[1] == name}
             _add_samples(passes, again, _SURE_ROUNDS)
 
 
-def _rounds(calls: list[Callable[[], Any]]) -> int:
+def _rounds(calls: Iterable[Call]) -> int:
     """How many rounds of all calls fit into the time that a problem has."""
     event: Any = torch.cuda.Event
     start, end = event(enable_timing=True), event(enable_timing=True)
@@ -159,26 +169,12 @@ def _rounds(calls: list[Callable[[], Any]]) -> int:
 
 
 def _add_samples(
-    passes: dict[str, results.Row],
-    candidates: dict[tuple[str, str], Callable[[], Any]],
-    rounds: int,
+    passes: dict[str, results.Row], candidates: Mapping[tuple[str, str], Call], rounds: int
 ) -> None:
-    compared = convtime.compare(
-        {" ".join(key): call for key, call in candidates.items()},
-        method="kernel",
-        regime="as-is",  # both meet the same clocks
-        check=None,
-        interference=False,
-        warmup=1,
-        stop="count",
-        min_samples=rounds,
-        max_samples=rounds,
-        budget=60.0,
-        placement="as-is",  # both sides are called on the same tensors
-    )
-    found = {key: compared.measurements[" ".join(key)] for key in candidates}
+    calls = {" ".join(key): call for key, call in candidates.items()}
+    found = compare_launches(calls, rounds).measurements
     for name in dict.fromkeys(name for _, name in candidates):
-        theirs, ours = found["pytorch", name], found["convtime", name]
+        theirs, ours = found[f"pytorch {name}"], found[f"convtime {name}"]
         same = same_launches(theirs.activities, ours.activities)
         passes[name] |= {
             "kernels": launches(theirs.activities),
@@ -191,47 +187,19 @@ def _nanoseconds(measurement: Measurement) -> list[int]:
     return [round(1e9 * seconds) for seconds in measurement.seconds]
 
 
-Run = Callable[[], tuple[torch.Tensor, ...]]
-
-
-def combined_calls(call: ConvCall, tensors: ConvTensors) -> dict[str, tuple[Run, Run]]:
-    kind = call.problem.kind.function
-    return {
-        GRADIENTS: (_gradients_by_pytorch(call, tensors), _gradients_by_convtime(call, tensors)),
-        AUTOGRAD: (
-            _through_autograd(getattr(torch, kind), call, tensors),
-            _through_autograd(getattr(ops, kind), call, tensors),
-        ),
-    }
-
-
-def _gradients_by_pytorch(call: ConvCall, tensors: ConvTensors) -> Run:
-    problem = call.problem
-    sizes = [problem.out_channels] if problem.bias else None
+def _all_gradients(
+    backward: Callable[..., Any], call: ConvCall, tensors: ConvTensors, *sizes: list[int] | None
+) -> Callable[[], Results]:
     arguments = (
-        tensors.grad_output, tensors.x, tensors.w, sizes, *call.backward_arguments,
-        [True, True, problem.bias],
-    )  # fmt: skip
-    backward = torch.ops.aten.convolution_backward
-    return lambda: _defined(backward(*arguments))
-
-
-def _gradients_by_convtime(call: ConvCall, tensors: ConvTensors) -> Run:
-    arguments = (
-        tensors.grad_output, tensors.x, tensors.w, *call.backward_arguments,
+        tensors.grad_output, tensors.x, tensors.w, *sizes, *call.backward_arguments,
         [True, True, call.problem.bias],
     )  # fmt: skip
-    backward = torch.ops.convtime.convolution_backward
-    return lambda: _defined(backward(*arguments))
-
-
-def _defined(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor, ...]:
-    return tuple(gradient for gradient in gradients if gradient is not None)
+    return lambda: tuple(each for each in backward(*arguments) if each is not None)
 
 
 def _through_autograd(
     function: Callable[..., torch.Tensor], call: ConvCall, tensors: ConvTensors
-) -> Run:
+) -> Callable[[], Results]:
     """The output, and the gradients of all that goes in."""
     operands = [tensors.x, tensors.w, *([] if tensors.bias is None else [tensors.bias])]
     leaves = [tensor.detach().requires_grad_() for tensor in operands]
@@ -285,34 +253,28 @@ def _gaps(device: torch.device) -> Iterator[int]:
 
 
 def measure_second_thread(
-    sides: Mapping[str, tuple[Callable[[], Results], Callable[[], Results]]], device: torch.device
+    sides: Mapping[str, _Sides], device: torch.device
 ) -> dict[str, results.Row]:
     """By pass: whether the second thread gives PyTorch's bits, by the first thread's kernels."""
+    found: dict[str, results.Row] = {}
+    calls: dict[str, Call] = {}
     if not sides:
-        return {}
+        return found
     try:
-        return _measure(sides, device)
+        with FreshThread(device) as second:
+            for name, (theirs, ours) in sides.items():
+                before = _rebuilds()
+                result = second.call(ours)
+                rebuilt = _rebuilds() == before + 1
+                identical, repeats = compare_bits(theirs, theirs(), result)
+                found[name] = {
+                    "bit_identical": identical, "pytorch_repeats": repeats, "rebuilt": rebuilt
+                }  # fmt: skip
+                calls[f"first {name}"] = ours
+                calls[f"second {name}"] = functools.partial(second.call, ours)
+            recorded = record(calls)
     except RuntimeError as error:
         return {name: {"error": f"convtime: {first_line(error)}"} for name in sides}
-
-
-def _measure(
-    sides: Mapping[str, tuple[Callable[[], Results], Callable[[], Results]]], device: torch.device
-) -> dict[str, results.Row]:
-    found: dict[str, results.Row] = {}
-    calls: dict[str, Callable[[], object]] = {}
-    with FreshThread(device) as second:
-        for name, (theirs, ours) in sides.items():
-            before = _rebuilds()
-            result = second.call(ours)
-            rebuilt = _rebuilds() == before + 1
-            identical, repeats = compare_bits(theirs, theirs(), result)
-            found[name] = {
-                "bit_identical": identical, "pytorch_repeats": repeats, "rebuilt": rebuilt
-            }  # fmt: skip
-            calls[f"first {name}"] = ours
-            calls[f"second {name}"] = functools.partial(second.call, ours)
-        recorded = record(calls)
     for name, row in found.items():
         first, other = (recorded[f"{which} {name}"] for which in ("first", "second"))
         row["convtime_kernels"] = None if same_launches(first, other) else launches(other)

@@ -1,7 +1,5 @@
 """What a row of conv_match says of each pass, and everything that is not the same."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator
@@ -23,11 +21,9 @@ CONFIDENCE = 0.99  # of the interval that tells an outlier from chance
 TICK_NS = 32  # of the clock that CUPTI's records are from
 
 
-def passes_of(rows: list[results.Row]) -> Iterator[tuple[str, str, results.Row]]:
-    """(problem's name, pass, its entry) of every pass that PyTorch ran."""
-    for row in rows:
-        for name, entry in row.get("passes", {}).items():
-            yield row["key"], name, entry
+def entries_of(rows: list[results.Row], place: str) -> list[tuple[str, str, results.Row]]:
+    """(problem's name, pass, its entry) of all "passes" that PyTorch ran, or of "searches"."""
+    return [(row["key"], name, entry) for row in rows for name, entry in row.get(place, {}).items()]
 
 
 def is_to_cudnn(entry: results.Row) -> bool:
@@ -38,13 +34,6 @@ def is_to_cudnn(entry: results.Row) -> bool:
 def has_plan(entry: results.Row) -> bool:
     """Whether there is one plan that both sides can be asked for."""
     return is_to_cudnn(entry) and "pytorch_tag" in entry
-
-
-def searches_of(rows: list[results.Row]) -> Iterator[tuple[str, str, results.Row]]:
-    """As passes_of, the passes whose plans were searched under cudnn.benchmark."""
-    for row in rows:
-        for name, entry in row.get("searches", {}).items():
-            yield row["key"], name, entry
 
 
 def same_tag(entry: results.Row) -> bool:
@@ -62,15 +51,17 @@ def same_bits(entry: results.Row) -> bool:
     return bool(entry.get("bit_identical", False))
 
 
+def computes_alike(entry: results.Row) -> bool:
+    """Whether both launched the same kernels, and got the same bits where PyTorch repeats its."""
+    return same_kernels(entry) and (same_bits(entry) or not entry["pytorch_repeats"])
+
+
 def same_second_thread(entry: results.Row) -> bool:
     """Whether another thread runs the same plan: same kernels, same bits.
 
     It builds the plan from engine and knobs, or selects it anew where cuDNN does not give it so.
     """
-    found = entry.get("second_thread", {"error": "it was not run"})
-    if "error" in found:
-        return False
-    return same_kernels(found) and (same_bits(found) or not found["pytorch_repeats"])
+    return computes_alike(entry.get("second_thread", {"error": "it was not run"}))
 
 
 def same_search(entry: results.Row) -> bool:
@@ -81,8 +72,7 @@ def same_search(entry: results.Row) -> bool:
     return (
         entry.get("pytorch_tag") is not None
         and entry["convtime_candidates"] is None
-        and same_kernels(entry)
-        and (same_bits(entry) or not entry["pytorch_repeats"])
+        and computes_alike(entry)
     )
 
 
@@ -99,9 +89,9 @@ def is_outside(entry: results.Row) -> bool:
     """Whether the same plan takes another time, by more than the limits and a timer's tick."""
     if not same_kernels(entry) or (has_plan(entry) and not same_tag(entry)):
         return False  # it is a mismatch, which counts as such
-    medians = [statistics.median(entry["ns"][who]) for who in ("convtime", "pytorch")]
+    ours, theirs = (statistics.median(entry["ns"][who]) for who in ("convtime", "pytorch"))
     within = RATIO_LIMITS[0] <= ratio(entry) <= RATIO_LIMITS[1]
-    return not within and abs(medians[0] - medians[1]) > TICK_NS
+    return not within and abs(ours - theirs) > TICK_NS
 
 
 def is_outlier(entry: results.Row) -> bool:
@@ -126,7 +116,7 @@ def memory_ratio(entry: results.Row) -> float:
 
 def mismatches(rows: list[results.Row]) -> Iterator[str]:
     """Everything that is not the same, a line each."""
-    for key, name, entry in passes_of(rows):
+    for key, name, entry in entries_of(rows, "passes"):
         where = f"{key}, {name}"
         if "error" in entry:
             yield f"{where}: {entry['error']}"
@@ -135,11 +125,11 @@ def mismatches(rows: list[results.Row]) -> Iterator[str]:
             theirs = entry["pytorch_tag"] or entry["pytorch_unknown"]
             yield f"{where}: plan {entry['convtime_tag']}, PyTorch's: {theirs}"
         if not same_kernels(entry):
-            counts = len(entry["convtime_kernels"]), len(entry["kernels"])
-            yield f"{where}: other kernels ({counts[0]}, PyTorch's {counts[1]})"
+            ours, theirs = len(entry["convtime_kernels"]), len(entry["kernels"])
+            yield f"{where}: other kernels ({ours}, PyTorch's {theirs})"
         if entry["pytorch_repeats"] and not same_bits(entry):
             yield f"{where}: other bits"
-        if not entry.get("same_strides", True):
+        if not entry["same_strides"]:
             yield f"{where}: other strides"
         if "second_thread" in entry and not same_second_thread(entry):
             yield f"{where}: other bits or kernels in a second thread"
@@ -147,7 +137,7 @@ def mismatches(rows: list[results.Row]) -> Iterator[str]:
             yield f"{where}: time ratio {ratio(entry):.4f} with the same plan"
         if memory_ratio(entry) > 1:
             yield f"{where}: peak memory {memory_ratio(entry):.3f} times PyTorch's"
-    for key, name, entry in searches_of(rows):
+    for key, name, entry in entries_of(rows, "searches"):
         if not same_search(entry):
             yield f"{key}, {name}: {_why_not_same_search(entry)}"
 
@@ -158,8 +148,6 @@ def _why_not_same_search(entry: results.Row) -> str:
     if entry["pytorch_tag"] is None:
         return f"PyTorch's plan is not known: {entry['pytorch_unknown']}"
     if entry["convtime_candidates"] is not None:
-        return (
-            f"timed {', '.join(entry['convtime_candidates'])}, PyTorch: "
-            f"{', '.join(entry['candidates'])}"
-        )
+        ours, theirs = (", ".join(entry[of]) for of in ("convtime_candidates", "candidates"))
+        return f"timed {ours}, PyTorch: {theirs}"
     return f"other bits or kernels with {entry['pytorch_tag']}"

@@ -1,7 +1,5 @@
 """How conv_match and conv_match_nd run: in pieces, and again where a case left the GPU unusable."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import time
@@ -11,25 +9,12 @@ import results
 import torch
 from common.running import RUN_AGAIN, find_gpu, open_file
 
+from conv_match_parts import rows
 from conv_match_parts.child import Child
-from conv_match_parts.host import (
-    BACKWARD_CASES,
-    HOST_CASES,
-    MODULE_CASES,
-    measure_host,
-    measure_memory,
-)
+from conv_match_parts.host import HOST_CASES, measure_host, measure_memory
 from conv_match_parts.passes import measure_call
 from conv_match_parts.report import summarise
-from conv_match_parts.rows import (
-    LARGE,
-    MODE_B,
-    MODE_B_PROBLEMS,
-    SEARCHED_PROBLEMS,
-    SEARCHES,
-    mismatches,
-    tells_of_a_lost_gpu,
-)
+from conv_match_parts.rows import MODE_B, SEARCHES
 from convtime.conv.call import ConvCall
 from convtime.conv.plan_oracle import PlanOracle
 
@@ -78,7 +63,7 @@ def run(
                 break
             saver.add(key, row)
             left -= 1
-            for line in mismatches([{"key": key, **row}]):
+            for line in rows.mismatches([{"key": key, **row}]):
                 print(line, flush=True)
             lost = _lost_gpu(key, row)
             if lost:
@@ -98,7 +83,7 @@ def _lost_gpu(key: str, row: results.Row) -> bool:
         return False
     entries = [row, *row.get("passes", {}).values()]
     entries += [entry["second_thread"] for entry in entries if "second_thread" in entry]
-    return any(tells_of_a_lost_gpu(entry.get("error", "")) for entry in entries)
+    return any(rows.tells_of_a_lost_gpu(entry.get("error", "")) for entry in entries)
 
 
 def _steps(
@@ -114,16 +99,13 @@ def _steps(
     if "match" in parts:
         for key, call in calls.items():
             steps[key] = functools.partial(measure_call, call, oracle, device)
-    for what, count in ((MODE_B, MODE_B_PROBLEMS), (SEARCHES, SEARCHED_PROBLEMS)):
+    for what, count in ((MODE_B, rows.MODE_B_PROBLEMS), (SEARCHES, rows.SEARCHED_PROBLEMS)):
         if what in parts:
             for key in _spread(calls, count):
                 steps[f"{what} {key}"] = functools.partial(children[what].measure, calls[key])
     if "host" in parts:
-        for what, cases in (
-            ("function", HOST_CASES), ("module", MODULE_CASES), ("backward", BACKWARD_CASES)
-        ):  # fmt: skip
-            for key, case in cases.items():
-                steps[key] = functools.partial(measure_host, case, device, what=what)
+        for key, (what, case) in HOST_CASES.items():
+            steps[key] = functools.partial(measure_host, what, case, device)
     if "memory" in parts:
         steps["memory"] = functools.partial(measure_memory, device, deadline)
     return steps
@@ -131,21 +113,18 @@ def _steps(
 
 def _spread(calls: Mapping[str, ConvCall], count: int) -> list[str]:
     """Keys of so many calls of ordinary size, evenly spread over all."""
-    keys = [key for key in calls if not key.startswith(LARGE)]
+    keys = [key for key in calls if not key.startswith(rows.LARGE)]
     count = min(count, len(keys))
     return [keys[index * len(keys) // count] for index in range(count)]
 
 
-class _Saver:
+class _Saver(contextlib.AbstractContextManager["_Saver"]):
     """Saves rows every now and then, and when it is left, by an error too."""
 
     def __init__(self, file: results.ResultFile) -> None:
         self._file = file
         self._rows: dict[str, results.Row] = {}
         self._saved = time.monotonic()
-
-    def __enter__(self) -> _Saver:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._save()

@@ -3,8 +3,6 @@
 PyTorch's log is that of this process, which child.py starts with the log asked for.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from common.calls import launches, record
 from common.running import first_line
 
 import convtime
+from conv_match_parts.passes import told_plan
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass
 from convtime.conv.identity import compare_bits, convtime_call
@@ -30,12 +29,13 @@ def measure_searches(call: ConvCall, device: torch.device, log: Path) -> results
     call = dataclasses.replace(call, flags=dataclasses.replace(call.flags, benchmark=True))
     row: results.Row = {"problem": codec.encode(call)}
     with call.flags.applied(), torch.no_grad():
-        searches: dict[str, results.Row] = {}
         try:
             tensors = call.tensors(device)
-            for name in PASSES:
-                if call.backend(name, tensors) in CUDNN_BACKENDS:
-                    searches[name] = _search(call, name, tensors, device, log)
+            searches = {
+                name: _search(call, name, tensors, device, log)
+                for name in PASSES
+                if call.backend(name, tensors) in CUDNN_BACKENDS
+            }
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {first_line(error)}"}
     return row | {"searches": searches}
@@ -69,14 +69,12 @@ def _compare(
     convtime.clear_plan_cache()
     convtime_call(call, name, tensors, "benchmark")()
     (choice,) = convtime.plan_cache()
-    same = choice.timed == found.timed
     row: results.Row = {
-        "pytorch_tag": found.plan.tag if found.plan else None,
-        "pytorch_unknown": found.unknown,
+        **told_plan(found),
         "again_tag": again.plan.tag if again.plan else None,
         "convtime_tag": choice.tag,
         "candidates": list(found.timed),
-        "convtime_candidates": None if same else list(choice.timed),
+        "convtime_candidates": None if choice.timed == found.timed else list(choice.timed),
     }
     if found.plan is None:
         return row
@@ -104,9 +102,5 @@ def _by_engine(
         [place == wanted for place in range(3)],
     )  # fmt: skip
 
-    def run() -> torch.Tensor:
-        gradient: torch.Tensor
-        gradient = torch.ops.convtime.convolution_backward(*arguments, policy=tag)[wanted]
-        return gradient
-
-    return run
+    backward = functools.partial(torch.ops.convtime.convolution_backward, *arguments, policy=tag)
+    return lambda: backward()[wanted]

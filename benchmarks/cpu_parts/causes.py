@@ -3,8 +3,6 @@
 Sizes and durations are drawn. Each call is diagnosed in a fresh process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math
@@ -16,19 +14,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from common.planting import (
-    NOTHING,
-    Draw,
-    Plant,
-    Planted,
-    Plants,
-    built_once,
-    python_turns,
-)
+from common import planting
+from common.planting import Draw, Makes, Plant, Planted, Plants
 
 from cpu_parts.load import planted_load
 
@@ -42,14 +33,17 @@ def _small(draw: Draw) -> torch.Tensor:
     return torch.randn(draw.whole("Ki numbers", 16, 64) * KIB)
 
 
-def sleep(draw: Draw) -> Planted:
-    x, seconds = _small(draw), draw.seconds("sleep", 0.3e-3, 4e-3)
-
+def _behind(work: Callable[[], object], x: torch.Tensor, kept: object = None) -> Planted:
     def call() -> torch.Tensor:
-        time.sleep(seconds)
+        work()
         return x + 1
 
-    return Planted(call)
+    return Planted(call, kept=kept)
+
+
+def sleep(draw: Draw) -> Planted:
+    x, seconds = _small(draw), draw.seconds("sleep", 0.3e-3, 4e-3)
+    return _behind(functools.partial(time.sleep, seconds), x)
 
 
 def sleep_beside_threads(draw: Draw) -> Planted:
@@ -69,12 +63,11 @@ def written_file(draw: Draw) -> Planted:
     file = tempfile.TemporaryFile(dir=Path.home())  # noqa: SIM115  # lives as long as the call
     content = os.urandom(size)
 
-    def call() -> torch.Tensor:
+    def write() -> None:
         os.pwrite(file.fileno(), content, 0)
         os.fsync(file.fileno())
-        return x + 1
 
-    return Planted(call, kept=file)
+    return _behind(write, x, kept=file)
 
 
 def answer_of_a_process(draw: Draw) -> Planted:
@@ -88,17 +81,16 @@ def answer_of_a_process(draw: Draw) -> Planted:
     other = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert other.stdin is not None
-    assert other.stdout is not None
     ask, answer = other.stdin, other.stdout
+    assert ask is not None
+    assert answer is not None
 
-    def call() -> torch.Tensor:
+    def wait() -> None:
         ask.write(b"\n")
         ask.flush()
         answer.readline()
-        return x + 1
 
-    return Planted(call, kept=other)
+    return _behind(wait, x, kept=other)
 
 
 def lock(draw: Draw) -> Planted:
@@ -115,53 +107,42 @@ def lock(draw: Draw) -> Planted:
 
     threading.Thread(target=serve, daemon=True).start()
 
-    def call() -> torch.Tensor:
+    def wait() -> None:
         asked.put(None)
         done.get()
-        return x + 1
 
-    return Planted(call)
+    return _behind(wait, x)
 
 
 def started_process(draw: Draw) -> Planted:
     x, command = _small(draw), draw.one_of("command", "/bin/true", "/bin/pwd")
-
-    def call() -> torch.Tensor:
-        subprocess.run([command], stdout=subprocess.DEVNULL, check=True)
-        return x + 1
-
-    return Planted(call)
+    run = functools.partial(subprocess.run, [command], stdout=subprocess.DEVNULL, check=True)
+    return _behind(run, x)
 
 
 def fresh_results(draw: Draw) -> Planted:
     """So large that the C library maps and unmaps them each time."""
     x = torch.randn(draw.whole("Mi numbers", 10, 24) * MIB)
-    name = draw.one_of("operation", "relu", "neg", "abs")
-    return Planted(getattr(torch, name), (x,))
+    return Planted(getattr(torch, draw.one_of("operation", "relu", "neg", "abs")), (x,))
 
 
 def own_buffer(draw: Draw) -> Planted:
     """Mapped by the call itself, and not by PyTorch's allocator."""
     x, size = _small(draw), draw.whole("MiB", 8, 32) * MIB
 
-    def call() -> torch.Tensor:
+    def fill() -> None:
         with mmap.mmap(-1, size) as memory:
             view = torch.frombuffer(memory, dtype=torch.uint8)
             view[:: mmap.PAGESIZE].fill_(1)
             del view
-        return x + 1
 
-    return Planted(call)
+    return _behind(fill, x)
 
 
 def grown_list(draw: Draw) -> Planted:
     """Results that are kept until the end of the call, and freed together."""
     x, count = torch.randn(draw.whole("Mi numbers", 1, 3) * MIB), draw.whole("results", 12, 24)
-
-    def call() -> list[torch.Tensor]:
-        return [x + 1 for _ in range(count)]
-
-    return Planted(call)
+    return Planted(lambda: [x + 1 for _ in range(count)])
 
 
 def _matmul(draw: Draw) -> Planted:
@@ -198,21 +179,13 @@ def others_on_its_core(draw: Draw) -> Planted:
 
 
 def too_many_threads(draw: Draw) -> Planted:
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(cores * draw.whole("threads per core", 4, 8))
-    x = torch.randn(draw.whole("Ki rows", 2, 8) * KIB, 256)
-    return Planted(torch.softmax, (x, 1))
+    torch.set_num_threads(len(os.sched_getaffinity(0)) * draw.whole("threads per core", 4, 8))
+    return Planted(torch.softmax, (torch.randn(draw.whole("Ki rows", 2, 8) * KIB, 256), 1))
 
 
 def python_thread(draw: Draw) -> Planted:
     """Another thread of this process that computes, and takes turns with the call."""
-    x, count = _small(draw), draw.whole("operators", 20, 60)
-
-    def call() -> torch.Tensor:
-        y = x
-        for _ in range(count):
-            y = y + 1
-        return y
+    planted = planting.additions(_small(draw), draw.whole("operators", 20, 60))
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
@@ -230,34 +203,14 @@ def python_thread(draw: Draw) -> Planted:
             ended.set()
             thread.join()
 
-    return Planted(call, around=around)
-
-
-def python_loop(draw: Draw) -> Planted:
-    return python_turns(_small(draw), draw.whole("turns", 10_000, 100_000))
-
-
-def small_operators(draw: Draw) -> Planted:
-    x, count = torch.randn(draw.whole("numbers", 1, 64)), draw.whole("operators", 20, 200)
-
-    def call() -> torch.Tensor:
-        y = x
-        for _ in range(count):
-            y = y + 1
-        return y
-
-    return Planted(call)
+    return Planted(planted.fn, around=around)
 
 
 def small_net(draw: Draw) -> Planted:
     width = draw.whole("width", 4, 16)
     layers = [torch.nn.Linear(width, width) for _ in range(draw.whole("layers", 4, 12))]
-    net = torch.nn.Sequential(*layers)
-    return Planted(net, (torch.randn(draw.whole("rows", 1, 8), width),))
-
-
-def built_at_first(draw: Draw) -> Planted:
-    return built_once(_small(draw), draw.seconds("build", 0.3, 1.5))
+    x = torch.randn(draw.whole("rows", 1, 8), width)
+    return Planted(torch.nn.Sequential(*layers), (x,))
 
 
 def cached(draw: Draw) -> Planted:
@@ -282,9 +235,8 @@ def quota(draw: Draw) -> Planted:
         parent = _CGROUPS if unified else _CGROUPS / "cpu"
         group = parent / f"convtime-{os.getpid()}"
         group.mkdir()
-        cores = len(os.sched_getaffinity(0))
         period = round(1e6 * _PERIOD_SECONDS)
-        microseconds = math.ceil(share * cores * period)
+        microseconds = math.ceil(share * len(os.sched_getaffinity(0)) * period)
         try:
             if unified:
                 (group / "cpu.max").write_text(f"{microseconds} {period}")
@@ -301,7 +253,6 @@ def quota(draw: Draw) -> Planted:
 
 
 def may_plant_quotas() -> bool:
-    """Whether this process may make a cgroup with a quota."""
     for parent in (_CGROUPS, _CGROUPS / "cpu"):
         if (parent / "cpu.stat").exists() or (parent / "cpu.cfs_quota_us").exists():
             return os.access(parent, os.W_OK)
@@ -314,49 +265,40 @@ def denormals(draw: Draw) -> Planted:
     return Planted(functools.partial(torch.div, out=out), (x, torch.rand(size, size) + 0.5))
 
 
-def matmul(draw: Draw) -> Planted:
-    size = draw.whole("size", 600, 1200)
-    x, y, out = (torch.randn(size, size) for _ in range(3))
-    return Planted(functools.partial(torch.mm, out=out), (x, y))
+def _multiplied(multiply: Callable[..., torch.Tensor], *shape: int) -> Planted:
+    x, y, out = (torch.randn(shape) for _ in range(3))
+    return Planted(functools.partial(multiply, out=out), (x, y))
 
 
 def batched_matmul(draw: Draw) -> Planted:
     size, batch = 16 * draw.whole("16 rows", 12, 20), draw.whole("batch", 8, 16)
-    x, y, out = (torch.randn(batch, size, size) for _ in range(3))
-    return Planted(functools.partial(torch.bmm, out=out), (x, y))
+    return _multiplied(torch.bmm, batch, size, size)
 
 
-def large_relu(draw: Draw) -> Planted:
+def _large(operation: Callable[..., torch.Tensor], numbers: int, *more: float) -> Planted:
     """Of more than the caches hold, into memory that is there."""
-    x = torch.randn(draw.whole("Mi numbers", 48, 64) * MIB)
-    return Planted(functools.partial(torch.clamp_min, out=torch.empty_like(x)), (x, 0.0))
+    x = torch.randn(numbers * MIB)
+    return Planted(functools.partial(operation, out=torch.empty_like(x)), (x, *more))
 
 
-def large_sum(draw: Draw) -> Planted:
-    return Planted(torch.sum, (torch.randn(draw.whole("Mi numbers", 48, 96) * MIB),))
+def python_loop(draw: Draw) -> Planted:
+    return planting.python_turns(_small(draw), draw.whole("turns", 10_000, 100_000))
 
 
-def sigmoids(draw: Draw) -> Planted:
-    x = torch.randn(draw.whole("Mi numbers", 32, 64) * MIB)
-    return Planted(functools.partial(torch.sigmoid, out=torch.empty_like(x)), (x,))
+def small_operators(draw: Draw) -> Planted:
+    x = torch.randn(draw.whole("numbers", 1, 64))
+    return planting.additions(x, draw.whole("operators", 20, 200))
 
 
-def arc_tangents(draw: Draw) -> Planted:
-    x = torch.randn(draw.whole("Mi numbers", 16, 48) * MIB)
-    return Planted(functools.partial(torch.atan, out=torch.empty_like(x)), (x,))
+def built_at_first(draw: Draw) -> Planted:
+    return planting.built_once(_small(draw), draw.seconds("build", 0.3, 1.5))
 
 
+_BLOCKING = (sleep, sleep_beside_threads, written_file, answer_of_a_process, lock, started_process)
 CAUSES: Plants = {
-    f"{code}: {make.__name__.replace('_', ' ')}": Plant(code, make)
-    for code, makes in {
-        "blocking": (
-            sleep,
-            sleep_beside_threads,
-            written_file,
-            answer_of_a_process,
-            lock,
-            started_process,
-        ),
+    f"{cause}: {make.__name__.replace('_', ' ')}": Plant(cause, make)
+    for cause, makes in {
+        "blocking": _BLOCKING,
         "page-faults": (fresh_results, own_buffer, grown_list),
         "contention": (others_on_all_cores, others_now_and_then, others_on_its_core),
         "threads": (too_many_threads, python_thread),
@@ -369,8 +311,16 @@ CAUSES: Plants = {
     }.items()
     for make in makes
 }
-
+_CONTROLS: Makes = {
+    "matmul": lambda draw: _multiplied(torch.mm, *[draw.whole("size", 600, 1200)] * 2),
+    "batched matmul": batched_matmul,
+    "large relu": lambda draw: _large(torch.clamp_min, draw.whole("Mi numbers", 48, 64), 0.0),
+    "large sum": lambda draw: Planted(
+        torch.sum, (torch.randn(draw.whole("Mi numbers", 48, 96) * MIB),)
+    ),
+    "sigmoids": lambda draw: _large(torch.sigmoid, draw.whole("Mi numbers", 32, 64)),
+    "arc tangents": lambda draw: _large(torch.atan, draw.whole("Mi numbers", 16, 48)),
+}
 CONTROLS: Plants = {
-    f"control: {make.__name__.replace('_', ' ')}": Plant(NOTHING, make)
-    for make in (matmul, batched_matmul, large_relu, large_sum, sigmoids, arc_tangents)
+    f"control: {name}": Plant(planting.NOTHING, make) for name, make in _CONTROLS.items()
 }

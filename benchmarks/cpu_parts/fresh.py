@@ -4,8 +4,6 @@ A process keeps its memory allocator's state and its thread pools, and both move
 PyTorch takes seconds, so processes are forked from one that imported it and did nothing else.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -17,8 +15,6 @@ from typing import Any
 
 from common import running
 
-_PRELOADED = ["torch", "convtime.timing.time_op"]
-
 
 def run_forked(function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> Any:
     """What a function of a module returns in a fresh process.
@@ -26,7 +22,7 @@ def run_forked(function: Callable[..., Any], *arguments: Any, timeout: float = 1
     RuntimeError where it raised an exception, or its process ended or ran longer than the timeout.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload(["torch", "convtime.timing.time_op"])
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sending, function, arguments))
     process.start()

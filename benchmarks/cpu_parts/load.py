@@ -3,8 +3,6 @@
 It imports the standard library alone, so that it starts within milliseconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib
@@ -19,15 +17,11 @@ from collections.abc import Iterator
 _PR_SET_PDEATHSIG = 1
 _READY = "ready"
 _BLOCK = bytes(1 << 16)  # takes some tens of microseconds to hash
-_START_SECONDS = 10.0
 
 
 @contextlib.contextmanager
 def planted_load(seed: str, on_seconds: float, off_seconds: float) -> Iterator[int]:
-    """Lets another process use a core for random intervals, and yields its process id.
-
-    The seconds are means of the intervals in which it computes and sleeps, drawn exponentially.
-    """
+    """Yields its process id; seconds are means of intervals, which are drawn exponentially."""
     command = [sys.executable, "-I", "-S", __file__, seed, str(on_seconds), str(off_seconds)]
     process = subprocess.Popen(
         [*command, str(os.getpid())], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -50,7 +44,6 @@ def end_with_parent(parent: int) -> None:
 
 
 def intervals(seed: str, on_seconds: float, off_seconds: float) -> Iterator[tuple[bool, float]]:
-    """Yield whether to compute, and for how many seconds, alternating."""
     chance = random.Random(seed)  # noqa: S311
     computing = chance.random() < on_seconds / (on_seconds + off_seconds)
     while True:

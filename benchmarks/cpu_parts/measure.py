@@ -1,7 +1,5 @@
 """Measurements of one operation, without load and under load, in a fresh process."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random
@@ -10,10 +8,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import results
+import torch
+from common.families import log_uniform
 from common.planting import diagnose_planted, told_causes
 from common.running import Call
 
-from convtime import Measurement, compare, time_op
+from convtime import compare, time_op
 from convtime.timing.options import Pages
 from convtime.timing.sampling.cpu import governed_pages
 from cpu_parts.causes import CAUSES, CONTROLS
@@ -23,7 +23,6 @@ from cpu_parts.operations import (
     SHORTEST_SECONDS,
     Interval,
     Pair,
-    draw_seconds,
     make_pair,
     true_ratio,
     true_seconds,
@@ -46,16 +45,12 @@ class NotQuietError(Exception):
 
 
 class Settings(NamedTuple):
-    """Settings of a row; `threads` is 1, or 0 for PyTorch's default."""
-
     family: str
-    threads: int
+    threads: int  # or 0 for PyTorch's default
     pages: Pages
 
 
 class Known(NamedTuple):
-    """A pair, and its duration and ratios by Python's clock."""
-
     pair: Pair
     seconds: Interval
     ratio: Interval
@@ -63,9 +58,6 @@ class Known(NamedTuple):
 
 
 def operation_row(settings: Settings, seed: str) -> results.Row:
-    """Draws an operation, and judges it with and without load."""
-    import torch
-
     if settings.threads:
         torch.set_num_threads(settings.threads)
     chance = random.Random(seed)  # noqa: S311
@@ -99,17 +91,15 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
 
 
 def diagnosis_row(key: str, seed: str) -> results.Row:
-    """Diagnose a call with a planted cause, or a control."""
     plants = {**CAUSES, **CONTROLS}
     found, row = diagnose_planted(plants, key, seed, device="cpu", budget=_DIAGNOSIS_SECONDS)
     return {"seed": seed, "first": found.first, "causes": told_causes(found.causes), **row}
 
 
 def _draw(settings: Settings, chance: random.Random, refused: list[str]) -> Known:
-    """Return the first pair whose true ratio is about 1.05; note the others in `refused`."""
     looks = 0
     while len(refused) < _MOST_DRAWS and looks < _MOST_LOOKS:
-        asked = draw_seconds(chance)
+        asked = log_uniform(chance, SHORTEST_SECONDS, LONGEST_SECONDS)
         with governed_pages(settings.pages, on_gpu=False):
             try:
                 pair = make_pair(settings.family, chance, asked)
@@ -118,28 +108,20 @@ def _draw(settings: Settings, chance: random.Random, refused: list[str]) -> Know
                 continue
             looks += 1
             seconds = true_seconds(pair.call)
-            why = duration_refusal(seconds)
+            if SHORTEST_SECONDS <= seconds.median <= LONGEST_SECONDS:
+                why = unrest(seconds, seconds)
+            else:
+                why = f"it takes {1e6 * seconds.median:.1f} µs"
             if not why:
                 ratio = true_ratio(pair.longer, pair.call)
-                why = ratio_refusal(ratio.median)
+                if not _PLANTED[0] <= ratio.median <= _PLANTED[1]:
+                    why = f"its true ratio is {ratio.median:.4f}"
         if not why:
             with governed_pages(settings.pages, on_gpu=False):
                 copy_ratio = true_ratio(pair.copy, pair.call)
             return Known(pair, seconds, ratio, copy_ratio)
         refused.append(f"{pair.what}: {why}")
     raise ValueError(f"none of {len(refused)} draws was as required, the last: {refused[-1]}")
-
-
-def duration_refusal(seconds: Interval) -> str:
-    """Why a call of that duration is drawn again; empty where it is not."""
-    if not SHORTEST_SECONDS <= seconds.median <= LONGEST_SECONDS:
-        return f"it takes {1e6 * seconds.median:.1f} µs"
-    return unrest(seconds, seconds)
-
-
-def ratio_refusal(ratio: float) -> str:
-    """Why a pair of that true ratio is drawn again; empty where it is not."""
-    return "" if _PLANTED[0] <= ratio <= _PLANTED[1] else f"its true ratio is {ratio:.4f}"
 
 
 def unrest(before: Interval, after: Interval) -> str:
@@ -161,10 +143,8 @@ def _judge(
     for loaded in (False, True):
         for planted in (False, True):
             with _timed(took, "planted" if planted else "A/A"), _load(chance, loaded) as load:
-                other = pair.longer if planted else pair.copy
-                pairs.append(
-                    {"planted": planted, "load": load, **compared(pair.call, other, pages)}
-                )
+                found = compared(pair.call, pair.longer if planted else pair.copy, pages)
+                pairs.append({"planted": planted, "load": load, **found})
         timed.append(_timed_between_truths(pair.call, pages, chance, loaded, took))
     return {"pairs": pairs, "timed": timed}
 
@@ -172,7 +152,6 @@ def _judge(
 def _timed_between_truths(
     call: Call, pages: Pages, chance: random.Random, loaded: bool, took: dict[str, float]
 ) -> results.Row:
-    """Time a call, and find its true time right before and after; again while that changes."""
     refused: list[str] = []
     for _ in range(_MOST_TIMINGS):
         with _timed(took, "truth"), governed_pages(pages, on_gpu=False):
@@ -190,7 +169,6 @@ def _timed_between_truths(
 
 
 def compared(call: Call, other: Call, pages: Pages) -> results.Row:
-    """Compare two calls by convtime."""
     begin = time.perf_counter()
     found = compare({"a": call, "b": other}, budget=_PAIR_BUDGET_SECONDS, pages=pages)
     seconds = time.perf_counter() - begin
@@ -208,27 +186,21 @@ def compared(call: Call, other: Call, pages: Pages) -> results.Row:
 def timed_alone(call: Call, pages: Pages) -> results.Row:
     begin = time.perf_counter()
     measured = time_op(call, budget=_TIMED_BUDGET_SECONDS, pages=pages)
-    return {**_told(measured), "seconds": time.perf_counter() - begin}
-
-
-def _told(measured: Measurement) -> results.Row:
-    # An infinite end is not JSON-serializable; None stands for it.
-    low, high = measured.median_interval
+    seconds = time.perf_counter() - begin
     return {
         "median": measured.median,
-        "interval": [end if math.isfinite(end) else None for end in (low, high)],
+        # An infinite end is not JSON-serializable; None stands for it.
+        "interval": [end if math.isfinite(end) else None for end in measured.median_interval],
         "disturbance": measured.disturbance,
         "pages": measured.pages.used,
         "repeats": measured.repeats,
+        "seconds": seconds,
     }
 
 
 @contextlib.contextmanager
 def _load(chance: random.Random, loaded: bool) -> Iterator[list[float]]:
-    """Yield the mean seconds of the load's intervals, or nothing where there is no load."""
-    drawn = [
-        math.exp(chance.uniform(*map(math.log, _MEAN_INTERVAL_SECONDS))) for _ in ("on", "off")
-    ]
+    drawn = [log_uniform(chance, *_MEAN_INTERVAL_SECONDS) for _ in ("on", "off")]
     seed = str(chance.getrandbits(32))
     if not loaded:
         yield []

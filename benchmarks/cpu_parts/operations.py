@@ -5,8 +5,6 @@ the same tensors, so that all of them find the same cache. A short call is a sin
 as many rows as the requested duration needs, and the longer one has more rows.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -29,8 +27,7 @@ _MOST_ROWS = 1 << 22
 _COARSEST = 0.1  # relative error of the additional time that rounding to whole rows may cause
 _OVER_SHORTEST = 2  # so that a call's time grows with its rows
 
-#: Makes a call of an operation on a number of rows.
-Make = Callable[[int], Call]
+Make = Callable[[int], Call]  # of an operation on a number of rows
 
 
 class Pair(NamedTuple):
@@ -40,11 +37,6 @@ class Pair(NamedTuple):
     copy: Call
     longer: Call
     what: str
-
-
-def draw_seconds(chance: random.Random) -> float:
-    """Draw a duration log-uniformly."""
-    return math.exp(chance.uniform(math.log(SHORTEST_SECONDS), math.log(LONGEST_SECONDS)))
 
 
 def repeat(piece: Call, count: int) -> object:
@@ -137,9 +129,8 @@ def make_pair(family: str, chance: random.Random, seconds: float) -> Pair:
     shortest = quick_seconds(make(1))
     if seconds >= PIECES * shortest:
         rows = fit_rows(make, seconds / PIECES)
-        call, copy, longer = (
-            functools.partial(repeat, make(rows), count) for count in (PIECES, PIECES, PIECES + 1)
-        )
+        counts = (PIECES, PIECES, PIECES + 1)
+        call, copy, longer = (functools.partial(repeat, make(rows), count) for count in counts)
         return Pair(call, copy, longer, f"{what}, {rows} rows, {PIECES} times")
     if seconds < _OVER_SHORTEST * shortest:
         raise ValueError(f"{what} takes {1e6 * shortest:.1f} µs on a single row")
@@ -163,7 +154,6 @@ def fit_rows(make: Make, seconds: float) -> int:
 
 
 def longer_rows(make: Make, rows: int) -> int:
-    """The number of rows that takes 5 % longer, from the time of twice as many."""
     once, twice = (
         median_interval(samples).median
         for samples in interleaved([make(rows), make(2 * rows)], 0.1, 15)
@@ -181,8 +171,6 @@ _BLOCKS = 15
 
 
 class Interval(NamedTuple):
-    """A median, and its interval at 95 %."""
-
     median: float
     low: float
     high: float
@@ -191,9 +179,8 @@ class Interval(NamedTuple):
 def median_interval(values: Sequence[float]) -> Interval:
     """The interval by the sign test; the whole range where there are too few values for 95 %."""
     ordered = sorted(values)
-    count = len(ordered)
     below, outside = 0, 0.0
-    while (outside := outside + 2 * math.comb(count, below) / 2**count) <= 0.05:
+    while (outside := outside + 2 * math.comb(len(ordered), below) / 2 ** len(ordered)) <= 0.05:
         below += 1
     left_out = max(below - 1, 0)
     return Interval(statistics.median(ordered), ordered[left_out], ordered[-1 - left_out])
@@ -214,7 +201,6 @@ def time_calls(call: Call, count: int) -> float:
 
 
 def quick_seconds(call: Call, samples: int = 7) -> float:
-    """The median of a few samples, after a first call."""
     call()
     count = _calls_per_sample(time_calls(call, 1))
     return statistics.median(time_calls(call, count) for _ in range(samples))
@@ -229,19 +215,16 @@ def interleaved(calls: Sequence[Call], seconds: float, least_rounds: int) -> lis
     chance = random.Random(0)  # noqa: S311
     order = list(range(len(calls)))
     found: list[list[float]] = [[] for _ in calls]
-    _rounds_until(time.perf_counter() + 0.1 * seconds, calls, counts)
+    end = time.perf_counter() + 0.1 * seconds
+    while time.perf_counter() < end:
+        for call, count in zip(calls, counts, strict=True):
+            time_calls(call, count)
     end = time.perf_counter() + seconds
     while len(found[0]) < least_rounds or time.perf_counter() < end:
         chance.shuffle(order)
         for index in order:
             found[index].append(time_calls(calls[index], counts[index]))
     return found
-
-
-def _rounds_until(end: float, calls: Sequence[Call], counts: Sequence[int]) -> None:
-    while time.perf_counter() < end:
-        for call, count in zip(calls, counts, strict=True):
-            time_calls(call, count)
 
 
 def _calls_per_sample(seconds: float) -> int:
@@ -260,12 +243,10 @@ def over_blocks(values: Sequence[float]) -> Interval:
 
 
 def true_ratio(over: Call, under: Call, seconds: float = 0.3, least_rounds: int = 15) -> Interval:
-    """The median of the rounds' ratios, with its interval."""
     below, above = interleaved([under, over], seconds, least_rounds)
     return over_blocks([a / b for a, b in zip(above, below, strict=True)])
 
 
 def true_seconds(call: Call, seconds: float = 0.2, least_rounds: int = 11) -> Interval:
-    """The median of a call's durations, with its interval."""
     (found,) = interleaved([call], seconds, least_rounds)
     return over_blocks(found)

@@ -1,19 +1,26 @@
 """The planted causes, written down before the rules that are to find them; and the controls."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from common.graphs import capture
 from common.operations import mapped
-from common.planting import NOTHING, Draw, Plant, Planted, Plants, built_once, python_turns
+from common.planting import (
+    NOTHING,
+    Draw,
+    Plant,
+    Planted,
+    Plants,
+    additions,
+    built_once,
+    python_turns,
+)
 from torch.nn import functional as F
 
 from diagnose_parts.neighbours import process_neighbour, thread_neighbour
@@ -46,10 +53,6 @@ def host_sleep(draw: Draw) -> Planted:
     return Planted(call)
 
 
-def host_python(draw: Draw) -> Planted:
-    return python_turns(_large(draw), draw.whole("turns", 20_000, 100_000))
-
-
 def host_between(draw: Draw) -> Planted:
     """Small pieces of work on the host between several kernels."""
     x, parts = _large(draw, 8, 16), draw.whole("parts", 3, 8)
@@ -67,15 +70,7 @@ def host_between(draw: Draw) -> Planted:
 
 def tiny_kernels(draw: Draw) -> Planted:
     x = random_tensor(draw.whole("numbers", 256, 16_384))
-    count = draw.whole("kernels", 20, 80)
-
-    def call() -> torch.Tensor:
-        y = x
-        for _ in range(count):
-            y = y + 1.0
-        return y
-
-    return Planted(call)
+    return additions(x, draw.whole("kernels", 20, 80))
 
 
 def tiny_optimizer(draw: Draw) -> Planted:
@@ -115,7 +110,7 @@ def item(draw: Draw) -> Planted:
 
 
 def synchronize(draw: Draw) -> Planted:
-    x, times = random_tensor(draw.whole("Mi numbers", 1, 4) * MIB), draw.whole("times", 3, 8)
+    x, times = _large(draw, 1, 4), draw.whole("times", 3, 8)
 
     def call() -> torch.Tensor:
         y = x
@@ -212,15 +207,16 @@ def compiled_at_first(draw: Draw) -> Planted:
 def searched_at_first(draw: Draw) -> Planted:
     torch.backends.cudnn.benchmark = True
     channels = 16 * draw.whole("16 channels", 4, 12)
-    shape = draw.whole("batch", 32, 64), channels, 56, 56
-    x = random_tensor(*shape, dtype="float16").to(memory_format=torch.channels_last)
-    weight = random_tensor(channels, channels, 3, 3, dtype="float16")
-    weight = weight.to(memory_format=torch.channels_last)
+    x, weight = (
+        tensor.to(memory_format=torch.channels_last)
+        for tensor in _images_and_weight(draw.whole("batch", 32, 64), channels)
+    )
     return Planted(functools.partial(F.conv2d, padding=1), (x, weight), calls_before=0)
 
 
-def built_at_first(draw: Draw) -> Planted:
-    return built_once(_large(draw), draw.seconds("build", 0.3, 1.5))
+def _images_and_weight(batch: int, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = random_tensor(batch, channels, 56, 56, dtype="float16")
+    return x, random_tensor(channels, channels, 3, 3, dtype="float16")
 
 
 def _replayed(work: Any) -> Planted:
@@ -257,16 +253,13 @@ def cached_addition(draw: Draw) -> Planted:
 def hot_matmul(draw: Draw) -> Planted:
     side = 512 * draw.whole("512 rows", 8, 14)
     dtype = draw.one_of("dtype", "float16", "bfloat16")
-    return Planted(
-        torch.mm, (random_tensor(side, side, dtype=dtype), random_tensor(side, side, dtype=dtype))
-    )
+    return Planted(torch.mm, tuple(random_tensor(side, side, dtype=dtype) for _ in "ab"))
 
 
 def hot_batch(draw: Draw) -> Planted:
     side, batch = 256 * draw.whole("256 rows", 6, 10), draw.whole("batch", 8, 16)
     dtype = draw.one_of("dtype", "float16", "bfloat16")
-    pair = tuple(random_tensor(batch, side, side, dtype=dtype) for _ in range(2))
-    return Planted(torch.bmm, pair)
+    return Planted(torch.bmm, tuple(random_tensor(batch, side, side, dtype=dtype) for _ in "ab"))
 
 
 def misaligned(draw: Draw) -> Planted:
@@ -280,20 +273,13 @@ def unlucky(draw: Draw) -> Planted:
     """The slowest of many choices of addresses, of a size that they matter to."""
     # Of 1024 rows, those at multiples of 2 MiB are among the slowest on an H200.
     sides = [1024, *(128 * draw.whole(name, 7, 10) for name in ("128 rows", "or"))]
-    found = [_slowest_place(side, draw) for side in sides]
-    most = max(found, key=lambda each: each.slower)
-    draw.drawn["taken"] = most.pair[0].size(0)
-    return Planted(torch.mm, most.pair)
+    _, pair = max((_slowest_place(side, draw) for side in sides), key=lambda found: found[0])
+    draw.drawn["taken"] = pair[0].size(0)
+    return Planted(torch.mm, pair)
 
 
-class _Place(NamedTuple):
-    """Two matrices, and how many times as long as usual their product takes where they lie."""
-
-    pair: tuple[torch.Tensor, torch.Tensor]
-    slower: float
-
-
-def _slowest_place(side: int, draw: Draw) -> _Place:
+def _slowest_place(side: int, draw: Draw) -> tuple[float, tuple[torch.Tensor, torch.Tensor]]:
+    """How many times as long as usual a product takes, and the two matrices where they lie so."""
     a, b = random_tensor(side, side), random_tensor(side, side)
 
     def moved(x: torch.Tensor, offset: int) -> torch.Tensor:
@@ -315,7 +301,7 @@ def _slowest_place(side: int, draw: Draw) -> _Place:
 
     rounds = [[seconds(pair) for pair in places] for _ in range(7)]
     found = [statistics.median(times) for times in zip(*rounds, strict=True)]
-    return _Place(places[found.index(max(found))], max(found) / statistics.median(found))
+    return max(found) / statistics.median(found), places[found.index(max(found))]
 
 
 def _beside(neighbour: Callable[..., Any], eats: str) -> Plant:
@@ -331,8 +317,7 @@ def _beside(neighbour: Callable[..., Any], eats: str) -> Plant:
 
 def transposed(draw: Draw) -> Planted:
     side = 256 * draw.whole("256 rows", 12, 28)
-    dtype = draw.one_of("dtype", *_FLOATS)
-    x = random_tensor(side, side, dtype=dtype)
+    x = random_tensor(side, side, dtype=draw.one_of("dtype", *_FLOATS))
     return Planted(torch.add, (x.t(), torch.empty_like(x).normal_()))
 
 
@@ -344,39 +329,34 @@ def strided(draw: Draw) -> Planted:
 
 def nchw(draw: Draw) -> Planted:
     channels = 32 * draw.whole("32 channels", 2, 4)
-    x = random_tensor(draw.whole("batch", 48, 96), channels, 56, 56, dtype="float16")
-    weight = random_tensor(channels, channels, 3, 3, dtype="float16")
-    return Planted(functools.partial(F.conv2d, padding=1), (x, weight))
+    data = _images_and_weight(draw.whole("batch", 48, 96), channels)
+    return Planted(functools.partial(F.conv2d, padding=1), data)
+
+
+def _on_host(draw: Draw, low: int, high: int) -> torch.Tensor:
+    return torch.randn(draw.whole("MiB", low, high) * MIB // 4)
 
 
 def pageable_in(draw: Draw) -> Planted:
-    x = torch.randn(draw.whole("MiB", 4, 64) * MIB // 4)
+    x = _on_host(draw, 4, 64)
     return Planted(lambda: torch.relu(x.to("cuda")))
 
 
 def pageable_out(draw: Draw) -> Planted:
-    x = random_tensor(draw.whole("MiB", 4, 64) * MIB // 4)
+    x = _on_host(draw, 4, 64).cuda()
     return Planted(lambda: torch.relu(x).cpu())
 
 
 def pinned_in(draw: Draw) -> Planted:
     """A copy that could run beside other work, and does not."""
-    x = torch.randn(draw.whole("MiB", 16, 64) * MIB // 4).pin_memory()
+    x = _on_host(draw, 16, 64).pin_memory()
     return Planted(lambda: torch.relu(x.to("cuda", non_blocking=True)))
-
-
-def mapped_in(draw: Draw) -> Planted:
-    """The kernel reads the host's memory as it runs."""
-    x = torch.randn(draw.whole("MiB", 16, 64) * MIB // 4).pin_memory()
-    return Planted(torch.relu, (mapped(x, "cuda"),))
 
 
 def zeros(draw: Draw) -> Planted:
     side = 512 * draw.whole("512 rows", 12, 16)
-    dtype = getattr(torch, draw.one_of("dtype", "float16", "bfloat16"))
-    return Planted(
-        torch.mm, tuple(torch.zeros(side, side, device="cuda", dtype=dtype) for _ in "ab")
-    )
+    of = {"device": "cuda", "dtype": getattr(torch, draw.one_of("dtype", "float16", "bfloat16"))}
+    return Planted(torch.mm, (torch.zeros(side, side, **of), torch.zeros(side, side, **of)))
 
 
 def turns_by_value(draw: Draw) -> Planted:
@@ -394,7 +374,10 @@ def turns_by_value(draw: Draw) -> Planted:
 
 CAUSES: Plants = {
     "host: sleep": Plant("host-bound", host_sleep),
-    "host: Python": Plant("host-bound", host_python),
+    "host: Python": Plant(
+        "host-bound",
+        lambda draw: python_turns(_large(draw), draw.whole("turns", 20_000, 100_000)),
+    ),
     "host: between kernels": Plant("host-bound", host_between),
     "launch: tiny kernels": Plant("launch-bound", tiny_kernels),
     "launch: tiny optimizer": Plant("launch-bound", tiny_optimizer),
@@ -408,7 +391,9 @@ CAUSES: Plants = {
     "allocation: growing": Plant("allocation", growing),
     "first call: compiled": Plant("first-call", compiled_at_first),
     "first call: searched": Plant("first-call", searched_at_first),
-    "first call: built": Plant("first-call", built_at_first),
+    "first call: built": Plant(
+        "first-call", lambda draw: built_once(_large(draw), draw.seconds("build", 0.3, 1.5))
+    ),
     "cache: negation": Plant("cache", cached_negation),
     "cache: addition": Plant("cache", cached_addition),
     "clock: matmul": Plant("clock", hot_matmul),
@@ -425,24 +410,18 @@ CAUSES: Plants = {
     "transfer: pageable, in": Plant("transfer", pageable_in),
     "transfer: pageable, out": Plant("transfer", pageable_out),
     "transfer: pinned, in": Plant("transfer", pinned_in),
-    "transfer: mapped, in": Plant("transfer", mapped_in),
+    "transfer: mapped, in": Plant(  # the kernel reads the host's memory as it runs
+        "transfer",
+        lambda draw: Planted(torch.relu, (mapped(_on_host(draw, 16, 64).pin_memory(), "cuda"),)),
+    ),
     "data: zeros": Plant("data", zeros),
     "data: turns by value": Plant("data", turns_by_value),
 }
 
 
-def relu(draw: Draw) -> Planted:
-    return Planted(torch.relu, (random_tensor(draw.whole("Mi numbers", 64, 192) * MIB),))
-
-
 def add(draw: Draw) -> Planted:
-    size = draw.whole("Mi numbers", 64, 128) * MIB
-    return Planted(torch.add, (random_tensor(size), random_tensor(size)))
-
-
-def softmax(draw: Draw) -> Planted:
-    rows = 1024 * draw.whole("1024 rows", 16, 32)
-    return Planted(torch.softmax, (random_tensor(rows, 4096), 1))
+    x = _large(draw, 64, 128)
+    return Planted(torch.add, (x, torch.randn_like(x)))
 
 
 def layer_norm(draw: Draw) -> Planted:
@@ -450,15 +429,10 @@ def layer_norm(draw: Draw) -> Planted:
     return Planted(functools.partial(F.layer_norm, normalized_shape=(4096,)), (x,))
 
 
-def reduction(draw: Draw) -> Planted:
-    return Planted(torch.sum, (random_tensor(draw.whole("Mi numbers", 96, 256) * MIB),))
-
-
 def gather(draw: Draw) -> Planted:
     """Of whole rows, from a table that no cache holds."""
-    rows = draw.whole("Ki rows", 512, 1024) * 1024
-    table = random_tensor(rows, 256)
-    index = torch.randint(0, rows, (256 * 1024,), device="cuda")
+    table = random_tensor(draw.whole("Ki rows", 512, 1024) * 1024, 256)
+    index = torch.randint(0, len(table), (256 * 1024,), device="cuda")
     return Planted(torch.index_select, (table, 0, index))
 
 
@@ -466,7 +440,7 @@ def overlapped(draw: Draw) -> Planted:
     """A copy that is shorter than the work that it runs beside."""
     host = torch.randn(draw.whole("MiB", 1, 2) * MIB // 4).pin_memory()
     landed, side = torch.empty_like(host, device="cuda"), new_stream()
-    x = random_tensor(draw.whole("Mi numbers", 128, 192) * MIB)
+    x = _large(draw, 128, 192)
 
     def call() -> torch.Tensor:
         main = torch.cuda.current_stream()
@@ -482,7 +456,7 @@ def overlapped(draw: Draw) -> Planted:
 
 def waited(draw: Draw) -> Planted:
     """Two streams, each of which waits for what it reads."""
-    x, side = random_tensor(draw.whole("Mi numbers", 64, 128) * MIB), new_stream()
+    x, side = _large(draw, 64, 128), new_stream()
 
     def call() -> torch.Tensor:
         main = torch.cuda.current_stream()
@@ -499,11 +473,13 @@ def waited(draw: Draw) -> Planted:
 CONTROLS: Plants = {
     f"control: {name}": Plant(NOTHING, make)
     for name, make in {
-        "relu": relu,
+        "relu": lambda draw: Planted(torch.relu, (_large(draw, 64, 192),)),
         "add": add,
-        "softmax": softmax,
+        "softmax": lambda draw: Planted(
+            torch.softmax, (random_tensor(1024 * draw.whole("1024 rows", 16, 32), 4096), 1)
+        ),
         "layer_norm": layer_norm,
-        "sum": reduction,
+        "sum": lambda draw: Planted(torch.sum, (_large(draw, 96, 256),)),
         "gather": gather,
         "overlapped copy": overlapped,
         "two streams": waited,

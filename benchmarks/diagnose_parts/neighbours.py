@@ -1,8 +1,7 @@
 """Others that use the GPU while a call is diagnosed: a thread of the process, or another one."""
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import subprocess
 import sys
 import threading
@@ -65,21 +64,16 @@ def process_neighbour(eats: str, amount: int) -> Iterator[None]:
 def _work(eats: str, amount: int, begin: Callable[[], object], ended: Callable[[], bool]) -> None:
     event: Any = torch.cuda.Event
     done = event()
+    piece: Callable[[], object]
     if eats == "bandwidth":
         source = torch.empty(amount * _MIB, dtype=torch.uint8, device="cuda")
-        target = torch.empty_like(source)
-        _repeat(lambda: target.copy_(source), done, begin, ended)
+        piece = functools.partial(torch.empty_like(source).copy_, source)
     else:
         import convtime  # noqa: F401  # registers the op
 
         count = torch.cuda.get_device_properties().multi_processor_count
         spin = torch.ops.convtime.spin_ns
-        _repeat(lambda: spin(1000 * amount, blocks=2 * count, threads=1024), done, begin, ended)
-
-
-def _repeat(
-    piece: Callable[[], object], done: Any, begin: Callable[[], object], ended: Callable[[], bool]
-) -> None:
+        piece = functools.partial(spin, 1000 * amount, blocks=2 * count, threads=1024)
     while not ended():
         for _ in range(_AT_ONCE):
             piece()
@@ -98,13 +92,8 @@ def main() -> None:
         closed.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    told = threading.Event()
-
-    def begin() -> None:
-        if not told.is_set():
-            print(_BEGUN, flush=True)
-            told.set()
-
+    # Cached, so that it prints once.
+    begin = functools.cache(functools.partial(print, _BEGUN, flush=True))
     _work(eats, int(amount), begin, closed.is_set)
 
 

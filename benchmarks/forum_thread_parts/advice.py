@@ -1,62 +1,52 @@
 """What the thread advises, each piece of it measured: without and with it."""
 
-from __future__ import annotations
-
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import results
 import torch
 from common.operations import mapped
+from common.running import first_line
 from torch.nn import functional as F
 
 import convtime
-from forum_thread_parts.net import LAYERS, Size, Training
+from forum_thread_parts.net import BATCH, LAYERS, SIDE, Training
 
 _BUDGET = 1.0  # seconds for each comparison
 _SIDE = 4096
 
-Advice = Callable[[torch.device, Size], results.Row]
+Advice = Callable[[torch.device], results.Row]
 
 
-def no_allocation(device: torch.device, size: Size) -> results.Row:
+def no_allocation(device: torch.device, **options: Any) -> results.Row:
     """Memory that is asked of the driver in each call, against memory that PyTorch has kept."""
-    call = Training(device, size).isolated(LAYERS[0])
+    call = Training(device).isolated(LAYERS[0])
 
     def allocating() -> torch.Tensor:
         torch.cuda.empty_cache()
         return call()
 
-    return _compared(allocating, call, method="sync")
+    return _compared(allocating, call, **options)
 
 
-def no_allocation_kernels(device: torch.device, size: Size) -> results.Row:
-    """The same by the kernels' own time."""
-    call = Training(device, size).isolated(LAYERS[0])
-
-    def allocating() -> torch.Tensor:
-        torch.cuda.empty_cache()
-        return call()
-
-    return _compared(allocating, call, method="kernel", queue="none")
-
-
-def kept_in_cache(device: torch.device, size: Size) -> results.Row:
+def kept_in_cache(device: torch.device) -> results.Row:
     """A convolution whose data the cache lacks, against one that finds its own."""
-    call = Training(device, size).isolated(LAYERS[-1])
-    shared: dict[str, Any] = {"method": "kernel", "budget": _BUDGET, "device": device}
-    cold, warm = (convtime.time_op(call, cache=cache, **shared) for cache in ("cold", "warm"))
+    call = Training(device).isolated(LAYERS[-1])
+    time_op = functools.partial(
+        convtime.time_op, call, method="kernel", budget=_BUDGET, device=device
+    )
+    cold, warm = time_op(cache="cold").median, time_op(cache="warm").median
     return {
         "method": "kernel",
-        "without": cold.median,
-        "with": warm.median,
-        "ratio": [warm.median / cold.median, None, None],
+        "without": cold,
+        "with": warm,
+        "ratio": [warm / cold, None, None],
         "verdict": "",
     }
 
 
-def coalesced(device: torch.device, _size: Size) -> results.Row:
-    """A copy that reads columns, against one that reads rows."""
+def coalesced(device: torch.device) -> results.Row:
     source = torch.randn(_SIDE, _SIDE, device=device)
     target = torch.empty_like(source)
     return _compared(
@@ -64,19 +54,14 @@ def coalesced(device: torch.device, _size: Size) -> results.Row:
     )
 
 
-def pinned(device: torch.device, _size: Size) -> results.Row:
-    """A copy from pageable memory, against one from pinned memory."""
+def pinned(device: torch.device) -> results.Row:
     pageable = torch.randn(_SIDE, _SIDE)
+    copy = functools.partial(torch.empty_like(pageable, device=device).copy_, non_blocking=True)
     locked = pageable.pin_memory()
-    target = torch.empty(_SIDE, _SIDE, device=device)
-    return _compared(
-        lambda: target.copy_(pageable, non_blocking=True),
-        lambda: target.copy_(locked, non_blocking=True),
-        method="sync",
-    )
+    return _compared(lambda: copy(pageable), lambda: copy(locked), method="sync")
 
 
-def mapped_memory(device: torch.device, _size: Size) -> results.Row:
+def mapped_memory(device: torch.device) -> results.Row:
     """A copy from pinned memory with a kernel after it, against a kernel that reads it mapped."""
     locked = torch.randn(_SIDE, _SIDE).pin_memory()
     target = torch.empty(_SIDE, _SIDE, device=device)
@@ -89,10 +74,10 @@ def mapped_memory(device: torch.device, _size: Size) -> results.Row:
     return _compared(copied, lambda: torch.relu(seen), method="sync")
 
 
-def overlapped(device: torch.device, size: Size) -> results.Row:
+def overlapped(device: torch.device) -> results.Row:
     """A step after the copy of its batch, against one beside the copy of the next."""
-    training = Training(device, size)
-    batch = torch.randn(size.batch, 3, size.side, size.side).pin_memory()
+    training = Training(device)
+    batch = torch.randn(BATCH, 3, SIDE, SIDE).pin_memory()
     target = torch.empty_like(batch, device=device)
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -110,16 +95,18 @@ def overlapped(device: torch.device, size: Size) -> results.Row:
     return _compared(one_after_the_other, at_once, method="sync")
 
 
-def channels_last(device: torch.device, size: Size) -> results.Row:
+def channels_last(device: torch.device) -> results.Row:
     """The convolution on channels first, against channels last: data as its kernel reads them."""
-    call = Training(device, size).isolated(LAYERS[0])
+    call = Training(device).isolated(LAYERS[0])
     x, weight = (tensor.contiguous() for tensor in (call.x, call.weight))
     return _compared(lambda: F.conv2d(x, weight, padding=call.padding), call, method="kernel")
 
 
 ADVICE: dict[str, Advice] = {
-    "no allocation in the loop": no_allocation,
-    "no allocation in the loop, kernels alone": no_allocation_kernels,
+    "no allocation in the loop": functools.partial(no_allocation, method="sync"),
+    "no allocation in the loop, kernels alone": functools.partial(
+        no_allocation, method="kernel", queue="none"
+    ),
     "data kept in cache": kept_in_cache,
     "coalesced access": coalesced,
     "data in the kernel's own layout": channels_last,
@@ -129,12 +116,11 @@ ADVICE: dict[str, Advice] = {
 }
 
 
-def measure(device: torch.device, size: Size, name: str) -> results.Row:
-    """A piece of advice, or why it cannot be measured here."""
+def measure(device: torch.device, name: str) -> results.Row:
     try:
-        return {"advice": name, **ADVICE[name](device, size)}
+        return {"advice": name, **ADVICE[name](device)}
     except (RuntimeError, TypeError) as error:
-        return {"advice": name, "reason": f"{type(error).__name__}: {error}".splitlines()[0]}
+        return {"advice": name, "reason": first_line(error)}
 
 
 def _compared(

@@ -1,8 +1,6 @@
 """What the hardware counts of a convolution in the training loop, and by itself."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import results
@@ -10,7 +8,7 @@ import torch
 
 import convtime
 from convtime.counting.counters import CounterCache
-from forum_thread_parts.net import Size, Training
+from forum_thread_parts.net import Training
 from forum_thread_parts.report import DRAM_READ, DRAM_WRITE
 
 GROUPS = ("time", "dram", "l2", "sm", "occupancy", "tensor")
@@ -20,7 +18,7 @@ REPEATS = 10  # of the time and of what is read and written; all else is counted
 _Counted = tuple[convtime.Counters, convtime.Counters]
 
 
-def measure(device: torch.device, size: Size, name: str) -> results.Row:
+def measure(device: torch.device, name: str) -> results.Row:
     """All groups of metrics of a layer's kernel, or why they cannot be read.
 
     In the loop, the convolution is called where a step has come to it. By itself, it is called
@@ -28,9 +26,9 @@ def measure(device: torch.device, size: Size, name: str) -> results.Row:
     which is written last as in the loop (``dirty``); after a flush that wrote (``cold``) or read
     (``clean``), where its input has to be read first; and after itself (``warm``).
     """
-    training = Training(device, size)
+    training = Training(device)
     try:
-        found = dict(_count_everywhere(device, training, name))
+        found = _count_everywhere(device, training, name)
     except convtime.CountersUnavailable as error:
         return {"layer": name, "reason": str(error)}
     # The kernel that the convolution's time goes to.
@@ -49,22 +47,17 @@ def measure(device: torch.device, size: Size, name: str) -> results.Row:
     }
 
 
-def _count_everywhere(
-    device: torch.device, training: Training, name: str
-) -> Iterator[tuple[str, _Counted]]:
-    """By place."""
-    alone = training.isolated(name)
-    in_place = training.in_place(name)
-    yield "in_place", _count(in_place, device, "warm", in_place.reach)
-    yield "behind_the_step", _count(alone, device, "warm", alone.behind(training.step))
-    yield "dirty", _count(alone, device, "warm", alone.behind(_write_everywhere))
-    yield "cold", _count(alone, device, "cold")
-    yield "clean", _count(alone, device, "cold-clean")
-    yield "warm", _count(alone, device, "warm")
-
-
-def _write_everywhere() -> None:
-    torch.ops.convtime.flush_l2()
+def _count_everywhere(device: torch.device, training: Training, name: str) -> dict[str, _Counted]:
+    alone, in_place = training.isolated(name), training.in_place(name)
+    dirty = alone.behind(lambda: torch.ops.convtime.flush_l2())
+    return {
+        "in_place": _count(in_place, device, "warm", in_place.reach),
+        "behind_the_step": _count(alone, device, "warm", alone.behind(training.step)),
+        "dirty": _count(alone, device, "warm", dirty),
+        "cold": _count(alone, device, "cold"),
+        "clean": _count(alone, device, "cold-clean"),
+        "warm": _count(alone, device, "warm"),
+    }
 
 
 def _count(
@@ -81,7 +74,6 @@ def _count(
 
 
 def _launches(call: Callable[[], object], kernel: convtime.KernelCounters) -> int:
-    """How often a call launches the kernel."""
     with convtime.record("kernel") as recording:
         call()
     if recording.fault or recording.method != "kernel":

@@ -11,16 +11,9 @@ from torch.nn import functional as F
 
 import convtime
 
+BATCH, SIDE = 64, 224  # images of a step, and their side in pixels
+WIDTH = 64  # channels of the first stage
 CLASSES = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """Images of a step, their side in pixels, and the channels of the first stage."""
-
-    batch: int = 64
-    side: int = 224
-    width: int = 64
 
 
 class Block(nn.Module):
@@ -45,25 +38,21 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """ResNet-18, for images of random classes."""
-
-    def __init__(self, width: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 7, 2, 3, bias=False),
-            nn.BatchNorm2d(width),
+            nn.Conv2d(3, WIDTH, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(WIDTH),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2, 1),
         )
-        widths = [width, width, 2 * width, 4 * width, 8 * width]
+        inputs = WIDTH
         for stage in range(1, 5):
-            stride = 1 if stage == 1 else 2
-            blocks = [
-                Block(widths[stage - 1], widths[stage], stride),
-                Block(widths[stage], widths[stage], 1),
-            ]
+            outputs = WIDTH << stage - 1
+            blocks = Block(inputs, outputs, 1 if stage == 1 else 2), Block(outputs, outputs, 1)
             setattr(self, f"layer{stage}", nn.Sequential(*blocks))
-        self.head = nn.Linear(widths[-1], CLASSES)
+            inputs = outputs
+        self.head = nn.Linear(inputs, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
@@ -83,13 +72,13 @@ class Training:
     Each of :data:`LAYERS` runs in a region of its name.
     """
 
-    def __init__(self, device: torch.device, size: Size) -> None:
+    def __init__(self, device: torch.device) -> None:
         torch.manual_seed(0)
-        self.net = Net(size.width).to(device)
+        self.net = Net().to(device)
         self.net.to(memory_format=torch.channels_last)
-        shape = (size.batch, 3, size.side, size.side)
+        shape = (BATCH, 3, SIDE, SIDE)
         self._x = torch.randn(shape, device=device).contiguous(memory_format=torch.channels_last)
-        self._y = torch.randint(CLASSES, (size.batch,), device=device)
+        self._y = torch.randint(CLASSES, (BATCH,), device=device)
         self._optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9)
         self.loss = torch.tensor(float("nan"))
         for name in LAYERS:
@@ -104,12 +93,10 @@ class Training:
         self.loss = loss.detach()
 
     def forward(self) -> torch.Tensor:
-        """The forward pass of a step alone."""
         logits: torch.Tensor = self.net(self._x)
         return logits
 
     def in_place(self, name: str) -> InPlace:
-        """One of the net's convolutions, to be called where a step has come to it."""
         return InPlace(self, self.net.get_submodule(name))
 
     def isolated(self, name: str) -> Isolated:
@@ -145,7 +132,6 @@ class InPlace:
         self._input: torch.Tensor | None = None
 
     def reach(self) -> None:
-        """Runs a step, and the next one up to the convolution."""
         self._input = None
         self._training.step()
         handle = self._layer.register_forward_pre_hook(self._stop)
@@ -161,7 +147,6 @@ class InPlace:
         raise _Reached
 
     def __call__(self) -> torch.Tensor:
-        """The convolution, of what the layers before it have just computed."""
         output: torch.Tensor = self._layer(self._input)
         return output
 

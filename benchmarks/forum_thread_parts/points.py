@@ -1,18 +1,17 @@
 """The same convolutions in a training loop and by themselves, over so many iterations."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import results
 import torch
+from common.running import Call
 
 import convtime
-from forum_thread_parts.net import LAYERS, Size, Training
+from forum_thread_parts.net import BATCH, LAYERS, Training
 
 REST = 0.5  # seconds, from which every run begins
 IDLE = 0.5  # seconds in which the idle clock is read
@@ -34,33 +33,30 @@ def idle_clock(device: torch.device) -> results.Row:
     }
 
 
-def measure(device: torch.device, size: Size, iterations: int) -> results.Row:
-    """A row for so many iterations, each run of which begins with a GPU at rest."""
-    training = Training(device, size)
+def measure(device: torch.device, iterations: int) -> results.Row:
+    training = Training(device)
     training.step()  # what is done only once
     first_loss = float(training.loss)
-    runs = range(RUNS.get(iterations, 1))
-    in_place = [_recorded(device, training.step, iterations) for _ in runs]
+    runs = RUNS.get(iterations, 1)
+    in_place = [_recorded(training.step, iterations) for _ in range(runs)]
     return {
         "iterations": iterations,
-        "runs": len(runs),
-        "batch": size.batch,
+        "runs": runs,
+        "batch": BATCH,
         "loss": [first_loss, float(training.loss)],
         "in_place_clock_hz": _median(clock for _, clock in in_place),
         "layers": {
             name: {
                 "in_place": _told([run for run, _ in in_place], name),
-                "isolated": _alone(device, training, name, iterations, len(runs)),
-                "same_regime": _behind_the_step(device, training, name, iterations, len(runs)),
+                "isolated": _alone(training, name, iterations, runs),
+                "same_regime": _behind_the_step(device, training, name, iterations, runs),
             }
             for name in LAYERS
         },
     }
 
 
-def _alone(
-    device: torch.device, training: Training, name: str, iterations: int, runs: int
-) -> results.Row:
+def _alone(training: Training, name: str, iterations: int, runs: int) -> results.Row:
     """The convolution called again and again on the same data, as the thread's tool does."""
     call = training.isolated(name)
     call()
@@ -69,7 +65,7 @@ def _alone(
         with convtime.region("isolated"):
             call()
 
-    found = [_recorded(device, named, iterations) for _ in range(runs)]
+    found = [_recorded(named, iterations) for _ in range(runs)]
     return {
         **_told([run for run, _ in found], "isolated"),
         "sm_clock_hz": _median(clock for _, clock in found),
@@ -83,13 +79,13 @@ def _behind_the_step(
     call = training.isolated(name)
     found = []
     for _ in range(runs):
-        _rest(device)
+        _rest()
         found.append(
             convtime.time_op(
                 call,
                 before=call.behind(training.step),
                 device=device,
-                cache="warm" if device.type == "cuda" else "auto",
+                cache="warm",
                 placement="as-is",
                 regime="as-is",
                 queue="none",
@@ -109,29 +105,24 @@ def _behind_the_step(
     }
 
 
-def _recorded(
-    device: torch.device, call: Callable[[], object], iterations: int
-) -> tuple[convtime.Recording, float | None]:
+def _recorded(call: Call, iterations: int) -> tuple[convtime.Recording, float | None]:
     """So many calls from a rest on, and the clock meanwhile.
 
     The GPU reads its clocks itself, before the first call and after the last: what NVML says is of
     the rest around a short run, too.
     """
-    _rest(device)
-    on_gpu = device.type == "cuda"
-    with convtime.record("kernel" if on_gpu else "cpu") as recording:
-        before = _stamps(device)
+    _rest()
+    with convtime.record("kernel") as recording:
+        before = _stamps()
         for _ in range(iterations):
             call()
-        after = _stamps(device)
-    if recording.fault or (on_gpu and recording.method != "kernel"):
+        after = _stamps()
+    if recording.fault or recording.method != "kernel":
         raise RuntimeError(recording.fault or recording.method_reason)
     return recording, clock_hz(before, after)
 
 
-def _stamps(device: torch.device) -> list[torch.Tensor]:
-    if device.type != "cuda":
-        return []
+def _stamps() -> list[torch.Tensor]:
     return [torch.ops.convtime.read_clocks() for _ in range(_STAMPS)]
 
 
@@ -147,22 +138,16 @@ def clock_hz(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> f
     return None
 
 
-def _rest(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        time.sleep(REST)
+def _rest() -> None:
+    torch.cuda.synchronize()
+    time.sleep(REST)
 
 
 def _told(recordings: Sequence[convtime.Recording], name: str) -> results.Row:
     regions = [recording.region(name) for recording in recordings]
+    found = [region.kernel_seconds for region in regions]
     return {
-        **_summed_up(
-            [
-                second
-                for region in regions
-                for second in region.kernel_seconds or region.host_seconds
-            ]
-        ),
+        **_summed_up([*itertools.chain.from_iterable(found)]),
         "kernels": [activity.name for activity in regions[0].activities],
     }
 

@@ -1,12 +1,11 @@
 """What the rows say: numbers, sentences on the cause, tables and the picture, without torch."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import results
+from common import summaries
 
 _SIZE = {"width": 280, "height": 200}
 # What is drawn: in about the thread's colours, and convtime's answer beside them.
@@ -26,85 +25,82 @@ _PLACES = {
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each convolution and number of iterations, and what was found."""
     lines = [
-        "| convolution | iterations | in PyTorch's loop (µs) | min–max | by itself (µs) | min–max "
-        "| in the loop's regime (µs) | loop / that, medians |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        (
+            name,
+            row["iterations"],
+            *_mean_and_range(layer["in_place"]),
+            *_mean_and_range(layer["isolated"]),
+            f"{1e6 * layer['same_regime']['mean']:.2f}",
+            f"{same_regime_ratios(row)[name]:.3f}",
+        )
+        for row in points(rows)
+        for name, layer in row["layers"].items()
     ]
-    for row in points(rows):
-        ratios = same_regime_ratios(row)
-        for name, layer in row["layers"].items():
-            cells = [name, str(row["iterations"])]
-            cells += [*_mean_and_range(layer["in_place"]), *_mean_and_range(layer["isolated"])]
-            cells += [f"{1e6 * layer['same_regime']['mean']:.2f}", f"{ratios[name]:.3f}"]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(f"- {said}" for said in sentences(rows))])
+    header = (
+        "convolution | iterations: | in PyTorch's loop (µs): | min–max: | by itself (µs): "
+        "| min–max: | in the loop's regime (µs): | loop / that, medians:"
+    )
+    said = [f"- {sentence}" for sentence in sentences(rows)]
+    return "\n".join([summaries.markdown(header, lines), "", *said])
 
 
 def _mean_and_range(times: results.Row) -> tuple[str, str]:
-    low, high = (f"{1e6 * times[end]:.2f}" for end in ("min", "max"))
-    return f"{1e6 * times['mean']:.2f}", f"{low}–{high}"
+    mean, low, high = (f"{1e6 * times[what]:.2f}" for what in ("mean", "min", "max"))
+    return mean, f"{low}–{high}"
 
 
 def counters_table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each metric of each convolution's kernel: one launch in each place."""
-    headers = [told for told, _ in _PLACES.values()]
-    lines = [
-        f"| convolution | metric | {' | '.join(headers)} |",
-        f"|---|---|{'--:|' * len(headers)}",
-    ]
+    lines = []
     for row in counted(rows):
         for metric, unit in row["units"].items():
-            cells = [row["layer"], f"`{metric}` ({unit})"]
-            for place in _PLACES:
-                value = (row["counted"][place] or {"values": {}})["values"].get(metric)
-                cells.append("–" if value is None else f"{value:.5g}")
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            values = [_values(row, place).get(metric) for place in _PLACES]
+            cells = ["–" if value is None else f"{value:.5g}" for value in values]
+            lines.append([row["layer"], f"`{metric}` ({unit})", *cells])
+    return summaries.markdown(
+        " | ".join(["convolution | metric", *(f"{told}:" for told, _ in _PLACES.values())]), lines
+    )
+
+
+def _values(row: results.Row, place: str) -> dict[str, float]:
+    values: dict[str, float] = (row["counted"][place] or {"values": {}})["values"]
+    return values
 
 
 def advice_table(rows: list[results.Row]) -> str:
-    """Markdown, a line for each piece of the thread's advice."""
-    lines = [
-        "| advice | time of | without (µs) | with (µs) | with / without | verdict |",
-        "|---|---|--:|--:|--:|---|",
-    ]
+    lines = []
     for row in (row for row in rows if "advice" in row):
-        if "reason" in row:
-            cells = [row["advice"], "", "", "", "", f"not measured: {row['reason']}"]
-        else:
+        cells = ["", "", "", "", f"not measured: {row.get('reason')}"]
+        if "reason" not in row:
             value, low, high = row["ratio"]
             ratio = f"{value:.3f}" if low is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
             what = {"kernel": "the kernels", "sync": "the call, waited for"}.get(row["method"], "")
-            cells = [row["advice"], what, f"{1e6 * row['without']:.2f}"]
-            cells += [f"{1e6 * row['with']:.2f}", ratio, row["verdict"]]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            times = [f"{1e6 * row[side]:.2f}" for side in ("without", "with")]
+            cells = [what, *times, ratio, row["verdict"]]
+        lines.append([row["advice"], *cells])
+    header = "advice | time of | without (µs): | with (µs): | with / without: | verdict"
+    return summaries.markdown(header, lines)
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG: the thread's plots, of times over iterations, and of what is written to memory."""
     from convtime.core.figure import Figure
 
     rows = document["rows"]
-    found = points(rows)
-    layers = list(found[0]["layers"])
-    columns = [
+    panels = [
         {
             "vconcat": [
-                _times_panel(found, name),
-                _clocks_panel(found, idle(rows)),
+                _times_panel(points(rows), name),
+                _clocks_panel(points(rows), idle(rows)),
                 _writes_panel([row for row in counted(rows) if row["layer"] == name]),
             ]
         }
-        for name in layers
+        for name in points(rows)[0]["layers"]
     ]
     facts = document["provenance"]
     return Figure(
         title=f"{facts['gpu'] or 'CPU'}, torch {facts['torch']}",
         description="Times, clocks and bytes written of convolutions in a loop and alone.",
-        view={"hconcat": columns},
+        view={"hconcat": panels},
         key="dot: mean; band: minimum to maximum; dotted: clock when idle",
     ).content(".png")
 
@@ -155,13 +151,10 @@ def _clocks_panel(found: list[results.Row], at_rest: results.Row | None) -> dict
         for row in found
         if (hz := clock_of(row, who)) is not None
     ]
+    series, iterations, clocks = zip(*known, strict=True) if known else ((), (), ())
     layers = [
         {
-            **columns(
-                series=[who for who, _, _ in known],
-                iterations=[iterations for _, iterations, _ in known],
-                clock=numbers([hz for _, _, hz in known], 1e-6),
-            ),
+            **columns(series=series, iterations=iterations, clock=numbers(clocks, 1e-6)),
             "mark": {"type": "line", "point": True},
             "encoding": {
                 "x": quantity("iterations", "iterations", type="log"),
@@ -188,14 +181,11 @@ def _writes_panel(rows: list[results.Row]) -> dict[str, Any]:
         (label, colour, value)
         for place, (label, colour) in _PLACES.items()
         for row in rows[:1]
-        if (value := written((row["counted"][place] or {"values": {}})["values"])) is not None
+        if (value := written(_values(row, place))) is not None
     ]
+    places, colours, values = zip(*found, strict=True) if found else ((), (), ())
     return {
-        **columns(
-            place=[label for label, _, _ in found],
-            colour=[colour for _, colour, _ in found],
-            written=numbers([value for _, _, value in found], 1e-6),
-        ),
+        **columns(place=places, colour=colours, written=numbers(values, 1e-6)),
         **_SIZE,
         "mark": "bar",
         "encoding": {
@@ -225,17 +215,16 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
     Bytes are compared where both launch the kernel as often.
     """
-    summary: dict[str, float] = {"iteration_points": len(points(rows))}
     ratios = [ratio for row in points(rows) for ratio in same_regime_ratios(row).values()]
-    if ratios:
-        summary["same_regime_ratio_min"] = min(ratios)
-        summary["same_regime_ratio_max"] = max(ratios)
     found = [dirty_over_in_place(row) for row in counted(rows)]
     writes = [ratio for ratio in found if ratio is not None]
-    if writes:
-        summary["dram_write_isolated_over_in_place_min"] = min(writes)
-        summary["dram_write_isolated_over_in_place_max"] = max(writes)
-    return summary
+    return summaries.known(
+        iteration_points=len(points(rows)),
+        same_regime_ratio_min=min(ratios, default=None),
+        same_regime_ratio_max=max(ratios, default=None),
+        dram_write_isolated_over_in_place_min=min(writes, default=None),
+        dram_write_isolated_over_in_place_max=max(writes, default=None),
+    )
 
 
 def points(rows: Sequence[results.Row]) -> list[results.Row]:
@@ -251,7 +240,6 @@ def idle(rows: Sequence[results.Row]) -> results.Row | None:
 
 
 def same_regime_ratios(row: results.Row) -> dict[str, float]:
-    """Of each layer."""
     return {
         name: layer["in_place"]["median"] / layer["same_regime"]["median"]
         for name, layer in row["layers"].items()
@@ -266,16 +254,13 @@ def written(values: Mapping[str, float]) -> float | None:
 def dirty_over_in_place(row: results.Row) -> float | None:
     """Bytes written; None where they are not known, or the two launch the kernel differently."""
     in_place, alone = row["counted"]["in_place"], row["counted"]["dirty"]
-    if in_place is None or alone is None:
-        return None
-    if in_place["launches"] != row["count"] * alone["launches"]:
+    if None in (in_place, alone) or in_place["launches"] != row["count"] * alone["launches"]:
         return None
     inside, outside = (written(each["values"]) for each in (in_place, alone))
     return outside / inside if inside and outside is not None else None
 
 
 def sentences(rows: Sequence[results.Row]) -> Iterator[str]:
-    """What was found, as measured."""
     found = points(rows)
     at_rest = idle(rows)
     if at_rest is not None and at_rest["sm_clock_hz"] is not None:
@@ -288,14 +273,11 @@ def sentences(rows: Sequence[results.Row]) -> Iterator[str]:
         yield _on_regimes(ratios, long)
     for row in counted(rows):
         yield from _on_writes(row)
-    for reason in dict.fromkeys(
-        row["reason"] for row in rows if "layer" in row and "reason" in row
-    ):
+    for reason in {row["reason"]: None for row in rows if "layer" in row and "reason" in row}:
         yield f"Counters were not read: {reason}."
 
 
 def _courses(first: results.Row, last: results.Row) -> Iterator[str]:
-    """How the mean of each application changes with the number of iterations."""
     for who, what in (("in_place", "in PyTorch's loop"), ("isolated", "by itself")):
         changes = [
             last["layers"][name][who]["mean"] / first["layers"][name][who]["mean"] - 1
@@ -315,22 +297,14 @@ def _courses(first: results.Row, last: results.Row) -> Iterator[str]:
 
 
 def _on_regimes(ratios: Sequence[float], rows: Sequence[results.Row]) -> str:
-    alone = [
-        layer["in_place"]["median"] / layer["isolated"]["median"]
-        for row in rows
-        for layer in row["layers"].values()
-    ]
+    layers = [layer for row in rows for layer in row["layers"].values()]
+    alone = [layer["in_place"]["median"] / layer["isolated"]["median"] for layer in layers]
     told = (
         f"A convolution in the loop takes {min(alone):.3f} to {max(alone):.3f} times what it takes "
         f"by itself, call after call; after a step of the loop, in its regime, "
         f"{min(ratios):.3f} to {max(ratios):.3f} times."
     )
-    kernels = all(
-        layer["in_place"]["kernels"] == layer["same_regime"]["kernels"]
-        for row in rows
-        for layer in row["layers"].values()
-    )
-    if not kernels:
+    if any(layer["in_place"]["kernels"] != layer["same_regime"]["kernels"] for layer in layers):
         return f"{told} The kernels are not the same in all of them."
     if max(abs(ratio - 1) for ratio in ratios) > _SAME:
         return f"{told} So the regime does not explain all of the difference."
@@ -340,8 +314,7 @@ def _on_regimes(ratios: Sequence[float], rows: Sequence[results.Row]) -> str:
 
 
 def _on_writes(row: results.Row) -> Iterator[str]:
-    inside = row["counted"]["in_place"]
-    dirty = row["counted"]["dirty"]
+    inside, dirty = row["counted"]["in_place"], row["counted"]["dirty"]
     if inside is None:
         yield f"{row['layer']}: the step does not launch the kernel that runs by itself."
         return
@@ -356,12 +329,11 @@ def _on_writes(row: results.Row) -> Iterator[str]:
     in_loop = written(inside["values"])
     if not in_loop:
         return
-    told = []
-    for place, how in _SIDES.items():
-        alone = row["counted"][place]
-        value = None if alone is None else written(alone["values"])
-        if value is not None:
-            told.append(f"{value / in_loop:.2f} {how}")
+    told = [
+        f"{value / in_loop:.2f} {how}"
+        for place, how in _SIDES.items()
+        if (value := written(_values(row, place))) is not None
+    ]
     yield (
         f"{row['layer']}: in the loop the kernel writes {in_loop / 1e6:.1f} MB to memory, and by "
         f"itself, as a share of that, {', '.join(told)}."
@@ -373,7 +345,6 @@ def _mhz(clock: float) -> str:
 
 
 def clock_of(row: results.Row, who: str) -> float | None:
-    """The multiprocessors' clock in one of the applications, over the layers."""
     if who == "in_place":
         clock: float | None = row["in_place_clock_hz"]
         return clock

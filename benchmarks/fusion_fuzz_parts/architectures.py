@@ -4,8 +4,6 @@ Each takes the number of channels, and a batch of images with 3 channels whose s
 of 4, unless its `shape` says otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -41,9 +39,8 @@ class ResNet(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(*conv_bn(3, channels), nn.ReLU(inplace=True), nn.MaxPool2d(2))
-        self.blocks = nn.Sequential(
-            Residual(channels, channels), Residual(channels, 2 * channels, 2)
-        )
+        blocks = Residual(channels, channels), Residual(channels, 2 * channels, 2)
+        self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(2 * channels, 5)
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -218,8 +215,7 @@ class SqueezeExcite(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         x = self.stem(x)
         y = F.silu(self.deep(F.silu(x)))
-        gate = torch.sigmoid(self.expand(F.relu(self.reduce(y.mean((2, 3), keepdim=True)))))
-        y *= gate
+        y *= torch.sigmoid(self.expand(F.relu(self.reduce(y.mean((2, 3), keepdim=True)))))
         y = self.out(y)
         y -= x
         return F.relu(y, inplace=True)
@@ -237,8 +233,7 @@ class Siamese(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: torch.Tensor) -> Any:
-        left = self.branch(x)
-        right = self.branch(x.flip(3))
+        left, right = self.branch(x), self.branch(x.flip(3))
         left = F.relu(self.norm(self.one(left)))
         right = torch.tanh(self.two(right))
         return (left - right).abs().mean((2, 3))
@@ -292,9 +287,7 @@ class Checkpointed(nn.Module):
         self.last = nn.Sequential(nn.Conv2d(channels, channels, 3), nn.Tanh())
 
     def forward(self, x: torch.Tensor) -> Any:
-        x = self.stem(x)
-        y = checkpoint(self.block, x, use_reentrant=False)
-        return self.last(y)
+        return self.last(checkpoint(self.block, self.stem(x), use_reentrant=False))
 
 
 class Teacher(nn.Module):
@@ -310,18 +303,14 @@ class Teacher(nn.Module):
         y = self.student(x)
         with torch.no_grad():
             target = self.teacher(x)
-        mixed = F.relu(self.mix(y + weight * target))
-        return mixed + (y.detach() - target).square()
+        return F.relu(self.mix(y + weight * target)) + (y.detach() - target).square()
 
 
 class Parametrized(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            parametrizations.weight_norm(nn.Conv2d(3, channels, 3, padding=1)),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-        )
+        first = parametrizations.weight_norm(nn.Conv2d(3, channels, 3, padding=1))
+        self.stem = nn.Sequential(first, nn.BatchNorm2d(channels), nn.ReLU())
         self.plain = nn.Sequential(*conv_bn(channels, channels), nn.GELU())
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -365,25 +354,11 @@ class Video(nn.Module):
 ARCHITECTURES: dict[str, Callable[[int], nn.Module]] = {
     each.__name__: each
     for each in (
-        ResNet,
-        MobileNet,
-        DenseNet,
-        Inception,
-        UNet,
-        DetectionHead,
-        ConvNeXt,
-        StochasticDepth,
-        SqueezeExcite,
-        Siamese,
-        Recurrent,
-        Branching,
-        Checkpointed,
-        Teacher,
-        Parametrized,
-        Audio,
+        ResNet, MobileNet, DenseNet, Inception, UNet, DetectionHead, ConvNeXt, StochasticDepth,
+        SqueezeExcite, Siamese, Recurrent, Branching, Checkpointed, Teacher, Parametrized, Audio,
         Video,
     )
-}
+}  # fmt: skip
 
 
 def draw_images(
@@ -395,16 +370,18 @@ def draw_images(
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
+def norms_of(model: nn.Module) -> list[Any]:
+    """The batch norms of a model."""
+    return [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+
+
 def randomise(model: nn.Module, generator: torch.Generator) -> nn.Module:
     """Gives batch norms statistics and parameters that matter."""
     with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                assert module.running_mean is not None
-                assert module.running_var is not None
-                module.running_mean.normal_(generator=generator)
-                module.running_var.uniform_(0.5, 2, generator=generator)
-                if module.affine:
-                    module.weight.uniform_(0.5, 2, generator=generator)
-                    module.bias.normal_(generator=generator)
+        for norm in norms_of(model):
+            norm.running_mean.normal_(generator=generator)
+            norm.running_var.uniform_(0.5, 2, generator=generator)
+            if norm.affine:
+                norm.weight.uniform_(0.5, 2, generator=generator)
+                norm.bias.normal_(generator=generator)
     return model

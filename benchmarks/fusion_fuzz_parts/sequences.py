@@ -1,25 +1,24 @@
 """Sequences of what users do with a model, on a model with fusion and on its twin without."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools
 import pickle
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from common.graphs import capture
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils import _pytree
 
 from convtime.nn import FusedModel, fuse, fusing
 
-from .architectures import ARCHITECTURES, draw_images, randomise
+from .architectures import ARCHITECTURES, draw_images, norms_of, randomise
 
 _STEPS = 2  # of training, each time
 _ROUNDING = {  # of other dtypes, none
@@ -70,7 +69,7 @@ class Twins:
         self.model = copy.deepcopy(made)
         self.snapshot: FusedModel | None = None
         self.when_taken = made
-        self.averages: tuple[AveragedModel, AveragedModel] | None = None
+        self.averages: list[AveragedModel] | None = None
         self.frozen_norms = False
         self.hooks: list[Any] = []
         self.differences: list[str] = []
@@ -79,6 +78,10 @@ class Twins:
         self._seeds = itertools.count(seed)
         self.optimizer = self.random.choice([*_OPTIMIZERS])
         self.start_again()
+
+    @property
+    def models(self) -> tuple[nn.Module, nn.Module]:
+        return self.model, self.plain
 
     def start_again(self) -> None:
         """Compile the model anew, and make new optimizers."""
@@ -91,7 +94,7 @@ class Twins:
         make = _OPTIMIZERS[self.optimizer]
         self.optimizers = [
             make([each for each in model.parameters() if each.requires_grad])
-            for model in (self.model, self.plain)
+            for model in self.models
         ]
 
     def images(self) -> torch.Tensor:
@@ -153,21 +156,19 @@ class Twins:
         else:
             # Rounding errors of a training step may grow in the next ones.
             self.model.load_state_dict(self.plain.state_dict())
-        counted = [getattr(each, "calls", 0) for each in (self.model, self.plain)]
-        if counted[0] != counted[1]:
-            self.differences.append(f"{what}: {counted[0]} calls were counted, not {counted[1]}")
+        ours, theirs = (getattr(each, "calls", 0) for each in self.models)
+        if ours != theirs:
+            self.differences.append(f"{what}: {ours} calls were counted, not {theirs}")
 
     def take(self) -> FusedModel:
         """Fuse a copy of the model, and remember what the twin is now."""
-        self._keep_report()
+        self.keep_report()
         self.when_taken = copy.deepcopy(self.plain).eval().requires_grad_(False)
         self.snapshot = fuse(self.model, backend=self.backend)
         return self.snapshot
 
-    def finish(self) -> None:
-        self._keep_report()
-
-    def _keep_report(self) -> None:
+    def keep_report(self) -> None:
+        """Add to `fused` what has been fused since the last copy was taken."""
         for each in (self.fusing, self.snapshot):
             if each is not None:
                 self.fused |= {one.name for one in each.report.fused}
@@ -187,9 +188,9 @@ def _difference(ours: Any, theirs: Any, truth: Any) -> str:
     if not isinstance(theirs, torch.Tensor):
         return "" if ours == theirs else f"{ours} instead of {theirs}"
     for attribute in ("shape", "dtype", "requires_grad"):
-        values = [getattr(each, attribute) for each in (ours, theirs)]
-        if values[0] != values[1]:
-            return f"{attribute} is {values[0]} instead of {values[1]}"
+        found, expected = (getattr(each, attribute) for each in (ours, theirs))
+        if found != expected:
+            return f"{attribute} is {found} instead of {expected}"
     if not theirs.numel():
         return ""
     one, other = (each.detach().double() for each in (ours, theirs))
@@ -206,26 +207,29 @@ Action = Callable[[Twins], None]
 
 
 def train(twins: Twins) -> None:
-    for model in (twins.plain, twins.model):
+    for model in twins.models:
         model.train()
-        for module in model.modules():
-            if twins.frozen_norms and isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+        for norm in norms_of(model) if twins.frozen_norms else ():
+            norm.eval()
     for _ in range(_STEPS):
         x = twins.images()
         x = torch.cat([x, x.flip(0).square()])  # at least two: statistics of one can be undefined
         outputs = twins.both("training", twins.compiled, twins.trained, x)
         for output, optimizer in zip(outputs, twins.optimizers, strict=True):
             optimizer.zero_grad()
-            leaves = [each for each in _pytree.tree_leaves(output) if each.requires_grad]
-            if leaves:
-                sum(each.float().square().mean() for each in leaves).backward()
+            _backward_from(output)
         if twins.dtype == torch.float64:
             twins.compare("gradients", _gradients(twins.model), _gradients(twins.plain))
         if twins.dtype != torch.float16:  # in which Adam's squares vanish
             for optimizer in twins.optimizers:
                 optimizer.step()
     twins.compare_state("training")
+
+
+def _backward_from(output: Any) -> None:
+    leaves = [each for each in _pytree.tree_leaves(output) if each.requires_grad]
+    if leaves:
+        sum(each.float().square().mean() for each in leaves).backward()
 
 
 def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
@@ -243,10 +247,8 @@ def evaluate_copy(twins: Twins) -> None:
 
 
 def evaluate_old_copy(twins: Twins) -> None:
-    if twins.snapshot is None:
-        twins.take()
-    assert twins.snapshot is not None
-    twins.both("an older copy", twins.snapshot, twins.when_taken, twins.images(), _modes(twins))
+    snapshot = twins.snapshot or twins.take()
+    twins.both("an older copy", snapshot, twins.when_taken, twins.images(), _modes(twins))
 
 
 def evaluate_compiled(twins: Twins) -> None:
@@ -261,9 +263,7 @@ def evaluate_gradient(twins: Twins) -> None:
     fused, x = twins.take(), twins.images()
 
     def gradient(model: nn.Module, x: torch.Tensor) -> Any:
-        x.requires_grad_()
-        outputs = [each for each in _pytree.tree_leaves(model(x)) if each.requires_grad]
-        sum(each.float().square().mean() for each in outputs).backward()
+        _backward_from(model(x.requires_grad_()))
         return x.grad
 
     ours, theirs = (functools.partial(gradient, model) for model in (fused, twins.when_taken))
@@ -278,9 +278,8 @@ def recalibrate(twins: Twins) -> None:
     seed = twins.random.random()
     for model, call in ((twins.plain, twins.trained), (twins.model, twins.compiled)):
         model.train()
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.reset_running_stats()
+        for norm in norms_of(model):
+            norm.reset_running_stats()
         with torch.no_grad():
             for _ in range(2):
                 torch.manual_seed(int(seed * 1e6))
@@ -293,10 +292,9 @@ def average(twins: Twins) -> None:
     """A moving average of the parameters, evaluated by a copy."""
     if twins.averages is None:
         ema = get_ema_multi_avg_fn(0.5)  # type: ignore[no-untyped-call]
-        twins.averages = (
-            AveragedModel(twins.model, multi_avg_fn=ema, use_buffers=False),
-            AveragedModel(twins.plain, multi_avg_fn=ema, use_buffers=False),
-        )
+        twins.averages = [
+            AveragedModel(model, multi_avg_fn=ema, use_buffers=False) for model in twins.models
+        ]
     ours, theirs = twins.averages
     ours.update_parameters(twins.model)
     theirs.update_parameters(twins.plain)
@@ -307,8 +305,7 @@ def average(twins: Twins) -> None:
 
 
 def copy_deeply(twins: Twins) -> None:
-    twins.model = copy.deepcopy(twins.model)
-    twins.plain = copy.deepcopy(twins.plain)
+    twins.model, twins.plain = map(copy.deepcopy, twins.models)
     twins.averages = None
     twins.hooks.clear()  # the copies have theirs, which cannot be removed by these
     twins.start_again()
@@ -329,25 +326,21 @@ def load_state(twins: Twins) -> None:
     """Other values, loaded into a copy after its calls."""
     fused = twins.take()
     twins.both("before loading", fused, twins.when_taken, twins.images(), torch.no_grad)
-    with torch.no_grad():
-        for parameter in twins.when_taken.parameters():
-            parameter.mul_(1.25)
+    for parameter in twins.when_taken.parameters():  # which have no gradients
+        parameter.mul_(1.25)
     fused.load_state_dict(twins.when_taken.state_dict())
     twins.both("after loading", fused, twins.when_taken, twins.images(), torch.no_grad)
 
 
 def write_data(twins: Twins) -> None:
     index = twins.random.randrange(len([*twins.plain.parameters()]))
-    for model in (twins.model, twins.plain):
+    for model in twins.models:
         [*model.parameters()][index].data.mul_(1.1)
 
 
 def write_statistics(twins: Twins) -> None:
-    for model in (twins.model, twins.plain):
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                assert module.running_mean is not None
-                module.running_mean.data.add_(0.25)
+    for norm in (*norms_of(twins.model), *norms_of(twins.plain)):
+        norm.running_mean.data.add_(0.25)
 
 
 def change_optimizer(twins: Twins) -> None:
@@ -363,21 +356,22 @@ def freeze_norms(twins: Twins) -> None:
 def freeze_parameters(twins: Twins) -> None:
     count = len([*twins.plain.parameters()])
     chosen = set(twins.random.sample(range(count), count // 2))
-    for model in (twins.model, twins.plain):
+    for model in twins.models:
         for index, parameter in enumerate(model.parameters()):
             parameter.requires_grad_(index not in chosen)
             parameter.grad = None
     twins.start_again()
 
 
-def scale_input(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (args[0] * 0.75, *args[1:])
-
-
 def scale_gradient(_module: nn.Module, given: Any, _output: Any) -> Any:
     return tuple(None if each is None else each * 0.5 for each in given)
 
 
+_HOOKS: tuple[tuple[str, Callable[..., Any]], ...] = (
+    ("register_forward_hook", lambda _module, _args, output: output * 1.5),
+    ("register_forward_pre_hook", lambda _module, args: (args[0] * 0.75, *args[1:])),
+    ("register_full_backward_hook", scale_gradient),
+)
 _HOOKED = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.Conv1d, nn.Conv3d, nn.Sequential)
 
 
@@ -392,14 +386,8 @@ def change_hooks(twins: Twins) -> None:
     else:
         names = [name for name, each in twins.plain.named_modules() if type(each) in _HOOKED]
         name = twins.random.choice(names)
-        kind, hook = twins.random.choice(
-            (
-                ("register_forward_hook", lambda _module, _args, output: output * 1.5),
-                ("register_forward_pre_hook", scale_input),
-                ("register_full_backward_hook", scale_gradient),
-            )
-        )
-        for model in (twins.model, twins.plain):
+        kind, hook = twins.random.choice(_HOOKS)
+        for model in twins.models:
             twins.hooks.append(getattr(model.get_submodule(name), kind)(hook))
     twins.start_again()
 
@@ -427,7 +415,7 @@ def evaluate_in_threads(twins: Twins) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    if getattr(twins.plain, "calls", None) is not None:
+    if hasattr(twins.plain, "calls"):
         return  # its results depend on the order of the calls
     for index, x in enumerate(images):
         result = functools.partial(lambda index, _: found.get(index), index)
@@ -466,69 +454,42 @@ def capture_graph(twins: Twins) -> None:
         evaluate_copy(twins)  # its values choose what it computes
         return
     fused, x = twins.take(), twins.images()
+    outputs: list[Any] = []
     with torch.no_grad():
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                fused(x)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = fused(x)
+        graph = capture(lambda: outputs.append(fused(x)))
 
         def replay(given: torch.Tensor) -> Any:
             x.copy_(given)
-            graph.replay()
-            return output
+            graph()
+            return outputs[-1]
 
         twins.both("a graph", replay, twins.when_taken, torch.randn_like(x))
 
 
+# With their weights
 _ACTIONS: dict[str, tuple[Action, int]] = {
     each.__name__: (each, weight)
     for each, weight in (
-        (train, 5),
-        (evaluate_copy, 3),
-        (evaluate_old_copy, 3),
-        (evaluate_compiled, 2),
-        (evaluate_gradient, 1),
-        (recalibrate, 1),
-        (average, 2),
-        (copy_deeply, 1),
-        (pickle_copy, 1),
-        (load_state, 1),
-        (write_data, 2),
-        (write_statistics, 1),
-        (change_optimizer, 1),
-        (freeze_norms, 1),
-        (freeze_parameters, 1),
-        (change_hooks, 2),
-        (evaluate_in_autocast, 2),
-        (evaluate_in_threads, 1),
-        (evaluate_in_compiled, 1),
-        (cast_copy, 1),
-        (capture_graph, 1),
+        (train, 5), (evaluate_copy, 3), (evaluate_old_copy, 3), (evaluate_compiled, 2),
+        (evaluate_gradient, 1), (recalibrate, 1), (average, 2), (copy_deeply, 1), (pickle_copy, 1),
+        (load_state, 1), (write_data, 2), (write_statistics, 1), (change_optimizer, 1),
+        (freeze_norms, 1), (freeze_parameters, 1), (change_hooks, 2), (evaluate_in_autocast, 2),
+        (evaluate_in_threads, 1), (evaluate_in_compiled, 1), (cast_copy, 1), (capture_graph, 1),
     )
-}
+}  # fmt: skip
 
 
-def draw_actions(seed: int, length: int) -> Iterator[str]:
+def draw_actions(seed: int, length: int) -> list[str]:
     """The names of a sequence's actions; the last one evaluates."""
     drawn = random.Random(f"actions {seed}")  # noqa: S311
     weights = [weight for _, weight in _ACTIONS.values()]
-    yield from drawn.choices([*_ACTIONS], weights, k=length - 1)
-    yield "evaluate_copy"
+    return [*drawn.choices([*_ACTIONS], weights, k=length - 1), "evaluate_copy"]
 
 
 def run_sequence(
     seed: int, backends: tuple[str, ...], device: torch.device, length: int = 5
 ) -> dict[str, Any]:
-    """Draw an architecture and a sequence, and run it.
-
-    Returns:
-        What was drawn, how many results were compared, and the differences.
-    """
+    """Draw an architecture and a sequence, and run it: what was drawn, and the differences."""
     torch._dynamo.reset()
     drawn = random.Random(f"sequence {seed}")  # noqa: S311
     architecture = [*ARCHITECTURES][seed % len(ARCHITECTURES)]
@@ -544,7 +505,7 @@ def run_sequence(
     except Exception as error:  # a refusal by convtime alone is a difference
         lines = str(error).strip().splitlines() or [""]
         twins.differences.append(f"{action}: {type(error).__name__}: {lines[0]}")
-    twins.finish()
+    twins.keep_report()
     return {
         "architecture": architecture,
         "dtype": str(twins.dtype).removeprefix("torch."),

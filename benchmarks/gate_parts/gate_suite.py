@@ -1,7 +1,5 @@
 """What pytest runs for the gate: a test per operation, on as much data as GATE_SIZES says."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """The operations that the gate watches, each on as much data as it is told."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 
@@ -46,32 +44,18 @@ def _logcumsumexp(_device: torch.device, count: int) -> Call:
     return functools.partial(torch.logcumsumexp, torch.linspace(-1, 1, count), 0)
 
 
-_MAKE: dict[str, Callable[[torch.device, int], Call]] = {
-    "relu 1Mi": _relu,
-    "layer_norm 8192x768": _layer_norm,
-    "conv 1x64x7168x56 fp16 nhwc": _conv,
-    "matmul 4096 bf16": _matmul,
-    "logcumsumexp 8192 on the CPU": _logcumsumexp,
+#: What makes each; rows, inner dimension (a matmul's tiles leave only that one to grow evenly) or
+#: elements; and larger amounts, among which is one that takes 5 % longer.
+_OPERATIONS: dict[str, tuple[Callable[[torch.device, int], Call], int, range]] = {
+    "relu 1Mi": (_relu, 1024, range(1054, 1175, 10)),
+    "layer_norm 8192x768": (_layer_norm, 8192, range(8442, 9043, 50)),
+    "conv 1x64x7168x56 fp16 nhwc": (_conv, 7168, range(7392, 7813, 28)),
+    "matmul 4096 bf16": (_matmul, 4096, range(4176, 4417, 16)),
+    "logcumsumexp 8192 on the CPU": (_logcumsumexp, 8192, range(8400, 8801, 40)),
 }
 ON_CPU = ("logcumsumexp 8192 on the CPU",)
-
-#: Rows, inner dimension (a matmul's tiles leave only that one to grow evenly) or elements.
-SIZES = dict(zip(_MAKE, (1024, 8192, 7168, 4096, 8192), strict=True))
-
-#: Among these is one that takes 5 % longer.
-LARGER = dict(
-    zip(
-        _MAKE,
-        (
-            range(1054, 1175, 10),
-            range(8442, 9043, 50),
-            range(7392, 7813, 28),
-            range(4176, 4417, 16),
-            range(8400, 8801, 40),
-        ),
-        strict=True,
-    )
-)
+SIZES = {name: size for name, (_, size, _) in _OPERATIONS.items()}
+LARGER = {name: larger for name, (_, _, larger) in _OPERATIONS.items()}
 
 
 def names_on(device: torch.device) -> tuple[str, ...]:
@@ -80,4 +64,5 @@ def names_on(device: torch.device) -> tuple[str, ...]:
 
 
 def call_of(name: str, device: torch.device, size: int) -> Call:
-    return _MAKE[name](device, size)
+    make, *_ = _OPERATIONS[name]
+    return make(device, size)

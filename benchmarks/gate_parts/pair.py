@@ -1,11 +1,8 @@
 """A run that is saved, and one that is compared with it; and how much longer operations take."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import results
 import torch
+from common import running
 
 from gate_parts.operations import LARGER, ON_CPU, SIZES, Call, call_of, names_on
 
@@ -49,44 +47,34 @@ def measure_pair(
 
 
 def _pytest(folder: str, device: torch.device, sizes: Mapping[str, int], *arguments: str) -> str:
-    paths = [str(results.HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "GATE_SIZES": json.dumps(sizes),
-        "GATE_DEVICE": str(device),
-    }
-    done = subprocess.run(
+    done = running.capture(
         [
             *(sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder),
             *("-p", "no:cacheprovider", *_PLUGIN, str(_SUITE), *arguments),
         ],
+        _TIMEOUT_SECONDS,
         cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_SECONDS,
-        check=False,
+        PYTHONPATH=running.python_path(),
+        GATE_SIZES=json.dumps(sizes),
+        GATE_DEVICE=str(device),
     )
     output = done.stdout + done.stderr
     if done.returncode > 1 or f"{len(sizes)} passed" not in output:
-        raise RuntimeError(f"pytest ended with {done.returncode}: {_last_line(output)}")
+        said = running.last_line(output)
+        raise RuntimeError(f"pytest ended with {done.returncode}: {said or 'it said nothing'}")
     return output
 
 
 def _changes(path: Path, output: str) -> dict[str, results.Row]:
     """Of each operation, in the order of the tests."""
     if not path.exists():
-        raise RuntimeError(f"pytest compared nothing: {_last_line(output)}")
+        raise RuntimeError(f"pytest compared nothing: {running.last_line(output)}")
     changes = json.loads(path.read_text(encoding="utf-8"))["changes"]
     kept = ("verdict", "ratio", "p_value", "sentence")
     return {
         change["name"].partition("[")[2].rpartition("]")[0]: {name: change[name] for name in kept}
         for change in changes
     }
-
-
-def _last_line(output: str) -> str:
-    return (output.strip().splitlines() or ["it said nothing"])[-1]
 
 
 PLANTED = 1.05
@@ -127,21 +115,15 @@ def closest(ratios: Mapping[int, float], count: int) -> list[int]:
 
 
 def _ratio(name: str, device: torch.device, size: int) -> float:
-    over, under = (call_of(name, device, each) for each in (size, SIZES[name]))
+    calls = [call_of(name, device, each) for each in (size, SIZES[name])]
     if name in ON_CPU:
-        return _ratio_on_cpu(over, under)
-    return _ratio_on_gpu(over, under, device)
-
-
-def _ratio_on_gpu(over: Call, under: Call, device: torch.device) -> float:
+        return _ratio_on_cpu(*calls)
     from placement import profiled_at_random
 
     from convtime import Candidate
 
-    longer, shorter = profiled_at_random(
-        [Candidate(partial(call.func, **call.keywords), *call.args) for call in (over, under)],
-        device,
-    )
+    made = [Candidate(partial(call.func, **call.keywords), *call.args) for call in calls]
+    longer, shorter = profiled_at_random(made, device)
     torch.cuda.empty_cache()
     return longer / shorter
 
@@ -150,10 +132,6 @@ def _ratio_on_cpu(over: Call, under: Call) -> float:
     """The median over rounds, in each of which either is called first once."""
     ratios = []
     for _ in range(ROUNDS):
-        seconds = []
-        for call in (over, under, under, over):
-            begin = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - begin)
+        seconds = [running.seconds_of(call) for call in (over, under, under, over)]
         ratios.append((seconds[0] + seconds[3]) / (seconds[1] + seconds[2]))
     return statistics.median(ratios)

@@ -1,19 +1,22 @@
 """Calibrated gates by the thousand, and changes whose causes are known: both simulated."""
 
-from __future__ import annotations
-
+import collections
 import dataclasses
 import json
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import results
 
-if TYPE_CHECKING:
-    from convtime import Measurement
-    from convtime.regression.significance import LogMedian
+from convtime import Measurement, time_op
+from convtime.regression.attribution import attribute
+from convtime.regression.medians import calibrated
+from convtime.regression.noise import FALSE_ALARMS, Repeats
+from convtime.regression.significance import LogMedian, LogRatio
+from convtime.timing.host_reading import HostReading
+from convtime.timing.verdict import Ratio
 
 CALIBRATIONS = 500
 RUNS = 20  # that a calibration judges
@@ -27,6 +30,10 @@ class Process(NamedTuple):
     low: float
     high: float
     values: int
+
+    def slower_by(self, factor: float) -> LogMedian:
+        median, low, high = (factor * seconds for seconds in self[:3])
+        return LogMedian.of_interval(median, low, high, self.values, 0.0)
 
 
 def recorded() -> dict[str, list[Process]]:
@@ -50,7 +57,7 @@ def simulate(
     """
     rng = random.Random(seed)  # noqa: S311
     margins: dict[str, list[float]] = {name: [] for name in processes}
-    counts = {"planted": 0, "found": 0, "equal": 0, "false": 0}
+    counts = dict.fromkeys(("planted", "found", "equal", "false"), 0)
     for _ in range(calibrations):
         for offset, (name, pool) in enumerate(processes.items()):
             gate = _Gate(rng, pool)
@@ -65,8 +72,7 @@ def simulate(
         "runs": calibrations * RUNS,
         **counts,
         "medians": {
-            name: statistics.median(each.median for each in pool)
-            for name, pool in processes.items()
+            name: statistics.median(each.median for each in of) for name, of in processes.items()
         },
         "margins": {name: statistics.median(found) for name, found in margins.items()},
     }
@@ -76,44 +82,21 @@ class _Gate:
     """One operation of a calibrated baseline, by convtime's own statistics."""
 
     def __init__(self, rng: random.Random, pool: Sequence[Process]) -> None:
-        from convtime.regression.noise import Repeats
-
         self._rng, self._pool = rng, pool
         drawn = rng.choices(pool, k=PROCESSES)
-        errors = tuple(_own(process, 1.0).error for process in drawn)
+        errors = tuple(process.slower_by(1.0).error for process in drawn)
         repeats = Repeats(tuple(process.median for process in drawn), errors).calibrated(0.0)
         if repeats.noise is None:
-            raise RuntimeError(
-                f"{PROCESSES} processes are too few after outlying ones are left out"
-            )
+            raise RuntimeError(f"{PROCESSES} processes, less outlying ones, are too few")
         self._repeats, self._noise = repeats, repeats.noise
         self.margin = repeats.noise.margin
 
     def finds(self, factor: float) -> bool:
         """Whether one more process, whose times are longer by a factor, is found to differ."""
-        from convtime.regression.medians import calibrated
-        from convtime.regression.noise import FALSE_ALARMS
-        from convtime.regression.significance import LogRatio
-
-        own = _own(self._rng.choice(self._pool), factor)
+        own = self._rng.choice(self._pool).slower_by(factor)
         over = calibrated(own, None, self._noise)
         under = calibrated(own, self._repeats, self._noise)
         return LogRatio(over, under).p_value(0.0) <= FALSE_ALARMS
-
-
-def _own(process: Process, factor: float) -> LogMedian:
-    from convtime.regression.significance import LogMedian
-
-    median, low, high = (factor * seconds for seconds in process[:3])
-    return LogMedian.of_interval(median, low, high, process.values, 0.0)
-
-
-def margin_over(row: results.Row, seconds: float) -> float:
-    """The median margin of those operations that take longer."""
-    margins: list[float] = [
-        margin for name, margin in row["margins"].items() if row["medians"][name] > seconds
-    ]
-    return statistics.median(margins)
 
 
 EACH = 250  # changes of a cause
@@ -122,27 +105,17 @@ _COMMITS = ("a" * 40, "b" * 40)
 _OTHER_COMMIT = 0.8  # share of the changes that come with another commit, whatever their cause
 
 
-@dataclasses.dataclass
 class _Change:
     """Facts of the later measurement, which differ from the earlier one's by chance at first."""
 
-    rng: random.Random
-    ratio: float
-    clock: float
-    load: float
-    other_commit: bool
-    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
-    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def drawn(cls, rng: random.Random) -> _Change:
-        return cls(
-            rng,
-            ratio=rng.uniform(1.03, 1.5),
-            clock=rng.gauss(1, 0.01),
-            load=rng.gauss(0, 1),
-            other_commit=rng.random() < _OTHER_COMMIT,
-        )
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.ratio = rng.uniform(1.03, 1.5)
+        self.clock = rng.gauss(1, 0.01)
+        self.load = rng.gauss(0, 1)
+        self.other_commit = rng.random() < _OTHER_COMMIT
+        self.fields: dict[str, Any] = {}
+        self.provenance: dict[str, Any] = {}
 
 
 def _code(change: _Change) -> None:
@@ -153,10 +126,8 @@ def _code(change: _Change) -> None:
 
 def _method(change: _Change) -> None:
     name = change.rng.choice(("queue", "regime", "convtime", "threads"))
-    if name in ("queue", "regime"):
-        change.fields[name] = "another"
-    else:
-        change.provenance[name] = "another"
+    facts = change.fields if name in ("queue", "regime") else change.provenance
+    facts[name] = "another"
 
 
 def _hardware(change: _Change) -> None:
@@ -187,28 +158,21 @@ _PLANT: dict[str, Callable[[_Change], None]] = {
 
 
 def _counted(factor: float) -> tuple[Any, ...]:
-    from convtime.timing.host_reading import HostReading
-
     return (HostReading(1, 1e-3, 1e-3, instructions=1e6 * factor),)
 
 
 def attribute_planted(each: int = EACH, seed: int = 1) -> results.Row:
     """By planted cause, how many changes are attributed to each."""
-    from convtime import time_op
-    from convtime.regression.attribution import attribute
-    from convtime.timing.verdict import Ratio
-
     rng = random.Random(seed)  # noqa: S311
     base = time_op(int, device="cpu", warmup=1, stop="count", max_samples=20)
-    found: dict[str, dict[str, int]] = {planted: {} for planted in _PLANT}
+    found = {planted: collections.Counter[str]() for planted in _PLANT}
     for planted, plant in _PLANT.items():
         for _ in range(each):
-            change = _Change.drawn(rng)
+            change = _Change(rng)
             plant(change)
             before, after = _pair(base, change)
             ratio = Ratio(change.ratio, change.ratio / 1.01, change.ratio * 1.01)
-            cause = attribute(before, after, ratio).cause
-            found[planted][cause] = found[planted].get(cause, 0) + 1
+            found[planted][attribute(before, after, ratio).cause] += 1
     return {"causes": found}
 
 
@@ -217,30 +181,17 @@ def _pair(base: Measurement, change: _Change) -> tuple[Measurement, Measurement]
 
     def made(commit: str, load: float, clock: float, **fields: Any) -> Measurement:
         facts = {"git": {"commit": commit, "dirty": False}, "load_average": 1 + load}
+        facts |= fields.pop("provenance", {})
         clocks = (_CLOCK_HZ * clock,) * len(base.seconds)
-        fields = {"host": _counted(1.0), "disturbance": ""} | fields
-        provenances = fields.pop("provenance", {})
+        # Counts are known for both or for neither.
+        counts = _counted(1.0) if "host" in change.fields else ()
+        fields = {"host": counts, "disturbance": ""} | fields
         for name in fields.keys() & {"queue", "regime"}:
             fields[name] = dataclasses.replace(getattr(base, name), used=fields[name])
         return dataclasses.replace(
-            base, provenance=provenance | facts | provenances, sm_clocks_hz=clocks, **fields
+            base, provenance=provenance | facts, sm_clocks_hz=clocks, **fields
         )
 
-    after = made(
-        _COMMITS[change.other_commit],
-        change.load,
-        change.clock,
-        provenance=change.provenance,
-        **change.fields,
-    )
-    # Counts are known for both or for neither.
-    counts = {} if "host" in change.fields else {"host": ()}
-    before = made(_COMMITS[0], 0.0, 1.0, **counts)
-    return before, after if "host" in change.fields else dataclasses.replace(after, host=())
-
-
-def right(row: results.Row) -> float:
-    """The share of the changes that are attributed to what was planted."""
-    causes: dict[str, dict[str, int]] = row["causes"]
-    total = sum(sum(found.values()) for found in causes.values())
-    return sum(found.get(planted, 0) for planted, found in causes.items()) / total
+    changed = {"provenance": change.provenance, **change.fields}
+    after = made(_COMMITS[change.other_commit], change.load, change.clock, **changed)
+    return made(_COMMITS[0], 0.0, 1.0), after

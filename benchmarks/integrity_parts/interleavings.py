@@ -1,7 +1,5 @@
 """Profilers and timings of one process, in every order and on every thread."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -9,23 +7,22 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.profiler import profile as Profile
 
-if TYPE_CHECKING:
-    import convtime
-
 MARKED = "erfinv"  # a part of the name of the kernel that profiles are to see
 LAUNCHES = 100  # of it, in each profile
 SECONDS = 0.4  # that a timing lasts
 PATIENCE_SECONDS = 20.0  # for its first calls
 BOTH = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+WITH_ALL: dict[str, Any] = {"record_shapes": True, "with_stack": True, "profile_memory": True}
+_nvtx_ranges: Callable[..., Any] = torch.autograd.profiler.emit_nvtx
 
 
 class Scene:
@@ -43,7 +40,7 @@ class Scene:
         self._threads = 0
         self.launched = 0
         self.seen = 0
-        self.measurements: list[convtime.Measurement] = []
+        self.measurements: list[Any] = []
         self.relu()
         self.launch(1)  # what is done once does not happen within a profile
         self.launched = 0
@@ -60,39 +57,37 @@ class Scene:
 
     def time(self, fn: Callable[[], object] | None = None, **options: Any) -> None:
         """Times a callable, relu unless given, for SECONDS."""
-        call = self._counted(fn or self.relu)
-        if self._control:
-            self._call_untimed(call)
-            return
-        from convtime import time_op
 
-        chosen = self._options() | options
-        self.measurements.append(time_op(call, **chosen))
+        def measure(call: Callable[[], object], **usual: Any) -> list[Any]:
+            from convtime import time_op
+
+            return [time_op(call, **(usual | options))]
+
+        self._time(fn or self.relu, measure)
 
     def compare(self) -> None:
         """Times two candidates against each other, likewise."""
-        call = self._counted(self.relu)
-        if self._control:
-            self._call_untimed(call)
-            return
-        from convtime import compare
 
-        candidates = {"one": call, "other": call}
-        compared = compare(candidates, check=None, interference=False, **self._options())
-        self.measurements += compared.measurements.values()
+        def measure(call: Callable[[], object], **usual: Any) -> list[Any]:
+            from convtime import compare
 
-    def _options(self) -> dict[str, Any]:
-        # Several processes at once: none of them is to wait for another's turn.
-        return {"stop": "budget", "budget": SECONDS, "device": self.device, "exclusive": False}
+            candidates = {"one": call, "other": call}
+            compared = compare(candidates, check=None, interference=False, **usual)
+            return [*compared.measurements.values()]
 
-    def _counted(self, call: Callable[[], object]) -> Callable[[], object]:
-        def counted() -> object:
+        self._time(self.relu, measure)
+
+    def _time(self, fn: Callable[[], object], measure: Callable[..., list[Any]]) -> None:
+        def call() -> object:
             self._calls += 1
-            return call()
+            return fn()
 
-        return counted
-
-    def _call_untimed(self, call: Callable[[], object]) -> None:
+        if not self._control:
+            # Several processes at once: none of them is to wait for another's turn.
+            self.measurements += measure(
+                call, stop="budget", budget=SECONDS, device=self.device, exclusive=False
+            )
+            return
         end = time.perf_counter() + SECONDS
         while time.perf_counter() < end:
             call()
@@ -146,6 +141,10 @@ class Scene:
         if errors:
             raise errors[0]
 
+    def timing(self) -> contextlib.AbstractContextManager[None]:
+        """Has another thread time meanwhile."""
+        return self.meanwhile(self.time)
+
     def go_on(self, calls: int = 100) -> None:
         """Waits until a timing on another thread has made that many more calls, or ended."""
         wanted = self._calls + calls
@@ -165,25 +164,9 @@ extern "C" int is_active() { return libkineto::api().activityProfiler().isActive
 """
 
 
-def profile_then_timing(scene: Scene) -> None:
-    scene.record()
-    scene.time()
-
-
-def timing_then_profile(scene: Scene) -> None:
-    scene.time()
-    scene.record()
-
-
-def timing_within_a_profile(scene: Scene) -> None:
-    with scene.profile():
-        scene.time()
-        scene.launch()
-
-
 def timing_on_another_thread_within_a_profile(scene: Scene) -> None:
     with scene.profile():
-        with scene.meanwhile(scene.time):
+        with scene.timing():
             scene.go_on()
             scene.launch()
         scene.launch()
@@ -191,14 +174,14 @@ def timing_on_another_thread_within_a_profile(scene: Scene) -> None:
 
 def profile_begins_before_and_ends_within_a_timing(scene: Scene) -> None:
     with contextlib.ExitStack() as timing, scene.profile():
-        timing.enter_context(scene.meanwhile(scene.time))
+        timing.enter_context(scene.timing())
         scene.go_on()
         scene.launch()
 
 
 def profile_begins_within_and_ends_after_a_timing(scene: Scene) -> None:
     with contextlib.ExitStack() as profiling:
-        with scene.meanwhile(scene.time):
+        with scene.timing():
             scene.go_on()
             profiling.enter_context(scene.profile())
         scene.launch()
@@ -236,7 +219,7 @@ def profile_within_every_timed_call(scene: Scene) -> None:
 
 def profile_by_a_schedule_within_a_timing(scene: Scene) -> None:
     steps = schedule(wait=1, warmup=1, active=1, repeat=1)
-    with scene.meanwhile(scene.time), profile(activities=BOTH, schedule=steps) as profiler:
+    with scene.timing(), profile(activities=BOTH, schedule=steps) as profiler:
         for step in range(3):
             scene.go_on(20)
             if step == 2:
@@ -249,7 +232,7 @@ def profile_by_a_schedule_within_a_timing(scene: Scene) -> None:
 def timing_begins_in_the_warm_up_of_a_profile(scene: Scene) -> None:
     steps = schedule(wait=0, warmup=1, active=1, repeat=1)
     with profile(activities=BOTH, schedule=steps) as profiler:
-        with scene.meanwhile(scene.time):
+        with scene.timing():
             scene.go_on()
             profiler.step()
             scene.launch()
@@ -257,42 +240,25 @@ def timing_begins_in_the_warm_up_of_a_profile(scene: Scene) -> None:
     scene.count(profiler)
 
 
-def timing_within_a_profile_of_the_cpu(scene: Scene) -> None:
-    with scene.profile(activities=[ProfilerActivity.CPU]), scene.meanwhile(scene.time):
-        scene.launch()
-
-
-def nvtx_ranges() -> contextlib.AbstractContextManager[object]:
-    ranges: contextlib.AbstractContextManager[object]
-    ranges = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
-    return ranges
-
-
 def nvtx_ranges_around_a_timing(scene: Scene) -> None:
-    with nvtx_ranges():
+    with _nvtx_ranges():
         scene.time()
     scene.record()
 
 
 def nvtx_ranges_on_another_thread(scene: Scene) -> None:
-    with scene.meanwhile(scene.time), nvtx_ranges():
+    with scene.timing(), _nvtx_ranges():
         scene.launch()
     scene.record()
 
 
 def autograds_profiler_within_a_timing(scene: Scene) -> None:
-    with scene.meanwhile(scene.time):
+    with scene.timing():
         scene.go_on()
         with torch.autograd.profiler.profile(use_device="cuda", use_kineto=True) as profiler:
             scene.launch()
         torch.cuda.synchronize(scene.device)
         scene.add(profiler.function_events or ())
-
-
-def twenty_profiles_then_timing(scene: Scene) -> None:
-    for _ in range(20):
-        scene.record()
-    scene.time()
 
 
 def profiles_and_timings_by_turns(scene: Scene) -> None:
@@ -301,25 +267,8 @@ def profiles_and_timings_by_turns(scene: Scene) -> None:
         scene.time(stop="count", max_samples=50)
 
 
-def many_profiles_within_a_timing(scene: Scene) -> None:
-    with scene.meanwhile(scene.time):
-        for _ in range(20):
-            scene.record()
-
-
-def within(work: Callable[[Scene], None] = Scene.time, **options: Any) -> Callable[[Scene], None]:
-    """A profile of these options within work on another thread."""
-
-    def interleave(scene: Scene) -> None:
-        with scene.meanwhile(lambda: work(scene)):
-            scene.go_on()
-            scene.record(**options)
-
-    return interleave
-
-
 def two_timings_and_a_profile(scene: Scene) -> None:
-    with scene.meanwhile(scene.time), scene.meanwhile(scene.time):
+    with scene.timing(), scene.timing():
         scene.go_on()
         with scene.profile():
             scene.go_on(10)
@@ -366,19 +315,44 @@ def load_on_demand() -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
-def _named(*makes: Callable[[Scene], None]) -> dict[str, Callable[[Scene], None]]:
-    return {make.__name__.replace("_", " "): make for make in makes}
+def steps(
+    name: str, *each: Callable[[Scene], object], around: Sequence[Callable[[Scene], Any]] = ()
+) -> Callable[[Scene], None]:
+    """Steps one after the other, all within some contexts."""
+
+    def interleave(scene: Scene) -> None:
+        with contextlib.ExitStack() as stack:
+            for context in around:
+                stack.enter_context(context(scene))
+            for step in each:
+                step(scene)
+
+    interleave.__name__ = name
+    return interleave
 
 
+def within(
+    name: str, work: Callable[[Scene], None] = Scene.time, **options: Any
+) -> Callable[[Scene], None]:
+    """A profile of these options within work on another thread."""
+
+    def record(scene: Scene) -> None:
+        scene.record(**options)
+
+    return steps(
+        name, Scene.go_on, record, around=[lambda scene: scene.meanwhile(lambda: work(scene))]
+    )
+
+
+CPU_ALONE, GPU_ALONE = [ProfilerActivity.CPU], [ProfilerActivity.CUDA]
 INTERLEAVINGS: dict[str, Callable[[Scene], None]] = {
-    **_named(
-        profile_then_timing,
-        timing_then_profile,
-        timing_within_a_profile,
+    interleave.__name__.replace("_", " "): interleave
+    for interleave in (
+        steps("profile then timing", Scene.record, Scene.time),
+        steps("timing then profile", Scene.time, Scene.record),
+        steps("timing within a profile", Scene.time, Scene.launch, around=[Scene.profile]),
         timing_on_another_thread_within_a_profile,
-    ),
-    "profile within a timing on another thread": within(),
-    **_named(
+        within("profile within a timing on another thread"),
         profile_begins_before_and_ends_within_a_timing,
         profile_begins_within_and_ends_after_a_timing,
         profile_on_another_thread_within_a_timing,
@@ -386,25 +360,25 @@ INTERLEAVINGS: dict[str, Callable[[Scene], None]] = {
         profile_within_every_timed_call,
         profile_by_a_schedule_within_a_timing,
         timing_begins_in_the_warm_up_of_a_profile,
-    ),
-    "profile of the cpu within a timing": within(activities=[ProfilerActivity.CPU]),
-    **_named(timing_within_a_profile_of_the_cpu),
-    "profile of the gpu alone within a timing": within(activities=[ProfilerActivity.CUDA]),
-    **_named(
+        within("profile of the cpu within a timing", activities=CPU_ALONE),
+        steps(
+            "timing within a profile of the cpu",
+            Scene.launch,
+            around=[lambda scene: scene.profile(activities=CPU_ALONE), Scene.timing],
+        ),
+        within("profile of the gpu alone within a timing", activities=GPU_ALONE),
         nvtx_ranges_around_a_timing,
         nvtx_ranges_on_another_thread,
         autograds_profiler_within_a_timing,
-        twenty_profiles_then_timing,
+        steps("twenty profiles then timing", *20 * [Scene.record], Scene.time),
         profiles_and_timings_by_turns,
-        many_profiles_within_a_timing,
+        steps("many profiles within a timing", *20 * [Scene.record], around=[Scene.timing]),
         two_timings_and_a_profile,
-    ),
-    "profile with stacks and shapes within a timing": within(
-        record_shapes=True, with_stack=True, profile_memory=True
-    ),
-    "profile within a timing of a backward pass": within(time_a_backward_pass),
-    "profile within a comparison": within(Scene.compare),
-    **_named(profile_within_a_timing_by_events),
-    "profile within a timing under load": within(lambda scene: scene.time(regime="sustained")),
-    **_named(profile_on_demand_within_a_timing),
+        within("profile with stacks and shapes within a timing", **WITH_ALL),
+        within("profile within a timing of a backward pass", time_a_backward_pass),
+        within("profile within a comparison", Scene.compare),
+        profile_within_a_timing_by_events,
+        within("profile within a timing under load", lambda scene: scene.time(regime="sustained")),
+        profile_on_demand_within_a_timing,
+    )
 }

@@ -1,27 +1,25 @@
 """What a row of each kind is measured by."""
 
-from __future__ import annotations
-
+import contextlib
 import functools
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import results
 import torch
 from common import running
 
 from integrity_parts.interleavings import INTERLEAVINGS, Scene
-
-if TYPE_CHECKING:
-    import convtime
 
 REPOSITORY = Path(__file__).parents[2]
 CASES_AT_ONCE = 10
@@ -37,36 +35,25 @@ PLANTED = "PlantedLoss"
 
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    records = functools.partial(running.run_probe, "integrity", "records", device, timeout=300)
     measures: dict[str, running.Measure] = {
-        name: functools.partial(measure_interleaving, name, device) for name in INTERLEAVINGS
+        **{name: functools.partial(measure_interleaving, name, device) for name in INTERLEAVINGS},
+        **{f"records {moment}": functools.partial(records, moment) for moment in MOMENTS},
+        "planted losses": measure_planted_losses,
     }
-    for moment in MOMENTS:
-        measures[f"records {moment}"] = functools.partial(
-            running.run_probe, "integrity", "records", device, moment, timeout=300
-        )
-    measures["planted losses"] = measure_planted_losses
-    ahead = Ahead(measures)
-    return {key: functools.partial(ahead.measure, key) for key in measures}
+    names = list(measures)
+    pool = ThreadPoolExecutor(CASES_AT_ONCE)
+    begun: dict[str, Future[results.Row]] = {}
 
-
-class Ahead:
-    """Measures cases on threads, several ahead of the one that is asked for.
-
-    Their processes take seconds to start, and no row depends on how fast they are.
-    """
-
-    def __init__(self, measures: Mapping[str, running.Measure]) -> None:
-        self._measures = measures
-        self._pool = ThreadPoolExecutor(CASES_AT_ONCE)
-        self._begun: dict[str, Future[results.Row]] = {}
-
-    def measure(self, key: str) -> results.Row:
-        names = list(self._measures)
+    def measure(key: str) -> results.Row:
+        # Several ahead: processes take seconds to start, and no row depends on how fast they are.
         first = names.index(key)
         for name in names[first : first + CASES_AT_ONCE]:
-            if name not in self._begun:
-                self._begun[name] = self._pool.submit(self._measures[name])
-        return self._begun[key].result()
+            if name not in begun:
+                begun[name] = pool.submit(measures[name])
+        return begun[key].result()
+
+    return {key: functools.partial(measure, key) for key in measures}
 
 
 def measure_interleaving(name: str, device: torch.device) -> results.Row:
@@ -87,23 +74,16 @@ def run_process(name: str, device: torch.device, part: str) -> tuple[results.Row
     """A row of a fresh process, empty where it gave none, and what the process ended with."""
     script = str(results.scripts()["integrity"])
     command = [sys.executable, script, "--probe", "interleaving", name, part]
-    command += ["--device", str(device)]
+    # Without it, kineto cannot be had on demand; with it, it looks for its daemon.
+    variables = {"KINETO_USE_DAEMON": "1"} if "demand" in name else {}
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            # Without it, kineto cannot be had on demand; with it, it looks for its daemon.
-            env={**os.environ, **({"KINETO_USE_DAEMON": "1"} if "demand" in name else {})},
-        )
+        done = running.capture([*command, "--device", str(device)], 100, **variables)
     except subprocess.TimeoutExpired:
         return {}, -signal.SIGKILL
     row: results.Row = next(iter(running.printed_results(done.stdout)), {})
     if not row:
-        said = done.stderr.strip().splitlines() or [""]
-        print(f"{name}, {part}: ended with {done.returncode}: {said[-1]}", flush=True)
+        said = running.last_line(done.stderr)
+        print(f"{name}, {part}: ended with {done.returncode}: {said}", flush=True)
     return row, done.returncode
 
 
@@ -117,7 +97,7 @@ def probe_interleaving(device: torch.device, name: str, part: str) -> results.Ro
     }
 
 
-def describe(measured: convtime.Measurement) -> results.Row:
+def describe(measured: Any) -> results.Row:
     return {
         "method": measured.method.used,
         "reason": measured.method.reason,
@@ -128,16 +108,13 @@ def describe(measured: convtime.Measurement) -> results.Row:
     }
 
 
-def count_incomplete(measured: convtime.Measurement, expected: int | None) -> int:
+def count_incomplete(measured: Any, expected: int | None) -> int:
     """Samples that lack an activity which others have, or of the number that is expected."""
     if measured.method != "kernel":
         return 0
-    columns = [activity.seconds for activity in measured.activities]
-    wanted = len(columns) if expected is None else expected
-    return sum(
-        sum(duration is not None for duration in call) != wanted
-        for call in zip(*columns, strict=True)
-    )
+    wanted = len(measured.activities) if expected is None else expected
+    calls = zip(*(activity.seconds for activity in measured.activities), strict=True)
+    return sum(len(call) - call.count(None) != wanted for call in calls)
 
 
 def probe_records(device: torch.device, moment: str) -> results.Row:
@@ -159,32 +136,33 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
         for _ in range(LAUNCHES):
             torch.relu(x)
 
-    done = False
+    is_done = threading.Event()
 
     def keep_busy() -> None:
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
-            while not done:
+            while not is_done.is_set():
                 for _ in range(20):
                     torch.erfinv(scene.relu())
                 stream.synchronize()
 
-    calls = CALLS if not beside else CALLS // 10
-    options: dict[str, Any] = {"stop": "count", "max_samples": calls, "device": device}
-    options["exclusive"] = False  # other cases time on this GPU, too
-    if beside:
-        with scene.meanwhile(keep_busy):
-            try:
-                measured = time_op(call, **options)
-            finally:
-                done = True
-    else:
-        measured = time_op(call, **options)
-    durations = [second for activity in measured.activities for second in activity.seconds]
+    with contextlib.ExitStack() as stack:
+        if beside:
+            stack.enter_context(scene.meanwhile(keep_busy))
+            stack.callback(is_done.set)
+        measured = time_op(
+            call,
+            stop="count",
+            max_samples=CALLS // 10 if beside else CALLS,
+            device=device,
+            exclusive=False,  # other cases time on this GPU, too
+        )
+    found = (second for activity in measured.activities for second in activity.seconds)
+    durations = [duration for duration in found if duration is not None]
     return {
         "kind": "records",
-        "records": sum(duration is not None for duration in durations),
-        "shortest": min((duration for duration in durations if duration), default=0.0),
+        "records": len(durations),
+        "shortest": min(filter(None, durations), default=0.0),
         **describe(measured),
         "incomplete": count_incomplete(measured, LAUNCHES + NODES),
     }
@@ -205,34 +183,27 @@ def measure_planted_losses() -> results.Row:
 
 def read_report(report: Mapping[str, list[results.Row]]) -> results.Row:
     """Of GoogleTest's report: "tests", each passed or not, and "failures", what they said."""
-    tests = {
-        f"{test['classname']}.{test['name']}": test
-        for suite in report["testsuites"]
-        for test in suite["testsuite"]
-        if PLANTED in test["classname"]
-    }
-    failures = {
-        name: [failure["failure"] for failure in test["failures"]]
-        for name, test in tests.items()
-        if test.get("failures")
-    }
-    passed = {
-        name: test["result"] == "COMPLETED" and name not in failures for name, test in tests.items()
-    }
-    return {"tests": passed, "failures": failures}
+    tests: dict[str, bool] = {}
+    failures: dict[str, list[str]] = {}
+    for test in itertools.chain(*(suite["testsuite"] for suite in report["testsuites"])):
+        if PLANTED in test["classname"]:
+            name = f"{test['classname']}.{test['name']}"
+            if said := [failure["failure"] for failure in test.get("failures", ())]:
+                failures[name] = said
+            tests[name] = test["result"] == "COMPLETED" and not said
+    return {"tests": tests, "failures": failures}
 
 
 def build_tests(folder: str) -> str:
-    build = Path(folder, "build")
-    configure = ["cmake", "-S", str(REPOSITORY), "-B", str(build), "-G", "Ninja"]
+    build = f"{folder}/build"
     for command in (
-        [*configure, "-DCONVTIME_TESTS=ON"],
-        ["cmake", "--build", str(build), "--target", "trace_faults_test"],
+        ["cmake", "-S", str(REPOSITORY), "-B", build, "-G", "Ninja", "-DCONVTIME_TESTS=ON"],
+        ["cmake", "--build", build, "--target", "trace_faults_test"],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the C++ tests cannot be built: {done.stdout[-1000:]}")
-    return str(build / "tests" / "cpp")
+    return f"{build}/tests/cpp"
 
 
 PROBES: dict[str, Callable[..., results.Row]] = {

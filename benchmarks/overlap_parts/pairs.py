@@ -1,7 +1,5 @@
 """Families of pairs: the same work in line, and so that parts of it can overlap."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import random
@@ -21,30 +19,29 @@ def _log_uniform(chance: random.Random, low: float, high: float) -> float:
     return float(low * (high / low) ** chance.random())
 
 
-def _multiple(value: float, of: int) -> int:
-    return max(of, round(value / of) * of)
+def _multiple(of: int, chance: random.Random, low: float, high: float) -> int:
+    return max(of, round(_log_uniform(chance, low, high) / of) * of)
 
 
 def _matmul(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    size = _multiple(_log_uniform(chance, 3072, 6144), 128)
+    size = _multiple(128, chance, 3072, 6144)
     a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
     return functools.partial(torch.mm, a, a), f"matmul {size}"
 
 
 def _relu(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    numbers = _multiple(_log_uniform(chance, 1 << 27, 1 << 29), 1 << 20)
+    numbers = _multiple(1 << 20, chance, 1 << 27, 1 << 29)
     x = torch.randn(numbers, device=device)
     return functools.partial(torch.relu, x), f"relu {numbers >> 20} Mi"
 
 
 def _softmax(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    rows = _multiple(_log_uniform(chance, 16384, 65536), 256)
+    rows = _multiple(256, chance, 16384, 65536)
     x = torch.randn(rows, 4096, device=device)
     return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
 
 
 def _narrow(chance: random.Random, _device: torch.device) -> tuple[Call, str]:
-    """A long kernel of few blocks, with its size."""
     nanoseconds = int(_log_uniform(chance, 250e3, 900e3))
     blocks = round(_log_uniform(chance, 1, 40))
     return (
@@ -54,8 +51,7 @@ def _narrow(chance: random.Random, _device: torch.device) -> tuple[Call, str]:
 
 
 #: Long kernels that take the whole GPU, with their sizes, and those that do not.
-_FILLING = (_matmul, _relu, _softmax)
-_KINDS = (_FILLING, (_narrow,))
+_KINDS = ((_matmul, _relu, _softmax), (_narrow,))
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
@@ -90,10 +86,14 @@ def _kernels(chance: random.Random, device: torch.device) -> tuple[list[Call], s
     return [call for call, _ in made], ", ".join(what for _, what in made)
 
 
-def streams(chance: random.Random, device: torch.device) -> Pair:
-    calls, what = _kernels(chance, device)
+def _pair(calls: Sequence[Call], device: torch.device, what: str) -> Pair:
     side = [_stream(device) for _ in calls[1:]]
     return Pair(functools.partial(_in_line, calls), functools.partial(_forked, calls, side), what)
+
+
+def streams(chance: random.Random, device: torch.device) -> Pair:
+    calls, what = _kernels(chance, device)
+    return _pair(calls, device, what)
 
 
 def copies(chance: random.Random, device: torch.device) -> Pair:
@@ -102,19 +102,11 @@ def copies(chance: random.Random, device: torch.device) -> Pair:
     host = torch.empty(megabytes << 20, dtype=torch.uint8).pin_memory()
     there = torch.empty(megabytes << 20, dtype=torch.uint8, device=device)
     to_gpu = chance.random() < 0.5
-    copy: Call = (
-        functools.partial(there.copy_, host, non_blocking=True)
-        if to_gpu
-        else functools.partial(host.copy_, there, non_blocking=True)
-    )
+    target, source = (there, host) if to_gpu else (host, there)
+    copy = functools.partial(target.copy_, source, non_blocking=True)
     compute, what = chance.choice(chance.choice(_KINDS))(chance, device)
-    calls = [compute, copy]
-    side = [_stream(device)]
-    return Pair(
-        functools.partial(_in_line, calls),
-        functools.partial(_forked, calls, side),
-        f"{megabytes} MiB {'to' if to_gpu else 'from'} the GPU, {what}",
-    )
+    way = "to" if to_gpu else "from"
+    return _pair([compute, copy], device, f"{megabytes} MiB {way} the GPU, {what}")
 
 
 def _captured(call: Call) -> Call:
@@ -127,13 +119,8 @@ def _captured(call: Call) -> Call:
 
 
 def graph(chance: random.Random, device: torch.device) -> Pair:
-    calls, what = _kernels(chance, device)
-    side = [_stream(device) for _ in calls[1:]]
-    return Pair(
-        _captured(functools.partial(_in_line, calls)),
-        _captured(functools.partial(_forked, calls, side)),
-        what,
-    )
+    pair = streams(chance, device)
+    return Pair(_captured(pair.in_line), _captured(pair.overlapping), pair.what)
 
 
 def dependent(chance: random.Random, device: torch.device) -> Pair:
@@ -168,8 +155,7 @@ class _Slow(torch.autograd.Function):
 
 def autograd(chance: random.Random, device: torch.device) -> Pair:
     calls, what = _kernels(chance, device)
-    current = torch.cuda.current_stream(device)
-    side = _stream(device)
+    current, side = torch.cuda.current_stream(device), _stream(device)
     in_line = backward_of(calls, [current] * len(calls))
     # The last part's backward pass is issued first.
     return Pair(in_line, backward_of(calls, [*[side] * (len(calls) - 1), current]), what)
@@ -245,14 +231,13 @@ def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _check(status: int, what: str) -> None:
-    if status != 0:
-        raise RuntimeError(f"{what} returned {status}")
+def _drive(function: str, *arguments: Any) -> None:
+    if status := getattr(_driver(), function)(*arguments):
+        raise RuntimeError(f"{function} returned {status}")
 
 
 @functools.cache
 def _kernel(index: int) -> ctypes.c_void_p:
-    """The kernel, compiled for a device by nvcc."""
     major, minor = torch.cuda.get_device_capability(index)
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "step.cu"), Path(folder, "step.cubin")
@@ -262,16 +247,14 @@ def _kernel(index: int) -> ctypes.c_void_p:
         image = binary.read_bytes()
     torch.cuda.current_stream(index).synchronize()  # makes the device's context current
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-    _check(_driver().cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
-    found = _driver().cuModuleGetFunction(ctypes.byref(kernel), module, b"step")
-    _check(found, "cuModuleGetFunction")
+    _drive("cuModuleLoadData", ctypes.byref(module), image)
+    _drive("cuModuleGetFunction", ctypes.byref(kernel), module, b"step")
     return kernel
 
 
 def dependent_launches(
     kernels: int, blocks: int, before: int, after: int, device: torch.device, *, overlap: bool
 ) -> None:
-    """Launches so many kernels in a row, each free to begin with the one before it, or not."""
     kernel = _kernel(device.index or 0)
     values = ctypes.c_longlong(before), ctypes.c_longlong(after)
     arguments = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
@@ -286,5 +269,4 @@ def dependent_launches(
             # The first one comes after other work, which it is to wait for.
             attribute_count=1 if overlap and number > 0 else 0,
         )
-        launched = _driver().cuLaunchKernelEx(ctypes.byref(config), kernel, arguments, None)
-        _check(launched, "cuLaunchKernelEx")
+        _drive("cuLaunchKernelEx", ctypes.byref(config), kernel, arguments, None)

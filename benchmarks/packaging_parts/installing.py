@@ -1,7 +1,6 @@
 """How long README's first command takes in an empty environment, and where the time goes."""
 
-from __future__ import annotations
-
+import itertools
 import os
 import re
 import subprocess
@@ -9,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import results
 
@@ -38,12 +38,9 @@ def readme_command(number: int) -> str:
 
 
 def install(environment: Path, caches: Path | None) -> results.Row:
-    """Runs README's first command in a new environment, and shows its output.
+    """Runs README's first command in a new environment, which is kept, and shows its output.
 
-    Args:
-        environment: Where to make the environment; it is kept.
-        caches: A folder for pip's cache and convtime's, for a user who has neither; None for the
-            caches of this user.
+    `caches` is a folder for pip's cache and convtime's; None for those of this user.
     """
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     variables = user_variables(environment)
@@ -66,22 +63,12 @@ def user_variables(environment: Path) -> dict[str, str]:
 
 
 def run(command: Sequence[str], variables: dict[str, str]) -> list[Line]:
-    """Runs a command, and gives its lines with the seconds after which they came.
-
-    Raises:
-        RuntimeError: It failed.
-    """
+    """The lines of a command, with the seconds after which they came; RuntimeError if it fails."""
     lines: list[Line] = []
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    pipes["stderr"] = subprocess.STDOUT
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **pipes)
     assert process.stdout is not None
     for text in process.stdout:
         lines.append((time.perf_counter() - begin, text.rstrip("\n")))
@@ -95,26 +82,24 @@ def run(command: Sequence[str], variables: dict[str, str]) -> list[Line]:
 def phases(lines: Iterable[Line]) -> results.Row:
     """The seconds of each phase, of all, and until the main job's first row.
 
-    Raises:
-        ValueError: The lines lack the beginning of a phase.
+    ValueError where the lines lack the beginning of a phase.
     """
     lines = [*lines]
     begins: dict[str, float] = {}
-    waiting = list(_PHASES.items())
+    waiting = [*_PHASES]
     for seconds, text in lines:
         # A phase that pip skips must not hide those after it.
-        for place, (name, beginning) in enumerate(waiting):
-            if re.match(beginning, text):
+        for name in waiting:
+            if re.match(_PHASES[name], text):
                 begins[name] = seconds
-                del waiting[: place + 1]
+                waiting = waiting[waiting.index(name) + 1 :]
                 break
     missing = [name for name in ("compile_s", "install_s", "main_job_s") if name not in begins]
     if missing:
         raise ValueError(f"pip's output shows no beginning of {', '.join(missing)}")
-    ends = [*list(begins.values())[1:], lines[-1][0]]
-    row: results.Row = {
-        name: end - begin for (name, begin), end in zip(begins.items(), ends, strict=True)
-    }
+    times = [*begins.values(), lines[-1][0]]
+    pairs = itertools.pairwise(times)
+    row: results.Row = {name: end - begin for name, (begin, end) in zip(begins, pairs, strict=True)}
     job = begins["main_job_s"]
     # The first row of the table is that of ResNet-50's first layer.
     rows = [seconds - job for seconds, text in lines if seconds > job and text.startswith("conv1 ")]

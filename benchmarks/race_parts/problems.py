@@ -1,7 +1,5 @@
 """The problems of race.py: what is to be chosen from, drawn at random."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random
@@ -9,36 +7,30 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from convtime import Candidate, nn
+from convtime import Candidate, nn, ops
 
-# Of each kind; their order is that of the draws.
-COUNTS = {
-    "matmul": 5,
-    "softmax": 4,
-    "scale": 3,
-    "row sums": 3,
-    "algorithms": 5,
-    "convolution": 4,
-    "reduction": 3,
-    "attention": 3,
-}
+from . import triton_kernels
+
 _SEED = 34
 
-Problem = dict[str, Candidate]
+Make = Callable[[random.Random, torch.device], Iterator[Candidate]]
 
 
 def names() -> list[str]:
-    return [f"{kind} {number}" for kind, count in COUNTS.items() for number in range(1, count + 1)]
+    """In the order of the draws."""
+    return [f"{kind} {1 + index}" for kind, (_, count) in _KINDS.items() for index in range(count)]
 
 
-def make(name: str, device: torch.device) -> Problem:
+def make(name: str, device: torch.device) -> dict[str, Candidate]:
     """The candidates of a problem: the same ones in every process."""
     kind, _, _ = name.rpartition(" ")
     draw = random.Random(f"{_SEED} {name}")  # noqa: S311  # not a secret
     with torch.random.fork_rng([device]):
         torch.manual_seed(0)
-        return {candidate.name: candidate for candidate in _KINDS[kind](draw, device)}
+        return {candidate.name: candidate for candidate in _KINDS[kind][0](draw, device)}
 
 
 def _size(draw: random.Random, least: int, most: int, multiple: int = 1) -> int:
@@ -53,8 +45,6 @@ def _chosen(draw: random.Random, configurations: Iterator[Any], most: int) -> li
 
 
 def _matmul(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
-    from race_parts import triton_kernels
-
     m, n, k = (_size(draw, 256, 4096, 64) for _ in range(3))
     a = torch.randn(m, k, dtype=torch.bfloat16, device=device)
     b = torch.randn(k, n, dtype=torch.bfloat16, device=device)
@@ -68,16 +58,12 @@ def _matmul(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
 
 
 def _softmax(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
-    from race_parts import triton_kernels
-
     x = torch.randn(_size(draw, 256, 16384), _size(draw, 64, 8192), device=device)
     for rows, warps in _chosen(draw, itertools.product((1, 2, 4), (1, 2, 4, 8, 16)), 15):
         yield Candidate(triton_kernels.softmax, x, rows, warps, name=f"{rows} rows, {warps} warps")
 
 
 def _scale(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
-    from race_parts import triton_kernels
-
     x = torch.randn(_size(draw, 1 << 12, 1 << 25), device=device)
     blocks = [1 << power for power in range(6, 14)]
     for block, warps in _chosen(draw, itertools.product(blocks, (1, 2, 4, 8, 16)), 40):
@@ -85,8 +71,6 @@ def _scale(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
 
 
 def _row_sums(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
-    from race_parts import triton_kernels
-
     x = torch.randn(_size(draw, 64, 8192), _size(draw, 256, 32768), device=device)
     blocks = [1 << power for power in range(7, 13)]
     for block, warps in _chosen(draw, itertools.product(blocks, (1, 2, 4, 8)), 24):
@@ -114,8 +98,6 @@ def _algorithms(draw: random.Random, device: torch.device) -> Iterator[Candidate
 
 
 def _convolution(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
-    from convtime import ops
-
     channels = _size(draw, 16, 512, 16)
     side = _size(draw, 7, 64)
     dtype = draw.choice((torch.float32, torch.float16, torch.bfloat16))
@@ -140,7 +122,7 @@ def _convolution(draw: random.Random, device: torch.device) -> Iterator[Candidat
 
 
 def _by_matmul(x: torch.Tensor, weight: torch.Tensor, padding: int) -> torch.Tensor:
-    columns = torch.nn.functional.unfold(x, weight.shape[-1], padding=padding)
+    columns = F.unfold(x, weight.shape[-1], padding=padding)
     return (weight.flatten(1) @ columns).view(len(x), len(weight), *x.shape[2:])
 
 
@@ -161,31 +143,25 @@ def _reduction(draw: random.Random, device: torch.device) -> Iterator[Candidate]
 
 
 def _attention(draw: random.Random, device: torch.device) -> Iterator[Candidate]:
-    from torch.nn.attention import SDPBackend
-
     shape = (_size(draw, 1, 8), _size(draw, 4, 32, 4), _size(draw, 128, 2048, 64), 64)
     q, k, v = (torch.randn(shape, dtype=torch.bfloat16, device=device) for _ in range(3))
-    for backend in (
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-        SDPBackend.CUDNN_ATTENTION,
-        SDPBackend.MATH,
-    ):
-        yield Candidate(_attend, q, k, v, backend, name=backend.name)
+    for name in ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"):
+        yield Candidate(_attend, q, k, v, getattr(SDPBackend, name), name=name)
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: Any) -> torch.Tensor:
-    with torch.nn.attention.sdpa_kernel(backend):
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(q, k, v)
 
 
-_KINDS: dict[str, Callable[[random.Random, torch.device], Iterator[Candidate]]] = {
-    "matmul": _matmul,
-    "softmax": _softmax,
-    "scale": _scale,
-    "row sums": _row_sums,
-    "algorithms": _algorithms,
-    "convolution": _convolution,
-    "reduction": _reduction,
-    "attention": _attention,
+# What makes the candidates of a kind, and how many problems there are of it
+_KINDS: dict[str, tuple[Make, int]] = {
+    "matmul": (_matmul, 5),
+    "softmax": (_softmax, 4),
+    "scale": (_scale, 3),
+    "row sums": (_row_sums, 3),
+    "algorithms": (_algorithms, 5),
+    "convolution": (_convolution, 4),
+    "reduction": (_reduction, 3),
+    "attention": (_attention, 3),
 }

@@ -1,10 +1,7 @@
 """One run of `convtime upgrade`, on a group of layers or on an unchanged model."""
 
-from __future__ import annotations
-
 import json
 import math
-import os
 import shlex
 import subprocess
 import sys
@@ -16,7 +13,7 @@ from typing import Any
 
 import results
 import torch
-from common.running import printed_results
+from common import running
 
 from convtime.upgrading.workers import KEPT_MEMORY
 from upgrade_parts.plants import Group, Site, errata
@@ -32,25 +29,25 @@ def measure_group(group: Group, device: torch.device) -> results.Row:
         was = _truth(old, device, log=folder / "plans.log" if group.blocks_engines else None)
         variables = {}
         if group.blocks_engines:
-            variables["CUDNN_ERRATA_JSON_FILE"] = str(folder / "errata.json")
-            (folder / "errata.json").write_text(json.dumps(errata(was["plans"])))
+            file = folder / "errata.json"
+            file.write_text(json.dumps(errata(was["plans"])))
+            variables["CUDNN_ERRATA_JSON_FILE"] = str(file)
         new = _interpreter(folder, "new", group.new(was, on_cpu=device.type == "cpu"), variables)
         now = _truth(new, device)
         longest = max(math.prod(site["input"]) for site in group.sites.values())
-        # Some sites are longer on the new side.
-        shape = (longest + longest // 8,)
-        found, seconds = _upgrade(
-            (old, new), "upgrade_parts.planted_model:model", shape, device, folder
-        )
+        shape = (longest + longest // 8,)  # some sites are longer on the new side
+        model = "upgrade_parts.planted_model:model"
+        found, seconds = _upgrade((old, new), model, shape, device, folder)
+    changes = _changes(found)
     return {
         "plants": {
-            name: _plant(group, name, (was, now), found)
+            name: _plant(group, name, (was, now), changes)
             for name in group.sites
             if group.cause(name) is not None
         },
         "unchanged": {
-            title: kept
-            for (name, which), (title, kept) in _by_pass(found).items()
+            f"{name} {which}": _kept(change)
+            for (name, which), change in changes.items()
             if name in group.sites and group.unchanged(name, which)
         },
         "seconds": seconds,
@@ -59,35 +56,30 @@ def measure_group(group: Group, device: torch.device) -> results.Row:
 
 def measure_unchanged(model: str, shape: Sequence[int], device: torch.device) -> results.Row:
     with tempfile.TemporaryDirectory() as folder:
-        found, seconds = _upgrade(
-            (sys.executable, sys.executable), model, shape, device, Path(folder)
-        )
-    unchanged = dict(_by_pass(found).values())
+        pythons = (sys.executable, sys.executable)
+        found, seconds = _upgrade(pythons, model, shape, device, Path(folder))
+    unchanged = {" ".join(key): _kept(change) for key, change in _changes(found).items()}
     return {"plants": {}, "unchanged": unchanged, "seconds": seconds}
 
 
 def _plant(
-    group: Group, name: str, truth: tuple[Any, Any], found: Mapping[str, Any]
+    group: Group, name: str, truth: tuple[Any, Any], changes: Mapping[tuple[str, str], Any]
 ) -> results.Row:
     """A plant, by the pass that it makes slowest."""
     was, now = (each["seconds"][name] for each in truth)
     true = {which: now[which] / was[which] for which in was}
     which = max(true, key=lambda each: true[each])
-    change = _changes(found)[name, which]
-    cause = change["cause"] and change["cause"]["cause"]
+    change = changes[name, which]
+    cause = change["cause"]
     return {
         "planted": group.plants.get(name, "flags" if group.flagged else "blocked engines"),
         "right_cause": group.cause(name),
         "which": which,
         "truth": true[which],
-        "cause": cause,
-        "evidence": change["cause"] and change["cause"]["evidence"],
+        "cause": cause and cause["cause"],
+        "evidence": cause and cause["evidence"],
         **_kept(change),
     }
-
-
-def _by_pass(found: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, Any]]:
-    return {key: (" ".join(key), _kept(change)) for key, change in _changes(found).items()}
 
 
 def _changes(found: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
@@ -121,8 +113,8 @@ def _truth(python: str, device: torch.device, log: Path | None = None) -> Any:
     if log is not None:
         variables |= {"CUDNN_FRONTEND_LOG_INFO": "1", "CUDNN_FRONTEND_LOG_FILE": str(log)}
     script = Path(__file__).with_name("truth.py")
-    done = _run([python, str(script), str(device)], _variables(device) | variables)
-    for row in printed_results(done.stdout):
+    done = _run([python, script, str(device)], device, **variables)
+    for row in running.printed_results(done.stdout):
         return row
     raise RuntimeError(f"the truth is unknown: {_last_line(done)}")
 
@@ -140,7 +132,7 @@ def _upgrade(
             *("--input", ",".join(map(str, shape)), "--device", str(device)),
             *("--margin", str(_MARGIN[device.type]), "--json", str(file)),
         ],
-        _variables(device),
+        device,
     )
     seconds = time.perf_counter() - begin
     if done.returncode or not file.exists():
@@ -148,24 +140,14 @@ def _upgrade(
     return json.loads(file.read_text(encoding="utf-8")), seconds
 
 
-def _variables(device: torch.device) -> dict[str, str]:
-    paths = [str(results.HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {"PYTHONPATH": os.pathsep.join(paths)}
+def _run(
+    command: Sequence[str | Path], device: torch.device, **variables: str
+) -> subprocess.CompletedProcess[str]:
     if device.type == "cpu":
-        found["OMP_NUM_THREADS"] = "1"  # others may use the other cores
-    return os.environ | found
-
-
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env=dict(variables),
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_SECONDS,
-        check=False,
-    )
+        variables["OMP_NUM_THREADS"] = "1"  # others may use the other cores
+    path = running.python_path()
+    return running.capture(command, _TIMEOUT_SECONDS, PYTHONPATH=path, **variables)
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    return ((done.stderr or done.stdout).strip().splitlines() or ["it said nothing"])[-1]
+    return running.last_line(done.stderr or done.stdout) or "it said nothing"

@@ -11,23 +11,16 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 SPIN_HZ = 1.8e9  # the clock by which _sleep counts, roughly
-
-
-def copy(site: Extra, x: torch.Tensor, elements: float) -> None:
-    _first(site, x, elements).clone()
-
-
-def cast(site: Extra, x: torch.Tensor, elements: float) -> None:
-    """Converts elements to a dtype that the site does not have."""
-    _first(site, x, elements).double()
 
 
 def spin(_site: Extra, x: torch.Tensor, seconds: float) -> None:
@@ -41,20 +34,24 @@ def spin(_site: Extra, x: torch.Tensor, seconds: float) -> None:
         pass
 
 
-def buffer(site: Extra, x: torch.Tensor, elements: float) -> None:
-    """Works on a buffer that is larger than the other side's."""
-    _first(site, x, elements).add_(1)
+def on_scratch(work: Callable[[torch.Tensor], object]) -> Callable[..., None]:
+    """Work on elements of a tensor that belongs to the site, so that its input stays as it is."""
+
+    def extra(site: Extra, x: torch.Tensor, elements: float) -> None:
+        count = 4096 * max(1, round(elements / 4096))
+        if site.scratch is None or site.scratch.numel() < count:
+            site.scratch = torch.zeros(count, device=x.device)
+        work(site.scratch[:count])
+
+    return extra
 
 
-EXTRAS = {"copy": copy, "cast": cast, "spin": spin, "buffer": buffer}
-
-
-def _first(site: Extra, x: torch.Tensor, elements: float) -> torch.Tensor:
-    """The first elements of a tensor that belongs to the site, so that its input stays as it is."""
-    count = 4096 * max(1, round(elements / 4096))
-    if site.scratch is None or site.scratch.numel() < count:
-        site.scratch = torch.zeros(count, device=x.device)
-    return site.scratch[:count]
+EXTRAS: dict[str, Callable[..., None]] = {
+    "copy": on_scratch(torch.Tensor.clone),
+    "cast": on_scratch(torch.Tensor.double),  # a dtype that the site does not have
+    "spin": spin,
+    "buffer": on_scratch(lambda buffer: buffer.add_(1)),  # is larger than the other side's
+}
 
 
 class Extra(torch.nn.Module):
@@ -109,17 +106,12 @@ def _format(site: dict[str, Any]) -> torch.memory_format:
 
 def set_flag(name: str, value: Any) -> None:
     """Sets what torch.backends and the like call so."""
-    if name == "threads":
-        torch.set_num_threads(value)
-    elif name == "mkldnn.enabled":
-        mkldnn: Any = torch.backends.mkldnn
-        mkldnn.set_flags(value)
+    backends: Any = torch.backends
+    if name == "mkldnn.enabled":
+        backends.mkldnn.set_flags(value)
     else:
         holder, _, last = name.rpartition(".")
-        owner: Any = torch.backends
-        for part in holder.split("."):
-            owner = getattr(owner, part)
-        setattr(owner, last, value)
+        setattr(operator.attrgetter(holder)(backends), last, value)
 
 
 def described() -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """What is planted: groups of layers, and what the new side of each has otherwise."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random
@@ -10,13 +8,12 @@ from typing import Any
 
 Site = dict[str, Any]
 
-#: Shares of its time by which a small plant makes a site slower.
-SMALL = (0.02, 0.10)
-# Those that are drawn leave room for what is not quite as it was calculated.
+# Shares of its time by which a plant makes a site slower: they leave room below upgrade.py's SMALL
+# for what is not quite as it was calculated.
 _DRAWN = (0.04, 0.08)
 _DRAWN_ON_CPU = (0.5, 0.9)  # whose noise is larger
 # What both sides have where the new one is to have more of the same.
-_SPIN, _BUFFER = 10e-6, 2**19
+_ON_BOTH_SIDES = {"spin": 10e-6, "buffer": 2**19}
 
 
 def _site(
@@ -25,12 +22,9 @@ def _site(
     return {"kind": kind, "args": args, "input": sizes, "dtype": dtype, "channels_last": nhwc}
 
 
-def _conv(
-    inputs: int, outputs: int, kernel: int, sizes: list[int], *more: str, **args: Any
-) -> Site:
-    nhwc = args.pop("nhwc", False)
+def _conv(inputs: int, outputs: int, kernel: int, *more: Any, **args: Any) -> Site:
     args |= {"in_channels": inputs, "out_channels": outputs, "kernel_size": kernel}
-    return _site("Conv2d", sizes, *more, nhwc=nhwc, **{"bias": False, **args})
+    return _site("Conv2d", *more, bias=False, **args)
 
 
 #: Layers that take 50 µs or more on an H100: the host's work is hidden behind theirs.
@@ -91,7 +85,7 @@ class Group:
         if self.blocks_engines:
             return "plan" if self.sites[site]["kind"] == "Conv2d" else None
         if site in self.flagged:
-            return "threads" if "threads" in self.flags[1] else "flag"
+            return "flag"
         planted = self.plants.get(site)
         return None if planted is None else CAUSES[planted]
 
@@ -103,9 +97,8 @@ class Group:
     def old(self) -> Site:
         sites = copy.deepcopy(self.sites)
         for name, planted in self.plants.items():
-            extra = {"spin": _SPIN, "buffer": _BUFFER}
-            if planted in extra:
-                sites[name]["extra"] = {planted: extra[planted]}
+            if planted in _ON_BOTH_SIDES:
+                sites[name]["extra"] = {planted: _ON_BOTH_SIDES[planted]}
         return {"flags": dict(self.flags[0]), "sites": sites}
 
     def new(self, truth: Mapping[str, Any], *, on_cpu: bool) -> Site:
@@ -116,11 +109,9 @@ class Group:
             if planted in CHANGES:
                 CHANGES[planted](site)
                 continue
-            share = random.Random(name).uniform(  # noqa: S311  # no secret
-                *(_DRAWN_ON_CPU if on_cpu else _DRAWN)
-            )
-            seconds = share * truth["seconds"][name]["forward"]
-            more = seconds * truth["rates"].get(planted, 1)
+            reach = _DRAWN_ON_CPU if on_cpu else _DRAWN
+            share = random.Random(name).uniform(*reach)  # noqa: S311  # no secret
+            more = share * truth["seconds"][name]["forward"] * truth["rates"].get(planted, 1)
             site["extra"] = {planted: site.get("extra", {}).get(planted, 0) + more}
         return described
 
@@ -155,14 +146,8 @@ CHANGES: dict[str, Callable[[Site], None]] = {
 }
 #: Causes of extra work: another kernel, or more of the same.
 EXTRA_CAUSES = {"copy": "kernels", "cast": "kernels", "spin": "unknown", "buffer": "unknown"}
-CAUSES = {
-    "padding": "module",
-    "channels": "module",
-    "sizes": "sizes",
-    "layout": "layout",
-    "dtype": "dtype",
-    **EXTRA_CAUSES,
-}
+CAUSES = {name: name for name in CHANGES} | {"padding": "module", "channels": "module"}
+CAUSES |= EXTRA_CAUSES
 
 
 def _by_site(sites: Mapping[str, str]) -> dict[str, str]:
@@ -198,6 +183,7 @@ _THIRD = _by_site(
     {"spin": "conv3 depthwise gelu avg_pool", "sizes": "layer_norm silu softmax hardswish"}
 )
 _UNAFFECTED = ("linear_bf16", "layer_norm", "gelu", "softmax")
+_TF32_FLAGS = ("cuda.matmul.allow_tf32", "cudnn.allow_tf32")
 _IN_TF32 = ("conv3", "conv1", "first", "linear")
 
 
@@ -211,10 +197,7 @@ ON_GPU: dict[str, Group] = {
     "layers, small": Group(_some(*_THIRD), _THIRD),
     "no TF32": Group(
         _some(*_IN_TF32, "conv3_half", "linear_half", *_UNAFFECTED),
-        flags=(
-            {"cuda.matmul.allow_tf32": True, "cudnn.allow_tf32": True},
-            {"cuda.matmul.allow_tf32": False, "cudnn.allow_tf32": False},
-        ),
+        flags=(dict.fromkeys(_TF32_FLAGS, True), dict.fromkeys(_TF32_FLAGS, False)),
         flagged=_IN_TF32,
     ),
     "no cuDNN": Group(
@@ -245,15 +228,9 @@ def errata(plans: Mapping[str, Mapping[str, list[str]]]) -> Site:
         for tags in passes.values()
         for tag in tags
     )
+    every = {"knob": [], "cudnn_version_start": 8000, "cudnn_version_end": -1}
     rules = [
-        {
-            "rule_id": f"{operation}_eng{engine}",
-            "operation": operation,
-            "engine": int(engine),
-            "knob": [],
-            "cudnn_version_start": 8000,
-            "cudnn_version_end": -1,
-        }
-        for operation, engine in engines
+        {"rule_id": f"{name}_eng{engine}", "operation": name, "engine": int(engine), **every}
+        for name, engine in engines
     ]
     return {"version": 1, "rules": rules}

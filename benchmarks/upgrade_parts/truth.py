@@ -4,21 +4,18 @@ Run as a script by one side's interpreter: truth.py DEVICE. With cuDNN's log on,
 the plans that each pass builds.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from common.running import print_result
+from common.running import print_result, seconds_of
 
 from upgrade_parts import planted_model
 
@@ -29,19 +26,17 @@ _PLAN = re.compile(r"CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR : (\S+),")
 
 
 def main(device: torch.device) -> None:
-    described = planted_model.described()
+    sites = planted_model.described()["sites"]
     made = planted_model.model().to(device)
-    sites = described["sites"]
     longest = max(math.prod(site["input"]) for site in sites.values())
     x = torch.rand(longest, device=device)
-    seconds: dict[str, dict[str, float]] = {}
-    plans: dict[str, dict[str, list[str]]] = {}
+    seconds: dict[str, dict[str, float]] = {name: {} for name in sites}
+    plans: dict[str, dict[str, list[str]]] = {name: {} for name in sites}
     for name, module in made.named_children():
-        seconds[name], plans[name] = {}, {}
         for which, call in _passes(module, planted_model.input_of(sites[name], x)).items():
-            before = _log_size()
+            before = len(_log())
             call()
-            plans[name][which] = _plans_since(before)
+            plans[name][which] = _plans(_log()[before:])
             seconds[name][which] = _seconds(call, device)
     print_result({"seconds": seconds, "plans": plans, "rates": _rates(device)})
 
@@ -61,25 +56,16 @@ def _passes(module: torch.nn.Module, given: torch.Tensor) -> dict[str, Callable[
 
 def _rates(device: torch.device) -> dict[str, float]:
     """Elements a second."""
-    site = planted_model.Extra()
-    x = torch.zeros(1, device=device)
-    return {
-        kind: RATE_ELEMENTS
-        / _seconds(partial(planted_model.EXTRAS[kind], site, x, RATE_ELEMENTS), device)
-        for kind in RATES
-    }
+    given = (planted_model.Extra(), torch.zeros(1, device=device), RATE_ELEMENTS)
+    calls = {kind: partial(planted_model.EXTRAS[kind], *given) for kind in RATES}
+    return {kind: RATE_ELEMENTS / _seconds(call, device) for kind, call in calls.items()}
 
 
 def _seconds(call: Callable[[], Any], device: torch.device) -> float:
     for _ in range(WARM):
         call()
     if device.type == "cpu":
-        taken = []
-        for _ in range(CALLS):
-            begin = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - begin)
-        return statistics.median(taken)
+        return statistics.median(seconds_of(call) for _ in range(CALLS))
     torch.cuda.synchronize(device)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
         for _ in range(CALLS):
@@ -90,19 +76,15 @@ def _seconds(call: Callable[[], Any], device: torch.device) -> float:
     return float(sum(each.time_range.elapsed_us() for each in work)) / CALLS / 1e6
 
 
-def _log_size() -> int:
+def _log() -> bytes:
     log = os.environ.get("CUDNN_FRONTEND_LOG_FILE")
-    return Path(log).stat().st_size if log and Path(log).exists() else 0
+    return Path(log).read_bytes() if log and Path(log).exists() else b""
 
 
-def _plans_since(start: int) -> list[str]:
+def _plans(log: bytes) -> list[str]:
     """The last plan that was built of each operation, which is the one that torch keeps."""
-    log = os.environ.get("CUDNN_FRONTEND_LOG_FILE")
-    if not log or not Path(log).exists():
-        return []
-    text = Path(log).read_bytes()[start:].decode(errors="replace")
-    kept = {tag.partition("_eng")[0]: tag for tag in _PLAN.findall(text)}
-    return [*kept.values()]
+    tags = _PLAN.findall(log.decode(errors="replace"))
+    return [*{tag.partition("_eng")[0]: tag for tag in tags}.values()]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Every engine of cuDNN for a convolution; PyTorch's choice is one of them."""
 
 import dataclasses
+import itertools
+import types
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import convtime
 from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.engines import engines as running
 from convtime.conv.engines.engine_table import EngineResult, EngineTable, KnobRange, PassEngines
 from tests.helpers.figures import check_drawn, table
 from tests.helpers.measurements import make
@@ -79,6 +82,62 @@ def test_a_cpu_has_no_engines(capsys: pytest.CaptureFixture[str]) -> None:
         convtime.engines(torch.relu, x)
     assert main(["engines", "conv2d:n2c8h9w9k8r3s3", "--device", "cpu"]) == BAD_INPUT
     assert "engines needs a GPU, where cuDNN runs, got device cpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "layout"),
+    [("", "bfloat16", "nhwc"), (":float16", "float16", "nhwc"), (":nchw", "bfloat16", "nchw")],
+)
+def test_a_problems_form_comes_before_that_of_the_options(
+    monkeypatch: pytest.MonkeyPatch, form: str, dtype: str, layout: str
+) -> None:
+    asked: list[Any] = []
+
+    def build(*given: Any, seed: int) -> tuple[None, None, None]:
+        asked.extend(given)
+        return None, None, None
+
+    room = "convtime.cli.engines."
+    monkeypatch.setattr(f"{room}resolve_device", torch.device)
+    monkeypatch.setattr(f"{room}build_layers", build)
+    monkeypatch.setattr(f"{room}engines", lambda *_, **__: make_table())
+    options = ["--dtype", "bfloat16", "--layout", "nhwc", "--device", "cuda:0"]
+    assert main(["engines", f"conv2d:n2c8h9w9k8r3s3{form}", *options]) == DONE
+    assert asked[1:] == [torch.device("cuda:0"), dtype, layout]
+
+
+def test_an_engine_is_built_run_and_judged_unless_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a stand-in for cuDNN: engine 2 gives another result each time, and engine 3 fails."""
+    result, now, numbers = torch.ones(4), itertools.count(7.0, 0.25), itertools.count(2.0)
+
+    def build(tag: str) -> tuple[int, Any]:
+        if tag == "eng3":
+            raise RuntimeError("no memory\nfor it")
+        return 4096, lambda: result.fill_(next(numbers) if tag == "eng2" else 1.0)
+
+    def listed(tag: str, unsupported: str = "", excluded: str = "") -> dict[str, Any]:
+        refused = {"unsupported": unsupported, "excluded": excluded}
+        return {"tag": tag, "places": [("a", 0)], "knob_ranges": [], **refused}
+
+    table = [listed(f"eng{each}") for each in (1, 2, 3)]
+    table += [listed("eng4", unsupported="why\nmore"), listed("eng5", excluded="by TF32")]
+    stand_in = types.SimpleNamespace(engines=lambda: table, build=build, result=result)
+    monkeypatch.setattr(running, "prepare_pass", lambda *_: stand_in)
+    monkeypatch.setattr(running, "time_op", lambda *_, **__: make())
+    monkeypatch.setattr(running, "time", types.SimpleNamespace(perf_counter=lambda: next(now)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    unused: Any = None
+    one, exact = running._Timer({}, progress=False), torch.ones(4, dtype=torch.float64)
+    first, second, *refused = running._run_engines(unused, "fprop", unused, exact, one)
+    ran: dict[str, Any] = {"workspace_bytes": 4096, "build_seconds": 0.25, "measurement": make()}
+    assert first == EngineResult("eng1", (("a", 0),), **ran, error=0.0, repeats=True)
+    assert second == EngineResult("eng2", (("a", 0),), **ran, error=1.0, repeats=False)
+    assert refused == [
+        EngineResult(f"eng{3 + place}", (("a", 0),), refused=why)
+        for place, why in enumerate(("RuntimeError: no memory", "why", "by TF32"))
+    ]
 
 
 @pytest.mark.cuda

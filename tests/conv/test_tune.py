@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import re
+import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import convtime
 from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.call import PASSES
+from convtime.conv.tuned import replay
 from convtime.conv.tuned import tune as tuning
 from convtime.conv.tuned.replay import Replayed, digest_of
 from convtime.conv.tuned.search import Limits
@@ -78,6 +80,32 @@ def test_arguments_out_of_range_are_told(capsys: pytest.CaptureFixture[str]) -> 
         convtime.nn.replace(torch.nn.Conv2d(1, 1, 1), policy="benchmark", plans=PLANS)
     assert main(["tune", "n1c8h8k8f3p1", "--device", "cpu"]) == BAD_INPUT
     assert "GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize(
+    ("uses", "source", "tag"), [(2, "explicit", "eng38"), (1, "explicit", ""), (2, "default", "")]
+)
+def test_a_replay_tells_the_engine_and_whether_the_plan_could_be_used(
+    monkeypatch: pytest.MonkeyPatch, used: bool, uses: int, source: str, tag: str
+) -> None:
+    """By a stand-in for the plans of a GPU: what its cache has before the call and after it."""
+    names = ("pass_name", "dtype", "x", "w", "y", "stride", "padding", "dilation")
+    same = dict.fromkeys((*names, "policy", "device", "deterministic", "allow_tf32"), 0)
+    before, after = (
+        types.SimpleNamespace(**same, tag="eng38", source=source, uses=each) for each in (1, uses)
+    )
+    caches = iter(([before], [after]))
+    monkeypatch.setattr(replay, "plan_cache", lambda: next(caches))
+    monkeypatch.setattr(replay, "is_in_use", lambda _: used)
+    monkeypatch.setattr(replay, "load_plans", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    result = torch.arange(4.0)
+    monkeypatch.setattr(replay, "run_op", lambda *_: result)
+    pytorchs = dataclasses.replace(ENTRY, choice=Choice("pytorch"))
+    found = replay.replayed(Plans((pytorchs, ENTRY), 0.01, {}), torch.device("cpu"))
+    why = "" if used else "it could not be used"
+    assert found == [Replayed("", ""), Replayed(tag, digest_of(result), why)]
 
 
 def test_a_plan_is_kept_if_a_fresh_process_gives_its_engine_and_bits(

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from convtime.cli import main
 from convtime.core import codec, html, markdown, text
-from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
+from convtime.core.page import Block, Details, Facts, Line, Sentences, Table, answer_first
 from convtime.exchange.files import document_of
 from tests.helpers.commands import Capture
 from tests.helpers.every_result import every_result
@@ -108,6 +108,14 @@ def test_a_block_is_markdown_in_which_nothing_is_escaped_twice(
     else:
         assert page.text.split("\n") == ["", "1. one", "- two", "+ three", "", ""]
     assert not re.search(r"https://|(?<!\\)@g", source)
+
+
+def test_the_answer_is_first_and_details_are_last_otherwise_in_order() -> None:
+    answers: list[Block] = [Details([], role="answer"), Line("slower", role="answer")]
+    others: list[Block] = [Line("it is noisy", role="caution"), Sentences(["one", "two"])]
+    details = [Details([], title="times"), Details([], title="kernels")]
+    mixed = [details[0], others[0], answers[0], details[1], others[1], answers[1]]
+    assert answer_first(mixed) == [*answers, *others, *details]
 
 
 def test_lines_of_a_cell_stay_in_it_and_empty_blocks_leave_nothing() -> None:

@@ -147,6 +147,18 @@ def test_what_is_a_cause_and_what_is_none(seen: Evidence, expected: list[str]) -
     assert codes(seen) == expected
 
 
+@pytest.mark.parametrize(("background", "told"), [(0.0, False), (0.19, False), (0.2, True)])
+def test_other_threads_work_is_advised_against_where_there_is_some(
+    background: float, told: bool
+) -> None:
+    seen = host(**CROWD, background=background)
+    texts = [each.text for each in advise(judge(seen)[0], seen)]
+    assert [text.startswith("stop the work of this process's other") for text in texts] == (
+        [True, False] if told else [False]
+    )
+    assert texts[-1].endswith("torch.set_num_threads(2)")
+
+
 def test_what_a_call_waits_for_is_named() -> None:
     kinds = ("sleeping", "files", "pages", "processes", "locks")
     words = ("sleeps", "a file", "disk", "another process", "a lock")

@@ -27,6 +27,7 @@ from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import Place, find_place
 from tests.helpers.clean_evidence import CLEAN, but, timing
+from tests.helpers.measurements import changed, make
 
 QUICK = 0.05  # seconds of budget, which leave out all that takes longer
 
@@ -154,12 +155,15 @@ def test_other_tools_numbers(tmp_path: Path) -> None:
         timer = other_tools.other_of(each, candidate)
         assert timer.tool == "torch Timer"
         assert timer.seconds > 0
-    measured = convtime.time_op(abs, 1, device="cpu", stop="count", max_samples=10)
-    assert other_tools.other_of(measured, candidate) == Other(measured.median)
+    measured = make(seconds=(1.0, 2.0, 6.0), sm_clocks_hz=(), activities=())
+    assert other_tools.other_of(measured, candidate) == Other(2.0)
     file = tmp_path / "times.json"
-    nvbench = dataclasses.replace(measured, provenance={"tool": "nvbench"})
-    convtime.write_measurements(nvbench, file)
-    assert other_tools.other_of(file, candidate) == Other(measured.mean, "nvbench")
+    for tool, seconds, name in (
+        *(("nvbench", 3.0, "nvbench"), ("torch.utils.benchmark", 2.0, "torch Timer")),
+        *(("another", 2.0, ""), ("zeitmesser", 2.0, "")),
+    ):
+        convtime.write_measurements(changed(measured, provenance={"tool": tool}), file)
+        assert other_tools.other_of(file, candidate) == Other(seconds, name)
     convtime.write_measurements({"a": measured, "b": measured}, file)
     with pytest.raises(InputError, match="against must be a file .* with 2;"):
         other_tools.other_of(str(file), candidate)

@@ -1,5 +1,6 @@
 """How ranks agree through the store and fail together, in a group of this process alone."""
 
+import dataclasses
 import threading
 import types
 from collections.abc import Iterator
@@ -11,9 +12,13 @@ import torch
 import torch.distributed as dist
 
 from convtime import InputError, time_op
-from convtime.distributed.checks import refuse_timeout
+from convtime.distributed import accord, clocks, process
+from convtime.distributed.accord import Accord
+from convtime.distributed.checks import _refusal, refuse_timeout
+from convtime.distributed.clocks import CommonClock, Offset
 from convtime.distributed.failure import Failure, is_of_communication
 from convtime.distributed.meeting import Meeting, _own_store, behind, groups_here, limited
+from convtime.timing.options import Options
 from convtime.timing.ranks import rank_name
 
 pytestmark = pytest.mark.skipif(
@@ -153,3 +158,67 @@ def test_timeouts_fit_the_timer_and_a_group_is_one_of_torch() -> None:
         refuse_timeout(1e10)
     with pytest.raises(InputError, match="torchrun"):
         time_op(torch.relu, torch.ones(1), group=object())  # type: ignore[arg-type]
+
+
+def test_options_by_which_a_rank_would_decide_alone_are_refused() -> None:
+    accepted: list[dict[str, Any]] = [{}, {"warmup": 3}, {"warmup": "steady"}, {"queue": "gate"}]
+    for given in accepted:
+        assert not _refusal(Options(**given))
+    refused: list[dict[str, Any]] = [
+        *({"warmup": 0.1}, {"queue": "sleep"}, {"quick": True}, {"method": "graph"}),
+        *({"cache": "rotate"}, {"placement": "aligned"}, {"regime": "burst"}),
+    ]
+    for given in refused:
+        (value,) = given.values()
+        told = _refusal(Options(**given))
+        assert all(word in told for word in (*given, f"{value!r}", "each rank"))
+
+
+def test_a_process_has_ended_if_another_one_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    this = process.this_process()
+    assert this.state() == "alive"
+    for started in (this.started - 1, this.started + 1):
+        assert dataclasses.replace(this, started=started).state() == "ended"
+    assert dataclasses.replace(this, pids="of another machine").state() == "unknown"
+    states = {"R": "alive", "S": "alive", "T": "stopped", "t": "stopped", "Z": "ended"}
+    for letter, state in {**states, "X": "ended"}.items():
+        monkeypatch.setattr(process, "_stat", lambda _, found=(letter, this.started): found)
+        assert this.state() == state
+    monkeypatch.setattr(process, "_stat", lambda _: None)
+    assert this.state() == "ended"
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_ranks_agree_on_an_instant_rounds_and_the_longest_samples(
+    aligned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = {"seconds": [[1.0, 4.0]], "fault": "", "held": True, "hold_given_up": False}
+    batch |= {"unordered": False, "elapsed_seconds": 5.0, "time_is_up": False}
+    other = {"seconds": [[3.0, 2.0]], "fault": "odd", "held": False, "hold_given_up": True}
+    other |= {"unordered": True, "elapsed_seconds": 4.0, "time_is_up": True}
+    theirs = {  # with the instant when it is sent, and how late the last answer came
+        "the sampling begins": 2e-9,
+        "a batch begins": [[5, [2e-3, 1e-3]], 9_000, 1e-3],
+        "the queues are released": [None, 2_000, 0.0],
+        "a batch ends": other,
+    }
+    seen: dict[str, Any] = {}
+    meeting: Any = types.SimpleNamespace(seconds_left=10.0)
+    meeting.gather = lambda label, own: [own, theirs[label]]
+    calls: Any = types.SimpleNamespace(costs=lambda: [1e-3, 3e-3], take=list)
+    calls.begin = lambda instant, costs: seen.update(instant=instant, costs=costs)
+    for where in (accord, clocks):
+        monkeypatch.setattr(where, "now", lambda: 5_000)
+    monkeypatch.setattr(accord, "wait_until", lambda at: seen.update(released=at))
+    clock, limits = CommonClock(Offset(0, 1_000, 0.0)), list[float]()
+    agreed = Accord(meeting, clock, calls, limits.append, aligned=aligned, timeout=20)
+    assert agreed.begin(1e-9) == 2e-9
+    assert agreed.rounds(8) == 5
+    agreed.release()
+    # After the last rank has sent: twice the time in which the latest one learns of it.
+    assert seen.pop("instant") == (pytest.approx(9_000 + 2_000_000 - 1_000) if aligned else None)
+    assert seen.pop("released") == pytest.approx(6_000 + 200_000 - 1_000)
+    assert seen == {"costs": [2e-3, 3e-3]}
+    assert limits == [9]
+    assert agreed.share(batch) == {**other, "seconds": [[3.0, 4.0]], "elapsed_seconds": 5.0}
+    assert [each.seconds for each in agreed.batches] == [[[1.0, 4.0]]]

@@ -23,7 +23,10 @@ def test_measurements_and_tables_are_read() -> None:
         assert "mean of 10 calls" in one.method.reason
         assert one.provenance["stmt"] == "x + y"
         assert_says_that_nothing_is_known(one, "torch.utils.benchmark")
-    assert len(read_measurements(theirs[0])["add, one"].seconds) == 1
+    for calls, said in ((1, ""), (2, "; each sample is the mean of 2 calls")):
+        (one,) = read_measurements(benchmark.Measurement(calls, [1e-6], tasks[0])).values()
+        assert one.seconds == (1e-6 / calls,)
+        assert one.method.reason == f"torch.utils.benchmark does not say{said}"
     timed = benchmark.Timer("x + y", "x = y = 1").timeit(10)
     (one,) = read_measurements(timed).values()
     assert one.median == pytest.approx(timed.median)

@@ -184,5 +184,8 @@ def test_the_text_has_each_row_and_each_finding_and_the_exit_code_says_whether_o
     assert "kernel 80.00 µs 80.03 µs +30 ns 0.10%" in lines
     assert "median ± IQR kernel sync burst" in lines
     assert "matmul 170.0 µs ± 1.0% 190.0 µs ± 40.0% 172.0 µs ± 1.0%" in lines
+    for half in ({"median": None}, {"spread": None}):
+        shown = str(operations(BURST, dataclasses.replace(SUSTAINED, **half)))
+        assert "matmul 172.0 µs ± 1.0% —" in [" ".join(line.split()) for line in shown.split("\n")]
     assert "ceilings: copy 4,300 GB/s, bfloat16 matmul 790 TFLOP/s" in lines
     assert lines[-1].endswith("in 12.0 s: 1 failed, 0 with advice")

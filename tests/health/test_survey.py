@@ -8,6 +8,7 @@ import torch
 
 from convtime import cli
 from convtime.health.survey import Survey, survey
+from tests.helpers.texts import flat
 
 
 def surveyed(gpu: Any, monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Survey:
@@ -52,7 +53,10 @@ def test_a_survey_finds_what_is_wrong(
     seen = surveyed(gpu, monkeypatch, **answers)
     (wrong,) = [finding for finding in seen.findings if finding.status != "ok"]
     assert (wrong.status, word in wrong.message) == (status, True)
+    failed = int(status == "failed")
     assert seen.passed is (status == "advice")
+    assert f"{wrong.status} {wrong.check}: {wrong.message}: {wrong.advice} " in f"{flat(seen)} "
+    assert flat(seen).endswith(f"1 GPU: {len(seen.findings)} checks, {failed} failed")
 
 
 @pytest.mark.parametrize(
@@ -80,5 +84,6 @@ def test_a_survey_needs_a_gpu_and_nothing_else(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main(["doctor", "--all"]) == 2
     assert "PyTorch finds none" in capsys.readouterr().err
-    assert cli.main(["doctor", "--all", "--device", "cpu"]) == 2
-    assert "leave out --device" in capsys.readouterr().err
+    for unneeded in (["--device", "cpu"], ["--prove"]):
+        assert cli.main(["doctor", "--all", *unneeded]) == 2
+        assert "leave out --device and --prove" in capsys.readouterr().err

@@ -227,6 +227,10 @@ def test_generated_functions_are_like_written_ones() -> None:
         assert "conv" in documentation.splitlines()[0]
         assert not {"{", "}"} & set(documentation)
         assert max(map(len, documentation.splitlines())) <= 100
+        shapes = ["(K, C / groups, ", "(C, K / groups, "]
+        other = shapes.pop("transpose" not in name)
+        assert other not in documentation
+        assert "weight: shape" not in documentation or f"weight: shape {shapes[0]}" in documentation
         assert "torch.Tensor" in str(inspect.signature(function))
 
 

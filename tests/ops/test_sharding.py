@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,27 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from convtime import ops
+from convtime.ops import sharding
 from tests.helpers.op_calls import OPS, representative
 
-pytestmark = pytest.mark.thorough
+
+def test_rules_keep_the_places_of_wanted_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules: dict[Any, Any] = {}
+    places = SimpleNamespace(Partial=lambda: "sum", Replicate=lambda: "all", Shard="{}".format)
+    registers = SimpleNamespace(register_sharding=lambda op: partial(rules.__setitem__, op))
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", places)
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor.experimental", registers)
+    sharding._register_rules.__wrapped__()
+    rule = rules[torch.ops.convtime.convolution_backward.default]
+    for wanted in itertools.product((False, True), repeat=3):
+        expected = [
+            (
+                [place if want else None for place, want in zip(places_of, wanted, strict=True)],
+                [places_of[0], places_of[0], "all", None, None, None],
+            )
+            for places_of in (("all", "all", "all"), ("0", "sum", "sum"))
+        ]
+        assert rule("grad", "x", "w", [1], [0], wanted) == expected
 
 
 @pytest.fixture
@@ -38,6 +57,7 @@ def distributed(tensor: Any, mesh: Any, dim: int | None = None) -> Any:
     return distribute_tensor(tensor, mesh, [placement], src_data_rank=None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", [*OPS, "conv2d_epilogue"])
 def test_shards_of_the_batch_are_computed(op: str, mesh: Any) -> None:
     from torch.distributed.tensor import Shard
@@ -63,6 +83,7 @@ def test_shards_of_the_batch_are_computed(op: str, mesh: Any) -> None:
         assert all(gradient.placements[0].is_partial() for gradient in gradients)
 
 
+@pytest.mark.thorough
 def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:
     from torch.distributed.tensor import Replicate
 
@@ -74,6 +95,7 @@ def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:
     assert ops.conv2d(columns, distributed(w, mesh)).shape == (2, 6, 7, 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", ["conv2d", "conv_transpose2d"])
 def test_distributed_tensors_are_told_apart_by_the_numbers(op: str, mesh: Any) -> None:
     x, w = torch.ones(2, 4, 9, 9), torch.ones(4, 4, 3, 3)
@@ -97,5 +119,6 @@ assert output.placements == (Shard(0),)
 """
 
 
+@pytest.mark.thorough
 def test_distributed_tensors_compile_before_any_eager_call() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True, timeout=300)

@@ -42,6 +42,10 @@ DISTURBED: dict[str, Any] = {"disturbance": "was preempted"}
         ({}, {}, CODE, "code", "commit: aaa"),
         ({}, {}, {"torch": "2.16"}, "code", "torch: 2.15.0 → 2.16"),
         ({"activities": kernels("a")}, {"activities": kernels("b")}, {}, "code", "a, grid 8×1×1"),
+        # In any order; and what only one of the runs recorded is no difference.
+        ({"activities": kernels(*"ab")}, {"activities": kernels(*"ba")}, CODE, "code", "commit"),
+        ({"activities": kernels("a")}, {}, CODE, "code", "commit"),
+        ({}, {"activities": kernels("a")}, CODE, "code", "commit"),
         (host(1e6), host(1.1e6), {}, "code", "1.1× the instructions"),
         ({}, {"queue": "none"}, CODE, "method", "queue: gate → none"),
         ({}, {}, CODE | {"convtime": "0.2"}, "method", "convtime: 0.1 → 0.2"),

@@ -107,6 +107,7 @@ def one_more(size: int, dtype: torch.dtype) -> Callable[[], object]:
     ("changes", "said"),
     [
         ({"axes": {**SIZES, "size": [1, 2]}}, "axis size is 1, 2, 4 in the file, 1, 2 here"),
+        ({"axes": {**SIZES, "size": [1.0, 2, 4]}}, "is 1, 2, 4 in the file, 1.0, 2, 4 here"),
         ({"axes": dict(reversed(SIZES.items()))}, "axes in the order size, dtype in the file"),
         ({"axes": {"size": [1]}, "fn": {"a": Recorder()}}, "axis dtype is only in the file"),
         ({"fn": {"a": one_more}}, "application a is "),

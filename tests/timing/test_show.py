@@ -183,6 +183,8 @@ def test_a_trace_is_one_line_with_the_ranges() -> None:
     clock, power = (drawn["value"] for drawn in tables(figure, "value"))
     assert clock == [1980, None, 1500]  # with a gap where the clock is not known
     assert power == [400, 401, 402]
+    unknown = ClockTrace("cuda:0", 0.1, 0.0, (ClockReading(0.1, *[None] * 5),) * 2)
+    assert str(unknown) == "cuda:0: 2 readings in 0.1 s: no quantity was reported"
     assert str(traced()) == "cuda:0: no readings: the block is still running"
     nothing = traced(reason="NVML <is> not there")
     assert str(nothing) == nothing.details() == "cuda:0: no readings: NVML <is> not there"

@@ -1,7 +1,6 @@
 """The decisions of a race, on simulated samples; and its result."""
 
 import dataclasses
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ class NotingTimer(SimulatedTimer):
 
 def check_decisions(raced: Race, timer: NotingTimer, planned: float) -> None:
     """Judge again, from the measurements that the race was decided by."""
-    alone = {name: statistics.median(raced.alone[name].seconds) for name in raced.order}
+    alone = {name: raced.alone[name].median for name in raced.order}
     least = min(alone.values())
     left = sorted(
         (name for name in raced.order if alone[name] <= 1.5 * least), key=alone.__getitem__
@@ -103,6 +102,9 @@ def test_ties_are_won_by_the_first_in_the_inner_half_of_the_margin() -> None:
     raced = run(SimulatedTimer({"slower": 1.0085e-5, "faster": 1e-5}))
     assert raced.winner == raced.fastest == "faster"
     assert raced.ties == ("slower", "faster")
+    assert " µs, tied with slower; 0 of 2 candidates were dropped, in 0.16 s" in str(raced)
+    one = Race("a", "a", ("a",), ("a",), 0.01, {})  # which needs no timing
+    assert str(one).startswith("a wins; 0 of 1 candidates were dropped, in 0.00 s\n")
     alone = run(SimulatedTimer({"a": 1e-5, "b": 5e-5}))  # at last, it needs no round
     assert (alone.winner, alone.ties, alone.rounds, alone.judge("b")) == ("a", ("a",), (), None)
 

@@ -1,4 +1,6 @@
 import hashlib
+import io
+import json
 import textwrap
 import threading
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from convtime.upgrading import probe as probing
+from convtime.upgrading import pytest_probe
 from convtime.upgrading import upgrade as upgrading
 from convtime.upgrading.probe import (
     Blank,
@@ -290,6 +293,27 @@ def test_conjugated_results_have_the_bits_of_equal_ones():
     assert fingerprint([numbers.conj()]) == fingerprint([numbers.conj().resolve_conj()])
     assert fingerprint([numbers.conj().imag]) == fingerprint([-numbers.imag])
     assert fingerprint([]) == ""
+
+
+def test_of_pytest_and_convtime_the_one_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for missing in ("pytest", "convtime"):
+        questions, answers = io.StringIO('null\n{"paths": []}\n'), io.StringIO()
+        program = {
+            "own_streams": lambda found=(questions, answers): found,
+            "Probe": lambda _: SimpleNamespace(environment=dict),
+            "torch": torch,
+            "ANSWER": "",
+        }
+        installed = {"pytest", "pytest_convtime"} - {missing, f"pytest_{missing}"}
+        util = SimpleNamespace(find_spec=lambda name, has=installed: name if name in has else None)
+        monkeypatch.setattr(pytest_probe, "importlib", SimpleNamespace(util=util))
+        monkeypatch.setattr("runpy.run_path", lambda _, found=program: found)
+        assert pytest_probe.main() == 0
+        environment, told = map(json.loads, answers.getvalue().splitlines())
+        assert environment == {}
+        assert told["unusable"].startswith(f"{missing} is not installed there")
 
 
 def test_values_of_parameters_depend_on_their_names_only():

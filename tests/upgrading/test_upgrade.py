@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,25 @@ def test_a_failure_in_a_confirming_pair_leaves_the_first_verdict():
     assert change.verdict == "slower"
     assert change.ratio.value == pytest.approx(2)
     assert found.missing[-1] == "whether 0 forward repeats: it gave no time again"
+
+
+def test_rounds_alternate_until_the_budget_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(self: FakeSide, _do: str, **_: Any) -> dict[str, Any]:
+        asked.append(self.which)
+        return {"seconds": 1e-3, "clock_hz": None}
+
+    monkeypatch.setattr(FakeSide, "ask", ask)
+    sides: Any = (FakeSide("old", None), FakeSide("new", None))
+    one, known = upgrading._Pass(("0",), "forward"), upgrading._Known([None, None], ["", ""])
+    for budget, rounds in ((0, 12), (3, 15), (1e9, 60)):  # 12 are made in any case, and 60 at most
+        clock = SimpleNamespace(perf_counter=itertools.count().__next__)  # of a second per reading
+        monkeypatch.setattr(upgrading, "time", clock)
+        bursts = upgrading._alternating(one, sides, known, budget, "cpu")
+        assert [len(each.seconds) for each in bursts or ()] == [rounds, rounds]
+        turns = [("old", "new"), ("new", "old")] * (rounds // 2 + 1)
+        assert asked[-2 * rounds :] == [which for turn in turns[:rounds] for which in turn]
 
 
 def test_a_pass_that_both_interpreters_cannot_repeat_is_no_difference_between_them():

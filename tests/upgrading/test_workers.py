@@ -1,14 +1,13 @@
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from convtime.core.errors import InputError
 from convtime.upgrading.workers import KEPT_MEMORY, FailedError, Side
 from tests.helpers.waiting import wait_until
-
-pytestmark = pytest.mark.thorough  # it starts processes
 
 PYTHON = sys.executable
 
@@ -67,6 +66,7 @@ Extension modules: numpy (total: 1)
             assert side._last_error() == ""
 
 
+@pytest.mark.thorough  # which takes seconds to start
 def test_a_script_that_starts_the_interpreter_as_its_child_leaves_no_process(tmp_path):
     script = program_that_prints(tmp_path, f'"{sys.executable}" "$@"')
     program = tmp_path / "program.py"
@@ -76,6 +76,26 @@ def test_a_script_that_starts_the_interpreter_as_its_child_leaves_no_process(tmp
         side.begin()
         child = side._receive(30)["pid"]
     wait_until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_plans_of_a_question_are_those_that_are_logged_until_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = "CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR : {}_eng0, numeric_notes:[] behavior_notes:[] "
+    with Side("new", PYTHON, [], {}) as side:
+
+        def ask(_do: str, tags: list[str]) -> dict[str, Any]:
+            with side._plan_log.open("a") as file:
+                file.writelines(plan.format(tag) + "workSpaceSize: 0\n" for tag in tags)
+            return {}
+
+        with monkeypatch.context() as patch:  # on a CPU, nothing is logged
+            patch.setattr(side, "ask", lambda _do: {})
+            assert side.ask_with_plans("facts") == ({}, "")
+        monkeypatch.setattr(side, "ask", ask)
+        for tags in (["ConvFwd"], ["ConvBwdData", "ConvBwdFilter"], [], ["ConvFwd"]):
+            told = ", ".join(f"{tag}_eng0" for tag in tags)
+            assert side.ask_with_plans("facts", tags=tags) == ({}, told)
 
 
 def test_processes_keep_the_pages_of_freed_memory(

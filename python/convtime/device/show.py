@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.text import printable
+from convtime.core.text import counted, printable
 
 if TYPE_CHECKING:
     from convtime.device.clock_trace import ClockTrace
@@ -94,7 +94,8 @@ def _row(course: _Course) -> tuple[str, ...]:
 
 
 def _title(trace: ClockTrace) -> str:
-    return f"{trace.device}: {len(trace.readings)} readings in {trace.readings[-1].seconds:.3g} s"
+    readings = counted(len(trace.readings), "reading")
+    return f"{trace.device}: {readings} in {trace.readings[-1].seconds:.3g} s"
 
 
 def _throttled(trace: ClockTrace) -> dict[str, int]:

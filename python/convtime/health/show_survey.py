@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.core.page import Block, Line, Table
+from convtime.core.text import counted
 
 if TYPE_CHECKING:
     from convtime.health.survey import Survey, SurveyedGpu
@@ -16,7 +17,9 @@ _COLUMNS = ("", "GPU", "state", "PCIe", "NVLink")
 def line(seen: Survey) -> str:
     """Return the number of GPUs, and how many checks failed."""
     failed = sum(finding.status == "failed" for finding in seen.findings)
-    return f"{len(seen.gpus)} GPUs: {len(seen.findings)} checks, {failed} failed"
+    return (
+        f"{counted(len(seen.gpus), 'GPU')}: {counted(len(seen.findings), 'check')}, {failed} failed"
+    )
 
 
 def printed(seen: Survey) -> Iterator[Block]:

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -16,6 +17,7 @@
 
 #include "helpers.h"
 #include "timing/clock.h"
+#include "timing/conditions/text_file.h"
 
 namespace convtime {
 namespace {
@@ -159,6 +161,18 @@ TEST_F(HostProbeTest, CountsCoresInLongReadings) {
   const HostReading reading = read(probe, [&] { stat(200, 7); }, 1);
   EXPECT_NEAR(reading.others_seconds, 1.0 - reading.cpu_seconds, 1e-6);
   EXPECT_NEAR(reading.stolen_seconds, 0.07, 1e-9);
+}
+
+TEST_F(HostProbeTest, ReadsAsMuchOfAFileAsFitsBeforeANull) {
+  std::array<char, 8> buffer{};
+  for (const std::string text : {"", "123456", "1234567", "12345678", "1234567890"}) {
+    write("text", text);
+    const int file = open_text_file(root_ / "text");
+    EXPECT_EQ(read_text(file, buffer), text.substr(0, 7));
+    close_file(file);
+  }
+  EXPECT_STREQ(buffer.data(), "1234567");
+  EXPECT_EQ(read_text(-1, buffer), "");
 }
 
 TEST(HostProbe, SeesWhatThisProcessDoes) {

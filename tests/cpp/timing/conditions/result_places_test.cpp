@@ -113,12 +113,26 @@ TEST(ResultPlaces, TakesNoMoreThanItMayAndThereIs) {
   ResultPlaces places(memory.allocator(), 256, 1 << 20);
   ASSERT_TRUE(places.add(result));
   EXPECT_LE(memory.held(), std::size_t{1} << 20);
+  EXPECT_FALSE(places.add(result)) << "nothing is left for another one";
   places.open(255);
   EXPECT_TRUE(places.was_kept(address_of(memory.allocate(4096))));
   EXPECT_FALSE(ResultPlaces(memory.allocator(), 256, 4096).add(result));
   BestFit small(1 << 20);
   ResultPlaces none(small.allocator(), 256, std::size_t{1} << 33);
   EXPECT_FALSE(none.add(std::vector<MemoryBlock>{{0, 1 << 16}}));
+}
+
+TEST(ResultPlaces, TakesAllBlocksFromTheResultsPool) {
+  constexpr std::size_t kSmall = 1 << 20;  // the largest block of the pool for small ones
+  for (const std::size_t bytes : {std::size_t{512}, kSmall, kSmall + 1}) {
+    BestFit memory(std::size_t{1} << 33);
+    const auto checked = [&](std::size_t asked) {
+      EXPECT_EQ(asked > kSmall, bytes > kSmall) << asked << " for " << bytes;
+      return memory.allocate(asked);
+    };
+    EXPECT_TRUE(
+        ResultPlaces(checked, 64, std::size_t{1} << 33).add(std::vector<MemoryBlock>{{0, bytes}}));
+  }
 }
 
 /// Takes as large a block as its result before, `scratch` of them, and drops them again.

@@ -59,9 +59,12 @@ TEST(Disturbance, LeavesOthersTheirCoresWhereThereAreEnough) {
 TEST(Disturbance, IsSeenWithoutRunQueues) {
   HostReading preempted = quiet(0.01);
   preempted.longest_wait_seconds = HostReading::kUnknown;
+  preempted.involuntary_switches = 1;
+  EXPECT_FALSE(is_disturbed(preempted, 2));
+  preempted.cpu_seconds = 0.006;
+  preempted.involuntary_switches = 0;  // it slept
   EXPECT_FALSE(is_disturbed(preempted, 2));
   preempted.involuntary_switches = 1;
-  preempted.cpu_seconds = 0.006;
   EXPECT_TRUE(is_disturbed(preempted, 2));
 }
 

@@ -223,6 +223,9 @@ TEST(EstimateRatio, CountsThePlacesOfTheCandidateThatHasFewer) {
   EXPECT_EQ(count(30, 30), 30U);
   EXPECT_EQ(count(30, 12), 12U);
   EXPECT_EQ(count(12, 30), 12U);
+  EXPECT_EQ(count(6, 60), 6U);  // the fewest that give an interval
+  EXPECT_EQ(count(60, 6), 6U);
+  EXPECT_EQ(count(5, 60), 60U);
   EXPECT_EQ(count(30, 1), 30U);  // one that stays where it is draws no places
   EXPECT_EQ(count(1, 30), 30U);
 }

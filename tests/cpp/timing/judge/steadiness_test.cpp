@@ -110,6 +110,27 @@ TEST(Steadiness, IsLostInAStepThatTrendsHideOrBetweenTies) {
   EXPECT_TRUE(is_steady(series(200, [](std::size_t i) { return i < 100 ? 5.0 : 1.0; })));  // past
 }
 
+TEST(Steadiness, HoldsUpToItsLimits) {
+  // Without ties, S of 20 values is significant from 1.96 * sqrt(950) + 1 on: from 62, not at 60.
+  for (const int sign : {-1, 1}) {
+    for (const std::size_t modulus : {50UL, 46UL}) {  // of which the values' S is 62 and 60
+      EXPECT_EQ(is_steady(series(20,
+                                 [&](std::size_t i) {
+                                   return 1000 + sign * static_cast<double>(i + 20 * i % modulus);
+                                 })),
+                modulus == 46)
+          << sign << " " << modulus;
+    }
+    // Of numbers without rounding: over 20 values, the drift is exactly 0.5 % of 250.
+    for (const double median : {250.0, 249.0}) {
+      const auto drift = [&](std::size_t i) {
+        return median + sign * (static_cast<double>(i) - 9.5) / 16;
+      };
+      EXPECT_EQ(is_steady(series(20, drift)), median == 250) << sign;
+    }
+  }
+}
+
 TEST(Steadiness, IsLostInALinearDriftBeyondItsTolerance) {
   for (const double drift : {-0.02, 0.02, 0.004}) {
     const auto value = [&](std::size_t i) { return 1 + drift * static_cast<double>(i) / 100; };
