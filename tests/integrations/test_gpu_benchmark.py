@@ -139,3 +139,11 @@ def test_gpu_benchmark_can_be_switched_off_as_benchmark_can(
     without = run("-p", "no:benchmark")
     without.assert_outcomes(errors=1)
     assert "pytest-benchmark, which is not installed or is disabled" in output(without)
+
+
+@pytest.mark.thorough
+def test_histograms_are_drawn_of_our_samples(run: Runs, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("pygal")
+    pytester.makepyfile("def test_one(gpu_benchmark): gpu_benchmark.pedantic(int, rounds=7)")
+    run("--benchmark-histogram=drawn").assert_outcomes(passed=1)
+    assert "test_one - 7 rounds" in (pytester.path / "drawn.svg").read_text(encoding="utf-8")

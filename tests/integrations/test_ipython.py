@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -253,3 +255,13 @@ def test_in_a_notebook_bars_are_widgets(monkeypatch: pytest.MonkeyPatch) -> None
         bar.refresh()  # it is drawn ten times a second at most
         assert bar.container.children[1].value == 1
     assert core_progress.progress_bar(total=2, shown=False).disable
+
+
+@pytest.mark.thorough
+def test_convtime_needs_no_ipython() -> None:
+    code = (
+        "import sys\nsys.modules['IPython'] = None\nimport convtime\n"
+        "convtime.time_op(int, stop='count', max_samples=20, device='cpu')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -299,6 +299,21 @@ def test_backward_passes_are_compared_by_their_gradients() -> None:
         assert (found.same, said in found.sentence) == (same, True)
 
 
+def test_calls_run_in_the_modes_of_the_caller() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    seen: list[bool] = []
+
+    def call() -> torch.Tensor:
+        result = weight * 2
+        seen.append(result.requires_grad)
+        return result
+
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode, torch.device("meta"):
+            assert check(call, call).same is True
+        assert set(seen) == {False}
+
+
 def test_what_cannot_be_called_again_is_said_and_costs_no_measurement() -> None:
     turns = iter([torch.ones(1)] * 2)
     found = check(lambda: torch.ones(1), lambda: next(turns), lambda: 0)
