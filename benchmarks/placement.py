@@ -163,12 +163,6 @@ def picture(document: dict[str, Any]) -> bytes:
     ).content(".png")
 
 
-def profiled_at_random(candidates: list[Any], device: running.Device) -> list[float]:
-    from placement_parts import measure  # which gate.py uses
-
-    return measure.profiled_at_random(candidates, device)
-
-
 def make_cases(device: running.Device) -> dict[str, running.Measure]:
     from placement_parts import measure
 

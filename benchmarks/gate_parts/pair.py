@@ -118,7 +118,7 @@ def _ratio(name: str, device: torch.device, size: int) -> float:
     calls = [call_of(name, device, each) for each in (size, SIZES[name])]
     if name in ON_CPU:
         return _ratio_on_cpu(*calls)
-    from placement import profiled_at_random
+    from placement_parts.measure import profiled_at_random
 
     from convtime import Candidate
 
