@@ -32,7 +32,7 @@ from suite_parts import mutants
 
 PARTS = ("command", "ci", "loaded", "python", "cpp")
 RUNS = 20
-MUTANTS = {"python": 80, "cpp": 20}
+MUTANTS = {"python": 80, "cpp": 22}
 SEED = 20261128
 UNCHANGED = "unchanged"
 ROOT = installing.ROOT
