@@ -72,7 +72,7 @@ def table(rows: list[results.Row]) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: a waterfall for each net, from float32 to what convtime takes."""
-    from convtime.core.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
+    from convtime.view.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
 
     across = quantity("left", "% of float32's time")
     colors = {"domain": ["saved", "added"], "range": [GREEN, ORANGE]}

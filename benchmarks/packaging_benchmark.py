@@ -221,7 +221,7 @@ def main() -> None:
 
 def measure_here(options: argparse.Namespace) -> None:
     """The parts that need convtime in this environment."""
-    from convtime.core.provenance import provenance
+    from convtime.device.provenance import provenance
     from convtime.device.resolve import resolve_device
 
     device = resolve_device(options.device)

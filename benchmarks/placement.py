@@ -121,7 +121,7 @@ def table(rows: list[results.Row]) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: one kernel's samples at one address and at sixteen, and what time_op says of it."""
-    from convtime.core.figure import BLUE, ORANGE, Figure, columns, numbers, quantity
+    from convtime.view.figure import BLUE, ORANGE, Figure, columns, numbers, quantity
 
     (row,) = (row for row in document["rows"] if row["key"] == ADDRESSES)
     across = quantity("place", "in the order of their medians")

@@ -405,7 +405,7 @@ def main() -> None:
     import torch
 
     import convtime.distributed.measure  # noqa: F401
-    from convtime.core.provenance import provenance
+    from convtime.device.provenance import provenance
 
     # This process must not use CUDA, or those that it forks could not.
     with_gpus = torch.cuda.device_count() > 1

@@ -83,7 +83,7 @@ def _cells(rows: list[results.Row], name: str) -> list[str]:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: the matmul's times and clocks from a rest on, and its median in each regime."""
-    from convtime.core.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
+    from convtime.view.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
 
     (rested,) = (row for row in document["rows"] if row["key"] == FROM_REST)
     elapsed = numbers(rested["elapsed"])

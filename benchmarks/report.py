@@ -48,10 +48,10 @@ def write_measurements(file: Path) -> None:
 def written(folder: Path) -> results.Row:
     """Seconds to write the page, in a fresh process, and its size."""
     seconds = running.run_program(
-        "import vl_convert, convtime.storage.load, convtime.reporting.report",
+        "import convtime.storage.load",
         "begin = time.perf_counter()",
         "found = convtime.storage.load.load(sys.argv[1])",
-        'convtime.reporting.report.write_page({"measurements.json": found}, sys.argv[2])',
+        "found.report(sys.argv[2])",
         "result = time.perf_counter() - begin",
         arguments=[folder / FILE, folder / PAGE],
     )

@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--build", type=Path, help="CMake build where C++ mutants are compiled")
     options = parser.parse_args()
 
-    from convtime.core.provenance import provenance
+    from convtime.device.provenance import provenance
     from convtime.device.resolve import resolve_device
 
     cases: dict[str, running.Measure] = {}

@@ -154,7 +154,7 @@ def _points(rows: list[results.Row]) -> dict[str, list[tuple[float, float]]]:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG: what each tool says over what the device did, against how long that was."""
-    from convtime.core.figure import Figure, columns, numbers, quantity, series_color
+    from convtime.view.figure import Figure, columns, numbers, quantity, series_color
 
     points = {tool: found for tool, found in _points(document["rows"]).items() if found}
     shapes, colours = zip(*(_MARKS[tool] for tool in points), strict=True)

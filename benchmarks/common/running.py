@@ -78,7 +78,7 @@ def open_file(
     benchmark: str, summarise: results.Summarise, options: argparse.Namespace, device: torch.device
 ) -> results.ResultFile:
     """A benchmark's file, of this environment; at first a copy of the rows to resume, if any."""
-    from convtime.core.provenance import provenance
+    from convtime.device.provenance import provenance
 
     if getattr(options, "resume", None):
         copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))

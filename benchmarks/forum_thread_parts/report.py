@@ -83,7 +83,7 @@ def advice_table(rows: list[results.Row]) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    from convtime.core.figure import Figure
+    from convtime.view.figure import Figure
 
     rows = document["rows"]
     panels = [
@@ -106,14 +106,14 @@ def picture(document: dict[str, Any]) -> bytes:
 
 
 def _applications() -> dict[str, Any]:
-    from convtime.core.figure import series_color
+    from convtime.view.figure import series_color
 
     names, colours = zip(*_APPLICATIONS.values(), strict=True)
     return series_color(names, colours)
 
 
 def _times_panel(found: list[results.Row], name: str) -> dict[str, Any]:
-    from convtime.core.figure import columns, intervals, numbers, quantity
+    from convtime.view.figure import columns, intervals, numbers, quantity
 
     given = [(row, who) for who in _APPLICATIONS for row in found]
     times = [row["layers"][name][who] for row, who in given]
@@ -142,7 +142,7 @@ def _times_panel(found: list[results.Row], name: str) -> dict[str, Any]:
 
 
 def _clocks_panel(found: list[results.Row], at_rest: results.Row | None) -> dict[str, Any]:
-    from convtime.core.figure import columns, numbers, quantity
+    from convtime.view.figure import columns, numbers, quantity
 
     clock = quantity("clock", "SM clock (MHz)")
     known = [
@@ -175,7 +175,7 @@ def _clocks_panel(found: list[results.Row], at_rest: results.Row | None) -> dict
 
 
 def _writes_panel(rows: list[results.Row]) -> dict[str, Any]:
-    from convtime.core.figure import columns, numbers, quantity
+    from convtime.view.figure import columns, numbers, quantity
 
     found = [
         (label, colour, value)

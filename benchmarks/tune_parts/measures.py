@@ -27,7 +27,7 @@ from convtime.conv.tuned.replay import replayed, replayed_elsewhere
 from convtime.conv.tuned.search import PYTORCH, Limits, Search
 from convtime.conv.tuned.subjects import Subject
 from convtime.conv.tuned.tune import search_of, tune_pass
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.tuning.loading import load_plans
 from convtime.tuning.plan_set import Choice, Plans, StoredPlan
 

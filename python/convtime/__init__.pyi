@@ -7,7 +7,6 @@ from .conv.explain.explanation import Explanation
 from .conv.plan_cache import clear_plan_cache, plan_cache
 from .conv.plan_choice import PlanChoice
 from .conv.tuned.tune import tune
-from .core.config import cmake_prefix_path, show_config
 from .core.errors import InputError, InputWarning
 from .counting.costs import energy, peak_memory
 from .counting.costs_result import Energy, PeakMemory
@@ -18,6 +17,7 @@ from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
 from .device.clock_reading import ClockReading
 from .device.clock_trace import ClockTrace
 from .device.clocks import trace_clocks
+from .device.config import cmake_prefix_path, show_config
 from .diagnosis.diagnose import diagnose
 from .diagnosis.diagnosis import Cause, Diagnosis
 from .exchange.files import read_measurements, write_measurements

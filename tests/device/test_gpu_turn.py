@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import convtime
-from convtime.core.provenance import gpu_uuid
 from convtime.device import gpu_turn
 from convtime.device.gpu_turn import turn
+from convtime.device.provenance import gpu_uuid
 from convtime.timing.sampling import measure as sampling
 from tests.helpers.texts import flat
 

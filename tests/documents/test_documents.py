@@ -103,8 +103,8 @@ def test_generated_pages_are_up_to_date_and_describe_every_option_and_field(
     made = {path.name: text for path, text in pages.items()}
     for option in ("fn", "before", "nbytes", "method", "margin", "log"):
         assert f"\n### {option}\n" in made["options.md"]
-    for field in ("seconds", "method", "provenance", "median", "at_clock"):
-        assert (f"- **`{field}`**: " in made["measurement.md"]) == (field != "at_clock")
+    for field in ("seconds", "method", "provenance", "median", "to_torch"):
+        assert (f"- **`{field}`**: " in made["measurement.md"]) == (field != "to_torch")
     for kind in ("Comparison", "Sweep", "Examination", "Condition"):
         assert f"\n## {kind}\n" in made["result-fields.md"]
     assert ":func:" not in "".join(made.values())

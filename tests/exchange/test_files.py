@@ -29,7 +29,7 @@ def test_what_convtime_writes_is_read(tmp_path: Path) -> None:
         found = read_measurements(path)
         assert list(found) == list(expected)
         assert list(found.values()) == list(expected.values())
-    saved = {"schema": "1.0", "measurements": {"new": one.to_dict()}}
+    saved = codec.document("Measurements", {"measurements": {"new": one.to_dict()}})
     assert read_measurements(write(tmp_path / "saved.json", saved))["new"].name == "new"
 
 
@@ -39,7 +39,9 @@ def test_rows_of_convolutions_are_read(tmp_path: Path) -> None:
     layer = {"names": ["conv1", "conv2"]}
     row = {"layer": layer, "pass_name": "forward", "pytorch": side, "convtime": side}
     row["reproducer"] = "convtime conv …"
-    document: Any = {"schema": "3.3", "rows": [row], "provenance": {"gpu": "NVIDIA H200"}}
+    document: Any = codec.document(
+        "Convolutions", {"rows": [row], "provenance": {"gpu": "NVIDIA H200"}}
+    )
     found = read_measurements(write(tmp_path / "file.json", document))
     assert list(found) == ["conv1 forward: pytorch", "conv1 forward: convtime"]
     expected = {**document["provenance"], "reproducer": "convtime conv …"}
@@ -87,8 +89,8 @@ RUN: dict[str, Any] = {
         ({**make().to_dict(), "places": [0, 1, 2, -1]}, r">= 0 - at `\$.places"),
         ({**make().to_dict(), "sm_clocks_hz": [1.0]}, "1 sm_clocks_hz"),
         (without_times_of_the_kernel(), "4 samples and 4 times of 'relu_kernel.*must be known"),
-        (codec.document("Measurements", {"measurements": {}}), "no measurement"),
-        ({"measurements": {"a": {}}, "baseline": "a", "schema": "1.0"}, "missing"),
+        (codec.document("Measurements", {"measurements": {}}), "length >= 1"),
+        (codec.document("Comparison", {"measurements": {"a": {}}, "baseline": "a"}), "missing"),
         (
             codec.document("Convolutions", {"rows": [5], "provenance": 5}),
             "must be an object, got '5'",

@@ -11,8 +11,7 @@ import torch
 import convtime
 from convtime import cli
 from convtime.health import doctor
-from convtime.health.examination import OperationTiming
-from convtime.health.findings import find
+from convtime.health.findings import OperationTiming
 from convtime.timing.condition import Condition
 from tests.helpers.measurements import make
 
@@ -109,7 +108,7 @@ def test_on_a_gpu_each_method_is_checked() -> None:
     assert methods == ["kernel", "event", "graph", "sync", "cpu"]
     assert not any(duration.reason for duration in seen.known_durations)
     assert not any(timing.median is None for timing in seen.operations), seen
-    judged = [finding for finding in find(seen) if finding.check.startswith("method ")]
+    judged = [finding for finding in seen.findings if finding.check.startswith("method ")]
     assert {finding.status for finding in judged} == {"ok"}
     kernel, event = (
         {timing.name: timing.median for timing in seen.operations if timing.method == method}

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 
 from convtime import cli
 from convtime.device.state import CpuState, GpuState, KernelCache
-from convtime.health.examination import Examination, KnownDuration, OperationTiming
-from convtime.health.findings import find
+from convtime.health.examination import Examination
+from convtime.health.findings import KnownDuration, OperationTiming
 from convtime.timing.measurement import Ceilings
 
 GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)
@@ -123,12 +123,12 @@ NOT_REACHED = OperationTiming("matmul", "auto", "sustained", None, None, None, "
 def test_each_fault_is_found_and_nothing_else(
     seen: Examination, check: str, status: str, message: str, advice: str
 ) -> None:
-    (finding,) = [found for found in find(seen) if found.check == check]
+    (finding,) = [found for found in seen.findings if found.check == check]
     assert finding.status == status
     assert message in finding.message
     assert advice in finding.advice
     assert seen.passed == (status != "failed")
-    others = [found for found in find(seen) if found.check != check]
+    others = [found for found in seen.findings if found.check != check]
     assert {found.status for found in others} <= {"ok"}
 
 
@@ -151,7 +151,7 @@ def test_a_known_duration_fails_if_chance_does_not_explain_its_error(
     interval = None if ends is None else tuple(80e-6 + limit * end for end in ends)
     (finding,) = [
         found
-        for found in find(known(method, 80e-6 + limit * error, interval))
+        for found in known(method, 80e-6 + limit * error, interval).findings
         if found.check == f"method {method}"
     ]
     low, high = ends or (error, error)
@@ -165,7 +165,7 @@ def test_what_is_not_known_is_not_judged() -> None:
     nothing = GpuState("GPU-1", None, None, None, None, None, None, (), True, None, "")
     unknown = CpuState((), None, None, None, 0.5, 16, 16, 16)
     seen = dataclasses.replace(GOOD, gpu=nothing, cpu=unknown, kernel_cache=None)
-    assert {finding.check for finding in find(seen)} == {
+    assert {finding.check for finding in seen.findings} == {
         "method kernel", "method event", "spread", "throttling", "locking clocks", "CPU load",
         "CPU threads",
     }  # fmt: skip

@@ -12,8 +12,8 @@ import torch
 from hypothesis import assume, given
 
 from convtime import cli
-from convtime.core import proof as proofs
-from convtime.core.proof import NOT_PROVED, Promise, Proof, store, told
+from convtime.device import proof as proofs
+from convtime.device.proof import NOT_PROVED, Promise, Proof, store, told
 from convtime.health import proof as study
 from convtime.health.proof import EqualPair, KnownDifference, KnownRatio, ProofRecord, promises
 from tests.helpers.measurements import make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import random
 from collections.abc import Mapping
@@ -11,21 +12,20 @@ from typing import Any
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.engines.engine_table import EngineResult, EngineTable, PassEngines
 from convtime.core import codec
-from convtime.core.proof import Promise, Proof
 from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.device.clock_reading import ClockReading
-from convtime.exchange.files import Found
-from convtime.exchange.upgrade import upgraded
+from convtime.device.proof import Promise, Proof
 from convtime.health.survey import Survey, SurveyedGpu
 from convtime.histories.result import ChangePoint, History, Series
 from convtime.histories.run import HistoryRun
 from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Change
-from convtime.storage.load import TYPES
+from convtime.storage.load import MODULES
 from convtime.sweeps.comparison_plan import ComparisonPlan
 from convtime.sweeps.table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Ceilings, Measurement
+from convtime.timing.measurements import Measurements
 from convtime.timing.verdict import Ratio
 from convtime.tuning.plan_set import Choice, Plans, StoredPlan
 from convtime.tuning.race_result import Dropped, Race
@@ -34,8 +34,8 @@ from tests.helpers import TESTS, plans
 from tests.helpers.measurements import make
 from tests.helpers.pass_facts import FACTS
 
-#: Types whose earlier files are as good as results made by hand; the names in them.
-_EARLIER = (
+#: Types whose stored files are as good as results made by hand; the names in them.
+_FROM_FILES = (
     *("Changes", "ClockTrace", "Counters", "Diagnosis", "Examination", "Explanation"),
     *("ModuleTimes", "Recording", "Sweep"),
 )
@@ -62,7 +62,7 @@ def sampled(name: str, seconds: float = 1e-5, count: int = 40, **changes: Any) -
     return make(**noisy | changes)
 
 
-def every_result(name: str = "relu") -> dict[str, Found]:
+def every_result(name: str = "relu") -> dict[str, codec.Stored]:
     """A result of each type, by type; ``name`` is in each of them as an operation's name."""
     relu, other = sampled(name), sampled(f"{name}, other", 1.2e-5)
     both = Comparison({name: relu, other.name: other})
@@ -75,11 +75,11 @@ def every_result(name: str = "relu") -> dict[str, Found]:
     state = ClockReading(0.0, 1.9e9, 2.6e9, 500.0, 50.0, ())
     links = (8, 16, 5, 5, (True, False))
     gpu = SurveyedGpu("cuda:0", name, "GPU-1", state, 1.98e9, True, 0, *links)
-    found: dict[str, Found] = {
+    found: dict[str, codec.Stored] = {
         "Measurement": relu,
-        "Measurements": {
-            f"{name} {size}": sampled(f"{name} {size}", 1e-6 * size) for size in range(1, 13)
-        },
+        "Measurements": Measurements(
+            {f"{name} {size}": sampled("", 1e-6 * size) for size in range(1, 13)}
+        ),
         "Baseline": Baseline.of(runs, {name: name, other.name: other.name}, calibrated=False),
         "Comparison": both,
         "ComparisonTable": _table(name),
@@ -93,11 +93,11 @@ def every_result(name: str = "relu") -> dict[str, Found]:
         "Survey": Survey((gpu,), {}),
         "Upgrade": _upgrade(name),
     }
-    for kind in _EARLIER:
-        document = json.loads((TESTS / "data" / "earlier" / f"{kind}.json").read_text())
-        kind_of = TYPES[kind]
-        found[kind] = kind_of.from_dict(_renamed(codec.document(kind, upgraded(document)), name))
-    assert found.keys() - {"Measurements"} == TYPES.keys()
+    for kind in _FROM_FILES:
+        document = json.loads((TESTS / "data" / "schema_6" / f"{kind}.json").read_text())
+        kind_of = getattr(importlib.import_module(MODULES[kind]), kind)
+        found[kind] = kind_of.from_dict(_renamed(document, name))
+    assert found.keys() == MODULES.keys()
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from convtime.core.figure import Figure
+from convtime.view.figure import Figure
 
 
 def parts(view: Any) -> Iterator[dict[str, Any]]:

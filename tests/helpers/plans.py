@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convtime import Ratio
-from convtime.core.provenance import cudnn_version
+from convtime.device.provenance import cudnn_version
 from convtime.tuning.plan_set import Choice, Facts, Operand, PlanProblem, Plans, StoredPlan
 
 PROBLEM = PlanProblem(

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import convtime
-from convtime.core import progress as core_progress
 from convtime.integrations import progress
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.measurement import Measurement
 from convtime.timing.sampling import supervision
+from convtime.view import progress as core_progress
 
 pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from common import chromium
 
-from convtime.core.text import printable
-from convtime.reporting.report import write_page
-from convtime.storage.load import TYPES
+from convtime.reporting.report import page_of_results
+from convtime.storage.load import MODULES
+from convtime.view.safe_text import printable
 from tests.helpers.every_result import every_result
 
-pytest.importorskip("vl_convert")
 pytestmark = pytest.mark.thorough
 
-KINDS = ["Measurements", *TYPES]
+KINDS = [*MODULES]
 HOSTILE = (
     "</script><script>hacked=1</script><img src=x onerror=hacked=1>\x1b[31m\u202e\"'&amp;|*_`$"
 )
@@ -46,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def file(folder: Path) -> Path:
     """A page with a result of every kind."""
     path = folder / "every.html"
-    write_page(every_result(), path)
+    path.write_text(page_of_results(every_result()), encoding="utf-8")
     return path
 
 
@@ -166,7 +165,8 @@ def test_every_kind_is_accessible_in_light_and_dark_and_on_a_phone(
 
 
 def test_hostile_names_are_shown_and_never_run(browser: Any, folder: Path) -> None:
-    write_page(every_result(HOSTILE), folder / "hostile.html")
+    page = page_of_results(every_result(HOSTILE))
+    (folder / "hostile.html").write_text(page, encoding="utf-8")
     opened = chromium.opened(browser, folder / "hostile.html")
     open_everything(opened.page)
     assert opened.page.evaluate("typeof hacked") == "undefined"

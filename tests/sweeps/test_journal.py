@@ -14,7 +14,7 @@ import torch
 import convtime
 from convtime import Sweep
 from convtime.core.errors import InputError
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.sweeps import application, journal, worker
 from convtime.sweeps import files as sweeps
 from tests.sweeps.test_sweep import COUNTED, PLAN, QUICK, SIZES, Recorder, nothing

@@ -19,6 +19,7 @@ from convtime.core.errors import InputError
 from convtime.sweeps import files as sweeps
 from convtime.sweeps import sweep as running
 from convtime.sweeps.plan import SweepPlan
+from convtime.timing.measurements import Measurements
 from tests.helpers.counted import counters_of
 from tests.helpers.figures import check_drawn, encodings, of_series, parts, table, tables
 from tests.helpers.measurements import make
@@ -353,7 +354,7 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
     assert Sweep.from_dict(json.loads(document.read_text())) == swept
     assert sweeps.read(io.BytesIO(lines.read_bytes()), "a").result == swept
     for path in (lines, document):
-        assert convtime.read_measurements(path) == swept.measurements
+        assert convtime.read_measurements(path) == Measurements(swept.measurements)
     with pytest.raises(ValueError, match="of schema '2.0' cannot be read"):
         Sweep.from_dict({**swept.to_dict(), "schema": "2.0"})
 

@@ -18,6 +18,7 @@ import convtime
 from convtime import ComparisonTable
 from convtime.core.errors import InputError
 from convtime.sweeps.comparison_plan import ComparisonPlan, ComparisonPoint
+from convtime.timing.measurements import Measurements
 from tests.helpers.figures import check_drawn, encodings, of_series, parts, tables
 from tests.helpers.figures import table as table_of_figure
 from tests.helpers.texts import flat
@@ -211,7 +212,7 @@ def test_a_table_is_stored_and_a_file_that_does_not_fit_refused(
     file, table = tmp_path / "a.json", table_of(CROSSING)
     table.save(file)
     assert convtime.load(file) == table
-    assert convtime.read_measurements(file) == table.measurements
+    assert convtime.read_measurements(file) == Measurements(table.measurements)
     text = file.read_text()
     assert json.loads(text)["verdict"] == list(table.verdict)
     assert json.loads(text)["outcomes"]["batch=1 kind=q"]["kind"] == "tie"

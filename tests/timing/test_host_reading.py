@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import convtime
 from convtime.core import cpu
-from convtime.core.provenance import tracers
+from convtime.device.provenance import tracers
 from convtime.regression.compare_runs import compare_runs
 from convtime.timing.host_reading import HostReading, two_groups
 from convtime.timing.options import Options, Pages

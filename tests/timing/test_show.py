@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.core import html
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.exchange.unknown import of_samples
 from convtime.timing.comparison import Comparison
 from convtime.timing.host_reading import HostReading
 from convtime.timing.measurement import Ceilings, Measurement
+from convtime.view import html
+from convtime.view.shown import blocks_of
 from tests.helpers.figures import table, tables
 from tests.helpers.measurements import changed, make, on_cpu
 from tests.helpers.recorded import activity, layers
@@ -145,7 +146,7 @@ def test_no_name_and_no_time_breaks_the_page(
     one = as_asked(name=name, seconds=tuple(seconds), cache_reason=name)
     compared = Comparison({name: one, "other": changed(one, name="other", inputs=(name,))})
     for result in (one, compared):
-        tags = Tags(html.render(result._show.details(result))).found
+        tags = Tags(html.render(blocks_of(result))).found
         table = {"table", "caption", "tr", "th", "td"}
         assert tags - table <= {"p", "br", "ul", "li", "details", "summary"}
         for figure in result.figures():

@@ -58,14 +58,6 @@ def test_the_clock_explains_the_times_of_a_gpu_that_heats_up() -> None:
     assert sum(one.throttled) > 500
     assert f"{sum(one.throttled)} samples below 95%" in flat(one)
     assert not any(measurement(trace("the same")).throttled)
-    # The clock moved between 1.1 and 1.6 GHz while these were taken.
-    pairs = zip(one.seconds, one.sm_clocks_hz, strict=True)
-    near = [seconds for seconds, clock in pairs if clock and abs(clock - 1.43e9) < 2e7]
-    assert one.at_clock(1430).seconds == pytest.approx(np.median(near), rel=0.01)
-    scaled = one.at_clock(1500)
-    assert scaled.fixed_seconds < 0.1 * scaled.seconds
-    with pytest.raises(ValueError, match="not available"):
-        measurement(trace("the same")).at_clock(1500)
 
 
 def test_criteria_settle_where_the_median_is_known() -> None:

@@ -10,11 +10,11 @@ from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
-from convtime.core.text import printable
 from convtime.exchange.files import read_baseline, with_names_in_common
 from convtime.regression.changes import FINDS
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.differences import SameGpu
+from convtime.view.safe_text import printable
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
-from convtime.core.config import show_config
+from convtime.device.config import show_config
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

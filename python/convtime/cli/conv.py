@@ -23,13 +23,13 @@ from convtime.conv.compare import MARGIN, LayerResult, compare_layers
 from convtime.conv.plot import layers_figure
 from convtime.conv.problem import FORWARD, PASSES
 from convtime.conv.step import StepResult, compare_step
-from convtime.core.progress import progress_bar
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.timing.comparison import FINDS
 from convtime.timing.verdict import Finding
 from convtime.tuning.loading import is_in_use, load_plans
 from convtime.tuning.plan_set import Plans
+from convtime.view.progress import progress_bar
 
 # Sampling time for a pass in seconds. A CPU's times scatter more, and a longer time helps less.
 _BUDGET = {"cuda": 1.0, "cpu": 0.5}

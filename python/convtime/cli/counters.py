@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from convtime.cli import arguments, snippet
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
-from convtime.core import codec, text
+from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.counting.costs import energy, peak_memory
 from convtime.counting.counters import DEFAULT_METRICS, CounterCache, Replay, counters
@@ -16,6 +16,7 @@ from convtime.counting.groups import GROUPS
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
 from convtime.counting.listing import counter_names
 from convtime.counting.nvprof import NVPROF
+from convtime.view import text
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.cli.output import add_outputs, check_outputs, deliver_result, tell
 from convtime.core.errors import InputError
-from convtime.core.proof import store
+from convtime.device.proof import store
 from convtime.device.resolve import resolve_device
 from convtime.health.doctor import doctor
 from convtime.health.proof import prove

@@ -14,9 +14,9 @@ from typing import TextIO
 
 from convtime.cli import arguments
 from convtime.core.errors import InputError
-from convtime.core.figure import check_plot
 from convtime.core.files import check_distinct, check_writable, write_file
-from convtime.core.shown import Shown
+from convtime.view.figure import check_plot
+from convtime.view.shown import Shown
 
 STANDARD_OUTPUT = Path("-")
 _OUTPUTS = ("json", "csv", "plot", "markdown")

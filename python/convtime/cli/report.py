@@ -11,8 +11,9 @@ from convtime.cli import arguments
 from convtime.cli.output import STANDARD_OUTPUT, print_result
 from convtime.core.errors import InputError
 from convtime.core.files import check_distinct, check_writable, write_file
-from convtime.reporting.report import check_page, page_of
+from convtime.reporting.report import page_of_results
 from convtime.storage.load import load
+from convtime.view.report import check_page
 
 _SCHEMA = re.compile(rb'"schema": ?"([0-9.]+)"')
 
@@ -47,7 +48,7 @@ def _run(options: argparse.Namespace) -> None:
             check_distinct({"FILE": file, "--output": output})
         check_writable(output)
     results = {title: load(file) for title, file in _titles(files).items()}
-    page = page_of(results, _different_schemas(files))
+    page = page_of_results(results, _different_schemas(files))
     if output == STANDARD_OUTPUT:
         print_result(page.rstrip("\n"))
     else:

@@ -6,10 +6,9 @@ import argparse
 
 from convtime.cli import arguments
 from convtime.cli.output import add_outputs, check_outputs, deliver_result, text_of
-from convtime.core import codec, markdown
-from convtime.exchange.files import document_of
-from convtime.reporting.section import every_block
 from convtime.storage.load import load
+from convtime.view import markdown
+from convtime.view.shown import blocks_of
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -25,12 +24,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     check_outputs(options, {"FILE": options.file})
-    found = load(options.file)
-    results = found.values() if isinstance(found, dict) else [found]
-    separator = "\n\n" if options.verbose else "\n"
+    result = load(options.file)
     deliver_result(
         options,
-        lambda: separator.join(text_of(result, options) for result in results),
-        lambda: codec.to_json(document_of(found)),
-        markdown=lambda: markdown.render(every_block(found)),
+        lambda: text_of(result, options),
+        result.to_json,
+        markdown=lambda: markdown.render(blocks_of(result)),
     )

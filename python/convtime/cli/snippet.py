@@ -15,16 +15,16 @@ from convtime import ops as ops  # statements can use torch.ops.convtime
 from convtime.cli import arguments
 from convtime.cli.output import deliver_result, text_of
 from convtime.cli.timing_options import add_timing_options, timing_options
-from convtime.core import markdown
 from convtime.core.codec import Stored
 from convtime.core.errors import InputError, one_line
-from convtime.core.shown import blocks_of
 from convtime.core.user_code import import_from_working_directory
 from convtime.device.resolve import resolve_device
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.snippet import function_of, raised_by, run
 from convtime.timing.time_op import time_op
+from convtime.view import markdown
+from convtime.view.shown import blocks_of
 
 NAMESPACE_HELP = (
     "Statements and setup can use torch, F (torch.nn.functional) and device; new tensors of the "

@@ -16,12 +16,12 @@ from convtime.conv.layouts import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
-from convtime.core.progress import progress_bar
 from convtime.upgrading import probe, pytest_probe
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.result import FINDS
 from convtime.upgrading.upgrade import BUDGET, MARGIN, PAIRS, upgrade
 from convtime.upgrading.upgrade_tests import upgrade_tests
+from convtime.view.progress import progress_bar
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

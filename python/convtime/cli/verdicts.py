@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from convtime.cli.exit_codes import DONE, FOUND
-from convtime.core.text import printable
 from convtime.timing.verdict import Finding, exit_code_of
+from convtime.view.safe_text import printable
 
 
 def add_verdict_options(

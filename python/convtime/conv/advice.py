@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import memory_format
-from convtime.core.units import format_seconds
 from convtime.timing.compare import compare
+from convtime.view.units import format_seconds
 
 #: Channel counts that are multiples of this suit Tensor Cores.
 _CHANNELS = 8

@@ -19,7 +19,6 @@ from convtime.conv.problem import FORWARD, ConvLayer, ConvProblem
 from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
-from convtime.exchange.upgrade import renewed
 from convtime.timing.activity import same_launches
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Comparison
@@ -130,7 +129,7 @@ class LayerResult:
             for who in ("pytorch", "convtime")
             if isinstance(data.get(who), Mapping)
         }
-        return codec.decode(cls, renewed({**data, **sides}))
+        return codec.decode(cls, {**data, **sides})
 
 
 def measurement_row(measurement: Measurement) -> dict[str, Any]:

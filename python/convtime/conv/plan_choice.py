@@ -10,8 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from convtime.conv import show_plan
-from convtime.core.shown import Shown
+from convtime.view.shown import Shown
 
 _ENGINE = re.compile(r"_eng(\d+)")
 _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
@@ -99,7 +98,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class PlanChoice(Shown, Plan, show=show_plan):
+class PlanChoice(Shown, Plan, show="convtime.conv.show_plan"):
     """A plan that convtime's convolutions have selected, and the convolution it is for.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.figure import Figure, labels
-from convtime.core.text import counted
 from convtime.timing.plot import Spread, times_and_ratios
+from convtime.view.figure import Figure, labels
+from convtime.view.safe_text import counted
 
 if TYPE_CHECKING:
     from convtime.conv.compare import LayerResult

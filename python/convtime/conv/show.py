@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from convtime.core import codec, text
-from convtime.core.text import printable
-from convtime.core.units import format_seconds
+from convtime.core import codec
 from convtime.timing.measurement import Measurement
+from convtime.view import text
+from convtime.view.safe_text import printable
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
     from convtime.conv.compare import LayerResult

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Facts
-from convtime.core.text import printable
+from convtime.view.page import Block, Facts
+from convtime.view.safe_text import printable
 
 if TYPE_CHECKING:
     from convtime.conv.plan_choice import PlanChoice, TensorDescriptor

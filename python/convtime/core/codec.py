@@ -67,23 +67,6 @@ class Stored:
         extension_of(path, (".json",))
         write_file(path, self.to_json())
 
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as a page: one HTML file, which needs no network and no server.
-
-        ``convtime report`` writes a page of several results.
-
-        Args:
-            path: the file; it ends in ``.html`` or has no extension.
-
-        Raises:
-            InputError: the path has another extension, the file cannot be written, or the package
-                with the plots is missing.
-        """
-        # The room with all results' pages is above this one, which all results use.
-        from convtime.reporting.report import write_page
-
-        write_page({str(getattr(self, "name", "")) or type(self).__name__: self}, path)
-
 
 def document(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields with the type and the schema version of their document."""

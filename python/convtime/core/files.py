@@ -239,3 +239,8 @@ def _state_errors(folder: Path) -> Iterator[None]:
         raise
     except (OSError, NotImplementedError) as error:  # the latter for file systems without locks
         raise RuntimeError(f"{folder} cannot be used ({why(error)}); {_STATE_ADVICE}") from error
+
+
+def is_run_file(content: bytes) -> bool:
+    """Return whether a file's content, or its start, is that of a run over axes."""
+    return content.startswith((b'{"type": "SweepFile"', b'{"type": "ComparisonFile"'))

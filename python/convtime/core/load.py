@@ -10,12 +10,12 @@ worst, as another cuDNN's algorithms reported as PyTorch's.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
 
-import convtime
-
+_PACKAGE = sys.modules[__name__.partition(".")[0]]
 _CUDNN_NAME = "libcudnn.so"
 
 
@@ -41,7 +41,7 @@ def _in_words(name: str) -> str:
 
 def build_folder(version: str, cuda: str | None) -> Path:
     """Return the folder of the build for this torch, or raise a one-sentence ImportError."""
-    roots = [Path(root, "_builds") for root in convtime.__path__]  # several in editable installs
+    roots = [Path(root, "_builds") for root in _PACKAGE.__path__]  # several in editable installs
     builds = {folder.name: folder for root in roots for folder in root.glob("torch*")}
     if folder := builds.get(_build_name(version, cuda)):
         return folder
@@ -66,8 +66,8 @@ def check_cudnn() -> None:
 
 
 check_cudnn()
-convtime.__path__.append(str(build_folder(torch.__version__, torch.version.cuda)))
+_PACKAGE.__path__.append(str(build_folder(torch.__version__, torch.version.cuda)))
 import convtime._build_info as _build_info  # noqa: E402  (only after the checks)
-from convtime import _C  # noqa: E402
+import convtime._C as _C  # noqa: E402
 
 __all__ = ["_C", "_build_info"]

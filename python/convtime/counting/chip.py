@@ -10,8 +10,8 @@ from typing import Final
 import torch
 
 from convtime.core.load import _C
-from convtime.core.provenance import gpu_uuid
 from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.device.provenance import gpu_uuid
 
 _PRIVILEGES = (
     "this user is not permitted to read them; load the driver's kernel module with "

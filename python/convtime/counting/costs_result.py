@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from convtime.core import codec
+from convtime.view.shown import Reported
 
 
 @dataclasses.dataclass(frozen=True)
-class Energy(codec.Stored):
+class Energy(codec.Stored, Reported):
     """A GPU's energy per call, measured over many back-to-back calls.
 
     It is the GPU's total energy during the measurement, including its idle power.
@@ -39,7 +40,7 @@ class Energy(codec.Stored):
 
 
 @dataclasses.dataclass(frozen=True)
-class PeakMemory(codec.Stored):
+class PeakMemory(codec.Stored, Reported):
     """Memory that a call took from PyTorch's allocator, in addition to the memory in use before.
 
     Attributes:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 
 from convtime.core.load import _C
-from convtime.core.provenance import provenance
 from convtime.counting.chip import GpuChip, telling_refusals
 from convtime.counting.groups import GROUPS
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
 from convtime.counting.names import describe, resolve, split_names
 from convtime.counting.summing import make_counters
+from convtime.device.provenance import provenance
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.options import Options
 from convtime.timing.sampling.cache import flush_buffers, without_persisting_lines

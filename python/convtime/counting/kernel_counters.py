@@ -10,10 +10,9 @@ from typing import Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
-from convtime.core.shown import Shown
-from convtime.counting import show
 from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.timing.kernel_names import shorten
+from convtime.view.shown import Shown
 
 
 class CountersUnavailable(RuntimeError):  # noqa: N818 (no fault in the call)
@@ -47,7 +46,7 @@ class KernelCounters:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Counters(codec.Stored, Shown, show=show):
+class Counters(codec.Stored, Shown, show="convtime.counting.show"):
     """Hardware counters of one operation, and how they were read; see :func:`convtime.counters`.
 
     ``counters["dram__bytes_write.sum"]`` is the total of a metric. An old nvprof name that was

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
-from convtime.core.text import counted, printable
-from convtime.core.units import format_seconds
+from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
+from convtime.view.safe_text import counted, printable
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
     from convtime.counting.kernel_counters import Counters, KernelCounters

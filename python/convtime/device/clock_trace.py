@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from convtime.core import codec
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
-from convtime.device import show
 from convtime.device.clock_reading import ClockReading
-from convtime.device.plot import clock_figure
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
 
 
 class Timed(Protocol):
@@ -24,7 +22,7 @@ class Timed(Protocol):
 
 
 @dataclasses.dataclass(repr=False)
-class ClockTrace(codec.Stored, Shown, show=show):
+class ClockTrace(codec.Stored, Shown, show="convtime.device.show"):
     """Readings of a GPU during a block of code; see :func:`convtime.trace_clocks`.
 
     Attributes:
@@ -60,11 +58,8 @@ class ClockTrace(codec.Stored, Shown, show=show):
             raise ValueError(
                 f"a trace without readings cannot be drawn: {self.reason or 'it is still running'}"
             )
-        return clock_figure(self, () if times is None else self._placed(times))
-
-    def figures(self) -> Iterator[Figure]:
-        if self.readings:
-            yield self.plot()
+        figure: Figure = self._drawing().plot(self, () if times is None else self._placed(times))
+        return figure
 
     def _placed(self, times: Timed | Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         """Return start (relative to the trace's start) and duration of each iteration."""

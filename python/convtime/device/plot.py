@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.figure import (
+from convtime.view.figure import (
     BLUE,
     ORANGE,
     Figure,

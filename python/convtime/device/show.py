@@ -8,8 +8,10 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.text import counted, printable
+from convtime.device.plot import clock_figure as plot
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Line, Sentences, Table
+from convtime.view.safe_text import counted, printable
 
 if TYPE_CHECKING:
     from convtime.device.clock_trace import ClockTrace
@@ -111,3 +113,9 @@ def _remarks(trace: ClockTrace) -> list[str]:
         for reason, count in _throttled(trace).items()
     ]
     return [*remarks, f"stopped early: {trace.reason}"] if trace.reason else remarks
+
+
+def figures(trace: ClockTrace) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if trace.readings:
+        yield plot(trace, ())

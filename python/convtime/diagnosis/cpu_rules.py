@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from convtime.core.units import format_seconds
 from convtime.diagnosis.account import BACKGROUND_CORES, BLOCKED
 from convtime.diagnosis.diagnosis import Account, Cause
 from convtime.diagnosis.evidence import Evidence, Host
@@ -18,6 +17,7 @@ from convtime.diagnosis.weighing import (
     by_change,
     told_of,
 )
+from convtime.view.units import format_seconds
 
 #: Least number of cores used by other processes that matters.
 OTHERS_CORES: Final = 0.2

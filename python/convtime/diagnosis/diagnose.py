@@ -15,7 +15,7 @@ from convtime.conv.call import FPROP
 from convtime.conv.explain.binding import prepare
 from convtime.conv.sources.called import convolutions_of
 from convtime.core.errors import one_line
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.diagnosis.account import account_of
 from convtime.diagnosis.advice import advise
 from convtime.diagnosis.calls import look_at_calls

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from convtime.conv.advice import Advice
 from convtime.core import codec
-from convtime.core.shown import Shown
-from convtime.core.units import format_seconds, format_signed
-from convtime.diagnosis import show
 from convtime.diagnosis.evidence import Evidence
+from convtime.view.shown import Shown
+from convtime.view.units import format_seconds, format_signed
 
 #: Possible causes of a time. ``launch-bound``: the GPU waits for launches. ``host-bound``: it waits
 #: for other host work. ``synchronisation``: the host waits for the GPU inside the call.
@@ -186,7 +185,7 @@ class Skipped:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Diagnosis(codec.Stored, Shown, show=show):
+class Diagnosis(codec.Stored, Shown, show="convtime.diagnosis.show"):
     """Causes that dominate an operation's time or make it vary; see :func:`convtime.diagnose`.
 
     Attributes:
@@ -202,7 +201,7 @@ class Diagnosis(codec.Stored, Shown, show=show):
         device: device on which the work ran.
         unused_gpu: the GPU that was expected to run work but received none from the call, which was
             therefore diagnosed as CPU work; empty otherwise.
-        provenance: hardware, software and source state (see convtime.core.provenance).
+        provenance: hardware, software and source state (see convtime.device.provenance).
     """
 
     name: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from convtime.core.units import format_seconds
 from convtime.diagnosis import cpu_rules
 from convtime.diagnosis.account import account_of
 from convtime.diagnosis.diagnosis import Account, Cause, CauseCode
@@ -29,6 +28,7 @@ from convtime.diagnosis.weighing import (
     told_of,
     variance_shares,
 )
+from convtime.view.units import format_seconds
 
 #: Factor for other confidences if others use the device. It also applies to ``clock`` if input
 #: values are constant, since these draw an unrealistic amount of power.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Cell, Details, Facts, Line, Sentences, Table
-from convtime.core.text import printable
-from convtime.core.units import format_estimate, format_seconds, format_signed
+from convtime.view.page import Block, Cell, Details, Facts, Line, Sentences, Table
+from convtime.view.safe_text import printable
+from convtime.view.units import format_estimate, format_seconds, format_signed
 
 if TYPE_CHECKING:
     from convtime.diagnosis.diagnosis import Diagnosis, Difference

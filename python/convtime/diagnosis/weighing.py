@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from convtime.core.units import format_seconds
 from convtime.diagnosis.diagnosis import Account, Cause, CauseCode
 from convtime.diagnosis.evidence import Evidence, Timing
+from convtime.view.units import format_seconds
 
 #: A function that looks for one cause, and returns it or None.
 Rule = Callable[[Evidence, Account], Cause | None]

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from convtime.core.errors import InputError, one_line
 from convtime.core.load import _build_info
-from convtime.core.provenance import gpu_uuid
+from convtime.device.provenance import gpu_uuid
 from convtime.distributed.collectives import Watched
 from convtime.distributed.meeting import Meeting
 from convtime.timing.candidate import Candidate

@@ -1,43 +1,52 @@
-"""Read and write measurements in any supported format."""
+"""Read and write measurements in any supported format.
+
+Readers and types of results are imported when a file needs them.
+"""
 
 from __future__ import annotations
 
 import codecs
 import dataclasses
+import importlib
 import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec, strict_json
 from convtime.core.errors import InputError, one_line, shown, why
-from convtime.core.files import extension_of, write_file
-from convtime.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
+from convtime.core.files import extension_of, is_run_file, write_file
 from convtime.exchange.unknown import named
-from convtime.exchange.upgrade import renewed, upgraded
-from convtime.regression.baseline import Baseline
-from convtime.regression.noise import Repeats
-from convtime.sweeps import files as sweeps
-from convtime.sweeps.result import Sweep
-from convtime.sweeps.table import ComparisonTable
-from convtime.timing import forms
-from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
+from convtime.timing.measurements import Measurements
 
 if TYPE_CHECKING:
     import pandas
     from torch.utils import benchmark
+
+    from convtime.regression.baseline import Baseline
+    from convtime.regression.noise import Repeats
+    from convtime.sweeps.result import Sweep
+    from convtime.sweeps.table import ComparisonTable
+    from convtime.timing.comparison import Comparison
 
 
 _READABLE = (
     "a Measurement, a Comparison, a ComparisonTable, a Sweep or a saved run of convtime, JSON of "
     "pytest-benchmark or nvbench, or CSV with the columns name and seconds"
 )
-_MEASURED: dict[str, type[codec.Stored]] = {
-    kind.__name__: kind for kind in (Baseline, Measurement, Comparison, ComparisonTable, Sweep)
+#: Modules of the types of results that hold measurements, by the types' names.
+MEASURED = {
+    "Baseline": "convtime.regression.baseline",
+    "Comparison": "convtime.timing.comparison",
+    "ComparisonTable": "convtime.sweeps.table",
+    "Measurement": "convtime.timing.measurement",
+    "Measurements": "convtime.timing.measurements",
+    "Sweep": "convtime.sweeps.result",
 }
 _FOR_EACH_SAMPLE = (
     *("raw_seconds", "busy_seconds", "span_seconds", "sum_seconds"),
@@ -52,7 +61,7 @@ def read_measurements(
     | benchmark.Measurement
     | benchmark.Compare
     | Iterable[benchmark.Measurement],
-) -> dict[str, Measurement]:
+) -> Measurements:
     """Read measurements of convtime or of another tool.
 
     Conditions that the other tool does not report (method, cache, clocks, …) are ``unknown`` in the
@@ -75,18 +84,20 @@ def read_measurements(
         InputError: the source cannot be read; the message says in one sentence why.
     """
     if isinstance(source, str | os.PathLike):
-        found = read_file(source)
-        if isinstance(found, Mapping):
-            return dict(found)
-        if not isinstance(found, Baseline | Measurement | Comparison | ComparisonTable | Sweep):
+        result = read_file(source)
+        if type(result).__name__ not in MEASURED:
             raise InputError(
-                f"{os.fspath(source)}: must be {_READABLE}, got a {type(found).__name__}; "
+                f"{os.fspath(source)}: must be {_READABLE}, got a {type(result).__name__}; "
                 "convtime show shows it"
             )
-        return measurements_of(found)
+        return Measurements(measurements_of(result))
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
+        from convtime.exchange import frame
+
         return frame.read_frame(source)
+    from convtime.exchange import torch_benchmark
+
     return torch_benchmark.read(source)
 
 
@@ -99,17 +110,14 @@ def read_baseline(path: str | os.PathLike[str]) -> Baseline:
     return baseline_of(read_file(path))
 
 
-Found = codec.Stored | dict[str, Measurement]
-
-
 def read_file(
-    path: str | os.PathLike[str], kinds: Mapping[str, type[codec.Stored]] = _MEASURED
-) -> Found:
+    path: str | os.PathLike[str], modules: Mapping[str, str] = MappingProxyType(MEASURED)
+) -> codec.Stored:
     """Read a file like :func:`read_measurements`, but keep results whole.
 
     Args:
         path: the file.
-        kinds: types of convtime's results that are read, by name.
+        modules: the modules of the types of results that are read, by the types' names.
 
     Raises:
         InputError: the file cannot be read; the message says in one sentence why.
@@ -120,20 +128,24 @@ def read_file(
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
         raise InputError(f"{path}: cannot be read ({why(error)})") from error
     if path.suffix.lower() == ".csv":
+        from convtime.exchange import frame
+
         return frame.read_csv(_text(content, path), str(path))
-    if sweeps.is_one(content):
-        found: Found = sweeps.read(io.BytesIO(content), str(path), renewed).result
+    if is_run_file(content):
+        from convtime.sweeps import files
+
+        result: codec.Stored = files.read(io.BytesIO(content), str(path)).result
     else:
         document = strict_json.parse(_text(content, path), str(path))
         try:
-            found = _read_document(document, path, kinds)
+            result = _read_document(document, path, modules)
         except InputError:
             raise
         except ValueError as error:
             raise InputError(f"{path}: {one_line(error)}") from error
-    for measured in _all_of(found):
+    for measured in _all_of(result):
         _check_lengths(measured, path)
-    return found
+    return result
 
 
 def _text(content: bytes, path: Path) -> str:
@@ -143,20 +155,21 @@ def _text(content: bytes, path: Path) -> str:
         raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
 
 
-def measurements_of(found: Found) -> dict[str, Measurement]:
+def measurements_of(result: codec.Stored) -> Mapping[str, Measurement]:
     """Return the measurements in a result by name; none if it has others."""
-    if isinstance(found, dict):
-        return found
-    if isinstance(found, Measurement):
-        return {found.name: found}
-    if isinstance(found, Baseline | Comparison | ComparisonTable | Sweep):
-        return dict(found.measurements)
-    return {}
+    if isinstance(result, Measurement):
+        return {result.name: result}
+    if type(result).__name__ not in MEASURED:
+        return {}
+    measurements: Mapping[str, Measurement] = getattr(result, "measurements")  # noqa: B009
+    return measurements
 
 
-def baseline_of(found: Found) -> Baseline:
+def baseline_of(result: codec.Stored) -> Baseline:
     """Return a saved run as it is, with its noise, and any other result as a single run."""
-    return found if isinstance(found, Baseline) else Baseline(measurements_of(found))
+    from convtime.regression.baseline import Baseline
+
+    return result if isinstance(result, Baseline) else Baseline(measurements_of(result))
 
 
 def with_names_in_common(
@@ -193,7 +206,12 @@ def _under(name: str, single: Baseline) -> Baseline:
     def renamed(repeats: Mapping[str, Repeats]) -> dict[str, Repeats]:
         return {name: repeats[old]} if old in repeats else {}
 
-    return Baseline(_renamed({name: measured}), renamed(single.repeats), renamed(single.relative))
+    return dataclasses.replace(
+        single,
+        measurements=Measurements({name: measured}).measurements,
+        repeats=renamed(single.repeats),
+        relative=renamed(single.relative),
+    )
 
 
 def _some(names: Mapping[str, object]) -> str:
@@ -201,13 +219,13 @@ def _some(names: Mapping[str, object]) -> str:
     return f"{some} and {len(names) - 3} more" if len(names) > 3 else some
 
 
-def _all_of(found: Found) -> Iterator[Measurement]:
-    yield from measurements_of(found).values()
-    if isinstance(found, Sweep):
-        yield from (visit.measurement for visit in found.controls if visit.measurement is not None)
-    if isinstance(found, ComparisonTable):
-        for visit in found.controls:
-            yield from () if visit.comparison is None else visit.comparison.measurements.values()
+def _all_of(result: codec.Stored) -> Iterator[Measurement]:
+    yield from measurements_of(result).values()
+    for visit in getattr(result, "controls", ()):  # of a run over axes
+        if getattr(visit, "comparison", None) is not None:
+            yield from visit.comparison.measurements.values()
+        elif getattr(visit, "measurement", None) is not None:
+            yield visit.measurement
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
@@ -226,38 +244,31 @@ def _check_lengths(measured: Measurement, path: Path) -> None:
             )
 
 
-def _read_document(document: Any, path: Path, kinds: Mapping[str, type[codec.Stored]]) -> Found:
+def _read_document(document: Any, path: Path, modules: Mapping[str, str]) -> codec.Stored:
     if isinstance(document, Mapping):
+        from convtime.exchange import nvbench, pytest_benchmark
+
         if pytest_benchmark.is_one(document):
             return named(pytest_benchmark.read(document, str(path)), str(path))
         if nvbench.is_one(document):
             return named(nvbench.read(document, path), str(path))
-        document = upgraded(document)
         kind = document.get("type")
-        if kind == "Measurements":
-            codec.check_document(kind, document)
-            measurements = document.get("measurements")
-            if not (isinstance(measurements, Mapping) and measurements):
-                raise InputError(f"{path}: contains no measurement")
-            return _renamed(codec.decode(dict[str, Measurement], measurements))
         if kind == "Convolutions":
             codec.check_document(kind, document)
             return named(_read_layers(document), str(path))
-        if isinstance(kind, str) and kind in kinds:
-            return kinds[kind].from_dict(document)
+        if isinstance(kind, str) and kind in modules:
+            type_of_result: type[codec.Stored] = getattr(
+                importlib.import_module(modules[kind]), kind
+            )
+            return type_of_result.from_dict(document)
         if isinstance(kind, str):
             raise InputError(f"{path}: must be {_READABLE}, got JSON of type {shown(kind)}")
-    found = (
+    content = (
         f"a JSON object with the keys {', '.join(map(shown, list(document)[:5]))}"
         if isinstance(document, Mapping) and document
         else f"JSON that begins with {json.dumps(document)[:20]!r}"
     )
-    raise InputError(f"{path}: must be {_READABLE}, got {found}")
-
-
-def _renamed(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
-    """Give each measurement its key as its name."""
-    return {name: dataclasses.replace(each, name=name) for name, each in measurements.items()}
+    raise InputError(f"{path}: must be {_READABLE}, got {content}")
 
 
 def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
@@ -286,7 +297,12 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
 
 
 def write_measurements(
-    measurements: Measurement | Comparison | ComparisonTable | Sweep | Mapping[str, Measurement],
+    measurements: Measurement
+    | Measurements
+    | Comparison
+    | ComparisonTable
+    | Sweep
+    | Mapping[str, Measurement],
     path: str | os.PathLike[str],
 ) -> None:
     """Write measurements to a file atomically.
@@ -305,20 +321,11 @@ def write_measurements(
     if not as_csv and isinstance(measurements, codec.Stored):
         measurements.save(path)
         return
-    by_name = measurements if isinstance(measurements, Mapping) else measurements_of(measurements)
-    renamed = _renamed(by_name)
-    if not renamed:
-        raise InputError(f"{path}: there must be at least one measurement to write, got none")
-    if as_csv and "" in renamed:
-        raise InputError(f"{path}: each measurement must have a name in CSV, got an empty name")
-    write_file(
-        path, forms.to_csv(renamed.values()) if as_csv else codec.to_json(document_of(renamed))
+    several = Measurements(
+        measurements_of(measurements) if isinstance(measurements, codec.Stored) else measurements
     )
-
-
-def document_of(found: Found) -> dict[str, Any]:
-    """Return convtime's JSON for one result, or for several measurements by name."""
-    if isinstance(found, codec.Stored):
-        return found.to_dict()
-    entries = {name: codec.encode(measured) for name, measured in _renamed(found).items()}
-    return codec.document("Measurements", {"measurements": entries})
+    if not several:
+        raise InputError(f"{path}: there must be at least one measurement to write, got none")
+    if as_csv and "" in several:
+        raise InputError(f"{path}: each measurement must have a name in CSV, got an empty name")
+    write_file(path, several.to_csv() if as_csv else several.to_json())

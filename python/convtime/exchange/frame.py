@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.core.errors import InputError, shown
 from convtime.exchange.unknown import named, of_samples
-from convtime.timing.forms import COLUMNS, CONDITIONS, UNKNOWN
-from convtime.timing.measurement import Measurement
+from convtime.timing.forms import UNKNOWN
+from convtime.timing.measurement import SAMPLE_COLUMNS, SAMPLE_CONDITIONS, Measurement
+from convtime.timing.measurements import Measurements
 
 if TYPE_CHECKING:
     import pandas
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _NEEDED = ("name", "seconds")
 
 
-def read_csv(text: str, source: str) -> dict[str, Measurement]:
+def read_csv(text: str, source: str) -> Measurements:
     """Read measurements from CSV with the columns of Measurement.to_frame.
 
     Raises:
@@ -34,7 +35,7 @@ def read_csv(text: str, source: str) -> dict[str, Measurement]:
         raise InputError(f"{source}: line {reader.line_num} is not valid CSV ({error})") from error
 
 
-def read_frame(frame: pandas.DataFrame) -> dict[str, Measurement]:
+def read_frame(frame: pandas.DataFrame) -> Measurements:
     """Read measurements from a data frame with all or some columns of Measurement.to_frame.
 
     Raises:
@@ -71,7 +72,7 @@ def _whole(reader: csv.DictReader[str], source: str) -> Iterator[Mapping[str, An
         yield row
 
 
-def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> dict[str, Measurement]:
+def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> Measurements:
     rows_by_name: dict[str, list[Mapping[Any, Any]]] = {}
     for number, row in enumerate(rows, 1):
         where = f"{source}: sample {number}"
@@ -79,7 +80,7 @@ def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> dict[str
         if missing:
             raise InputError(
                 f"{where} has no {' and no '.join(missing)}; the required columns are "
-                f"{' and '.join(_NEEDED)}, the optional ones are {', '.join(COLUMNS[1:])}"
+                f"{' and '.join(_NEEDED)}, the optional ones are {', '.join(SAMPLE_COLUMNS[1:])}"
             )
         checked = {**row, "seconds": _number(row, "seconds", where), "discarded": _flag(row, where)}
         if not _absent(row.get("sm_clock_hz")):
@@ -106,7 +107,8 @@ def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: st
         discarded=tuple(row["seconds"] for row in rows if row["discarded"]),
         sm_clocks_hz=() if set(clocks_hz) == {None} else clocks_hz,
         **{
-            condition: _common(rows, condition, source, name) or UNKNOWN for condition in CONDITIONS
+            condition: _common(rows, condition, source, name) or UNKNOWN
+            for condition in SAMPLE_CONDITIONS
         },
     )
 

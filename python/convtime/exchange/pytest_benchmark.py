@@ -11,7 +11,6 @@ import msgspec
 from convtime.core import codec
 from convtime.core.errors import InputError, shown
 from convtime.exchange.unknown import of_samples
-from convtime.exchange.upgrade import upgraded
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement
 
@@ -64,7 +63,7 @@ def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
 
 def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
     if PAYLOAD in benchmark.extra_info:
-        measured = Measurement.from_dict(upgraded(benchmark.extra_info[PAYLOAD]))
+        measured = Measurement.from_dict(benchmark.extra_info[PAYLOAD])
         return dataclasses.replace(measured, name=benchmark.fullname)
     stats = benchmark.stats
     if not stats.data:

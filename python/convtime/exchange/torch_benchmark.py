@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.core.errors import InputError, shown
 from convtime.exchange.unknown import named, of_samples
-from convtime.exchange.upgrade import upgraded
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement
+from convtime.timing.measurements import Measurements
 
 if TYPE_CHECKING:
     from torch.utils import benchmark
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TOOL = "torch.utils.benchmark"
 
 
-def read(source: Any) -> dict[str, Measurement]:
+def read(source: Any) -> Measurements:
     """Convert one or several of PyTorch's measurements, or its Compare.
 
     Samples with equal task specifications are merged, as in Compare. A measurement that
@@ -43,7 +43,7 @@ def read(source: Any) -> dict[str, Measurement]:
     others = [each for each in given if PAYLOAD not in (each.metadata or {})]
     calls = {each.task_spec: each.number_per_run for each in others}
     merged = type(others[0]).merge(others) if others else []
-    found = [Measurement.from_dict(upgraded(fields)) for fields in own]
+    found = [Measurement.from_dict(fields) for fields in own]
     found += [_measurement(each, calls[each.task_spec]) for each in merged]
     return named(found, "the measurements of torch.utils.benchmark")
 

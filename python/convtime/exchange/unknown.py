@@ -7,8 +7,9 @@ from typing import Any
 
 from convtime.core.errors import InputError, shown
 from convtime.timing.condition import Condition
-from convtime.timing.forms import CONDITIONS, UNKNOWN
-from convtime.timing.measurement import Measurement
+from convtime.timing.forms import UNKNOWN
+from convtime.timing.measurement import SAMPLE_CONDITIONS, Measurement
+from convtime.timing.measurements import Measurements
 
 
 def of_samples(
@@ -25,7 +26,7 @@ def of_samples(
             ``<condition>_reason``.
     """
     silent = f"{tool} does not say"
-    for condition in (*CONDITIONS, "metric"):
+    for condition in (*SAMPLE_CONDITIONS, "metric"):
         if condition != "device":
             reason = known.pop(f"{condition}_reason", silent)
             known[condition] = Condition(known.get(condition, UNKNOWN), UNKNOWN, reason)
@@ -45,7 +46,7 @@ def of_samples(
     )
 
 
-def named(measurements: Sequence[Measurement], source: str) -> dict[str, Measurement]:
+def named(measurements: Sequence[Measurement], source: str) -> Measurements:
     """Return the measurements by name.
 
     Raises:
@@ -61,4 +62,4 @@ def named(measurements: Sequence[Measurement], source: str) -> dict[str, Measure
         found[measured.name] = measured
     if not found:
         raise InputError(f"{source}: contains no measurement")
-    return found
+    return Measurements(found)

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from convtime.core.errors import one_line
 from convtime.core.load import _C
-from convtime.core.provenance import provenance
 from convtime.device import nvml, state
 from convtime.device.clocks import ClockMonitor
+from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
-from convtime.health.examination import Examination, KnownDuration, OperationTiming
-from convtime.health.findings import AS_IS
+from convtime.health.examination import Examination
+from convtime.health.findings import AS_IS, KnownDuration, OperationTiming
 from convtime.timing.candidate import Candidate
 from convtime.timing.ceilings import ceilings
 from convtime.timing.measurement import Measurement

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from convtime.core.units import format_seconds
 from convtime.device.state import CpuState, GpuState, KernelCache
-
-if TYPE_CHECKING:
-    from convtime.health.examination import Examination, KnownDuration, OperationTiming
+from convtime.view.units import format_seconds
 
 AS_IS: Final = "as-is"
 
@@ -57,16 +54,80 @@ class Finding:
     advice: str = ""
 
 
-def find(seen: Examination) -> list[Finding]:
-    """Return the findings of an examination."""
+@dataclasses.dataclass(frozen=True)
+class KnownDuration:
+    """Two interleaved spins of known durations, timed by one method; their common cost cancels.
+
+    Attributes:
+        method: timing method.
+        expected: difference between the two known durations, in seconds.
+        measured: median difference over the rounds; None if the method is unavailable.
+        spread: interquartile range of the longer spin divided by its median.
+        interval: 95 % interval of ``measured``; None if unavailable.
+        reason: why the method is unavailable; empty otherwise.
+    """
+
+    method: str
+    expected: float
+    measured: float | None
+    spread: float | None
+    interval: tuple[float, float] | None = None
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Error of the measured difference, in seconds."""
+        return None if self.measured is None else self.measured - self.expected
+
+    @property
+    def least_error(self) -> float | None:
+        """Smallest absolute error within the interval, in seconds."""
+        if self.error is None or self.interval is None:
+            return None if self.error is None else abs(self.error)
+        low, high = (end - self.expected for end in self.interval)
+        return max(low, -high, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class OperationTiming:
+    """One operation, timed by one method in one regime.
+
+    Attributes:
+        name: the operation.
+        method: timing method.
+        regime: requested regime; ``as-is`` requests none.
+        median: median time in seconds; None if the method or the regime was unavailable.
+        spread: interquartile range divided by the median.
+        interval: 95 % interval of the median, in seconds.
+        reason: why the method or the regime was unavailable; empty otherwise.
+    """
+
+    name: str
+    method: str
+    regime: str
+    median: float | None
+    spread: float | None
+    interval: tuple[float, float] | None
+    reason: str = ""
+
+
+def find(
+    known_durations: Sequence[KnownDuration],
+    operations: Sequence[OperationTiming],
+    cpu: CpuState,
+    gpu: GpuState | None = None,
+    gpu_reason: str = "",
+    kernel_cache: KernelCache | None = None,
+) -> list[Finding]:
+    """Return the findings of an examination, whose fields these are."""
     return [
-        *map(_judge_duration, seen.known_durations),
-        *_judge_spread(seen.operations),
-        *_judge_regimes(seen.operations),
-        *([] if seen.gpu is None else _judge_gpu(seen.gpu)),
-        *([Finding("NVML", "advice", seen.gpu_reason, _NO_NVML)] if seen.gpu_reason else []),
-        *([] if seen.kernel_cache is None else _judge_kernel_cache(seen.kernel_cache)),
-        *_judge_cpu(seen.cpu),
+        *map(_judge_duration, known_durations),
+        *_judge_spread(operations),
+        *_judge_regimes(operations),
+        *([] if gpu is None else _judge_gpu(gpu)),
+        *([Finding("NVML", "advice", gpu_reason, _NO_NVML)] if gpu_reason else []),
+        *([] if kernel_cache is None else _judge_kernel_cache(kernel_cache)),
+        *_judge_cpu(cpu),
     ]
 
 

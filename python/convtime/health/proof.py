@@ -14,14 +14,14 @@ import torch
 
 from convtime.core.errors import one_line
 from convtime.core.load import _C, _build_info
-from convtime.core.proof import Promise, Proof
-from convtime.core.provenance import driver_version, gpu_uuid
-from convtime.core.units import format_seconds
+from convtime.device.proof import Promise, Proof
+from convtime.device.provenance import driver_version, gpu_uuid
 from convtime.timing.candidate import Candidate
 from convtime.timing.compare import compare
 from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling.measure import measure
 from convtime.timing.time_op import time_op
+from convtime.view.units import format_seconds
 
 #: By method: allowed error of a known difference, relative and in seconds. The larger limit applies
 #: (docs/explanation/methods.md), plus one tick of the clock.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Line, Table
-from convtime.core.units import format_seconds
 from convtime.health.findings import AS_IS, Finding
+from convtime.view.page import Block, Line, Table
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
-    from convtime.health.examination import Examination, KnownDuration, OperationTiming
+    from convtime.health.examination import Examination
+    from convtime.health.findings import KnownDuration, OperationTiming
 
 
 def line(seen: Examination) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Line, Table
-from convtime.core.text import counted
+from convtime.view.page import Block, Line, Table
+from convtime.view.safe_text import counted
 
 if TYPE_CHECKING:
     from convtime.health.survey import Survey, SurveyedGpu

@@ -10,13 +10,12 @@ import torch
 
 from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.core.provenance import provenance
-from convtime.core.shown import Shown
 from convtime.device import nvml
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clocks import read_clocks
-from convtime.health import show_survey
+from convtime.device.provenance import provenance
 from convtime.health.findings import HARDWARE_REASONS, Finding
+from convtime.view.shown import Shown
 
 #: Share of the other GPUs' lowest highest clock below which a GPU is reported.
 _SLOW_CLOCK = 0.98
@@ -56,7 +55,7 @@ class SurveyedGpu:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Survey(codec.Stored, Shown, show=show_survey):
+class Survey(codec.Stored, Shown, show="convtime.health.show_survey"):
     """All GPUs of this process, and their links; see ``convtime doctor --all``.
 
     Attributes:

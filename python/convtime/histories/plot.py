@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.core.errors import InputError, shown
-from convtime.core.figure import (
+from convtime.view.figure import (
     BLUE,
     ORANGE,
     Figure,
@@ -21,7 +21,7 @@ from convtime.core.figure import (
     thinned,
     written,
 )
-from convtime.core.text import counted
+from convtime.view.safe_text import counted
 
 if TYPE_CHECKING:
     from convtime.histories.result import History, Series

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from convtime.core import codec
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
-from convtime.histories import show
-from convtime.histories.plot import history_figure
 from convtime.histories.run import HistoryRun
 from convtime.timing.verdict import Ratio
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +79,7 @@ class Series:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class History(codec.Stored, Shown, show=show):
+class History(codec.Stored, Shown, show="convtime.histories.show"):
     """The times of a suite over many runs; see :func:`convtime.history`.
 
     Attributes:
@@ -134,11 +132,8 @@ class History(codec.Stored, Shown, show=show):
         Raises:
             ValueError: a name is unknown.
         """
-        return history_figure(self, names)
-
-    def figures(self) -> Iterator[Figure]:
-        if self.series:
-            yield self.plot()
+        figure: Figure = self._drawing().plot(self, names)
+        return figure
 
     def to_bencher(self) -> dict[str, Any]:
         """Return the newest run in the Bencher Metric Format, as a JSON-serializable dict.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.units import format_estimate
+from convtime.histories.plot import history_figure as plot
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Line, Sentences, Table
+from convtime.view.units import format_estimate
 
 if TYPE_CHECKING:
     from convtime.histories.result import ChangePoint, History, Series
@@ -96,3 +98,9 @@ def _series_row(series: Series) -> tuple[str, ...]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def figures(history: History) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if history.series:
+        yield plot(history)

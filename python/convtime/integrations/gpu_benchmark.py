@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from convtime.core.codec import finite
-from convtime.timing.forms import CONDITIONS, PAYLOAD
-from convtime.timing.measurement import Measurement
+from convtime.timing.forms import PAYLOAD
+from convtime.timing.measurement import SAMPLE_CONDITIONS, Measurement
 
 if TYPE_CHECKING:
     from pytest_convtime import Timing
@@ -130,7 +130,7 @@ class GpuBenchmark:
 def _extra_info(measured: Measurement) -> dict[str, Any]:
     """Return the conditions of the measurement, for pytest-benchmark's files."""
     clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
-    conditions = {name: getattr(measured, name) for name in (*CONDITIONS, "clocks")}
+    conditions = {name: getattr(measured, name) for name in (*SAMPLE_CONDITIONS, "clocks")}
     reasons = (getattr(each, "reason", "") for each in conditions.values())
     return {
         **{name: str(each) for name, each in conditions.items()},

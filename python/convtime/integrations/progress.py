@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from convtime.core.progress import progress_bar
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.options import Options
+from convtime.view.progress import progress_bar
 
 #: Shorter timings show no bar.
 SHOWN_AFTER_SECONDS = 1.0

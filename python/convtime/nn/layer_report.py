@@ -5,11 +5,10 @@ from __future__ import annotations
 import abc
 from typing import ClassVar
 
-from convtime.core.shown import Shown
-from convtime.nn import show
+from convtime.view.shown import Shown
 
 
-class LayerReport(Shown, abc.ABC, show=show):
+class LayerReport(Shown, abc.ABC, show="convtime.nn.show"):
     """What was done with the layers of a model.
 
     Attributes:

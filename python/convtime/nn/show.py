@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.text import printable
+from convtime.view.page import Block, Line, Sentences, Table
+from convtime.view.safe_text import printable
 
 if TYPE_CHECKING:
     from convtime.nn.layer_report import LayerReport

@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from convtime.core import codec
-from convtime.core.figure import Figure
 from convtime.core.load import _C
-from convtime.core.shown import Shown
 from convtime.counting.kernel_counters import Counters
 from convtime.device.clock_reading import ClockReading
-from convtime.recording import show_modules
-from convtime.recording.plot import modules_figure
 from convtime.timing.activity import DeviceActivity, same_launches
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
 
 Direction = Literal["forward", "backward"]
 
@@ -91,7 +89,7 @@ class PassTimes:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ModuleTimes(codec.Stored, Shown, show=show_modules):
+class ModuleTimes(codec.Stored, Shown, show="convtime.recording.show_modules"):
     """The modules of a model within a training step; see :func:`convtime.time_modules`.
 
     Attributes:
@@ -154,7 +152,5 @@ class ModuleTimes(codec.Stored, Shown, show=show_modules):
         Returns:
             A figure to save or show, e.g. ``times.plot().save("modules.png")``.
         """
-        return modules_figure(self)
-
-    def figures(self) -> Iterator[Figure]:
-        yield self.plot()
+        figure: Figure = self._drawing().plot(self)
+        return figure

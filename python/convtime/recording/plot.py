@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from convtime.core.figure import Figure, labels
-from convtime.core.text import counted
 from convtime.timing.plot import Spread, times_and_ratios, times_panel
+from convtime.view.figure import Figure, labels
+from convtime.view.safe_text import counted
 
 if TYPE_CHECKING:
     from convtime.recording.module_times import ModuleTimes

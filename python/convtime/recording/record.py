@@ -12,7 +12,7 @@ import torch
 
 from convtime.core.errors import one_line
 from convtime.core.load import _C
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.recording.ownership import Ownership
 from convtime.recording.recording import Entry, Launch, Recording, Work

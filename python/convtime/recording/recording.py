@@ -11,13 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.core import codec
-from convtime.core.figure import Figure
 from convtime.core.files import extension_of, write_file
-from convtime.core.shown import Shown
-from convtime.recording import show
 from convtime.recording.chrome_trace import Slice, chrome_trace
-from convtime.recording.plot import regions_figure
 from convtime.timing.activity import DeviceActivity
+from convtime.view.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +110,7 @@ class RegionTimes:
 
 
 @dataclasses.dataclass(repr=False)
-class Recording(codec.Stored, Shown, show=show):
+class Recording(codec.Stored, Shown, show="convtime.recording.show"):
     """A recording of a block of code; see :func:`convtime.record`.
 
     It is empty until the block ends.
@@ -146,10 +143,6 @@ class Recording(codec.Stored, Shown, show=show):
     ambiguous: int = 0
     fault: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def figures(self) -> Iterator[Figure]:
-        if self.entries:
-            yield regions_figure(self)
 
     @property
     def regions(self) -> tuple[RegionTimes, ...]:

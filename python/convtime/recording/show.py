@@ -7,9 +7,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Details, Line, Sentences, Table
-from convtime.core.text import counted, printable
-from convtime.core.units import format_seconds
+from convtime.recording.plot import regions_figure
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Line, Sentences, Table
+from convtime.view.safe_text import counted, printable
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
     from convtime.recording.recording import Recording, RegionTimes
@@ -108,3 +110,9 @@ def _ambiguous(recording: Recording) -> str:
         f"{counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
         "since several threads or tasks were in regions, and the issuing one is unknown"
     )
+
+
+def figures(recording: Recording) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if recording.entries:
+        yield regions_figure(recording)

@@ -7,12 +7,14 @@ import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Details, Sentences, Table
-from convtime.core.text import printable
-from convtime.core.units import format_estimate, format_seconds
 from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.recording.plot import modules_figure as plot
 from convtime.timing.show import estimate
 from convtime.timing.show import line as line_of
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Sentences, Table
+from convtime.view.safe_text import printable
+from convtime.view.units import format_estimate, format_seconds
 
 if TYPE_CHECKING:
     from convtime.recording.module_times import ModuleTimes, PassTimes
@@ -159,3 +161,8 @@ def _counted(times: ModuleTimes, of_step: Counters) -> Table:
             told = ["–" if value is None else f"{value:.6g}" for value in values]
             rows.append([each.short_name, where, str(each.launches), *told])
     return Table(headers, rows, right=headers[2:])
+
+
+def figures(times: ModuleTimes) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    yield plot(times)

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import torch
 
 from convtime.core.errors import first_line, one_line
-from convtime.core.provenance import provenance
 from convtime.counting.counters import counters
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
 from convtime.device.clocks import ClockMonitor
+from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.recording.module_times import Direction, ModuleTimes, PassTimes
 from convtime.recording.record import record

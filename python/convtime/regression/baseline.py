@@ -8,18 +8,17 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from convtime.core import codec
-from convtime.core.shown import Shown
-from convtime.regression import show_baseline
 from convtime.regression.medians import standard_error
 from convtime.regression.noise import Repeats
 from convtime.timing.measurement import Measurement
+from convtime.view.shown import Shown
 
 Run = Mapping[str, Measurement]
 _Repeats = Mapping[str, Repeats]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Baseline(codec.Stored, Shown, show=show_baseline):
+class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
     """Several runs of the same tests, saved by the pytest plugin.
 
     Attributes:

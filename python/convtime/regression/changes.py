@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
-from convtime.core import codec, markdown
-from convtime.core.shown import Shown
-from convtime.regression import show
+from convtime.core import codec
 from convtime.regression.attribution import Attribution
-from convtime.regression.common import CommonChange, common_change
 from convtime.regression.differences import Difference
 from convtime.timing.verdict import (
     ChangeVerdict,
@@ -19,9 +17,12 @@ from convtime.timing.verdict import (
     Finding,
     Ratio,
     Reason,
+    Verdict,
     check_failures,
     exit_code_of,
 )
+from convtime.view import markdown
+from convtime.view.shown import Shown
 
 #: What :meth:`Changes.exit_code` can report.
 FINDS = (
@@ -29,6 +30,11 @@ FINDS = (
     "contradictory",
     "more-instructions",
 )
+
+_FEWEST = 5
+_MOST = 0.8  # share of the tests that agree
+# Those that agree differ from the median change by less than this share of it, or by noise.
+_AGREEMENT = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +93,35 @@ class Change:
         return tuple(kinds)
 
 
+@dataclasses.dataclass(frozen=True)
+class CommonChange:
+    """A change that most tests have in common.
+
+    Attributes:
+        verdict: ``slower`` or ``faster``.
+        ratio: the median ratio.
+        low: the least ratio of the tests.
+        high: the largest one.
+        names: the tests that are found slower or faster, and agree.
+        compared: number of tests that could be compared.
+    """
+
+    verdict: Verdict
+    ratio: float
+    low: float
+    high: float
+    names: tuple[str, ...]
+    compared: int
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.names)} of {self.compared} tests are {self.verdict} alike: "
+            f"{self.ratio:.4f} ({self.low:.4f} to {self.high:.4f})"
+        )
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
-class Changes(codec.Stored, Shown, show=show):
+class Changes(codec.Stored, Shown, show="convtime.regression.show"):
     """Changes from one run to another; see :func:`compare_runs`.
 
     Attributes:
@@ -193,7 +226,7 @@ class Changes(codec.Stored, Shown, show=show):
             ValueError: ``fail_on`` contains an unknown finding.
         """
         failures = check_failures(fail_on, (*FINDS, "different"))
-        return markdown.render(show.judged(self, failures))
+        return markdown.render(self._drawing().judged(self, failures))
 
 
 def first_of(names: Sequence[str]) -> str:
@@ -217,3 +250,27 @@ def _confirmed(first: Change, second: Change) -> Change:
         )
     sentence = "; ".join(filter(None, (said, second.sentence)))
     return dataclasses.replace(second, sentence=sentence)
+
+
+def common_change(changes: Sequence[Change]) -> CommonChange | None:
+    """Return the change that at least four of five tests have in common; None if there is none."""
+    ratios = {
+        change.name: change.ratio
+        for change in changes
+        if change.ratio is not None and change.p_value is not None
+    }
+    if len(ratios) < _FEWEST:
+        return None
+    center = statistics.median(ratio.value for ratio in ratios.values())
+    tolerance = _AGREEMENT * abs(center - 1)
+    alike = {
+        name
+        for name, ratio in ratios.items()
+        if ratio.low - tolerance <= center <= ratio.high + tolerance
+    }
+    verdict: Verdict = "slower" if center > 1 else "faster"
+    found = [each.name for each in changes if each.name in alike and each.verdict == verdict]
+    if len(alike) < _MOST * len(ratios) or len(found) <= len(ratios) / 2:
+        return None
+    values = [ratios[name].value for name in found]
+    return CommonChange(verdict, center, min(values), max(values), tuple(found), len(ratios))

@@ -10,11 +10,9 @@ from collections.abc import Collection, Mapping
 from typing import get_args
 
 from convtime.core.load import _C
-from convtime.core.units import format_seconds
 from convtime.regression.attribution import Attribution, attribute
 from convtime.regression.baseline import Baseline, reference_of, relative_to
-from convtime.regression.changes import Change, Changes
-from convtime.regression.common import CommonChange, common_change
+from convtime.regression.changes import Change, Changes, CommonChange, common_change
 from convtime.regression.differences import (
     Difference,
     SameGpu,
@@ -35,6 +33,7 @@ from convtime.timing.verdict import (
     contradiction,
     other_metric,
 )
+from convtime.view.units import format_seconds
 
 _MARGIN = 0.03  # of tests without a calibrated one
 
@@ -215,10 +214,10 @@ class _Compared:
 
     known: LogRatio | None
     ratio: Ratio | None
+    is_same: bool  # both are one measurement, which its noise does not make uncertain
     reason: Reason | None = None
     sentence: str = ""
     noise: Noise | None = None  # calibrated
-    is_same: bool = False  # both are one measurement, which its noise does not make uncertain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,7 +270,7 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
                 if measured.no_gpu_work
                 else f"its median {which} is {measured.median:.3g} s"
             )
-            return _Compared(None, None, "no-time", f"{why}, so there is no ratio")
+            return _Compared(None, None, False, "no-time", f"{why}, so there is no ratio")
     was, now = earlier.repeats.get(name), later.repeats.get(name)
     noise = was.noise if was is not None else None
     if noise is not None:
@@ -285,8 +284,8 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
     ratio = Ratio(exponential(pair.value), exponential(low), exponential(high))
     why = incomparable(before, after, same_gpu)
     if why:
-        return _Compared(None, ratio, "other-conditions", why)
-    return _Compared(pair, ratio, noise=noise, is_same=is_same(before, after) and was == now)
+        return _Compared(None, ratio, False, "other-conditions", why)
+    return _Compared(pair, ratio, is_same(before, after) and was == now, noise=noise)
 
 
 def _judge(

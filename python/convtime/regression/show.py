@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.units import format_seconds
 from convtime.timing.verdict import ChangeVerdict
+from convtime.view.page import Block, Line, Sentences, Table
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
-    from convtime.regression.changes import Change, Changes
-    from convtime.regression.common import CommonChange
+    from convtime.regression.changes import Change, Changes, CommonChange
 
 _VERDICTS: tuple[ChangeVerdict, ...] = get_args(ChangeVerdict)
 _QUIET: tuple[ChangeVerdict, ...] = ("same",)  # shown only as a count

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Line, Sentences, Table
-from convtime.core.text import counted
-from convtime.core.units import format_seconds
 from convtime.regression.noise import LEAST_PROCESSES
+from convtime.timing import show_measurements
+from convtime.view.page import Block, Line, Sentences, Table
+from convtime.view.safe_text import counted
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
     from convtime.regression.baseline import Baseline
@@ -82,3 +83,8 @@ def _noise(repeats: Repeats | None) -> tuple[str, str, str, str]:
         return count, "", "", ""
     noise = repeats.noise
     return count, f"{noise.within:.2%}", f"{noise.between:.2%}", f"{noise.margin:.2%}"
+
+
+def appendix(saved: Baseline) -> Iterator[Block]:
+    """Yield the measurements, for a page."""
+    yield from show_measurements.appendix(saved.measurements)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from convtime.core.page import Block, Details, Sentences, Table
-from convtime.core.shown import blocks_of
-from convtime.exchange.files import Found, baseline_of, measurements_of, with_names_in_common
+from convtime.core.codec import Stored
+from convtime.exchange.files import baseline_of, measurements_of, with_names_in_common
 from convtime.regression.changes import Changes
 from convtime.regression.compare_runs import compare_runs
-from convtime.reporting.section import provenances, written
 from convtime.timing.measurement import Measurement
 from convtime.timing.show import estimate
+from convtime.view.page import Block, Details, Sentences, Table
+from convtime.view.report import written
+from convtime.view.shown import blocks_of, provenances
 
 
-def side_by_side(before: tuple[str, Found], after: tuple[str, Found]) -> Iterator[Block]:
+def side_by_side(before: tuple[str, Stored], after: tuple[str, Stored]) -> Iterator[Block]:
     """Yield the changes of measurements with names in common, and the different provenance.
 
     Args:
@@ -28,7 +29,7 @@ def side_by_side(before: tuple[str, Found], after: tuple[str, Found]) -> Iterato
     yield from _provenance(first, earlier, second, later)
 
 
-def _changes(first: str, earlier: Found, second: str, later: Found) -> Iterator[Block]:
+def _changes(first: str, earlier: Stored, second: str, later: Stored) -> Iterator[Block]:
     try:
         were, now = with_names_in_common(baseline_of(earlier), baseline_of(later), first, second)
         changes = compare_runs(were, now)
@@ -61,7 +62,7 @@ def _table(
     return Table(headers, rows, right=headers[1:4])
 
 
-def _provenance(first: str, earlier: Found, second: str, later: Found) -> Iterator[Block]:
+def _provenance(first: str, earlier: Stored, second: str, later: Stored) -> Iterator[Block]:
     """Yield a row per entry of the provenance that differs between the first measurements."""
     sheets = [written(next(iter(provenances(found).values()), {})) for found in (earlier, later)]
     names = dict.fromkeys(name for sheet in sheets for name in sheet)

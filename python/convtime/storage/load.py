@@ -4,55 +4,42 @@ from __future__ import annotations
 
 import os
 
-from convtime.conv.engines.engine_table import EngineTable
-from convtime.conv.explain.explanation import Explanation
 from convtime.core.codec import Stored
-from convtime.core.proof import Proof
-from convtime.counting.costs_result import Energy, PeakMemory
-from convtime.counting.kernel_counters import Counters
-from convtime.device.clock_trace import ClockTrace
-from convtime.diagnosis.diagnosis import Diagnosis
-from convtime.exchange.files import Found, read_file
-from convtime.health.examination import Examination
-from convtime.health.survey import Survey
-from convtime.histories.result import History
-from convtime.recording.module_times import ModuleTimes
-from convtime.recording.recording import Recording
-from convtime.regression.baseline import Baseline
-from convtime.regression.changes import Changes
-from convtime.sweeps.result import Sweep
-from convtime.sweeps.table import ComparisonTable
-from convtime.timing.comparison import Comparison
-from convtime.timing.measurement import Measurement
-from convtime.tuning.plan_set import Plans
-from convtime.tuning.race_result import Race
-from convtime.upgrading.result import Upgrade
+from convtime.exchange.files import MEASURED, read_file
 
-#: The types of results that files hold, by name.
-TYPES: dict[str, type[Stored]] = {
-    kind.__name__: kind
-    for kind in (
-        *(Baseline, Changes, ClockTrace, Comparison, ComparisonTable, Counters, Diagnosis, Energy),
-        *(EngineTable, Examination, Explanation, History, Measurement, ModuleTimes, PeakMemory),
-        *(Plans, Proof, Race, Recording, Survey, Sweep, Upgrade),
-    )
+#: Modules of all types of results that files hold, by the types' names.
+MODULES = MEASURED | {
+    "Changes": "convtime.regression.changes",
+    "ClockTrace": "convtime.device.clock_trace",
+    "Counters": "convtime.counting.kernel_counters",
+    "Diagnosis": "convtime.diagnosis.diagnosis",
+    "Energy": "convtime.counting.costs_result",
+    "EngineTable": "convtime.conv.engines.engine_table",
+    "Examination": "convtime.health.examination",
+    "Explanation": "convtime.conv.explain.explanation",
+    "History": "convtime.histories.result",
+    "ModuleTimes": "convtime.recording.module_times",
+    "PeakMemory": "convtime.counting.costs_result",
+    "Plans": "convtime.tuning.plan_set",
+    "Proof": "convtime.device.proof",
+    "Race": "convtime.tuning.race_result",
+    "Recording": "convtime.recording.recording",
+    "Survey": "convtime.health.survey",
+    "Upgrade": "convtime.upgrading.result",
 }
 
 
-def load(path: str | os.PathLike[str]) -> Found:
+def load(path: str | os.PathLike[str]) -> Stored:
     """Read the result in a file: what a result's ``save`` or a command's ``--json`` wrote.
-
-    Files that convtime 0.1.0 wrote before results named their type are read, too. The times of
-    kernels in the oldest of them are sums of durations; their ``metric`` says so.
 
     Args:
         path: the file.
 
     Returns:
-        The result. For ``convtime conv --json`` and files of other tools, it is a dict of
-        measurements by name (see :func:`convtime.read_measurements`).
+        The result. For ``convtime conv --json`` and files of other tools, it is a
+        :class:`Measurements` (see :func:`convtime.read_measurements`).
 
     Raises:
         InputError: the file cannot be read; the message says in one sentence why.
     """
-    return read_file(path, TYPES)
+    return read_file(path, MODULES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from convtime.core import codec, strict_json
@@ -38,11 +38,6 @@ _KINDS = {
     "SweepFile": _Kind(SweepPlan, SweepPoint, Sweep),
     "ComparisonFile": _Kind(ComparisonPlan, ComparisonPoint, ComparisonTable),
 }
-# How the first line begins: since files name their type, and before.
-_BEGINNINGS = (
-    *(f'{{"type": "{kind}"'.encode() for kind in _KINDS),
-    b'{"kind": "convtime sweep"',
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,28 +82,19 @@ def _line(document: dict[str, Any]) -> str:
     return codec.to_json_line(document) + "\n"
 
 
-def is_one(content: bytes) -> bool:
-    """Return whether a file's content, or its start, is that of a run over axes."""
-    return content.startswith(_BEGINNINGS)
-
-
-def read(
-    lines: Iterable[bytes], source: str, renewed: Callable[[Any], Any] | None = None
-) -> RunFile:
+def read(lines: Iterable[bytes], source: str) -> RunFile:
     """Parse the lines of a file, each with its line end.
 
     Args:
         lines: the lines.
         source: name of the file, for errors.
-        renewed: converts a line of an earlier version; None refuses such a file, which cannot be
-            continued.
 
     Raises:
         InputError: a line cannot be read; the message says which line and why.
     """
     plan: Plan[Any] | None = None
     visits: list[Visit] = []
-    length, earlier = 0, False
+    length = 0
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             break
@@ -119,21 +105,14 @@ def read(
         except UnicodeDecodeError as error:
             raise InputError(f"{where}: is not UTF-8") from error
         if plan is None:
-            earlier = "type" not in document
-            if earlier and renewed is None:
-                raise InputError(
-                    f"{source}: was written by an earlier version of convtime, which reads it but "
-                    "does not continue it; name another file"
-                )
             with _told_of(where):
-                name = document.get("type", "SweepFile")
-                if not earlier:
-                    codec.check_document(name, document)
+                name = document.get("type")
+                if name not in _KINDS:
+                    raise ValueError(f"its type must be one of {', '.join(_KINDS)}, got {name!r}")
+                codec.check_document(name, document)
                 kind = _KINDS[name]
                 plan = codec.decode(kind.plan, document.get("plan"))
             continue
-        if earlier and renewed is not None:
-            document = renewed(document)
         with _told_of(where):
             visit = codec.decode(kind.visit, document)
         if not plan.has(visit):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from convtime.core.errors import InputError
-from convtime.core.files import check_writable
+from convtime.core.files import check_writable, is_run_file
 from convtime.sweeps import files as sweeps
 from convtime.sweeps.plan import Plan, Point
 
@@ -112,7 +112,7 @@ def _lock(path: Path, file: int) -> None:
 def _read(path: Path) -> sweeps.RunFile:
     try:
         with path.open("rb") as file:
-            if not sweeps.is_one(file.peek()):
+            if not is_run_file(file.peek()):
                 raise InputError(
                     f"{path}: is not the file of a sweep or comparison (unchanged); use another "
                     "file"

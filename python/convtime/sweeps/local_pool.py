@@ -23,8 +23,8 @@ import torch
 
 from convtime.core.cpu import by_core
 from convtime.core.errors import InputError, first_line
-from convtime.core.text import counted
 from convtime.device.resolve import resolve_device
+from convtime.view.safe_text import counted
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MOST_DEATHS = 2  # of processes during one call

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from convtime.core.errors import InputError
 from convtime.counting.kernel_counters import Counters
 from convtime.timing.measurement import Measurement
+from convtime.view.safe_text import printable
 
 #: The axis that is neither a factory's parameter nor an option of time_op.
 ITERATIONS: Final = "iterations"
@@ -179,9 +180,9 @@ class SweepPoint:
 
     def __str__(self) -> str:
         """Return one line: the result, or why there is none."""
-        from convtime.sweeps.show import point_line
-
-        return point_line(self)
+        if self.measurement is None:
+            return printable(f"{self.name}: {self.error or 'not measured'}")
+        return str(self.measurement)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,3 +218,25 @@ class SweepPlan(Plan[SweepPoint]):
     def failed(self, point: SweepPoint, error: str) -> SweepPoint:
         """Return a point that could not be measured, with the reason."""
         return dataclasses.replace(point, error=error)
+
+
+def main_axis(axes: Mapping[str, Sequence[Label]]) -> str:
+    """Return ``iterations`` if present, else the first numeric axis, else the first axis."""
+    if ITERATIONS in axes:
+        return ITERATIONS
+    of_numbers = (axis for axis, values in axes.items() if len(values) > 1 and numbers_of(values))
+    return next(of_numbers, next(iter(axes)))
+
+
+def numbers_of(values: Sequence[Label]) -> list[float]:
+    """Return an axis's values if all are numbers; otherwise an empty list."""
+    found = [
+        value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return found if len(found) == len(values) else []
+
+
+def others_than(x: str, values: Mapping[str, Label], axes: Mapping[str, Sequence[Label]]) -> str:
+    """Return the values of the other axes that have several, in words."""
+    others = [axis for axis, labels in axes.items() if axis != x and len(labels) > 1]
+    return ", ".join(f"{axis}={values[axis]}" for axis in others)

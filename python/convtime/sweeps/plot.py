@@ -9,7 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.core.errors import InputError
-from convtime.core.figure import (
+from convtime.sweeps.crossovers import is_geometric
+from convtime.sweeps.plan import Label, SweepPoint, main_axis, numbers_of, others_than
+from convtime.sweeps.rows import TIME, summary, unit
+from convtime.timing.plot import ratio_panel
+from convtime.view.figure import (
     Figure,
     Spec,
     axis_title,
@@ -23,11 +27,7 @@ from convtime.core.figure import (
     series_offset,
     written,
 )
-from convtime.core.text import counted
-from convtime.sweeps.crossovers import is_geometric
-from convtime.sweeps.plan import ITERATIONS, Label, SweepPoint
-from convtime.sweeps.rows import TIME, summary, unit
-from convtime.timing.plot import ratio_panel
+from convtime.view.safe_text import counted
 
 if TYPE_CHECKING:
     from convtime.sweeps.result import Sweep
@@ -131,28 +131,6 @@ def _ratios(table: ComparisonTable) -> Iterator[Mark]:
             low, high = (ratio.low, ratio.high) if known else (math.nan, math.nan)
             label = f"ratio to {baseline}, 95 % interval"
             yield Mark(label, point.values, name, low, ratio.value, high)
-
-
-def main_axis(axes: Mapping[str, Sequence[Label]]) -> str:
-    """Return ``iterations`` if present, else the first numeric axis, else the first axis."""
-    if ITERATIONS in axes:
-        return ITERATIONS
-    of_numbers = (axis for axis, values in axes.items() if len(values) > 1 and numbers_of(values))
-    return next(of_numbers, next(iter(axes)))
-
-
-def numbers_of(values: Sequence[Label]) -> list[float]:
-    """Return an axis's values if all are numbers; otherwise an empty list."""
-    found = [
-        value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
-    return found if len(found) == len(values) else []
-
-
-def others_than(x: str, values: Mapping[str, Label], axes: Mapping[str, Sequence[Label]]) -> str:
-    """Return the values of the other axes that have several, in words."""
-    others = [axis for axis, labels in axes.items() if axis != x and len(labels) > 1]
-    return ", ".join(f"{axis}={values[axis]}" for axis in others)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
 from convtime.regression.changes import Change
-from convtime.sweeps import show
 from convtime.sweeps.drift import DRIFT_MARGIN, Controls
 from convtime.sweeps.plan import SweepPlan, SweepPoint
-from convtime.sweeps.plot import sweep_figure
 from convtime.sweeps.rows import COLUMNS, kernel_names, metrics, rows
 from convtime.timing import forms
 from convtime.timing.measurement import Measurement
-from convtime.timing.roofline import rooflines
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
 
 if TYPE_CHECKING:
     import pandas
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sweep(codec.Stored, Shown, show=show):
+class Sweep(codec.Stored, Shown, show="convtime.sweeps.show"):
     """Applications measured at each combination of axis values; see :func:`convtime.sweep`.
 
     Attributes:
@@ -183,16 +180,5 @@ class Sweep(codec.Stored, Shown, show=show):
         Raises:
             ValueError: the axis, a quantity or the kernel is unknown, nothing was measured.
         """
-        return sweep_figure(self, x, quantities, kernel)
-
-    def figures(self) -> Iterator[Figure]:
-        if self.measurements:
-            yield self.plot()
-        yield from rooflines(
-            ", ".join(self.plan.applications),
-            (
-                (point.application, point.name, point.measurement)
-                for point in self.points
-                if point.measurement is not None
-            ),
-        )
+        figure: Figure = self._drawing().plot(self, x, quantities, kernel)
+        return figure

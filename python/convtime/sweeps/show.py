@@ -6,12 +6,15 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from convtime.core.page import Block, Details, Facts, Sentences, Table
-from convtime.core.text import printable
-from convtime.core.units import format_seconds
+from convtime.sweeps.plot import sweep_figure as plot
 from convtime.sweeps.rows import summary, unit
+from convtime.timing import show_measurements
+from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, facts_of, grouped, reservations
-from convtime.timing.show import line as measurement_line
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Facts, Sentences, Table
+from convtime.view.safe_text import printable
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
     from convtime.sweeps.plan import Plan, SweepPoint, Visit
@@ -37,13 +40,6 @@ def line(swept: Sweep) -> str:
     if drift is not None and drift.ratio is not None:
         told.append(f"drift {drift.ratio}")
     return printable(", ".join(told))
-
-
-def point_line(point: SweepPoint) -> str:
-    """Return the measurement of a point, or why it is missing."""
-    if point.measurement is None:
-        return printable(f"{point.name}: {point.error or 'not measured'}")
-    return measurement_line(point.measurement)
 
 
 def printed(swept: Sweep) -> Iterator[Block]:
@@ -176,3 +172,22 @@ def common_conditions(measurements: Iterable[Measurement]) -> dict[str, str]:
         if len(told) == 1 and None not in told:
             found[condition] = str(told.pop())
     return found
+
+
+def figures(swept: Sweep) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if swept.measurements:
+        yield plot(swept)
+    yield from rooflines(
+        ", ".join(swept.plan.applications),
+        (
+            (point.application, point.name, point.measurement)
+            for point in swept.points
+            if point.measurement is not None
+        ),
+    )
+
+
+def appendix(swept: Sweep) -> Iterator[Block]:
+    """Yield the measurements, for a page."""
+    yield from show_measurements.appendix(swept.measurements)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Details, Facts, Sentences, Table
-from convtime.core.text import counted, printable
+from convtime.sweeps.plot import geomeans_figure
+from convtime.sweeps.plot import table_figure as plot
 from convtime.sweeps.show import (
     common_conditions,
     named,
@@ -15,7 +15,12 @@ from convtime.sweeps.show import (
     points_by_worker,
 )
 from convtime.sweeps.table_rows import rows_at
+from convtime.timing import show_measurements
+from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, grouped, reservations
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Facts, Sentences, Table
+from convtime.view.safe_text import counted, printable
 
 if TYPE_CHECKING:
     from convtime.sweeps.comparison_plan import ComparisonPoint
@@ -187,3 +192,25 @@ def _facts(table: ComparisonTable) -> dict[str, str]:
     facts["baseline"] = table.plan.baseline
     facts["margin"] = f"{table.plan.margin:.2%}"
     return facts | common_conditions(table.measurements.values())
+
+
+def figures(table: ComparisonTable) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if table.measurements:
+        yield plot(table)
+    if table.geomeans:
+        yield geomeans_figure(table)
+    yield from rooflines(
+        ", ".join(table.candidates),
+        (
+            (name, f"{name} {point.name}", point.comparison.measurements[name])
+            for point in table.points
+            if point.comparison is not None
+            for name in table.timed_at(point)
+        ),
+    )
+
+
+def appendix(table: ComparisonTable) -> Iterator[Block]:
+    """Yield the measurements, for a page."""
+    yield from show_measurements.appendix(table.measurements)

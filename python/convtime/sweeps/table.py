@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec
 from convtime.core.errors import shown
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
 from convtime.regression.significance import geomean
-from convtime.sweeps import show_table
 from convtime.sweeps.comparison_plan import ComparisonPlan, ComparisonPoint
 from convtime.sweeps.crossovers import (
     Crossover,
@@ -23,19 +20,12 @@ from convtime.sweeps.crossovers import (
 )
 from convtime.sweeps.drift import DRIFT_MARGIN, Controls
 from convtime.sweeps.outcomes import Outcome, Row, logarithm, rows_of
-from convtime.sweeps.plot import (
-    geomeans_figure,
-    main_axis,
-    numbers_of,
-    others_than,
-    table_figure,
-)
+from convtime.sweeps.plan import main_axis, numbers_of, others_than
 from convtime.sweeps.table_rows import columns_of, rows_at
 from convtime.sweeps.words import listed, verdict_along
 from convtime.timing import forms
 from convtime.timing.comparison import FINDS, findings_of
 from convtime.timing.measurement import Measurement
-from convtime.timing.roofline import rooflines
 from convtime.timing.verdict import (
     Failure,
     Finding,
@@ -44,6 +34,8 @@ from convtime.timing.verdict import (
     check_failures,
     exit_code_of,
 )
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
 
 if TYPE_CHECKING:
     import pandas
@@ -52,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ComparisonTable(codec.Stored, Shown, show=show_table):
+class ComparisonTable(codec.Stored, Shown, show="convtime.sweeps.show_table"):
     """Candidates compared at each combination of axis values; see :func:`convtime.compare`.
 
     Attributes:
@@ -391,19 +383,5 @@ class ComparisonTable(codec.Stored, Shown, show=show_table):
         Raises:
             ValueError: the axis is unknown, nothing was measured.
         """
-        return table_figure(self, x)
-
-    def figures(self) -> Iterator[Figure]:
-        if self.measurements:
-            yield self.plot()
-        if self.geomeans:
-            yield geomeans_figure(self)
-        yield from rooflines(
-            ", ".join(self.candidates),
-            (
-                (name, f"{name} {point.name}", point.comparison.measurements[name])
-                for point in self.points
-                if point.comparison is not None
-                for name in self.timed_at(point)
-            ),
-        )
+        figure: Figure = self._drawing().plot(self, x)
+        return figure

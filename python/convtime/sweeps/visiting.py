@@ -20,11 +20,11 @@ from typing import Any, Generic, NoReturn
 from tqdm import tqdm
 
 from convtime.core.errors import InputError, first_line, shown
-from convtime.core.progress import progress_bar
 from convtime.sweeps.executing import ANSWER_SECONDS, Crew, wait_aloud
 from convtime.sweeps.journal import Journal, opened
 from convtime.sweeps.plan import Plan, Point
 from convtime.sweeps.worker import Report
+from convtime.view.progress import progress_bar
 
 # Points that a process has at a time: one that it measures, and one that waits for it.
 _POINTS_PER_PROCESS = 2

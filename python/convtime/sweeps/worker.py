@@ -16,7 +16,7 @@ import torch
 
 from convtime.core.cpu import written_cpus
 from convtime.core.errors import InputError, first_line, one_line
-from convtime.core.provenance import gpu_uuid, provenance
+from convtime.device.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import Axes

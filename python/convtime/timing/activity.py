@@ -7,8 +7,8 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from convtime.core.units import format_seconds
 from convtime.timing.kernel_names import shorten
+from convtime.view.units import format_seconds
 
 
 @dataclasses.dataclass(frozen=True)

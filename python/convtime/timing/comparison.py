@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from convtime.core import codec
-from convtime.core.figure import Figure
 from convtime.core.load import _C
-from convtime.core.shown import Shown
-from convtime.core.units import format_seconds
-from convtime.timing import forms, show_comparison
 from convtime.timing.measurement import Measurement
-from convtime.timing.plot import comparison_figure, distributions_figure
-from convtime.timing.roofline import rooflines
+from convtime.timing.measurements import Measurements
 from convtime.timing.verdict import (
     Doubt,
     Failure,
@@ -32,6 +27,9 @@ from convtime.timing.verdict import (
     exit_code_of,
     other_metric,
 )
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas
@@ -96,7 +94,7 @@ class Interference:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Comparison(codec.Stored, Shown, show=show_comparison):
+class Comparison(codec.Stored, Shown, show="convtime.timing.show_comparison"):
     """Measurements that were taken together, round by round.
 
     Attributes:
@@ -350,9 +348,7 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
         Raises:
             ImportError: pandas is not installed.
         """
-        return forms.to_frame(
-            dataclasses.replace(measured, name=name) for name, measured in self.measurements.items()
-        )
+        return Measurements(self.measurements).to_frame()
 
     def to_torch(self, label: str | None = None) -> list[torch.utils.benchmark.Measurement]:
         """Convert to PyTorch's measurements, which its ``Compare`` prints as rows of one table.
@@ -371,15 +367,8 @@ class Comparison(codec.Stored, Shown, show=show_comparison):
         Returns:
             A figure to save or show, e.g. ``compared.plot().save("comparison.png")``.
         """
-        return comparison_figure(self)
-
-    def figures(self) -> Iterator[Figure]:
-        yield self.plot()
-        yield distributions_figure(self)
-        yield from rooflines(
-            ", ".join(self.measurements),
-            ((name, name, measured) for name, measured in self.measurements.items()),
-        )
+        figure: Figure = self._drawing().plot(self)
+        return figure
 
 
 def findings_of(judged: Judgement | None, agreement: Agreement | None) -> Iterator[str]:

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from convtime.core.errors import first_line
-from convtime.core.units import format_seconds
 from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Interference
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import measure
+from convtime.view.units import format_seconds
 
 _SHARE = 0.1  # of the comparison's own time, for all candidates together
 _LEAST_SECONDS = 0.02  # for each candidate, if that is more

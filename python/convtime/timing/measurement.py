@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping
@@ -12,23 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from convtime.core import codec
-from convtime.core.figure import Figure
 from convtime.core.load import _C
-from convtime.core.shown import Shown
 from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
-from convtime.timing import forms, show
+from convtime.timing import forms
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.condition import Condition
 from convtime.timing.host_reading import HostReading, two_groups
-from convtime.timing.plot import distribution_figure, sample_figure
 from convtime.timing.ranks import Ranks
-from convtime.timing.roofline import rooflines
-from convtime.timing.scaling import ScaledTime, scale
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
 
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
+
+# Columns of the samples as rows: those of a sample, and the conditions of all.
+SAMPLE_CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
+SAMPLE_COLUMNS = (
+    *("name", "sample", "seconds", "discarded", "sm_clock_hz"),
+    *SAMPLE_CONDITIONS,
+    "gpu",
+)
 
 # The core uses unsigned numbers of the same size, but msgspec has no larger bound.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -58,7 +64,7 @@ class Ceilings:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Measurement(codec.Stored, Shown, show=show):
+class Measurement(codec.Stored, Shown, show="convtime.timing.show"):
     """The samples of one operation, with how and where they were taken. All times in seconds.
 
     ``method``, ``metric``, ``queue``, ``cache``, ``placement``, ``pages``, ``regime`` and
@@ -186,7 +192,7 @@ class Measurement(codec.Stored, Shown, show=show):
             elements before the first call. Tensors that the calls overwrite are left out.
         ranks: for a measurement by several ranks together, the times of each, their arrivals, and
             the bandwidth; each of ``seconds`` is then the longest of all ranks. Otherwise None.
-        provenance: hardware, software and source state (see convtime.core.provenance).
+        provenance: hardware, software and source state (see convtime.device.provenance).
     """
 
     name: str
@@ -359,27 +365,6 @@ class Measurement(codec.Stored, Shown, show=show):
         known = [cycles for cycles in self.cycles if cycles is not None]
         return statistics.median(known) if known else None
 
-    def at_clock(self, clock_mhz: float, other: Measurement | None = None) -> ScaledTime:
-        """Return the operation's time at another SM clock.
-
-        One part of a time scales with the clock (work in the SMs), the other does not (memory,
-        which has a separate clock). Times at two clocks are needed to tell them apart, by the line
-        t = fixed_seconds + cycles / clock, where neither part is below 0. The two times are the
-        medians of the thirds of the samples with the lowest and the highest clocks (the resistant
-        line of Tukey, 1977), or, with ``other``, the medians of both measurements.
-
-        Args:
-            clock_mhz: the clock, in MHz.
-            other: the same operation, measured in the same way at another clock (in another
-                regime, or locked).
-
-        Raises:
-            ValueError: the clock is not a positive number; or, as "not available", the two clocks
-                are less than 5 % apart, too few samples have a known clock, or ``other`` was
-                measured in another way.
-        """
-        return scale(clock_mhz, self, other)
-
     @property
     def groups(self) -> tuple[tuple[float, float], ...]:
         """Shares and medians of the two groups that CPU samples form; usually empty.
@@ -464,6 +449,23 @@ class Measurement(codec.Stored, Shown, show=show):
         """
         return _C.quantile(self.seconds, q)
 
+    def to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of :meth:`to_frame`, each as a dict."""
+        same: dict[str, Any] = {name: str(getattr(self, name)) for name in SAMPLE_CONDITIONS}
+        same["gpu"] = self.provenance.get("gpu")
+        for discarded, samples in ((False, self.seconds), (True, self.discarded)):
+            clocks_hz = () if discarded else self.sm_clocks_hz
+            pairs = itertools.zip_longest(samples, clocks_hz)
+            for number, (seconds, clock_hz) in enumerate(pairs):
+                yield {
+                    "name": self.name,
+                    "sample": number,
+                    "seconds": seconds,
+                    "discarded": discarded,
+                    "sm_clock_hz": clock_hz,
+                    **same,
+                }
+
     def to_frame(self) -> pandas.DataFrame:
         """Return the samples as a data frame, one row each; discarded samples are last.
 
@@ -474,7 +476,7 @@ class Measurement(codec.Stored, Shown, show=show):
         Raises:
             ImportError: pandas is not installed.
         """
-        return forms.to_frame([self])
+        return forms.frame_of(self.to_rows(), SAMPLE_COLUMNS)
 
     def to_torch(
         self, label: str | None = None, sub_label: str | None = None, description: str | None = None
@@ -489,7 +491,21 @@ class Measurement(codec.Stored, Shown, show=show):
             sub_label: label of the row. Default: the name.
             description: label of the column. Default: the method.
         """
-        return forms.to_torch(self, label, sub_label, description)
+        from torch.utils import benchmark  # slow to import, and prints a warning without a GPU
+
+        return benchmark.Measurement(
+            number_per_run=1,
+            raw_times=list(self.seconds),
+            task_spec=benchmark.TaskSpec(
+                stmt=self.name,
+                setup="",
+                label=label or self.device,
+                sub_label=sub_label or self.name,
+                description=description or self.method.used,
+                num_threads=self.provenance.get("threads") or 1,
+            ),
+            metadata={forms.PAYLOAD: self.to_dict()},
+        )
 
     def plot_samples(self) -> Figure:
         """Plot the samples in the order taken, with their clocks, and discarded ones to the side.
@@ -501,10 +517,5 @@ class Measurement(codec.Stored, Shown, show=show):
         Returns:
             A figure to save or show, e.g. ``measured.plot_samples().save("samples.png")``.
         """
-        return sample_figure(self)
-
-    def figures(self) -> Iterator[Figure]:
-        if any(map(math.isfinite, self.seconds)):
-            yield distribution_figure(self)
-            yield sample_figure(self)
-        yield from rooflines(self.name, [(self.name, self.name, self)])
+        figure: Figure = self._drawing().sample_figure(self)
+        return figure

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from convtime.core.figure import (
+from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
+from convtime.view.figure import (
     BLUE,
     GREEN,
     ORANGE,
@@ -28,8 +29,7 @@ from convtime.core.figure import (
     thinned,
     written,
 )
-from convtime.core.units import format_estimate, format_seconds
-from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
+from convtime.view.units import format_estimate, format_seconds
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from convtime.core.figure import (
+from convtime.view.figure import (
     Figure,
     Spec,
     columns,
@@ -17,7 +17,7 @@ from convtime.core.figure import (
     series_color,
     written,
 )
-from convtime.core.text import counted
+from convtime.view.safe_text import counted
 
 if TYPE_CHECKING:
     from convtime.timing.measurement import Ceilings, Measurement

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from convtime.core.load import _C
-from convtime.core.page import Block, Details, Facts, Table
-from convtime.core.text import printable
-from convtime.core.units import format_estimate, format_seconds
 from convtime.device.clock_reading import THROTTLED_BELOW
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.condition import Condition
 from convtime.timing.forms import UNKNOWN
+from convtime.timing.plot import distribution_figure, sample_figure
+from convtime.timing.roofline import rooflines
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Facts, Table
+from convtime.view.safe_text import printable
+from convtime.view.units import format_estimate, format_seconds
 
 if TYPE_CHECKING:
     from convtime.timing.measurement import Measurement
@@ -411,3 +414,11 @@ def _warmup_fact(measured: Measurement) -> str:
         f"{measured.warmup_calls} calls in {format_seconds(measured.warmup_seconds)}{end}; "
         f"the first took {format_seconds(measured.first_call_seconds)}{compilation}"
     )
+
+
+def figures(measured: Measurement) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if any(map(math.isfinite, measured.seconds)):
+        yield distribution_figure(measured)
+        yield sample_figure(measured)
+    yield from rooflines(measured.name, [(measured.name, measured.name, measured)])

@@ -6,11 +6,16 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Cell, Details, Facts, Sentences, Table
-from convtime.core.text import printable
-from convtime.core.units import format_seconds
+from convtime.timing import show_measurements
 from convtime.timing.activity import DeviceActivity
+from convtime.timing.plot import comparison_figure as plot
+from convtime.timing.plot import distributions_figure
+from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, facts_of, grouped, median, reservations
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Cell, Details, Facts, Sentences, Table
+from convtime.view.safe_text import printable
+from convtime.view.units import format_seconds
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison
@@ -182,3 +187,18 @@ def _conditions(compared: Comparison) -> Iterator[Block]:
 
 def _told(activities: Iterable[DeviceActivity]) -> list[str]:
     return [f"{format_seconds(each.median)} {each.short_name}" for each in activities]
+
+
+def figures(compared: Comparison) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    yield plot(compared)
+    yield distributions_figure(compared)
+    yield from rooflines(
+        ", ".join(compared.measurements),
+        ((name, name, measured) for name, measured in compared.measurements.items()),
+    )
+
+
+def appendix(compared: Comparison) -> Iterator[Block]:
+    """Yield the measurements, for a page."""
+    yield from show_measurements.appendix(compared.measurements)

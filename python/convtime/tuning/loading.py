@@ -9,7 +9,7 @@ import torch
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.core.load import _C
-from convtime.core.provenance import cudnn_version
+from convtime.device.provenance import cudnn_version
 from convtime.tuning.plan_set import Plans, StoredPlan, read_plans
 
 #: Name of the variable with the file of plans that is loaded when convtime is imported.

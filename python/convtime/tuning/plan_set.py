@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,8 @@ from filelock import FileLock
 
 from convtime.core import codec, strict_json
 from convtime.core.errors import InputError, one_line, why
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
 from convtime.timing.verdict import Ratio
-from convtime.tuning import show_plans
-from convtime.tuning.plot_plans import speedups_figure
+from convtime.view.shown import Shown
 
 _ENGINE = re.compile(r"(?:^|_)eng(\d+)")
 _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
@@ -208,23 +205,19 @@ class StoredPlan:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Plans(codec.Stored, Shown, show=show_plans):
+class Plans(codec.Stored, Shown, show="convtime.tuning.show_plans"):
     """Chosen plans of convolutions; see :func:`convtime.tune`.
 
     Attributes:
         entries: One for each problem and kind of GPU.
         margin: Relative difference of times that counts as equal.
-        provenance: Hardware and software that they were chosen with (see convtime.core.provenance).
-            Plans are used with the same version of cuDNN only.
+        provenance: Hardware and software that they were chosen with (see
+            convtime.device.provenance). Plans are used with the same version of cuDNN only.
     """
 
     entries: tuple[StoredPlan, ...]
     margin: float
     provenance: Mapping[str, Any]
-
-    def figures(self) -> Iterator[Figure]:
-        if any(entry.facts is not None for entry in self.entries):
-            yield speedups_figure(self)
 
     def updated(self, newer: Plans) -> Plans:
         """Return the entries of both; those of `newer` replace those of the same key.

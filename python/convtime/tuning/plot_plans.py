@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from convtime.core.figure import Figure, labels
 from convtime.timing.plot import ratio_panel
+from convtime.view.figure import Figure, labels
 
 if TYPE_CHECKING:
     from convtime.tuning.plan_set import Plans

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from convtime.core.errors import first_line
 from convtime.core.load import _C
-from convtime.core.progress import progress_bar
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct
 from convtime.timing.ceilings import with_rates
@@ -22,6 +21,7 @@ from convtime.timing.sampling.supervision import TimeLimit
 from convtime.timing.signature import options_of, takes_options
 from convtime.tuning import heats, isolation
 from convtime.tuning.race_result import Race
+from convtime.view.progress import progress_bar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

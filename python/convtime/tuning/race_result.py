@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from convtime.core import codec
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
-from convtime.timing.plot import comparison_figure
-from convtime.tuning import show
+from convtime.view.shown import Shown
 
 if TYPE_CHECKING:
     from convtime.timing.verdict import Judgement
@@ -39,7 +36,7 @@ class Dropped:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Race(codec.Stored, Shown, show=show):
+class Race(codec.Stored, Shown, show="convtime.tuning.show"):
     """The fastest of several candidates; see :func:`convtime.race`.
 
     Attributes:
@@ -105,10 +102,6 @@ class Race(codec.Stored, Shown, show=show):
             return None
         against = self.winner if self.winner in together.measurements else together.baseline
         return together.judge(name, against)
-
-    def figures(self) -> Iterator[Figure]:
-        if self.rounds:
-            yield comparison_figure(self.rounds[-1], self.winner)
 
     def _last_round(self, name: str) -> Comparison | None:
         return next((each for each in reversed(self.rounds) if name in each.measurements), None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Details, Line, Sentences, Table
-from convtime.core.text import printable
 from convtime.timing import show_comparison
+from convtime.timing.plot import comparison_figure
 from convtime.timing.show import estimate, median
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Line, Sentences, Table
+from convtime.view.safe_text import printable
 
 if TYPE_CHECKING:
     from convtime.tuning.race_result import Race
@@ -87,3 +89,9 @@ def _sentences(race: Race) -> Iterator[str]:
     for name, agreement in race.same_results.items():
         if agreement.same is None:
             yield f"note on {name}: {agreement}"
+
+
+def figures(raced: Race) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if raced.rounds:
+        yield comparison_figure(raced.rounds[-1], raced.winner)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Details, Facts, Line, Sentences, Table
-from convtime.core.text import counted, printable
-from convtime.core.units import format_bytes, format_seconds
+from convtime.tuning.plot_plans import speedups_figure
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
+from convtime.view.safe_text import counted, printable
+from convtime.view.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from convtime.tuning.plan_set import Plans, StoredPlan
@@ -100,3 +102,9 @@ def _sentences(plans: Plans) -> Iterator[str]:
             f"for {inexact} problems, candidates were not timed because their error is above the "
             "tolerance; details() lists them"
         )
+
+
+def figures(plans: Plans) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if any(entry.facts is not None for entry in plans.entries):
+        yield speedups_figure(plans)

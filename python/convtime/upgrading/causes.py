@@ -143,9 +143,9 @@ def _other_bits(before: PassFacts, after: PassFacts) -> bool:
 
 
 def _explained(cause: Cause, differing: Mapping[Cause, str], named: list[Cause]) -> Explained:
-    first, *others = (differing[what] for what in named)
-    more = [f"{what}: {told}" for what, told in zip(named[1:], others, strict=True)]
-    return Explained(cause, "; ".join([first, *more]))
+    first, *others = named
+    more = [f"{other}: {differing[other]}" for other in others]
+    return Explained(cause, "; ".join([differing[first], *more]))
 
 
 def _change(before: str | tuple[str, ...], after: str | tuple[str, ...]) -> str:

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import get_args
 
-from convtime.core import codec, markdown
-from convtime.core.shown import Shown
+from convtime.core import codec
 from convtime.regression.changes import Change
 from convtime.timing.verdict import ChangeVerdict, Finding, Ratio, check_failures
-from convtime.upgrading import show
 from convtime.upgrading.causes import Explained, PassFacts
+from convtime.view import markdown
+from convtime.view.shown import Shown
 
 #: Findings that an exit code can report.
 FINDS = (*(each for each in get_args(ChangeVerdict) if each != "same"), "different")
@@ -55,7 +55,7 @@ class LayerChange:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Upgrade(codec.Stored, Shown, show=show):
+class Upgrade(codec.Stored, Shown, show="convtime.upgrading.show"):
     """Changes of a model's layers, or of tests, in two interpreters; see ``convtime upgrade``.
 
     Attributes:
@@ -106,4 +106,4 @@ class Upgrade(codec.Stored, Shown, show=show):
         Raises:
             ValueError: ``fail_on`` contains an unknown finding.
         """
-        return markdown.render(show.judged(self, check_failures(fail_on, FINDS)))
+        return markdown.render(self._drawing().judged(self, check_failures(fail_on, FINDS)))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from convtime.conv.call import ConvCall
-from convtime.conv.engines import show
-from convtime.conv.engines.plot import engines_figure
 from convtime.core import codec
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
 from convtime.timing.measurement import Measurement
+from convtime.view.figure import Figure
+from convtime.view.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,14 +103,14 @@ def _seconds(engine: EngineResult) -> float:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class EngineTable(codec.Stored, Shown, show=show):
+class EngineTable(codec.Stored, Shown, show="convtime.conv.engines.show"):
     """All engines of cuDNN for a convolution; see :func:`convtime.engines`.
 
     Attributes:
         call: The convolution: problem, dtype, layouts and torch's flags.
         device: The GPU, e.g. "cuda:0".
         passes: The forward pass first, then those of the backward pass.
-        provenance: Hardware, software and source state (see convtime.core.provenance).
+        provenance: Hardware, software and source state (see convtime.device.provenance).
     """
 
     call: ConvCall
@@ -122,8 +120,5 @@ class EngineTable(codec.Stored, Shown, show=show):
 
     def plot(self) -> Figure:
         """Draw the time of each engine against its workspace, and mark PyTorch's choice."""
-        return engines_figure(self)
-
-    def figures(self) -> Iterator[Figure]:
-        if any(found.timed for found in self.passes):
-            yield self.plot()
+        figure: Figure = self._drawing().plot(self)
+        return figure

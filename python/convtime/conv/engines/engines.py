@@ -22,12 +22,12 @@ from convtime.conv.explain.explain import backward_passes, with_grad_output
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core.errors import first_line
 from convtime.core.load import _C
-from convtime.core.progress import progress_bar
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.signature import options_of, takes_options
 from convtime.timing.time_op import time_op
+from convtime.view.progress import progress_bar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

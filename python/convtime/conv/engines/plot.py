@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from convtime.core.figure import (
+from convtime.view.figure import (
     Figure,
     Spec,
     columns,

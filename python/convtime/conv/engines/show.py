@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from convtime.core.page import Block, Details, Line, Sentences, Table
-from convtime.core.text import printable
-from convtime.core.units import format_bytes, format_seconds
+from convtime.conv.engines.plot import engines_figure as plot
 from convtime.timing.show import estimate
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Details, Line, Sentences, Table
+from convtime.view.safe_text import printable
+from convtime.view.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from convtime.conv.engines.engine_table import EngineResult, EngineTable, PassEngines
@@ -115,3 +117,9 @@ def _facts(engine: EngineResult) -> list[str]:
         _bytes(engine.shared_memory_bytes),
         built,
     ]
+
+
+def figures(table: EngineTable) -> Iterator[Figure]:
+    """Yield the figures, the most informative first."""
+    if any(passed.timed for passed in table.passes):
+        yield plot(table)

@@ -28,7 +28,7 @@ from convtime.conv.plan_choice import Plan, PlanChoice
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.conv.show_plan import in_words
 from convtime.conv.threads import in_fresh_thread
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.timing.activity import same_launches
 from convtime.timing.candidate import Candidate
 from convtime.timing.compare import compare

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from convtime.conv.advice import Advice
 from convtime.conv.call import ConvCall
-from convtime.conv.explain import show
-from convtime.conv.explain.plot import parts_figures
 from convtime.conv.plan_choice import Plan
 from convtime.core import codec
-from convtime.core.figure import Figure
-from convtime.core.shown import Shown
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.verdict import Ratio
+from convtime.view.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +69,7 @@ class PassExplanation:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Explanation(codec.Stored, Shown, show=show):
+class Explanation(codec.Stored, Shown, show="convtime.conv.explain.show"):
     """The plans and kernels of PyTorch and convtime for a convolution; see :func:`explain`.
 
     Attributes:
@@ -80,7 +77,7 @@ class Explanation(codec.Stored, Shown, show=show):
         device: The device that ran it, e.g. "cuda:0".
         policy: convtime's selection policy; None: follow torch.backends.cudnn.benchmark.
         passes: The forward pass first, then those of the backward pass.
-        provenance: Hardware, software and source state (see convtime.core.provenance).
+        provenance: Hardware, software and source state (see convtime.device.provenance).
     """
 
     call: ConvCall
@@ -88,9 +85,6 @@ class Explanation(codec.Stored, Shown, show=show):
     policy: str | None
     passes: tuple[PassExplanation, ...]
     provenance: Mapping[str, Any]
-
-    def figures(self) -> Iterator[Figure]:
-        yield from parts_figures(self)
 
     @property
     def backend(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.conv.explain.kernels import parts
-from convtime.core.figure import Figure, columns, microseconds, quantity, series_color
+from convtime.view.figure import Figure, columns, microseconds, quantity, series_color
 
 if TYPE_CHECKING:
     from convtime.conv.explain.explanation import Explanation

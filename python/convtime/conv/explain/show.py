@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.conv.explain.kernels import MAIN, Part, parts, role_of
+from convtime.conv.explain.plot import parts_figures
 from convtime.conv.show_plan import in_words
-from convtime.core.page import Block, Cell, Details, Facts, Line, Table
-from convtime.core.text import printable
-from convtime.core.units import format_seconds, format_share
 from convtime.timing.activity import DeviceActivity, same_launches
 from convtime.timing.show import launch_cells
+from convtime.view.figure import Figure
+from convtime.view.page import Block, Cell, Details, Facts, Line, Table
+from convtime.view.safe_text import printable
+from convtime.view.units import format_seconds, format_share
 
 if TYPE_CHECKING:
     from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
@@ -244,3 +246,8 @@ def _launches(times: Sequence[str], rows: _Rows, who: str) -> Table:
 
 def _launch(kernel: DeviceActivity) -> list[str]:
     return [role_of(kernel), *launch_cells(kernel, kernel.name)]
+
+
+def figures(explanation: Explanation) -> Iterator[Figure]:
+    """Yield a figure of the parts of each pass."""
+    yield from parts_figures(explanation)

@@ -27,8 +27,7 @@ from convtime.conv.tuned.subjects import (
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
 from convtime.core.load import _C
-from convtime.core.progress import progress_bar
-from convtime.core.provenance import provenance
+from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.executing import Workers, call_in_workers
 from convtime.sweeps.worker import told
@@ -38,6 +37,7 @@ from convtime.timing.signature import options_of, takes_options
 from convtime.tuning.loading import gpu_kind
 from convtime.tuning.plan_set import Choice, Layout, PlanProblem, Plans, StoredPlan
 from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS
+from convtime.view.progress import progress_bar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

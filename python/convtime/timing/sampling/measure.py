@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import torch
 
 from convtime.core.load import _C
-from convtime.core.provenance import gpu_uuid, provenance
+from convtime.device.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.candidate import Candidate, clearing_gradients

@@ -24,7 +24,7 @@ TEST(ClockRates, AreCyclesOverTime) {
 
 TEST(ClockRates, CompareOnlyStampsOfOneMultiprocessor) {
   const std::vector<ClockStamp> stamps = {at(0, 7), at(0, 3), at(60'000, 3), at(60'000, 9)};
-  EXPECT_DOUBLE_EQ(clock_rates_hz(stamps, 2)[0], 2e9);
+  EXPECT_EQ(clock_rates_hz(stamps, 2), std::vector{2e9});
   EXPECT_TRUE(std::isnan(clock_rates_hz(std::vector{at(0, 1), at(60'000, 2)}, 1)[0]));
 }
 

@@ -1,0 +1,35 @@
+"""Show a Proof: a line per promise, and the number of promises that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from convtime.view.page import Block, Line, Table
+
+if TYPE_CHECKING:
+    from convtime.device.proof import Proof
+
+_SAID = {True: "holds", False: "BROKEN", None: "not checked"}
+
+
+def line(proof: Proof) -> str:
+    """Return how many promises hold, and name the others."""
+    return proof.summary
+
+
+def printed(proof: Proof) -> Iterator[Block]:
+    """Yield the GPU, a row per promise, and :func:`line`."""
+    versions = ", ".join(f"{what} {version}" for what, version in proof.versions.items())
+    yield Line(f"{proof.gpu}; {versions}")
+    yield Table(
+        (),
+        [
+            (_SAID[promise.holds], f"{promise.name}: {promise.sentence}")
+            for promise in proof.promises
+        ],
+    )
+    yield Line(line(proof), role="answer")
+
+
+details = printed
