@@ -135,13 +135,13 @@ def check_documents(repository: Path, directory: Path, *, write: bool) -> Iterat
 
 
 def draw_pictures(repository: Path, directory: Path) -> None:
-    """Draws the pictures docs/images/NAME.png that documents show, from results/NAME.json."""
+    """Draws the pictures docs/images/NAME.svg that documents show, from results/NAME.json."""
     documents = [repository / "README.md", *repository.glob("docs/**/*.md")]
     texts = [path.read_text(encoding="utf-8") for path in documents if path.exists()]
-    for name in sorted(set(re.findall(r"\([\w./]*images/(\w+)\.png\)", "".join(texts)))):
+    for name in sorted(set(re.findall(r"\([\w./]*images/(\w+)\.svg\)", "".join(texts)))):
         document = json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
         content = results.load_script(name).picture(document)
-        (repository / "docs" / "images" / f"{name}.png").write_bytes(content)
+        (repository / "docs" / "images" / f"{name}.svg").write_bytes(content)
 
 
 def main(arguments: list[str] | None = None) -> int:

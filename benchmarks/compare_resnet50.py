@@ -71,7 +71,7 @@ def picture(document: dict[str, Any]) -> bytes:
     ]
     conditions = f"{facts['gpu']}, torch {facts['torch']}, cuDNN {facts['cudnn']}"
     title = f"ResNet-50's convolutions, batch {BATCH}, float32 NCHW; {conditions}"
-    return layers_figure(shown, title).content(".png")
+    return layers_figure(shown, title).content(".svg")
 
 
 def main() -> None:

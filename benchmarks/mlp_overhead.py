@@ -118,7 +118,7 @@ def picture(document: dict[str, Any]) -> bytes:
         title=f"A training step, width × layers, batch; {facts['gpu']}, torch {facts['torch']}",
         description="Time of a training step after each stage, in percent of float32's.",
         view={"hconcat": panels},
-    ).content(".png")
+    ).content(".svg")
 
 
 def _microseconds(seconds: float) -> str:

@@ -160,7 +160,7 @@ def picture(document: dict[str, Any]) -> bytes:
         description="Samples of one kernel at one address and at sixteen, with their medians.",
         view={"hconcat": panels, "resolve": {"scale": {"y": "shared"}}},
         key="dot: sample; line: median; band: time_op's interval by default",
-    ).content(".png")
+    ).content(".svg")
 
 
 def make_cases(device: running.Device) -> dict[str, running.Measure]:

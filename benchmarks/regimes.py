@@ -120,7 +120,7 @@ def picture(document: dict[str, Any]) -> bytes:
             ]
         },
         key="dot: from a rest on; line: a process's median, in burst (green) or sustained (orange)",
-    ).content(".png")
+    ).content(".svg")
 
 
 def operations(device: running.Device) -> dict[str, running.Call]:

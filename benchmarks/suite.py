@@ -23,6 +23,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import results
@@ -133,6 +134,7 @@ def measure_loaded() -> results.Row:
         "passed": int(passed[-1]) if passed else 0,
         "failed": max(len(failed), done.returncode != 0),
         "names": failed,
+        "torch": version("torch"),
     }
 
 

@@ -199,7 +199,7 @@ def picture(document: dict[str, Any]) -> bytes:
         title=f"Error by tool and duration; {facts['gpu']}, torch {facts['torch']}",
         description="Time that each tool gives over the true one, against the true duration.",
         view={"width": 720, "height": 400, "layer": [truth, dots]},
-    ).content(".png")
+    ).content(".svg")
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:

@@ -102,7 +102,7 @@ def picture(document: dict[str, Any]) -> bytes:
         description="Times, clocks and bytes written of convolutions in a loop and alone.",
         view={"hconcat": panels},
         key="dot: mean; band: minimum to maximum; dotted: clock when idle",
-    ).content(".png")
+    ).content(".svg")
 
 
 def _applications() -> dict[str, Any]:
