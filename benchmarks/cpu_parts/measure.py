@@ -15,7 +15,7 @@ from common.running import Call
 
 from convtime import compare, time_op
 from convtime.timing.options import Pages
-from convtime.timing.sampling.cpu import governed_pages
+from convtime.timing.sampling.calls import governed_pages
 from cpu_parts.causes import CAUSES, CONTROLS
 from cpu_parts.load import planted_load
 from cpu_parts.operations import (

@@ -15,7 +15,7 @@ from convtime.regression.attribution import attribute
 from convtime.regression.medians import calibrated
 from convtime.regression.noise import FALSE_ALARMS, Repeats
 from convtime.regression.significance import LogMedian, LogRatio
-from convtime.timing.host_reading import HostReading
+from convtime.timing.measurement import HostReading
 from convtime.timing.verdict import Ratio
 
 CALIBRATIONS = 500

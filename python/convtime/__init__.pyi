@@ -46,8 +46,7 @@ from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.compare import compare
 from .timing.comparison import Agreement, Comparison
-from .timing.condition import Condition
-from .timing.measurement import Ceilings, Measurement
+from .timing.measurement import Ceilings, Condition, Measurement
 from .timing.options import Options
 from .timing.time_op import time_op
 from .timing.verdict import Judgement, Ratio

@@ -13,7 +13,7 @@ import convtime
 from convtime.core.load import _C
 from convtime.counting.groups import DURATION, GROUPS
 from convtime.counting.kernel_counters import CountersUnavailable
-from convtime.timing.condition import Condition
+from convtime.timing.measurement import Condition
 from convtime.timing.sampling.measure import Place
 from tests.helpers.gh100 import Gh100
 

@@ -12,7 +12,7 @@ import convtime
 from convtime import cli
 from convtime.health import doctor
 from convtime.health.findings import OperationTiming
-from convtime.timing.condition import Condition
+from convtime.timing.measurement import Condition
 from tests.helpers.measurements import make
 
 # What the host took to launch and to wait for relu, in microseconds, by `peers.sync` less `kernel`

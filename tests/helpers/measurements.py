@@ -6,8 +6,7 @@ import dataclasses
 from typing import Any
 
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.condition import Condition
-from convtime.timing.measurement import Measurement
+from convtime.timing.measurement import Condition, Measurement
 
 CONDITIONS = ("method", "metric", "queue", "cache", "placement", "pages", "regime", "exclusive")
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convtime.timing.host_reading import HostReading
-from convtime.timing.measurement import Measurement
+from convtime.timing.measurement import HostReading, Measurement
 from tests.helpers.measurements import changed
 from tests.helpers.traces import measurement, trace
 

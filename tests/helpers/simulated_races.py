@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from convtime import Agreement, Comparison, Measurement, Race
-from convtime.timing.condition import Condition
+from convtime.timing.measurement import Condition
 from convtime.tuning import heats
 from tests.helpers.measurements import make
 

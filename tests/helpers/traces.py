@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from convtime.timing.condition import Condition
-from convtime.timing.measurement import Measurement
+from convtime.timing.measurement import Condition, Measurement
 from tests.helpers import TESTS
 
 TRACES = json.loads((TESTS / "data" / "traces.json").read_text())["traces"]

@@ -34,7 +34,7 @@ import os
 import dataclasses, random
 import pytest
 from convtime.timing import together
-from convtime.timing.host_reading import HostReading
+from convtime.timing.measurement import HostReading
 from tests.helpers.measurements import on_cpu
 
 def number(name, default="1"):

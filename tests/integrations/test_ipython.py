@@ -13,7 +13,7 @@ import convtime
 from convtime.integrations import progress
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.measurement import Measurement
-from convtime.timing.sampling import supervision
+from convtime.timing.sampling import measure as sampling
 from convtime.view import progress as core_progress
 
 pytest.importorskip("IPython")
@@ -131,7 +131,7 @@ def test_the_options_are_documented_and_unloading_takes_everything_away(
     shell.run_line_magic("unload_ext", "convtime")
     assert not shell.find_line_magic("time_op")
     assert not shell.find_cell_magic("time_op")
-    assert supervision._watcher is None
+    assert sampling._watcher is None
     shell.run_line_magic("load_ext", "convtime")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from convtime.regression.attribution import attribute
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.host_reading import HostReading
+from convtime.timing.measurement import HostReading
 from convtime.timing.verdict import Ratio
 from tests.helpers.runs import OTHER_COMMIT as CODE
 from tests.helpers.runs import PROVENANCE, of

@@ -10,7 +10,7 @@ from common import chromium
 
 from convtime.reporting.report import page_of_results
 from convtime.storage.load import MODULES
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 from tests.helpers.every_result import every_result
 
 pytestmark = pytest.mark.thorough

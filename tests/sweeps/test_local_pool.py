@@ -12,8 +12,8 @@ import torch
 
 import convtime
 from convtime import Sweep
-from convtime.core import cpu
 from convtime.core.errors import InputError
+from convtime.device import cpu
 from convtime.sweeps import local_pool
 from convtime.sweeps.local_pool import LocalPool, Place
 from tests.helpers import swept

@@ -22,7 +22,7 @@ from convtime.timing import agreement
 from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Agreement
 from convtime.timing.options import Options
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import TimeLimit
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 1, "stop": "count", "max_samples": 6}

@@ -23,12 +23,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convtime
-from convtime.core import cpu
+from convtime.device import provenance
 from convtime.device.provenance import tracers
 from convtime.regression.compare_runs import compare_runs
-from convtime.timing.host_reading import HostReading, two_groups
+from convtime.timing.measurement import HostReading, two_groups
 from convtime.timing.options import Options, Pages
-from convtime.timing.sampling.cpu import governed_pages
+from convtime.timing.sampling.calls import governed_pages
 from convtime.timing.sampling.measure import Place, _refuse_contradictions
 from tests.helpers.measurements import changed, on_cpu
 
@@ -248,7 +248,8 @@ NBYTES = 40 << 20  # more than glibc ever keeps: it maps and unmaps such blocks 
 SIX_SAMPLES: dict[str, Any] = {"device": "cpu", "warmup": 2, "min_samples": 6, "max_samples": 6}
 
 without_huge_pages = pytest.mark.skipif(
-    cpu.huge_pages() == "always", reason="a fault maps 2 MiB where huge pages are always used"
+    provenance.huge_pages() == "always",
+    reason="a fault maps 2 MiB where huge pages are always used",
 )
 
 
@@ -419,12 +420,12 @@ def test_pages_are_for_work_on_the_cpu() -> None:
 
 def test_huge_pages_are_part_of_the_provenance(tmp_path: Path) -> None:
     setting = tmp_path / "enabled"
-    assert cpu.huge_pages(setting) is None
+    assert provenance.huge_pages(setting) is None
     for chosen, text in {
         "always": "[always] madvise never",
         "never": "always madvise [never]",
     }.items():
         setting.write_text(text + "\n")
-        assert cpu.huge_pages(setting) == chosen
+        assert provenance.huge_pages(setting) == chosen
     measured = convtime.time_op(torch.neg, ones(PAGE), **SIX_SAMPLES)
-    assert measured.provenance["huge_pages"] == cpu.huge_pages()
+    assert measured.provenance["huge_pages"] == provenance.huge_pages()

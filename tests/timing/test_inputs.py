@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 import convtime
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling.inputs import remarks_on, sentences
+from convtime.timing.sampling.inputs import Remark, sentences
+from convtime.timing.sampling.inputs import remarks_on as remarks_on_tensors
+from convtime.timing.sampling.reach import some_tensors, without_modes
 from tests.helpers.texts import flat
 
 NAN = math.nan
@@ -22,6 +24,12 @@ ON_CPU = "work that depends on its values may take a different time with random 
 INDICES = "as indices, equal values read the same data, which are then in the cache"
 IS_NAN = "results computed from it are NaN too, and may take a different time than with numbers"
 DENORMAL = "a CPU is many times slower on denormals, unless it flushes them to zero"
+
+
+def remarks_on(candidates: list[Candidate], *, on_gpu: bool) -> list[list[Remark]]:
+    tensors = [some_tensors(candidate, 500).plain for candidate in candidates]
+    with without_modes(), torch.no_grad():
+        return remarks_on_tensors(candidates, tensors, on_gpu=on_gpu)
 
 
 def said_of(fn: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import torch
 
 import convtime
 from convtime.core.load import _C
-from convtime.timing.sampling.profilers import make_way_for_profilers
+from convtime.timing.sampling.calls import make_way_for_profilers
 from tests.helpers.texts import flat
 
 FEW: dict[str, Any] = {"max_samples": 50, "stop": "count"}

@@ -18,8 +18,7 @@ from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
 from convtime.exchange.unknown import of_samples
 from convtime.timing.comparison import Comparison
-from convtime.timing.host_reading import HostReading
-from convtime.timing.measurement import Ceilings, Measurement
+from convtime.timing.measurement import Ceilings, HostReading, Measurement
 from convtime.view import html
 from convtime.view.shown import blocks_of
 from tests.helpers.figures import table, tables

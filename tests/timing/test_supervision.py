@@ -15,7 +15,7 @@ import torch
 import convtime
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.options import Options
-from convtime.timing.sampling.supervision import TimeLimit, watch_with, watched
+from convtime.timing.sampling.measure import TimeLimit, watch_with, watched
 from tests.helpers.texts import flat
 
 ON_CPU: dict[str, Any] = {"device": "cpu"}
@@ -56,7 +56,7 @@ def test_a_timeout_without_a_sample_is_an_error() -> None:
 
 def test_a_limit_counts_down_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("convtime.timing.sampling.supervision.monotonic", lambda: now[0])
+    monkeypatch.setattr("convtime.timing.sampling.measure.monotonic", lambda: now[0])
     limit, endless = TimeLimit(2.5), TimeLimit.of(None)
     now[0] = 102.4
     assert limit.seconds_left == pytest.approx(0.1)

@@ -15,7 +15,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 import convtime
 from convtime.core.load import _C
 from convtime.timing.options import Cache, Method
-from convtime.timing.sampling import cache
+from convtime.timing.sampling import calls as calls_module
 
 OPS = torch.ops.convtime
 
@@ -155,12 +155,12 @@ def test_persisting_lines_are_given_back_while_a_flush_is_to_evict_them(
 ) -> None:
     before = dict(set_aside)
     is_flushed = asked not in ("warm", "rotate")
-    with cache.without_persisting_lines(asked, GPUS) as told:
+    with calls_module.without_persisting_lines(asked, GPUS) as told:
         assert told == ("some of cuda:0; some of cuda:2" if is_flushed else "")
         assert set_aside == ({} if is_flushed else before)
     assert set_aside == before
     interrupted = contextlib.suppress(KeyboardInterrupt)
-    with interrupted, cache.without_persisting_lines(asked, GPUS):
+    with interrupted, calls_module.without_persisting_lines(asked, GPUS):
         raise KeyboardInterrupt
     assert set_aside == before
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import convtime
 from convtime import Agreement, Comparison, Measurement, Race
-from convtime.timing.condition import Condition
+from convtime.timing.measurement import Condition
 from convtime.tuning import heats
 from tests.helpers.figures import table
 from tests.helpers.measurements import changed

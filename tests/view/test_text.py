@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from convtime.view import safe_text, text
+from convtime.view import text, wording
 from convtime.view.page import Facts, Sentences
-from convtime.view.units import (
+from convtime.view.wording import (
     format_bytes,
     format_estimate,
     format_seconds,
@@ -53,9 +53,9 @@ def test_columns_are_aligned_and_a_number_has_its_noun() -> None:
     ]
     facts = text.render([Facts({"median": "1 s", "method": "cpu"}, indent=2)])
     assert facts.splitlines() == ["  median:  1 s", "  method:  cpu"]
-    told = [safe_text.counted(number, "pass", "passes") for number in (0, 1, 2000)]
+    told = [wording.counted(number, "pass", "passes") for number in (0, 1, 2000)]
     assert told == ["0 passes", "1 pass", "2,000 passes"]
-    assert safe_text.counted(2, "sample") == "2 samples"
+    assert wording.counted(2, "sample") == "2 samples"
 
 
 def test_what_is_piped_is_as_wide_as_it_needs_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_terminal_gets_several_lines_and_all_of_the_words(terminal) -> None:
 def test_a_name_cannot_steer_the_terminal_nor_mark_up() -> None:
     hostile = "µ\n\x1b[31m\u202e[bold]x[/bold]:smile:"
     shown = r"µ\n\x1b[31m\u202e[bold]x[/bold]:smile:"
-    assert safe_text.printable(hostile) == shown
+    assert wording.printable(hostile) == shown
     assert text.table([hostile], [[hostile]]).splitlines()[::2] == [shown, shown]
     assert text.render([Facts({hostile: hostile})]) == f"{shown}:  {shown}"
     assert text.render([Sentences([hostile])]) == shown
@@ -105,7 +105,7 @@ def test_nothing_is_lost_at_any_width(rows, columns: int, terminal) -> None:
     squeezed = re.sub(r"[\s─]", "", told)
     for row in rows:
         for cell in row:
-            letters = re.sub(r"[\s─]", "", safe_text.printable(cell))
+            letters = re.sub(r"[\s─]", "", wording.printable(cell))
             # Cells that share lines with others are taken apart: every letter is still there.
             assert all(squeezed.count(letter) >= letters.count(letter) for letter in set(letters))
     assert told.isprintable() or set(filter(lambda letter: not letter.isprintable(), told)) == {

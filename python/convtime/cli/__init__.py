@@ -16,7 +16,7 @@ from convtime.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, MEANINGS
 from convtime.cli.output import print_error
 from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.interrupts import MESSAGE, raise_on_interrupt
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 # Here and not in the modules: most of them import torch, which takes seconds.
 _COMMANDS = {

@@ -14,7 +14,7 @@ from convtime.exchange.files import read_baseline, with_names_in_common
 from convtime.regression.changes import FINDS
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.differences import SameGpu
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.timing.verdict import Finding, exit_code_of
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 
 def add_verdict_options(

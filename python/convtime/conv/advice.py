@@ -14,7 +14,7 @@ from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import memory_format
 from convtime.timing.compare import compare
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 #: Channel counts that are multiples of this suit Tensor Cores.
 _CHANNELS = 8

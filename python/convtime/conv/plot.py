@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from convtime.timing.plot import Spread, times_and_ratios
 from convtime.view.figure import Figure, labels
-from convtime.view.safe_text import counted
+from convtime.view.wording import counted
 
 if TYPE_CHECKING:
     from convtime.conv.compare import LayerResult

@@ -14,8 +14,7 @@ from rich.cells import cell_len
 from convtime.core import codec
 from convtime.timing.measurement import Measurement
 from convtime.view import text
-from convtime.view.safe_text import printable
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.conv.compare import LayerResult

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from convtime.view.page import Block, Facts
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 if TYPE_CHECKING:
     from convtime.conv.plan_choice import PlanChoice, TensorDescriptor

@@ -23,8 +23,7 @@ from convtime.timing.candidate import (
     clear_gradients,
     clearing_gradients,
 )
-from convtime.timing.sampling.measure import on, several_ranks, turn_on
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import TimeLimit, on, several_ranks, turn_on
 from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:

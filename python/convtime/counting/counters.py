@@ -17,10 +17,12 @@ from convtime.counting.summing import make_counters
 from convtime.device.provenance import provenance
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.options import Options
-from convtime.timing.sampling.cache import flush_buffers, without_persisting_lines
-from convtime.timing.sampling.measure import Place, find_place, on, turn_on
-from convtime.timing.sampling.profilers import make_way_for_profilers
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.calls import (
+    flush_buffers,
+    make_way_for_profilers,
+    without_persisting_lines,
+)
+from convtime.timing.sampling.measure import Place, TimeLimit, find_place, on, turn_on
 from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
-from convtime.view.safe_text import counted, printable
-from convtime.view.units import format_seconds
+from convtime.view.wording import counted, format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.counting.kernel_counters import Counters, KernelCounters

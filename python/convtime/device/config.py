@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from convtime.core.cpu import cpu_name
 from convtime.core.load import _C, _build_info, mapped_cudnn_libraries
 from convtime.device import provenance
+from convtime.device.provenance import cpu_name
 
 #: Where find_package(convtime) finds the C++ package: -Dconvtime_ROOT=<this>.
 cmake_prefix_path = str(Path(_C.__file__).parent)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from convtime.core.cpu import parse_cpus
+from convtime.device.cpu import parse_cpus
 
 _MOVE_PAGES = {"x86_64": 279, "aarch64": 239}  # the system call's number
 _PAGES_OF_A_TENSOR = 64

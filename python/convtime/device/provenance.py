@@ -6,20 +6,25 @@ import functools
 import gc
 import math
 import os
+import platform
+import re
 import subprocess
 import sys
 import time
 import types
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from convtime.core.cpu import cpu_name, governors, huge_pages
 from convtime.core.load import _build_info
 from convtime.device import proof
 
 _MONITORING_TOOLS = 6
+_CPUS = Path("/sys/devices/system/cpu")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 # Reads only: takes no lock, which a killed git would leave behind, and runs no hook.
 _GIT = (
     *("git", "--no-optional-locks"),
@@ -173,3 +178,39 @@ def _read_git(folder: str, patience: float) -> dict[str, Any] | None:
         return None
     status = git("status", "--porcelain", *_WITHOUT_RUNS)
     return {"commit": commit, "dirty": None if status is None else bool(status)}
+
+
+@functools.cache
+def _governor_files(cpus: frozenset[int], root: Path) -> list[Path]:
+    paths = (root / f"cpu{cpu}" / "cpufreq" / "scaling_governor" for cpu in cpus)
+    return [path for path in paths if path.exists()]
+
+
+@functools.cache
+def cpu_name() -> str:
+    """Return the processor's model name, or its architecture if the system reports no name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def governors(cpus: Iterable[int], root: Path = _CPUS) -> tuple[str, ...]:
+    """Return the CPUs' frequency governors, e.g. "performance"; several names if they differ.
+
+    The tuple is empty if the system does not report them, as in most virtual machines.
+    """
+    return tuple(
+        sorted({path.read_text().strip() for path in _governor_files(frozenset(cpus), root)})
+    )
+
+
+def huge_pages(setting: Path = _HUGE_PAGES) -> str | None:
+    """Return the transparent huge pages setting (``always``, ``madvise``, ``never``), or None."""
+    try:
+        chosen = re.search(r"\[(\w+)\]", setting.read_text())
+    except OSError:  # the kernel was built without them
+        return None
+    return chosen and chosen[1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from convtime.device.plot import clock_figure as plot
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Line, Sentences, Table
-from convtime.view.safe_text import counted, printable
+from convtime.view.wording import counted, printable
 
 if TYPE_CHECKING:
     from convtime.device.clock_trace import ClockTrace

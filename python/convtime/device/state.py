@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from convtime.core.cpu import governors
 from convtime.core.load import _C
 from convtime.device import clock_lock, nvml
 from convtime.device.clock_reading import ClockReading
+from convtime.device.provenance import governors
 
 
 @dataclasses.dataclass(frozen=True)

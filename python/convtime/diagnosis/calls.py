@@ -12,7 +12,7 @@ import torch
 from convtime.core.load import _C
 from convtime.diagnosis.evidence import Calls, Timing
 from convtime.diagnosis.subject import Subject, seconds_of
-from convtime.timing.deferred import DEFERRED_TYPES, refuse_deferred_result
+from convtime.timing.candidate import DEFERRED_TYPES, refuse_deferred_result
 
 _FIRST_CALLS = 3
 _BLOCKS = 10

@@ -17,7 +17,7 @@ from convtime.diagnosis.weighing import (
     by_change,
     told_of,
 )
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 #: Least number of cores used by other processes that matters.
 OTHERS_CORES: Final = 0.2

@@ -10,7 +10,7 @@ from convtime.conv.advice import Advice
 from convtime.core import codec
 from convtime.diagnosis.evidence import Evidence
 from convtime.view.shown import Shown
-from convtime.view.units import format_seconds, format_signed
+from convtime.view.wording import format_seconds, format_signed
 
 #: Possible causes of a time. ``launch-bound``: the GPU waits for launches. ``host-bound``: it waits
 #: for other host work. ``synchronisation``: the host waits for the GPU inside the call.

@@ -18,7 +18,7 @@ from convtime.core.load import _C
 from convtime.device import numa
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Timing, Waits
 from convtime.diagnosis.subject import BUDGET, Subject, seconds_of
-from convtime.timing.host_reading import HostReading
+from convtime.timing.measurement import HostReading
 
 _LOOP_SECONDS, _FEWEST_CALLS = 0.35, 3
 _REST_SECONDS = 0.1

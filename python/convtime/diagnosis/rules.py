@@ -28,7 +28,7 @@ from convtime.diagnosis.weighing import (
     told_of,
     variance_shares,
 )
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 #: Factor for other confidences if others use the device. It also applies to ``clock`` if input
 #: values are constant, since these draw an unrealistic amount of power.

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.view.page import Block, Cell, Details, Facts, Line, Sentences, Table
-from convtime.view.safe_text import printable
-from convtime.view.units import format_estimate, format_seconds, format_signed
+from convtime.view.wording import format_estimate, format_seconds, format_signed, printable
 
 if TYPE_CHECKING:
     from convtime.diagnosis.diagnosis import Diagnosis, Difference

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from convtime.diagnosis.diagnosis import Account, Cause, CauseCode
 from convtime.diagnosis.evidence import Evidence, Timing
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 #: A function that looks for one cause, and returns it or None.
 Rule = Callable[[Evidence, Account], Cause | None]

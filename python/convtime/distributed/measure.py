@@ -20,8 +20,7 @@ from convtime.distributed.results import Own, joined
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
-from convtime.timing.sampling.measure import Place, find_place, measure, on
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import Place, TimeLimit, find_place, measure, on
 from convtime.timing.together import telling
 
 _TIMEOUT = 60.0  # seconds beyond the budget, if there is no timeout

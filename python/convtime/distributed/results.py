@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from convtime.core import codec
-from convtime.core.cpu import cpu_name
 from convtime.core.load import _C
 from convtime.device import nvml
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clocks import read_clocks
+from convtime.device.provenance import cpu_name
 from convtime.distributed.accord import OwnBatch
 from convtime.distributed.calls import kernels_communicate
 from convtime.distributed.clocks import CommonClock
@@ -25,7 +25,7 @@ from convtime.distributed.marks import Marks
 from convtime.distributed.meeting import Meeting
 from convtime.timing.measurement import Measurement
 from convtime.timing.ranks import Collective, Communication, Ranks, RankTimes, rank_name
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 #: Ranks that arrive further apart than this share of the transfer may transfer before the last
 #: arrival, and the transfer time would be too short for a bandwidth.

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convtime.core.errors import InputError, shown
-from convtime.timing.condition import Condition
 from convtime.timing.forms import UNKNOWN
-from convtime.timing.measurement import SAMPLE_CONDITIONS, Measurement
+from convtime.timing.measurement import SAMPLE_CONDITIONS, Condition, Measurement
 from convtime.timing.measurements import Measurements
 
 

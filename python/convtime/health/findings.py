@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 from convtime.device.state import CpuState, GpuState, KernelCache
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 AS_IS: Final = "as-is"
 

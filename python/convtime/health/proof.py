@@ -21,7 +21,7 @@ from convtime.timing.compare import compare
 from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling.measure import measure
 from convtime.timing.time_op import time_op
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 #: By method: allowed error of a known difference, relative and in seconds. The larger limit applies
 #: (docs/explanation/methods.md), plus one tick of the clock.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from convtime.health.findings import AS_IS, Finding
 from convtime.view.page import Block, Line, Table
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 if TYPE_CHECKING:
     from convtime.health.examination import Examination

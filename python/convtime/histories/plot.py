@@ -21,7 +21,7 @@ from convtime.view.figure import (
     thinned,
     written,
 )
-from convtime.view.safe_text import counted
+from convtime.view.wording import counted
 
 if TYPE_CHECKING:
     from convtime.histories.result import History, Series

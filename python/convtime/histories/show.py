@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from convtime.histories.plot import history_figure as plot
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Line, Sentences, Table
-from convtime.view.units import format_estimate
+from convtime.view.wording import format_estimate
 
 if TYPE_CHECKING:
     from convtime.histories.result import ChangePoint, History, Series

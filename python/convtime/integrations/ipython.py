@@ -21,7 +21,7 @@ from convtime.integrations.progress import following
 from convtime.sweeps.table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
-from convtime.timing.sampling.supervision import watch_with
+from convtime.timing.sampling.measure import watch_with
 from convtime.timing.snippet import raised_by
 
 _Result = TypeVar("_Result")

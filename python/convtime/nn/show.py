@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.view.page import Block, Line, Sentences, Table
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 if TYPE_CHECKING:
     from convtime.nn.layer_report import LayerReport

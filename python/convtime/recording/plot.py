@@ -9,7 +9,7 @@ import numpy as np
 
 from convtime.timing.plot import Spread, times_and_ratios, times_panel
 from convtime.view.figure import Figure, labels
-from convtime.view.safe_text import counted
+from convtime.view.wording import counted
 
 if TYPE_CHECKING:
     from convtime.recording.module_times import ModuleTimes

@@ -17,8 +17,8 @@ from convtime.device.resolve import resolve_device
 from convtime.recording.ownership import Ownership
 from convtime.recording.recording import Entry, Launch, Recording, Work
 from convtime.recording.region import OpenEntry, RegionLog, current_log, noting_switches, set_log
-from convtime.timing.neutral import without_modes
-from convtime.timing.sampling.profilers import make_way_for_profilers
+from convtime.timing.sampling.calls import make_way_for_profilers
+from convtime.timing.sampling.reach import without_modes
 
 RecordingMethod = Literal["auto", "kernel", "cpu"]
 

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from convtime.timing.candidate import name_of
-from convtime.timing.deferred import deferred_kind
+from convtime.timing.candidate import deferred_kind, name_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from convtime.recording.plot import regions_figure
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Line, Sentences, Table
-from convtime.view.safe_text import counted, printable
-from convtime.view.units import format_seconds
+from convtime.view.wording import counted, format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.recording.recording import Recording, RegionTimes

@@ -13,8 +13,7 @@ from convtime.timing.show import estimate
 from convtime.timing.show import line as line_of
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Sentences, Table
-from convtime.view.safe_text import printable
-from convtime.view.units import format_estimate, format_seconds
+from convtime.view.wording import format_estimate, format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.recording.module_times import ModuleTimes, PassTimes

@@ -37,8 +37,7 @@ from convtime.recording.watching import (
 )
 from convtime.timing.candidate import differentiable
 from convtime.timing.options import Regime
-from convtime.timing.sampling.measure import Place, turn_on
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import Place, TimeLimit, turn_on
 from convtime.timing.signature import options_of
 from convtime.timing.time_op import time_op
 

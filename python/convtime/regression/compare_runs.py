@@ -33,7 +33,7 @@ from convtime.timing.verdict import (
     contradiction,
     other_metric,
 )
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 _MARGIN = 0.03  # of tests without a calibrated one
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from convtime.timing.condition import Condition
-from convtime.timing.measurement import Measurement
+from convtime.timing.measurement import Condition, Measurement
 
 #: How two GPUs are recognized as the same.
 SameGpu = Literal["model", "uuid"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from convtime.timing.verdict import ChangeVerdict
 from convtime.view.page import Block, Line, Sentences, Table
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 if TYPE_CHECKING:
     from convtime.regression.changes import Change, Changes, CommonChange

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from convtime.regression.noise import LEAST_PROCESSES
 from convtime.timing import show_measurements
 from convtime.view.page import Block, Line, Sentences, Table
-from convtime.view.safe_text import counted
-from convtime.view.units import format_seconds
+from convtime.view.wording import counted, format_seconds
 
 if TYPE_CHECKING:
     from convtime.regression.baseline import Baseline

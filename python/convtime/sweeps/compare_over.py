@@ -25,7 +25,7 @@ from convtime.timing.candidate import Candidate, distinct, name_of
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.options import Options
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import TimeLimit
 from convtime.timing.time_op import time_op
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.regression.compare_runs import compare_runs
-from convtime.view.safe_text import counted
+from convtime.view.wording import counted
 
 if TYPE_CHECKING:
     from convtime.regression.changes import Change

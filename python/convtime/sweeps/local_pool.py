@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from convtime.core.cpu import by_core
 from convtime.core.errors import InputError, first_line
+from convtime.device.cpu import by_core
 from convtime.device.resolve import resolve_device
-from convtime.view.safe_text import counted
+from convtime.view.wording import counted
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MOST_DEATHS = 2  # of processes during one call

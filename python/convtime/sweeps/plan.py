@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from convtime.core.errors import InputError
 from convtime.counting.kernel_counters import Counters
 from convtime.timing.measurement import Measurement
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 #: The axis that is neither a factory's parameter nor an option of time_op.
 ITERATIONS: Final = "iterations"

@@ -27,7 +27,7 @@ from convtime.view.figure import (
     series_offset,
     written,
 )
-from convtime.view.safe_text import counted
+from convtime.view.wording import counted
 
 if TYPE_CHECKING:
     from convtime.sweeps.result import Sweep

@@ -20,7 +20,7 @@ from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, grouped, reservations
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Facts, Sentences, Table
-from convtime.view.safe_text import counted, printable
+from convtime.view.wording import counted, printable
 
 if TYPE_CHECKING:
     from convtime.sweeps.comparison_plan import ComparisonPoint

@@ -14,8 +14,8 @@ from typing import Any, Generic
 
 import torch
 
-from convtime.core.cpu import written_cpus
 from convtime.core.errors import InputError, first_line, one_line
+from convtime.device.cpu import written_cpus
 from convtime.device.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application

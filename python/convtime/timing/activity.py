@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable
 
 from convtime.timing.kernel_names import shorten
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,9 @@ import torch
 from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate, clearing_gradients, gradients_of
 from convtime.timing.comparison import Agreement
-from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options
-from convtime.timing.sampling.measure import find_place, on, turn_on
-from convtime.timing.sampling.reach import Walk, is_plain, tensors_of
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import TimeLimit, find_place, on, turn_on
+from convtime.timing.sampling.reach import Walk, is_plain, tensors_of, without_modes
 from convtime.timing.structure import Structure, difference, shortened, structure_of
 
 Check = Literal["close", "exact"]

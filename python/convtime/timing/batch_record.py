@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 
 @dataclasses.dataclass(frozen=True)

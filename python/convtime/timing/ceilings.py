@@ -13,9 +13,9 @@ from convtime.core.errors import first_line
 from convtime.device.resolve import resolve_device
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Ceilings, Measurement
-from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import measure
+from convtime.timing.sampling.reach import without_modes
 
 _BUDGET = 0.2  # seconds for each of the two
 

@@ -14,7 +14,7 @@ from convtime.timing.ceilings import with_rates
 from convtime.timing.comparison import Agreement, Comparison, Interference
 from convtime.timing.interference import find_interference
 from convtime.timing.options import Options, Stop
-from convtime.timing.sampling.supervision import TimeLimit, watched
+from convtime.timing.sampling.measure import TimeLimit, watched
 from convtime.timing.signature import options_of, takes_options
 from convtime.timing.together import measure_together, telling
 

@@ -29,7 +29,7 @@ from convtime.timing.verdict import (
 )
 from convtime.view.figure import Figure
 from convtime.view.shown import Shown
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 if TYPE_CHECKING:
     import pandas

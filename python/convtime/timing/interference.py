@@ -11,7 +11,7 @@ from convtime.timing.comparison import Interference
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import measure
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds
 
 _SHARE = 0.1  # of the comparison's own time, for all candidates together
 _LEAST_SECONDS = 0.02  # for each candidate, if that is more

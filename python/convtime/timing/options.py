@@ -20,8 +20,8 @@ from typing import (
 
 import torch
 
-from convtime.core.cpu import check_pin
 from convtime.core.load import _C
+from convtime.device.cpu import check_pin
 from convtime.timing.batch_record import BatchRecord
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from convtime.view.figure import (
     thinned,
     written,
 )
-from convtime.view.units import format_estimate, format_seconds
+from convtime.view.wording import format_estimate, format_seconds
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison

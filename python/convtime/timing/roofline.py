@@ -17,7 +17,7 @@ from convtime.view.figure import (
     series_color,
     written,
 )
-from convtime.view.safe_text import counted
+from convtime.view.wording import counted
 
 if TYPE_CHECKING:
     from convtime.timing.measurement import Ceilings, Measurement

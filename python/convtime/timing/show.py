@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 from convtime.core.load import _C
 from convtime.device.clock_reading import THROTTLED_BELOW
 from convtime.timing.activity import DeviceActivity
-from convtime.timing.condition import Condition
 from convtime.timing.forms import UNKNOWN
+from convtime.timing.measurement import Condition
 from convtime.timing.plot import distribution_figure, sample_figure
 from convtime.timing.roofline import rooflines
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Facts, Table
-from convtime.view.safe_text import printable
-from convtime.view.units import format_estimate, format_seconds
+from convtime.view.wording import format_estimate, format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.timing.measurement import Measurement
@@ -30,11 +29,11 @@ _ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
 def line(measured: Measurement) -> str:
     """Return one line with the estimate and its conditions; reservations follow after "but"."""
-    conditions = {"": measured.method, "cache ": measured.cache}
+    conditions = {"": measured.method.used, "cache ": measured.cache.used}
     if measured.device != "cpu":
-        conditions["regime "] = measured.regime
-    if measured.metric in ("span", "sum"):
-        conditions["metric "] = measured.metric
+        conditions["regime "] = measured.regime.used
+    if measured.metric.used in ("span", "sum"):
+        conditions["metric "] = measured.metric.used
     known = [f"{what}{used}" for what, used in conditions.items() if used != UNKNOWN]
     told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     reserved = [*reservations(measured)]
@@ -79,7 +78,8 @@ def estimate(measured: Measurement) -> str:
 
 def reservations(measured: Measurement) -> Iterator[str]:
     """Yield reservations: requests that were not met, and limits of the measurement."""
-    if math.isinf(measured.median_interval[0]):
+    (low, _), groups, cpu_seconds = measured.median_interval, measured.groups, measured.cpu_seconds
+    if math.isinf(low):
         yield f"{len(measured.seconds)} samples are too few for an interval"
     for condition in ("method", "metric", "cache", "placement", "pages", "regime"):
         found: Condition[str] = getattr(measured, condition)
@@ -87,8 +87,9 @@ def reservations(measured: Measurement) -> Iterator[str]:
         if found.requested not in (by_default, UNKNOWN, found.used):
             yield f"{condition} {found.used} where {found.requested} was asked for"
     # Other methods never queue calls.
-    if measured.method in ("kernel", "event") and measured.queue != measured.queue.requested:
-        yield "queue not held" if measured.queue == "none" else f"queue held by {measured.queue}"
+    queue = measured.queue
+    if measured.method.used in ("kernel", "event") and queue.used != queue.requested:
+        yield "queue not held" if queue.used == "none" else f"queue held by {queue.used}"
     if measured.overhead_reason:
         yield "with the method's own cost"
     if measured.steady is False:
@@ -100,15 +101,15 @@ def reservations(measured: Measurement) -> Iterator[str]:
         yield f"ended by {measured.stop_reason}"
     if _maybe_disturbed(measured):
         yield "maybe disturbed"
-    if measured.groups:
-        fast, slow = (f"{share:.0%} near {format_seconds(each)}" for share, each in measured.groups)
+    if groups:
+        fast, slow = (f"{share:.0%} near {format_seconds(each)}" for share, each in groups)
         yield f"in two groups, {fast} and {slow}"
     if measured.device == "cpu" and measured.provenance.get("tracers"):
         yield f"traced by {measured.provenance['tracers']}"
     if _crowding(measured):
         yield _crowding(measured)
     if measured.disturbance:
-        yield f"{measured.disturbance}{_beside(measured.cpu_seconds)}"
+        yield f"{measured.disturbance}{_beside(cpu_seconds)}"
     if measured.other_launches:
         yield "other threads used the GPU"
     if measured.unrecorded:

@@ -14,8 +14,7 @@ from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, facts_of, grouped, median, reservations
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Cell, Details, Facts, Sentences, Table
-from convtime.view.safe_text import printable
-from convtime.view.units import format_seconds
+from convtime.view.wording import format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison

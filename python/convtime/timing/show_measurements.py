@@ -12,8 +12,7 @@ from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, facts_of, reservations
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Cell, Details, Line, Sentences, Table, alike_first
-from convtime.view.safe_text import counted
-from convtime.view.units import format_seconds
+from convtime.view.wording import counted, format_seconds
 
 _ROWS = ("name", "median [95 %]", "least .. most", "samples", "but")
 _FIGURES = 2  # of a row: the distribution, and the samples over time

@@ -10,8 +10,7 @@ from convtime.core.load import _C
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
-from convtime.timing.sampling.measure import measure
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import TimeLimit, measure
 
 if TYPE_CHECKING:
     import torch.distributed as dist

@@ -16,8 +16,7 @@ from convtime.timing.compare import compare
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options, is_finite
-from convtime.timing.sampling.measure import find_place, measure, turn_on
-from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.sampling.measure import TimeLimit, find_place, measure, turn_on
 from convtime.timing.signature import options_of, takes_options
 from convtime.tuning import heats, isolation
 from convtime.tuning.race_result import Race

@@ -10,7 +10,7 @@ from convtime.timing.plot import comparison_figure
 from convtime.timing.show import estimate, median
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Line, Sentences, Table
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 if TYPE_CHECKING:
     from convtime.tuning.race_result import Race

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from convtime.tuning.plot_plans import speedups_figure
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
-from convtime.view.safe_text import counted, printable
-from convtime.view.units import format_bytes, format_seconds
+from convtime.view.wording import counted, format_bytes, format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.tuning.plan_set import Plans, StoredPlan

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from convtime.view.page import Block, Details, Line, Sentences, Table
-from convtime.view.units import format_bytes, format_seconds, format_signed
+from convtime.view.wording import format_bytes, format_seconds, format_signed
 
 if TYPE_CHECKING:
     from convtime.upgrading.causes import PassFacts

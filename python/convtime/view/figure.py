@@ -22,7 +22,7 @@ import numpy as np
 
 from convtime.core.errors import InputError, MissingPackageError
 from convtime.core.files import write_file
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 Spec = dict[str, Any]
 

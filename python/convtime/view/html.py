@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from html import escape
 
 from convtime.view.page import Block, Cell, Details, Facts, Line, Sentences, Table
-from convtime.view.safe_text import shortened
+from convtime.view.wording import shortened
 
 
 def render(blocks: Iterable[Block]) -> str:

@@ -8,7 +8,7 @@ from html import escape
 
 from convtime.view import html
 from convtime.view.page import Block, Cell, Details, Facts, Line, Sentences, Table, answer_first
-from convtime.view.safe_text import shortened
+from convtime.view.wording import shortened
 
 
 def render(blocks: Iterable[Block]) -> str:

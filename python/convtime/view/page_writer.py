@@ -10,7 +10,7 @@ from typing import Any
 from convtime.view import html
 from convtime.view.figure import Figure, config
 from convtime.view.page import Block, Table
-from convtime.view.safe_text import shortened
+from convtime.view.wording import shortened
 
 _SHORT = 32  # characters of a line that is not broken, such as a time with its interval
 

@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from convtime.view.page import Block, Cell, Details, Facts, Line, Sentences, Table
-from convtime.view.safe_text import printable
+from convtime.view.wording import printable
 
 _UNBOUNDED = 100_000  # columns
 # Minimum widths to which long words may be broken, tried in this order until the table fits.

@@ -9,8 +9,7 @@ from convtime.conv.engines.plot import engines_figure as plot
 from convtime.timing.show import estimate
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Line, Sentences, Table
-from convtime.view.safe_text import printable
-from convtime.view.units import format_bytes, format_seconds
+from convtime.view.wording import format_bytes, format_seconds, printable
 
 if TYPE_CHECKING:
     from convtime.conv.engines.engine_table import EngineResult, EngineTable, PassEngines

@@ -15,8 +15,7 @@ from convtime.timing.activity import DeviceActivity, same_launches
 from convtime.timing.show import launch_cells
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Cell, Details, Facts, Line, Table
-from convtime.view.safe_text import printable
-from convtime.view.units import format_seconds, format_share
+from convtime.view.wording import format_seconds, format_share, printable
 
 if TYPE_CHECKING:
     from convtime.conv.explain.explanation import Explanation, PassExplanation, Side

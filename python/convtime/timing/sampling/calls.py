@@ -1,20 +1,23 @@
-"""Prepare the calls of each candidate, so that cache and placement are as requested."""
+"""Prepare the calls of each candidate: cache, placement, memory pages and pin are as requested."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.autograd.profiler
 
+from convtime.core.load import _C
+from convtime.device.cpu import cache_bytes, check_pin
 from convtime.timing.candidate import Candidate, LastPass, backward_of
-from convtime.timing.options import Options, Placement
-from convtime.timing.sampling import cpu
-from convtime.timing.sampling.cache import CPU_REASONS, working_set_bytes
+from convtime.timing.measurement import Condition
+from convtime.timing.options import Cache, Options, Pages, Placement
 from convtime.timing.sampling.copy_check import Check
 from convtime.timing.sampling.copying import Original
 from convtime.timing.sampling.placement import (
@@ -29,7 +32,148 @@ from convtime.timing.sampling.placement import (
     room_for_copies,
     visits,
 )
+from convtime.timing.sampling.reach import without_modes
 from convtime.timing.sampling.rotation import rotate
+
+_PAGES_OF_AUTO = "so that times do not depend on earlier allocations of the process"
+_FLUSH_OVER_CACHES = 2  # bytes written, relative to the size of the caches
+
+
+def flush_buffer() -> torch.Tensor | None:
+    """Return a buffer that fills the caches when written; None if their size is unknown."""
+    size = cache_bytes(os.sched_getaffinity(0))
+    if size is None:
+        return None
+    with without_modes():
+        return torch.zeros(_FLUSH_OVER_CACHES * size, dtype=torch.uint8, device="cpu")
+
+
+def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
+    """Return the candidate with a setup that also writes the buffer, after its own setup."""
+
+    def setup() -> None:
+        if candidate.before is not None:
+            candidate.before()
+        with without_modes():
+            buffer.add_(1)  # in all of torch's threads, so that each flushes its core's caches
+
+    return candidate.but(before=setup)
+
+
+@contextlib.contextmanager
+def pinned(cpu: int | None) -> Iterator[None]:
+    """Pin the calling thread to one CPU; do nothing for None.
+
+    Raises:
+        ValueError: as check_pin.
+    """
+    if cpu is None:
+        yield
+        return
+    check_pin(cpu)
+    allowed = os.sched_getaffinity(0)
+    # Threads inherit the pin of the thread that starts them, so start torch's threads first.
+    with without_modes():
+        torch.zeros(1 << 20, dtype=torch.float32, device="cpu").add_(1)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@contextlib.contextmanager
+def governed_pages(asked: Pages, *, on_gpu: bool) -> Iterator[Callable[[], Condition[str]]]:
+    """Make PyTorch allocate CPU memory in the requested pages, in all threads.
+
+    Yields a function that returns the condition; call it after sampling. The previous
+    allocator is restored however the block ends. Memory that is still in use is freed later by its
+    own deleter; all other memory is freed here.
+    """
+    if on_gpu or asked == "as-is":
+        reason = "the work is on a GPU" if asked == "auto" else ""
+        yield lambda: Condition("as-is", asked, reason)
+        return
+    wanted = "retained" if asked == "auto" else asked
+    with _C.CpuPages(wanted) as governed:
+
+        def outcome() -> Condition[str]:
+            if reason := governed.reason():
+                return Condition("as-is", asked, reason)
+            return Condition(wanted, asked, _PAGES_OF_AUTO if asked == "auto" else "")
+
+        yield outcome
+
+
+#: Why a CPU's cache was not controlled, by the requested cache.
+CPU_REASONS = {
+    "auto": "a flush takes milliseconds on a CPU; cache='cold' requests it",
+    "cold": "this machine does not report the size of its CPUs' caches",
+    "cold-clean": "on a CPU, only cache='cold' is controlled",
+    "warm": "on a CPU, only cache='cold' is controlled",
+    "rotate": "on a CPU, only cache='cold' is controlled",
+}
+_ROTATION_OVER_L2 = 5
+_FLUSHED = ("auto", "cold", "cold-clean")  # on a GPU
+
+
+def working_set_bytes(device: torch.device) -> int:
+    """Bytes that calls on other copies move through a GPU's cache before a copy is reused."""
+    return _ROTATION_OVER_L2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+def flush_buffers(cache: Cache, gpus: Sequence[torch.device]) -> list[torch.Tensor]:
+    """Return buffers to access before each call to make the L2 caches cold, one per GPU."""
+    if cache not in _FLUSHED or not gpus:
+        return []
+    with without_modes():
+        return [
+            torch.empty(
+                _C.flush_buffer_bytes(gpu.index, clean=cache == "cold-clean"),
+                dtype=torch.uint8,
+                device=gpu,
+            )
+            for gpu in gpus
+        ]
+
+
+@contextlib.contextmanager
+def without_persisting_lines(cache: Cache, gpus: Iterable[torch.device]) -> Iterator[str]:
+    """Let a flush reach the whole L2 caches, including the part set aside for persisting accesses.
+
+    Yields why a flush may not reach all of it, empty if it does. Afterwards restores the size of
+    the part set aside.
+    """
+    with contextlib.ExitStack() as stack:
+        told = [
+            stack.enter_context(_C.WithoutPersistingL2(gpu.index))
+            for gpu in gpus
+            if cache in _FLUSHED
+        ]
+        yield "; ".join(filter(None, told))
+
+
+def make_way_for_profilers() -> None:
+    """Make profilers that start through torch end convtime's recording first, on any thread.
+
+    A profiler sets itself up in ``torch.autograd.profiler._prepare_profiler``. After that, kineto
+    reports that it is active, and convtime starts no recording. Until then, CUPTI would deliver the
+    profiler's records to convtime, and convtime's to the profiler. So that function is wrapped once
+    per process; it otherwise behaves as before.
+    """
+    torch_profiler: Any = torch.autograd.profiler
+    prepare = torch_profiler._prepare_profiler
+    if getattr(prepare, "makes_way", False):
+        return
+
+    @functools.wraps(prepare)
+    def prepare_alone(*args: Any, **kwargs: Any) -> Any:
+        with _C.MakeWay():
+            return prepare(*args, **kwargs)
+
+    prepare_alone.makes_way = True  # type: ignore[attr-defined]
+    torch_profiler._prepare_profiler = prepare_alone
+
 
 _UNPLACED_RESULTS = "PyTorch's allocator places the results: {}"
 # A graph holds this many calls, each after a flush: more placements would not be used.
@@ -112,7 +256,9 @@ class PreparedCalls:
                 if origin.is_leaf:
                     origin.grad = leaf.grad
         self.last_pass = self.check = None
-        self.copies.release()
+        self.copies.candidates.clear()
+        if self.copies.storages:
+            self.copies.release()
 
     def _become(self, make: Callable[[Candidate], Candidate]) -> None:
         self.copies.candidates[:] = map(make, self.copies.candidates)
@@ -135,7 +281,7 @@ def prepared_calls(
     Args:
         candidates: candidates to time.
         options: the requested options. The flush of a GPU's cache is not part of the calls: see
-            :func:`convtime.timing.sampling.cache.flush_buffers`.
+            :func:`convtime.timing.sampling.calls.flush_buffers`.
         device: device of the work.
     """
     every: list[PreparedCalls] = []
@@ -187,11 +333,11 @@ def _on_cpu(candidate: Candidate, options: Options) -> PreparedCalls:
 
 def _flush_between(every: Iterable[PreparedCalls]) -> None:
     """Flush the CPU's caches before each call; do nothing if their size is unknown."""
-    buffer = cpu.flush_buffer()
+    buffer = flush_buffer()
     if buffer is None:
         return
     for calls in every:
-        calls._become(lambda candidate: cpu.flushing(candidate, buffer))
+        calls._become(lambda candidate: flushing(candidate, buffer))
         calls.cache, calls.cache_reason = "cold", ""
 
 

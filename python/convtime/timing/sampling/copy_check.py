@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from convtime.timing.neutral import without_modes
 from convtime.timing.sampling.copying import Original, Storages
 from convtime.timing.sampling.placement import Copies, bytes_of, is_wide
-from convtime.timing.sampling.reach import contents_below, reachable
+from convtime.timing.sampling.reach import contents_below, reachable, without_modes
 
 
 class Check:

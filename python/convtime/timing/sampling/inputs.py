@@ -11,8 +11,7 @@ import torch
 
 from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
-from convtime.timing.neutral import without_modes
-from convtime.timing.sampling.reach import Walk, is_plain, owned, tensors_by_variable, tensors_of
+from convtime.timing.sampling.reach import Walk, owned, tensors_by_variable
 
 _MOST_OBJECTS = 500  # searched for a candidate's tensors, within a millisecond
 _MOST_TENSORS = 8  # the largest ones of each candidate
@@ -71,44 +70,48 @@ class Remark:
         return f"{name} is {told[0]} since a call wrote to it: {told[1]}"
 
 
-def remarks_on(candidates: Sequence[Candidate], *, on_gpu: bool) -> list[list[Remark]]:
+def remarks_on(
+    candidates: Sequence[Candidate], tensors: Sequence[Sequence[torch.Tensor]], *, on_gpu: bool
+) -> list[list[Remark]]:
     """Inspect some elements of each candidate's inputs; waits for the current streams.
+
+    The caller has left modes and autograd.
 
     Args:
         candidates: candidates that have not been called yet.
+        tensors: tensors that each of them uses.
         on_gpu: whether the work runs on a GPU.
     """
-    with without_modes(), torch.no_grad():
-        try:
-            chosen = [_worth_a_look(candidate) for candidate in candidates]
-            seen = _bytes_of_some(tensor for tensors in chosen for tensor in tensors)
-            return [
-                list(_remarks(candidate, tensors, seen, on_gpu=on_gpu))
-                for candidate, tensors in zip(candidates, chosen, strict=True)
-            ]
-        except RuntimeError as error:  # a full GPU, or a tensor of torch.vmap
-            failure = Remark(
-                f"the inputs could not be inspected: {first_line(error)}", None, torch.empty(0)
-            )
-            return [[failure] for _ in candidates]
+    try:
+        chosen = [*map(_worth_a_look, candidates, tensors)]
+        seen = _bytes_of_some(tensor for tensors in chosen for tensor in tensors)
+        return [
+            list(_remarks(candidate, tensors, seen, on_gpu=on_gpu))
+            for candidate, tensors in zip(candidates, chosen, strict=True)
+        ]
+    except RuntimeError as error:  # a full GPU, or a tensor of torch.vmap
+        failure = Remark(
+            f"the inputs could not be inspected: {first_line(error)}", None, torch.empty(0)
+        )
+        return [[failure] for _ in candidates]
 
 
 def sentences(remarks: Iterable[Remark]) -> tuple[str, ...]:
-    """Return the remarks on a candidate's inputs after its calls."""
+    """Return the remarks on a candidate's inputs after its calls; as :func:`remarks_on`."""
     remarks = list(remarks)
     now: dict[int, torch.Tensor] = {}
-    with without_modes(), torch.no_grad():
-        # If the calls filled the GPU, keep the remarks from before them.
-        with contextlib.suppress(RuntimeError):
-            now = _bytes_of_some(remark.tensor for remark in remarks if remark.tensor is not None)
-        said = [remark.after(now.get(id(remark.tensor), remark.seen)) for remark in remarks]
-    return tuple(filter(None, said))
+    # If the calls filled the GPU, keep the remarks from before them.
+    with contextlib.suppress(RuntimeError):
+        now = _bytes_of_some(remark.tensor for remark in remarks if remark.tensor is not None)
+    return tuple(
+        filter(None, (remark.after(now.get(id(remark.tensor), remark.seen)) for remark in remarks))
+    )
 
 
-def _worth_a_look(candidate: Candidate) -> list[torch.Tensor]:
+def _worth_a_look(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     found = [
         tensor
-        for tensor in tensors_of(candidate, Walk(_MOST_OBJECTS))
+        for tensor in tensors
         if tensor is not candidate.kwargs.get("out") and _has_numbers(tensor)
     ]
     largest = heapq.nlargest(_MOST_TENSORS, found, key=torch.Tensor.numel)
@@ -122,8 +125,7 @@ def _worth_a_look(candidate: Candidate) -> list[torch.Tensor]:
 def _has_numbers(tensor: torch.Tensor) -> bool:
     """Whether it has several elements of a known dtype, in memory that can be read."""
     return (
-        is_plain(tensor)
-        and tensor.device.type in ("cpu", "cuda")
+        tensor.device.type in ("cpu", "cuda")
         and tensor.numel() > 1
         and (tensor.dtype in _FLOATS or tensor.dtype in _INTEGERS)
         and not (tensor.is_conj() or tensor.is_neg())

@@ -16,23 +16,113 @@ from convtime.device.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.candidate import Candidate, clearing_gradients
-from convtime.timing.condition import Condition
-from convtime.timing.host_reading import HostReading
-from convtime.timing.measurement import Measurement
+from convtime.timing.measurement import Condition, HostReading, Measurement
 from convtime.timing.options import Options
-from convtime.timing.sampling import cache, cpu, inputs, quick
-from convtime.timing.sampling.calls import PreparedCalls, prepared_calls
-from convtime.timing.sampling.profilers import make_way_for_profilers
-from convtime.timing.sampling.reach import Walk, tensors_of
-from convtime.timing.sampling.supervision import TimeLimit, log_of
+from convtime.timing.sampling import inputs, quick
+from convtime.timing.sampling.calls import (
+    PreparedCalls,
+    flush_buffers,
+    governed_pages,
+    make_way_for_profilers,
+    pinned,
+    prepared_calls,
+    without_persisting_lines,
+)
+from convtime.timing.sampling.reach import (
+    SomeTensors,
+    Walk,
+    some_tensors,
+    tensors_of,
+    without_modes,
+)
 
 if TYPE_CHECKING:
     from convtime.device.clocks import ClockMonitor
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import monotonic
+
+from convtime.timing.batch_record import BatchRecord
+
+Log = Callable[[BatchRecord], object]
+
+_watcher: Callable[[Options], AbstractContextManager[Log]] | None = None
+
+
+class TimeLimit:
+    """Time limit of a timing, starting now.
+
+    Args:
+        seconds: duration; None for no limit.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = math.inf if seconds is None else seconds
+        self._end = monotonic() + self._seconds
+
+    @classmethod
+    def of(cls, timeout: float | None) -> TimeLimit:
+        """Return the limit for a call's ``timeout``, which may be a number of any type."""
+        return cls(None if timeout is None else float(timeout))
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the limit; negative after it."""
+        return self._end - monotonic()
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is a limit."""
+        return math.isfinite(self._seconds)
+
+    def check(self, cause: str = "") -> None:
+        """Raise a TimeoutError that names the cause if the limit has passed."""
+        if self.seconds_left <= 0:
+            raise self._error(cause)
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Translate the core's error for a limit that passed before the first sample."""
+        try:
+            yield
+        except _C.DeadlineError as error:
+            raise self._error(str(error).partition(": ")[2]) from None
+
+    def _error(self, cause: str) -> TimeoutError:
+        why = f" ({cause})" if cause else ""
+        return TimeoutError(
+            f"timeout={self._seconds:g} s passed before there was a sample{why}; allow more time"
+        )
+
+
+def log_of(log: Log) -> Callable[[dict[str, Any]], object]:
+    """Return the function that the core calls after each batch to log it."""
+    numbers = itertools.count(1)
+    return lambda fields: log(BatchRecord(number=next(numbers), **fields))
+
+
+def watch_with(watcher: Callable[[Options], AbstractContextManager[Log]] | None) -> None:
+    """Set the function that makes a log for each timing without one; None to unset it."""
+    global _watcher
+    _watcher = watcher
+
+
+@contextlib.contextmanager
+def watched(options: Options) -> Iterator[Options]:
+    """Return a timing's options, with the watcher's log if they have none."""
+    if _watcher is None or options.log is not None:
+        yield options
+        return
+    with _watcher(options) as log:
+        yield dataclasses.replace(options, log=log)
+
 
 _CALLS_BEFORE_STEADY = 3
 _MAX_STEADY_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0  # wait for others that time on the same GPU
 _MOST_OBJECTS = 200_000  # searched for tensors, within a fraction of a second
+_FEW_OBJECTS = 500  # of each candidate searched in any case, within a millisecond
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,30 +165,36 @@ def measure(
     """
     start = perf_counter()
     limit = limit or TimeLimit.of(options.timeout)
-    place = find_place(candidates, options.device)
+    reached = [some_tensors(candidate, _FEW_OBJECTS) for candidate in candidates]
+    place = find_place(candidates, options.device, reached)
     _refuse_contradictions(candidates, options, place)
-    candidates = [clearing_gradients(candidate) for candidate in candidates]
+    if any(candidate.grad_to_none for candidate in candidates):
+        candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
+    gpus, on_gpu = place.gpus, place.on_gpu
     refuse_capture(place, options.stream)
     # Before the timing loads the machine, and without using up its time.
     before = provenance(place.device, patience=limit.seconds_left / 2)
     with turn_on(place, options, limit) as turn:
         _await_gpus(place, limit)
-        remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
+        with without_modes(), torch.no_grad():
+            remarks = inputs.remarks_on(
+                candidates, [tensors.plain for tensors in reached], on_gpu=on_gpu
+            )
         with (
             on(place.device, options.stream),
-            prepared_calls(candidates, options, place.device) as prepared,
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
-            cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
-            cpu.governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
-            cpu.pinned(pin),  # last: threads that start inside it inherit the pin
+            prepared_calls(candidates, options, place.device) as prepared,
+            without_persisting_lines(options.cache, gpus) as set_aside,
+            governed_pages(options.pages, on_gpu=on_gpu) as pages,
+            pinned(pin),  # last: threads that start inside it inherit the pin
         ):
-            stream = _current_stream(place.device) if place.on_gpu else None
+            stream = _current_stream(place.device) if on_gpu else None
             sampling = options
             if options.quick:
                 gone = perf_counter() - start - turn["waited_seconds"]
-                sampling = quick.hastened(options, gone, len(candidates), on_gpu=place.on_gpu)
+                sampling = quick.hastened(options, gone, len(candidates), on_gpu=on_gpu)
             records = _sample(prepared, sampling, place, stream or 0, limit, accord)
             outcomes = [
                 calls.outcome(record.pop("results_reason"))
@@ -121,15 +217,17 @@ def measure(
     }
     for outcome in outcomes:
         outcome["cache_reason"] = "; ".join(filter(None, (outcome["cache_reason"], set_aside)))
+    with without_modes(), torch.no_grad():
+        sentences = [*map(inputs.sentences, remarks)]
     return [
         Measurement(
             name=candidate.name,
-            inputs=inputs.sentences(remarked),
+            inputs=of_inputs,
             **of_all,
             **_with_conditions(outcome | _fields(record, sampling), options),
         )
-        for candidate, outcome, remarked, record in zip(
-            candidates, outcomes, remarks, records, strict=True
+        for candidate, outcome, of_inputs, record in zip(
+            candidates, outcomes, sentences, records, strict=True
         )
     ]
 
@@ -145,19 +243,30 @@ def _await_gpus(place: Place, limit: TimeLimit) -> None:
 
 
 def find_place(
-    candidates: Sequence[Candidate], requested: torch.device | str | int | None
+    candidates: Sequence[Candidate],
+    requested: torch.device | str | int | None,
+    reached: Sequence[SomeTensors] | None = None,
 ) -> Place:
-    """Find the device of the work, the other GPUs that it uses, and the reason for the device."""
+    """Find the device of the work, the other GPUs that it uses, and the reason for the device.
+
+    Args:
+        candidates: the candidates to time.
+        requested: the device that the caller asked for.
+        reached: what is known of the tensors of each candidate; others are searched.
+    """
     known = None if requested is None else resolve_device(requested)
     gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
     if known is not None and (known.type != "cuda" or gpu_count == 1):
         return Place(known, (), "asked for")
-    walk = Walk(_MOST_OBJECTS)
     found: dict[torch.device, None] = {}
     gpus: list[torch.device] = []
-    for tensor in itertools.chain.from_iterable(
-        tensors_of(candidate, walk) for candidate in candidates
-    ):
+    tensors = itertools.chain.from_iterable(some.all for some in reached or ())
+    walk = None
+    if reached is None or (gpu_count and not all(some.complete for some in reached)):
+        walk = Walk(_MOST_OBJECTS)
+        further = (tensors_of(candidate, walk) for candidate in candidates)
+        tensors = itertools.chain(tensors, itertools.chain.from_iterable(further))
+    for tensor in tensors:
         found[tensor.device] = None
         gpus = [device for device in found if device.type == "cuda"][:gpu_count]
         if gpu_count and len(gpus) == gpu_count:
@@ -174,7 +283,7 @@ def find_place(
     else:
         device, reason = torch.device("cpu"), "there is no GPU"
     others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
-    if walk.ended_early and gpu_count:
+    if walk is not None and walk.ended_early and gpu_count:
         reason += f"; of the objects that the calls refer to, {_MOST_OBJECTS:,} were searched"
     return Place(device, others, reason)
 
@@ -271,9 +380,10 @@ def _sample(
     """Return a record for each candidate: the Measurement fields that the core provides."""
     if place.gpus:
         make_way_for_profilers()
-    flush = cache.flush_buffers(options.cache, place.gpus)
+    flush = flush_buffers(options.cache, place.gpus)
+    described = [*map(PreparedCalls.described, prepared)]
     return _C.time_candidates(
-        candidates=[calls.described() for calls in prepared],
+        candidates=described,
         method=options.method,
         metric=options.metric,
         queue=options.queue,

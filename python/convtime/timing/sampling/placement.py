@@ -23,11 +23,10 @@ import torch
 
 from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
-from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
 from convtime.timing.sampling import quick
 from convtime.timing.sampling.copying import Original, Storages, UncopiableError, is_on
-from convtime.timing.sampling.reach import is_plain, reachable
+from convtime.timing.sampling.reach import is_plain, reachable, without_modes
 
 #: Bytes; alignment of the CUDA allocator, and of its large blocks.
 ALIGNMENT, LARGE_PAGE = 512, 2 << 20

@@ -19,8 +19,28 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from convtime.timing.candidate import Candidate
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Run a block outside the caller's modes, so that its tensors are real tensors.
+
+    This disables modes that intercept functions and operators (a default device, FakeTensorMode),
+    inference mode and autocast. A tensor must still specify its dtype, because the default dtype
+    is not a mode.
+    """
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
+        yield
+
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # other classes may hold more than their storage
 _ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -96,6 +116,27 @@ def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
             for _, value in variables_of(function)
         ]
         asked |= functions
+
+
+class SomeTensors(NamedTuple):
+    """The tensors among the first objects that a candidate refers to.
+
+    Attributes:
+        all: the tensors.
+        plain: those that :func:`is_plain`.
+        complete: whether there are no others.
+    """
+
+    all: list[torch.Tensor]
+    plain: list[torch.Tensor]
+    complete: bool
+
+
+def some_tensors(candidate: Candidate, limit: int) -> SomeTensors:
+    """Return what :func:`tensors_of` finds among at most ``limit`` objects."""
+    walk = Walk(limit)
+    tensors = list(tensors_of(candidate, walk))
+    return SomeTensors(tensors, [*filter(is_plain, tensors)], not walk.ended_early)
 
 
 def owned(candidate: Candidate) -> dict[str, object]:

@@ -1,52 +1,12 @@
-"""The CPU's name, frequency governors and caches, as the system reports them."""
+"""Lists of CPUs, and their caches, as the system reports them."""
 
 from __future__ import annotations
 
-import functools
 import os
-import platform
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
-_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-@functools.cache
-def cpu_name() -> str:
-    """Return the processor's model name, or its architecture if the system reports no name."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def governors(cpus: Iterable[int], root: Path = _CPUS) -> tuple[str, ...]:
-    """Return the CPUs' frequency governors, e.g. "performance"; several names if they differ.
-
-    The tuple is empty if the system does not report them, as in most virtual machines.
-    """
-    return tuple(
-        sorted({path.read_text().strip() for path in _governor_files(frozenset(cpus), root)})
-    )
-
-
-@functools.cache
-def _governor_files(cpus: frozenset[int], root: Path) -> list[Path]:
-    paths = (root / f"cpu{cpu}" / "cpufreq" / "scaling_governor" for cpu in cpus)
-    return [path for path in paths if path.exists()]
-
-
-def huge_pages(setting: Path = _HUGE_PAGES) -> str | None:
-    """Return the transparent huge pages setting (``always``, ``madvise``, ``never``), or None."""
-    try:
-        chosen = re.search(r"\[(\w+)\]", setting.read_text())
-    except OSError:  # the kernel was built without them
-        return None
-    return chosen and chosen[1]
 
 
 def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:

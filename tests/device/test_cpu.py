@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import convtime
-from convtime.core import cpu as core_cpu
+from convtime.device import cpu as device_cpu
+from convtime.device import provenance
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling import cpu
+from convtime.timing.sampling import calls as calls_module
 from tests.helpers.texts import flat
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
@@ -35,19 +36,19 @@ def test_each_data_cache_counts_once(tmp_path: Path) -> None:
     for number in (0, 1):
         own = [("1", "Data", "32K", str(number)), ("1", "Instruction", "64K", str(number))]
         write_cpu(tmp_path, number, *own, ("2", "Unified", "1024K", str(number)), shared)
-    assert core_cpu.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
-    assert core_cpu.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
-    assert core_cpu.cache_bytes([7], tmp_path) is None
+    assert device_cpu.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
+    assert device_cpu.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
+    assert device_cpu.cache_bytes([7], tmp_path) is None
     (tmp_path / "cpu1" / "cache" / "index3" / "size").unlink()
-    assert core_cpu.cache_bytes([0], tmp_path) == (32 + 1024 + 32768) * 1024
-    assert core_cpu.cache_bytes([1], tmp_path) is None
+    assert device_cpu.cache_bytes([0], tmp_path) == (32 + 1024 + 32768) * 1024
+    assert device_cpu.cache_bytes([1], tmp_path) is None
 
 
 def test_the_flush_comes_after_what_is_set_up() -> None:
     buffer = torch.zeros(4, dtype=torch.uint8)
     seen = []
     candidate = Candidate(int, name="x", before=lambda: seen.append(int(buffer[0])))
-    flushed = cpu.flushing(candidate, buffer)
+    flushed = calls_module.flushing(candidate, buffer)
     for _ in range(2):
         assert flushed.before is not None
         flushed.before()
@@ -59,14 +60,14 @@ def test_the_flush_comes_after_what_is_set_up() -> None:
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """The buffers that are written before calls, where caches have four bytes."""
     buffers: list[torch.Tensor] = []
-    real = cpu.flushing
+    real = calls_module.flushing
 
     def noting(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
         buffers.append(buffer)
         return real(candidate, buffer)
 
-    monkeypatch.setattr(cpu, "flushing", noting)
-    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: 4)
+    monkeypatch.setattr(calls_module, "flushing", noting)
+    monkeypatch.setattr(calls_module, "cache_bytes", lambda cpus: 4)
     return buffers
 
 
@@ -80,7 +81,7 @@ def test_cold_on_a_cpu_is_asked_for_and_not_timed(
     assert [buffer.nbytes for buffer in flushed] == [2 * 4]
     assert convtime.time_op(torch.relu, x, **QUICK).cache == "uncontrolled"
     assert len(flushed) == 1
-    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: None)
+    monkeypatch.setattr(calls_module, "cache_bytes", lambda cpus: None)
     one = convtime.time_op(torch.relu, torch.ones(4), cache="cold", **QUICK)
     assert (one.cache, one.cache.requested) == ("uncontrolled", "cold")
     assert one.cache.reason == "this machine does not report the size of its CPUs' caches"
@@ -167,8 +168,8 @@ CPUS = st.sets(st.integers(0, 40))
 
 @given(CPUS)
 def test_lists_of_cpus_are_written_as_the_kernel_does(cpus: set[int]) -> None:
-    told = core_cpu.written_cpus(cpus)
-    assert core_cpu.parse_cpus(f"{told}\n") == cpus
+    told = device_cpu.written_cpus(cpus)
+    assert device_cpu.parse_cpus(f"{told}\n") == cpus
     runs = sum(cpu - 1 not in cpus for cpu in cpus)
     assert len([*filter(None, told.split(","))]) == runs
 
@@ -178,5 +179,5 @@ def test_the_cpus_state_is_part_of_the_result() -> None:
     threads, cpus = torch.get_num_threads(), os.sched_getaffinity(0)
     assert (one.provenance["threads"], one.provenance["cores"]) == (threads, len(cpus))
     assert one.provenance["load_average"] >= 0
-    assert one.provenance["governor"] == (", ".join(core_cpu.governors(cpus)) or None)
+    assert one.provenance["governor"] == (", ".join(provenance.governors(cpus)) or None)
     assert f"CPU: {threads} threads, {len(cpus)} cores, " in flat(one)
