@@ -9,6 +9,7 @@ up to date.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 import textwrap
@@ -18,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import convtime
 from convtime import Candidate, Measurement, Options
-from convtime.storage.load import TYPES
+from convtime.storage.load import MODULES
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 _WIDTH = 120
@@ -120,7 +121,8 @@ def _entry(name: str, text: str, default: object, choices: tuple[str, ...] = ())
 
 def _other_results() -> Iterator[str]:
     public = {getattr(convtime, name) for name in convtime.__all__}
-    kinds = {kind for kind in public if dataclasses.is_dataclass(kind)} | {*TYPES.values()}
+    kinds = {kind for kind in public if dataclasses.is_dataclass(kind)}
+    kinds |= {getattr(importlib.import_module(module), name) for name, module in MODULES.items()}
     shown = _with_parts(kinds) - {Candidate, Measurement, Options}
     for kind in sorted(shown, key=lambda kind: (kind.__name__, kind.__module__)):
         if "Attributes:" in (kind.__doc__ or ""):
