@@ -75,18 +75,6 @@ TORCH_LIBRARY(convtime, library) {
       "mlp_path(Tensor weights, int inputs, int outputs, int batch, str activation, bool tf32) "
       "-> (str, str)");
 
-  // Tutorial kernels, step by step; kernels/tutorial/steps.h has the names of steps and builds.
-  // With grad_output, the activation op returns the gradient. The facts are the fields of
-  // KernelFacts, in order.
-  const std::string pool_step =
-      "(Tensor input, int kernel_size, int stride, int padding, *, str step, str build) -> ";
-  library.def(("tutorial_relu_max_pool2d" + pool_step + "Tensor").c_str());
-  library.def(("tutorial_relu_max_pool2d_facts" + pool_step + "int[]").c_str());
-  const std::string activation_step =
-      "(Tensor input, Tensor? grad_output, str activation, *, str step, str build) -> ";
-  library.def(("tutorial_activation" + activation_step + "Tensor").c_str());
-  library.def(("tutorial_activation_facts" + activation_step + "int[]").c_str());
-
   // The building blocks of timing, on the current CUDA device and stream. Stamps have dtype int64.
   library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");
   library.def("sleep_cycles(int cycles) -> ()");
