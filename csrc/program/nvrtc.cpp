@@ -143,7 +143,7 @@ Image Nvrtc::compile(const ProgramSource& source, const Target& target) const {
   }
   // Functions without an attribute are for the device, so that headers of the host need none.
   const std::vector<std::string> options = {"--std=c++20", "--device-as-default-execution-space",
-                                      "--gpu-architecture=" + target.name()};
+                                            "--gpu-architecture=" + target.name()};
   std::vector<const char*> arguments;
   for (const std::string& option : options) {
     arguments.push_back(option.c_str());

@@ -410,7 +410,7 @@ struct Choice {
   }
 };
 
-std::string why_wide(const MlpNet& net) {
+std::string why_wide(const MlpNet& net, std::int64_t rows) {
   if (net.type == ElementType::kFloat) {
     return "the dtype is float32";
   }
@@ -420,14 +420,16 @@ std::string why_wide(const MlpNet& net) {
   if (net.width > 128) {
     return c10::str("a width of ", net.width, " is above 128");
   }
-  if (!mlp_fits(net)) {
-    return c10::str(net.layers, " layers of width ", net.width,
-                    " do not fit into this GPU's shared memory");
+  if (!mlp_fits(net, rows)) {
+    return c10::str(net.layers, " layers of width ", net.width, " do not fit, with ", rows,
+                    " rows, into this GPU's shared memory");
   }
   return {};
 }
 
-Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf32) {
+/// `rows` are those whose gradients are summed; 1 for a forward pass.
+Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf32,
+              std::int64_t rows) {
   const at::ScalarType type = weights.scalar_type();
   const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(weights.get_device());
   TORCH_CHECK(gpu.major >= 8, op, ": needs a GPU of compute capability 8.0 or newer, got ",
@@ -448,7 +450,7 @@ Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf
                      static_cast<int>(net.outputs),
                      net.bias,
                      tf32 && type == at::kFloat};
-  return {sizes, why_wide(sizes)};
+  return {sizes, why_wide(sizes, rows)};
 }
 
 MlpWide on_current_stream(bool tuned) {
@@ -465,7 +467,7 @@ std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::
   const Net net = check_net(kName, weights, inputs, outputs, "relu");
   TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
   return static_cast<std::int64_t>(
-      choose(kName, net, weights, false).scratch_bytes(batch, MlpWork::kTraining));
+      choose(kName, net, weights, false, batch).scratch_bytes(batch, MlpWork::kTraining));
 }
 
 std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_t inputs,
@@ -474,7 +476,7 @@ std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_
   constexpr const char* kName = "mlp_path";
   const c10::cuda::CUDAGuard guard(weights.device());
   const Net net = check_net(kName, weights, inputs, outputs, activation);
-  const Choice choice = choose(kName, net, weights, tf32);
+  const Choice choice = choose(kName, net, weights, tf32, batch);
   if (!choice.is_wide()) {
     return {"on-chip", "widths are at most 128, in 16 bits and without biases"};
   }
@@ -494,7 +496,7 @@ std::vector<std::string> plans(const at::Tensor& weights, std::int64_t inputs, s
   const c10::cuda::CUDAGuard guard(weights.device());
   const Net net = check_net(kName, weights, inputs, outputs, "relu");
   TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
-  const Choice choice = choose(kName, net, weights, false);
+  const Choice choice = choose(kName, net, weights, false, batch);
   TORCH_CHECK(!choice.is_wide(), kName, ": the net does not run on chip: ", choice.why_wide);
   return mlp_plans(choice.net, batch);
 }
@@ -510,7 +512,7 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
   check_rows("mlp", "input", input, weights);
   const c10::cuda::CUDAGuard guard(input.device());
   const Net net = check_net("mlp", weights, input.size(1), outputs, activation);
-  const Choice choice = choose("mlp", net, weights, allows_tf32());
+  const Choice choice = choose("mlp", net, weights, allows_tf32(), 1);
   const at::Tensor dense = input.contiguous();
   const at::Tensor result = at::empty({input.size(0), outputs}, input.options());
   if (choice.is_wide()) {
@@ -530,7 +532,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
                                             std::string_view activation) {
   const Net net = check_gradient(grad_output, input, weights, activation);
   const c10::cuda::CUDAGuard guard(input.device());
-  const Choice choice = choose("mlp_backward", net, weights, allows_tf32());
+  const Choice choice = choose("mlp_backward", net, weights, allows_tf32(), input.size(0));
   const at::Tensor dense = input.contiguous();
   const at::Tensor gradient = grad_output.contiguous();
   const at::Tensor of_input = at::empty(input.sizes(), input.options());
@@ -571,7 +573,7 @@ class Products : public torch::CustomClassHolder {
     check_rows(kName, "inputs", inputs_, weights_);
     const c10::cuda::CUDAGuard guard(weights_.device());
     const Net net = check_net(kName, weights_, inputs_.size(1), outputs, activation);
-    const Choice choice = mlp_cuda::choose(kName, net, weights_, tf32);
+    const Choice choice = mlp_cuda::choose(kName, net, weights_, tf32, batch);
     TORCH_CHECK(choice.is_wide(), kName,
                 ": the net must use cuBLASLt's products, got a net that runs on chip");
     TORCH_CHECK(inputs_.is_contiguous() && 1 <= batch && batch <= inputs_.size(0), kName,
@@ -617,7 +619,7 @@ void* pointer(const std::optional<at::Tensor>& tensor) {
 
 void take_steps(const Steps& s) {
   const c10::cuda::CUDAGuard guard(s.weights.device());
-  const Choice choice = choose(kSteps, check_steps(s), s.weights, s.tf32);
+  const Choice choice = choose(kSteps, check_steps(s), s.weights, s.tf32, s.batch);
   TORCH_CHECK(!s.master || s.master->scalar_type() == at::kFloat, kSteps,
               ": master must have dtype float32, got ", s.master->scalar_type());
   TORCH_CHECK(!s.master || s.weights.scalar_type() != at::kFloat, kSteps,
