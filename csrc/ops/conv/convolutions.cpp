@@ -331,29 +331,10 @@ Gradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& 
           output_mask[1] ? grad_weight.squeeze(2) : grad_weight, grad_bias};
 }
 
-/// Compute a convolution of tensors in oneDNN's layout as PyTorch does, which also checks them.
-at::Tensor mkldnn_convolution(const ConvCall& call) {
-  const ConvOp& op = call.op;
-  check_no_engine(op, parse_policy(op.name, call.policy, {forward_pass(op.transposed)}),
-                  call.input);
-  TORCH_CHECK_NOT_IMPLEMENTED(call.input.dim() != static_cast<std::int64_t>(op.spatial) + 1,
-                              op.name, ": an input in the layout mkldnn must have shape ",
-                              names_of(op).batched, ", got ", call.input.sizes());
-  return at::convolution_symint(call.input, call.weight, call.bias, call.stride, call.padding,
-                                call.dilation, op.transposed,
-                                per_dimension(call.output_padding, op.spatial), call.groups);
-}
-
-Gradients mkldnn_convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                      const at::Tensor& weight, c10::SymIntArrayRef stride,
-                                      c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                                      bool transposed, c10::SymIntArrayRef output_padding,
-                                      c10::SymInt groups, std::array<bool, 3> output_mask,
-                                      std::optional<std::string_view> /*policy*/) {
-  const c10::SymInt channels = transposed ? weight.sym_size(1) * groups : weight.sym_size(0);
-  return at::convolution_backward_symint(grad_output, input, weight, c10::SymIntArrayRef(channels),
-                                         stride, padding, dilation, transposed, output_padding,
-                                         groups, output_mask);
+at::Tensor refuse_layout(const ConvCall& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, call.op.name, ": input, weight and bias must have the layout torch.strided, got ",
+      call.input.layout(), " and ", call.weight.layout(), "; call to_dense() before");
 }
 
 template <typename Signature>
@@ -485,15 +466,14 @@ TORCH_LIBRARY_IMPL(convtime, CPU, library) {
   implement<convolution>(library);
   library.impl("convolution_backward", convolution_backward);
 }
-TORCH_LIBRARY_IMPL(convtime, MkldnnCPU, library) {
-  implement<mkldnn_convolution>(library);
-  library.impl("convolution_backward", mkldnn_convolution_backward);
-}
+TORCH_LIBRARY_IMPL(convtime, MkldnnCPU, library) { implement<refuse_layout>(library); }
+TORCH_LIBRARY_IMPL(convtime, SparseCPU, library) { implement<refuse_layout>(library); }
 #ifdef CONVTIME_WITH_CUDA
 TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   implement<convolution>(library);
   library.impl("convolution_backward", convolution_backward);
 }
+TORCH_LIBRARY_IMPL(convtime, SparseCUDA, library) { implement<refuse_layout>(library); }
 #endif
 
 }  // namespace convtime::ops
