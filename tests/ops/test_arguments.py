@@ -168,6 +168,6 @@ def test_numbers_are_of_64_bits() -> None:
 def test_sparse_and_onednn_layouts_are_refused(op: str) -> None:
     x, w, b = small_tensors(op).values()
     for change in (torch.Tensor.to_sparse, torch.Tensor.to_mkldnn):
-        for arguments in ((change(x), w, b), (x, change(w), b)):
+        for tensors in ((change(x), w, b), (x, change(w), b)):
             with pytest.raises(RuntimeError, match=f"{op}: input, weight and bias must have the l"):
-                getattr(ops, op)(*arguments)
+                getattr(ops, op)(*tensors)
