@@ -79,11 +79,11 @@ TEST_F(DrawnPrograms, OfPooling) {
                                 axis(number(1, 4) == 1 ? number(1, 13) : kernel), coin()};
     const ElementType type = one_of(kTypes);
     const int aligned = 1 << number(0, 3);
-    const pool::Choice forward = pool::choose_forward(type, geometry, coin(), aligned);
-    const pool::Choice backward = pool::choose_backward(type, geometry, aligned);
-    for (const pool::Choice& choice : {forward, backward, pool::choose_indices(geometry)}) {
-      compile(pool::source_of(choice));
-      compile(pool::source_of(pool::without_sizes(choice)));
+    const auto forward = pool::choose_forward(type, geometry, coin(), aligned);
+    const auto backward = pool::choose_backward(type, geometry, aligned);
+    for (const auto& choice : {forward, backward, pool::choose_indices(geometry)}) {
+      compile(pool::source_of(choice.value()));
+      compile(pool::source_of(pool::without_sizes(choice.value())));
     }
   }
 }
