@@ -448,7 +448,7 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
   const auto plans = training_plans(net, data.batch);
   if (which < 0 || static_cast<std::size_t>(which) >= plans.size()) {
     throw std::runtime_error("plan must be an index into the " + std::to_string(plans.size()) +
-                             " plans of mlp_plans, got " + std::to_string(which));
+                             " plans of mlp_path, got " + std::to_string(which));
   }
   const Plan plan = plans[static_cast<std::size_t>(which)];
   const Objective objective = objective_of(data.loss);
