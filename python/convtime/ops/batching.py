@@ -46,7 +46,7 @@ def _one_by_one(
     return stacked, tree_map(lambda part: None if part is None else 0, stacked)
 
 
-_library = torch.library.Library("convtime", "IMPL")
+_library = torch.library.Library("convtime", "IMPL")  # type: ignore[no-untyped-call]
 
 
 def _register_convolution(name: str, pytorchs: Callable[..., Any]) -> None:
@@ -57,7 +57,7 @@ def _register_convolution(name: str, pytorchs: Callable[..., Any]) -> None:
     op = getattr(torch.ops.convtime, name).default
 
     def batched(*arguments: Any, policy: str | None = None) -> Any:
-        interpreter = retrieve_current_functorch_interpreter()
+        interpreter: Any = retrieve_current_functorch_interpreter()  # of torch.vmap
         one_by_one = partial(
             custom_function_call_vmap_helper,
             interpreter,
@@ -74,7 +74,7 @@ def _register_convolution(name: str, pytorchs: Callable[..., Any]) -> None:
             one_by_one()  # raises the op's own error
             raise
 
-    _library.impl(name, batched, "FuncTorchBatched")
+    _library.impl(name, batched, "FuncTorchBatched")  # type: ignore[no-untyped-call]
 
 
 def _pytorchs(
