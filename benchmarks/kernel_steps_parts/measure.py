@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import sys
+from pathlib import Path
 
 import results
 import torch
@@ -13,7 +15,9 @@ from torch.nn import functional as F
 import convtime
 from convtime import ops
 from convtime.conv.flags import Flags
-from convtime.ops import tutorial
+
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "tutorial"))
+import tutorial
 
 SHAPE = (32, 64, 112, 112)
 WINDOW = (3, 2, 1)  # kernel size, stride, padding

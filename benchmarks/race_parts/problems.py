@@ -84,7 +84,9 @@ def _algorithms(draw: random.Random, device: torch.device) -> Iterator[Candidate
     net = nn.FusedMLP([width] * 3, dtype=torch.bfloat16, device=device)
     inputs = torch.randn(batch, width, dtype=torch.bfloat16, device=device)
     weights = net.weights.detach()
-    size = torch.ops.convtime.mlp_scratch_bytes(weights, width, width, batch)
+    _, _, size, _ = torch.ops.convtime.mlp_path(
+        weights, width, width, batch, net.activation, tf32=False
+    )
     scratch = torch.zeros(size, dtype=torch.uint8, device=device)
     products = torch.classes.convtime.MlpProducts(
         inputs, weights, scratch, batch, width, net.activation, True, False

@@ -56,7 +56,7 @@ TORCH_LIBRARY(convtime, library) {
 
   // Nets whose weights are one tensor (layers, width, width), or (layers, width + 1, width) with
   // biases in the last row. kernels/mlp/mlp.h defines which part is used, and the state of
-  // training. mlp_path returns which kernels run a net, and why.
+  // training.
   library.def("mlp(Tensor input, Tensor weights, int outputs, str activation) -> Tensor");
   library.def(
       "mlp_backward(Tensor grad_output, Tensor input, Tensor weights, str activation) "
@@ -68,24 +68,11 @@ TORCH_LIBRARY(convtime, library) {
       "str loss, str optimizer, float momentum, float beta2, float epsilon, float weight_decay, "
       "bool scaled, int growth_interval, bool tf32=False, bool tuned=False, "
       "int plan=0, int steps=1) -> ()");
-  library.def("mlp_scratch_bytes(Tensor weights, int inputs, int outputs, int batch) -> int");
-  // Descriptions of the ways to divide an on-chip step; `plan` is an index into them.
-  library.def("mlp_plans(Tensor weights, int inputs, int outputs, int batch) -> str[]");
+  // Which kernels run training steps of a net, and why; the size of their scratch memory; and
+  // descriptions of the ways to divide an on-chip step, into which `plan` is an index.
   library.def(
       "mlp_path(Tensor weights, int inputs, int outputs, int batch, str activation, bool tf32) "
-      "-> (str, str)");
-
-  // Tutorial kernels, step by step; kernels/tutorial/steps.h has the names of steps and builds.
-  // With grad_output, the activation op returns the gradient. The facts are the fields of
-  // KernelFacts, in order.
-  const std::string pool_step =
-      "(Tensor input, int kernel_size, int stride, int padding, *, str step, str build) -> ";
-  library.def(("tutorial_relu_max_pool2d" + pool_step + "Tensor").c_str());
-  library.def(("tutorial_relu_max_pool2d_facts" + pool_step + "int[]").c_str());
-  const std::string activation_step =
-      "(Tensor input, Tensor? grad_output, str activation, *, str step, str build) -> ";
-  library.def(("tutorial_activation" + activation_step + "Tensor").c_str());
-  library.def(("tutorial_activation_facts" + activation_step + "int[]").c_str());
+      "-> (str path, str reason, int scratch_bytes, str[] plans)");
 
   // The building blocks of timing, on the current CUDA device and stream. Stamps have dtype int64.
   library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");

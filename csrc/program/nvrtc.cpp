@@ -142,9 +142,8 @@ Image Nvrtc::compile(const ProgramSource& source, const Target& target) const {
     f.check(f.add_name(created, name.c_str()), "nvrtcAddNameExpression");
   }
   // Functions without an attribute are for the device, so that headers of the host need none.
-  std::vector<std::string> options = {"--std=c++20", "--device-as-default-execution-space",
-                                      "--gpu-architecture=" + target.name()};
-  options.insert(options.end(), source.options.begin(), source.options.end());
+  const std::vector<std::string> options = {"--std=c++20", "--device-as-default-execution-space",
+                                            "--gpu-architecture=" + target.name()};
   std::vector<const char*> arguments;
   for (const std::string& option : options) {
     arguments.push_back(option.c_str());

@@ -10,9 +10,8 @@ namespace convtime {
 
 /// A program to compile: a header of the library, and the kernels to instantiate from it.
 struct ProgramSource {
-  std::string header;              ///< as an #include names it: "kernels/tutorial/pool.cuh"
-  std::vector<std::string> names;  ///< name expressions: "convtime::tutorial::plain<float, 4>"
-  std::vector<std::string> options = {};  ///< of NVRTC, such as "--use_fast_math"
+  std::string header;              ///< as an #include names it: "kernels/mlp/clusters.cuh"
+  std::vector<std::string> names;  ///< name expressions: "convtime::mlp::fill_kernel"
 };
 
 /// The code to generate: machine code of one GPU, or PTX, which the driver compiles for later ones.

@@ -58,9 +58,6 @@ std::string key_of(const ProgramSource& source, const Target& target) {
   std::string key = "nvrtc " + Nvrtc::instance().version() + "\ntarget " + target.name() +
                     "\nsources " + std::string(Sources::embedded().digest) + "\nheader " +
                     source.header;
-  for (const std::string& option : source.options) {
-    key += "\noption " + option;
-  }
   for (const std::string& name : source.names) {
     key += "\nname " + name;
   }
@@ -152,7 +149,7 @@ class Programs {
       // CUDA loads code when it is first used, and may wait for the device then. Do that now.
       cudaFuncAttributes attributes{};
       CONVTIME_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-      kernels.emplace_back(kernel, library);
+      kernels.emplace_back(kernel);
     }
     return kernels;
   }
@@ -164,15 +161,6 @@ class Programs {
 };
 
 }  // namespace
-
-void* Kernel::variable(const char* symbol) const {
-  static const auto find = driver_function<decltype(cuLibraryGetGlobal)>("cuLibraryGetGlobal");
-  CUdeviceptr address = 0;
-  std::size_t bytes = 0;
-  check_driver(find(&address, &bytes, static_cast<CUlibrary>(program_), symbol),
-               "cuLibraryGetGlobal");
-  return reinterpret_cast<void*>(address);
-}
 
 std::vector<Kernel> load_kernels(const ProgramSource& source) {
   return Programs::instance().load(source);

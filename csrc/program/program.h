@@ -24,15 +24,10 @@ namespace convtime {
 class Kernel {
  public:
   Kernel() = default;
-  explicit Kernel(const void* function, void* program = nullptr)
-      : function_(function), program_(program) {}
+  explicit Kernel(const void* function) : function_(function) {}
 
   /// For the CUDA runtime's functions that take a kernel.
   const void* function() const { return function_; }
-
-  /// Return the address of a variable of the kernel's program. Throws std::runtime_error if it has
-  /// none with that symbol.
-  CONVTIME_API void* variable(const char* symbol) const;
 
   /// Launch the kernel. The arguments must have exactly the types of the kernel's parameters, which
   /// nothing checks: pass structs that both sides include, and explicit types otherwise. Throws
@@ -47,7 +42,6 @@ class Kernel {
 
  private:
   const void* function_ = nullptr;
-  void* program_ = nullptr;
 };
 
 /// Return the kernels of source.names for the current device, compiled if neither this process nor

@@ -68,6 +68,7 @@ def test_every_example_runs(
         pytest.skip("its examples need a GPU")
     for slow, quick in SMALL.items():
         text = text.replace(slow, quick)
+    text = text.replace('"examples/tutorial"', repr(str(ROOT / "examples" / "tutorial")))
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     try:

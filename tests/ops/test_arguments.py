@@ -162,3 +162,12 @@ def test_numbers_are_of_64_bits() -> None:
         for function in (ops.conv2d, ops.conv2d_epilogue):
             with pytest.raises(RuntimeError, match="must|larger|multiple"):
                 function(**call)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_sparse_and_onednn_layouts_are_refused(op: str) -> None:
+    x, w, b = small_tensors(op).values()
+    for change in (torch.Tensor.to_sparse, torch.Tensor.to_mkldnn):
+        for tensors in ((change(x), w, b), (x, change(w), b)):
+            with pytest.raises(RuntimeError, match=f"{op}: input, weight and bias must have the l"):
+                getattr(ops, op)(*tensors)

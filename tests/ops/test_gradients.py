@@ -69,7 +69,7 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("conv2d_input", (X.shape[1:], W, GRAD), {}, r"four numbers, got \(4, 8, 8\)"),
     ("conv2d_weight", (X, (6, 4), GRAD), {}, r"weight_size must be four .* got \(6, 4\)"),
     ("conv2d_weight", (X, W.shape, GRAD), {"padding": "full"}, "or 'valid', got 'full'"),
-    ("conv2d_weight", (X, W.shape, GRAD.half()), {}, "must have the same"),
+    ("conv2d_weight", (X, W.shape, GRAD.half()), {}, "must have the input's dtype"),
     ("conv2d_weight", (X, W.shape, GRAD), {"policy": "ConvBwdData_eng0"}, "s ConvBwdFilter"),
     ("conv2d_bias", (GRAD[0],), {}, r"shape \(N, K, P, Q\), got \[6, 6, 6\]"),
     ("conv2d_bias", (None,), {}, "grad_output must be a tensor, got NoneType"),

@@ -178,7 +178,7 @@ def test_all_plans_of_a_step_train_alike(batch: int, width: int) -> None:
     trainer = make_trainer(net, inputs, targets, batch, optimizer="momentum")
     begin = trainer.state_dict()
     train_by_torch(exact, inputs.double(), targets.double(), batch, 3, "mse", "momentum")
-    plans = torch.ops.convtime.mlp_plans(net.weights, width, width, batch)
+    *_, plans = torch.ops.convtime.mlp_path(net.weights, width, width, batch, "relu", False)
     assert len(set(plans)) == len(plans) >= 2
     assert trainer.path_reason.endswith(plans[0])
     for plan in range(len(plans)):
@@ -197,7 +197,7 @@ def test_all_plans_of_a_step_train_alike(batch: int, width: int) -> None:
         torch.cuda.synchronize()
         assert_equal_states(trainer.state_dict(), state)
     trainer._options["plan"] = len(plans)
-    with pytest.raises(RuntimeError, match=f"plan must be .* {len(plans)} plans of mlp_plans"):
+    with pytest.raises(RuntimeError, match=f"plan must be .* {len(plans)} plans of mlp_path"):
         trainer.step()
 
 

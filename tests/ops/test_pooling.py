@@ -405,3 +405,25 @@ def test_more_than_2_to_the_31_elements(channels_last: bool, vectorised: bool) -
     expected = pytorchs(last, 3, 2, 1)
     expected.backward(torch.ones_like(expected))
     assert torch.equal(gradient[batch - 1 :], last.grad)
+
+
+@pytest.mark.cuda
+@pytest.mark.thorough
+def test_a_channels_last_image_of_more_than_2_to_the_31_elements() -> None:
+    channels = 2**11 + 1
+    needed = 16 * channels * 2**20
+    if torch.cuda.mem_get_info()[0] < needed:
+        pytest.skip(f"needs {needed / 2**30:.0f} GiB of GPU memory")
+    x = torch.zeros(1, channels, 1024, 1024, device="cuda", dtype=torch.float16)
+    x = x.to(memory_format=torch.channels_last)
+    for number in (0, channels - 1):
+        x[:, number].normal_()
+    output = relu_max_pool2d(x.requires_grad_(), 3, 2, 1)
+    assert output.is_contiguous(memory_format=torch.channels_last)
+    (gradient,) = torch.autograd.grad(output, x, torch.ones_like(output))
+    for number in (0, channels - 1):
+        plane = x.detach()[:, number : number + 1].contiguous().requires_grad_()
+        expected = pytorchs(plane, 3, 2, 1)
+        assert torch.equal(output[:, number : number + 1], expected)
+        (of_plane,) = torch.autograd.grad(expected, plane, torch.ones_like(expected))
+        torch.testing.assert_close(gradient[:, number : number + 1], of_plane)

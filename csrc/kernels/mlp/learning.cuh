@@ -39,10 +39,6 @@ inline void advance(Progress& progress, const MlpScaling& scaling, bool skipped)
 
 // --- Two adjacent values, as floats
 
-template <typename T>
-float2 read_pair(const T* from) {
-  return unpack<T>(*reinterpret_cast<const std::uint32_t*>(from));
-}
 inline void write_pair(float* to, float2 pair) { *reinterpret_cast<float2*>(to) = pair; }
 template <typename T>
 void write_pair(T* to, float2 pair) {

@@ -162,21 +162,18 @@ Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
   return best;
 }
 
-/// Plan all multiprocessors, one layer at a time; returns a plan with zero blocks if the kernel
-/// does not support the net.
+/// Plan all multiprocessors, one layer at a time; returns a plan with zero blocks if the GPU or the
+/// kernel does not support the net.
 Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
   const SpilledSizes& sizes = kSpilledSizes;
   const Device& device = device_in_use();
-  if (net.width != sizes.width || sizes.shared_bytes > device.shared_bytes) {
+  if (net.width != sizes.width || device.capability != kSpilledCapability) {
     return {};
   }
   const std::int64_t rounds = ceil_div(batch, device.multiprocessors * sizes.state_rows);
-  const bool has_warpgroups =
-      spilled_kernel_on(device.capability) == StepKernel::kSpilledByWarpgroups;
-  const int share_rows = has_warpgroups ? sizes.tile_rows : sizes.share_rows;
-  const std::int64_t shares =
-      ceil_div(ceil_div(batch, device.multiprocessors * rounds), share_rows);
-  const std::int64_t rows = shares * share_rows;
+  const std::int64_t tiles =
+      ceil_div(ceil_div(batch, device.multiprocessors * rounds), sizes.tile_rows);
+  const std::int64_t rows = tiles * sizes.tile_rows;
   const std::int64_t blocks = ceil_div(ceil_div(batch, rows), rounds);
   return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false, sizes.shared_bytes};
 }
@@ -237,7 +234,8 @@ Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
     if (plan.blocks == 0) {
       continue;
     }
-    if (keeps && std::int64_t{rows} * multiprocessors < batch && spilled.blocks > 0) {
+    const bool wastes = net.width == kSpilledSizes.width && !plan.gradients_on_chip;
+    if (keeps && std::int64_t{rows} * multiprocessors < batch && (spilled.blocks > 0 || wastes)) {
       break;  // otherwise gradients would be written to and read from device memory for each tile
     }
     return plan;
@@ -348,8 +346,7 @@ void set_scratch(Step<void>& step, const Scratch& scratch) {
 /// Return the program of a plan that is no cluster.
 StepProgram program_of(const MlpNet& net, const Plan& plan, Objective objective,
                        const Step<void>& step) {
-  const StepKernel kernel =
-      plan.spilled ? spilled_kernel_on(device_in_use().capability) : StepKernel::kOnChip;
+  const StepKernel kernel = plan.spilled ? StepKernel::kSpilled : StepKernel::kOnChip;
   const int lanes = has_value_targets(objective) ? most_target_lanes(kernel) : 1;
   const bool has_lanes = net.outputs % lanes == 0 && is_aligned(step.targets, lanes);
   return {kernel,
@@ -425,7 +422,9 @@ void launch_slots(const Kernel& kernel, const Step<void>& step, const Plan& plan
 
 }  // namespace
 
-bool mlp_fits(const MlpNet& net) { return plan_grid(net, 1, true).blocks > 0; }
+bool mlp_fits(const MlpNet& net, std::int64_t batch) {
+  return plan_grid(net, batch, true).blocks > 0;
+}
 
 std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch) {
   std::size_t bytes = Scratch(net, plan_grid(net, batch, true), batch, nullptr).bytes;
@@ -449,7 +448,7 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
   const auto plans = training_plans(net, data.batch);
   if (which < 0 || static_cast<std::size_t>(which) >= plans.size()) {
     throw std::runtime_error("plan must be an index into the " + std::to_string(plans.size()) +
-                             " plans of mlp_plans, got " + std::to_string(which));
+                             " plans of mlp_path, got " + std::to_string(which));
   }
   const Plan plan = plans[static_cast<std::size_t>(which)];
   const Objective objective = objective_of(data.loss);

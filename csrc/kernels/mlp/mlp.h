@@ -43,8 +43,10 @@ struct MlpData {
   std::int64_t batches;
 };
 
-/// Return whether the current device can hold the net on chip.
-CONVTIME_API bool mlp_fits(const MlpNet& net);
+/// Return whether the functions below have a kernel for steps of `batch` rows on the current
+/// device: for nets that it can hold on chip, and on compute capability 9.0 for deeper ones of
+/// width 128.
+CONVTIME_API bool mlp_fits(const MlpNet& net, std::int64_t batch);
 
 /// Return the size of the scratch memory for batches of `batch` rows.
 CONVTIME_API std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch);

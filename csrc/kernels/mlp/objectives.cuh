@@ -195,13 +195,4 @@ float differentiate(Sums<W>& outputs, const Step<T, Kind>& step, const Batch<T>&
   return 0;
 }
 
-/// The same, with targets from device memory.
-template <typename T, int W, typename Kind>
-float differentiate(Sums<W>& outputs, const Step<T, Kind>& step, const Batch<T>& batch,
-                    std::int64_t first_row, float scale) {
-  return differentiate(outputs, step, batch, first_row, scale, [&] {
-    return load_pairs<T, W>(step, static_cast<const T*>(batch.targets), first_row);
-  });
-}
-
 }  // namespace convtime::mlp

@@ -34,8 +34,8 @@ void add_sources(const MlpNet& net, Objective objective, MlpOptimizer optimizer,
   if (trains && capability >= kClusterCapability) {
     kernels.emplace_back(StepKernel::kOnChip, Gathering::kCluster);
   }
-  if (net.width == kSpilledSizes.width) {
-    kernels.emplace_back(spilled_kernel_on(capability), Gathering::kDevice);
+  if (net.width == kSpilledSizes.width && capability == kSpilledCapability) {
+    kernels.emplace_back(StepKernel::kSpilled, Gathering::kDevice);
   }
   for (const auto& [kernel, gathering] : kernels) {
     const bool learns = gathering == Gathering::kCluster;
@@ -62,17 +62,12 @@ ProgramSource source_of(const StepProgram& program) {
       literal("mlp::Objective", program.objective) + ", " + literal(program.vector_inputs) + ", " +
       std::to_string(program.target_lanes) + ", " + literal("mlp::Gathering", program.gathering) +
       ", " + literal("MlpOptimizer", program.optimizer) + ", " + literal(program.has_master) + ">";
-  switch (program.kernel) {
-    case StepKernel::kOnChip:
-      return source_with("on_chip.cuh", "step_kernel",
-                         type + ", " + std::to_string(program.width) + ", " + kind);
-    case StepKernel::kSpilled:
-      return source_with("spilled.cuh", "spilled_kernel", type + ", " + kind);
-    case StepKernel::kSpilledByWarpgroups:
-      return source_with("spilled_by_warpgroups.cuh", "spilled_by_warpgroups_kernel",
-                         type + ", " + kind);
+  if (program.kernel == StepKernel::kSpilled) {
+    return source_with("spilled_by_warpgroups.cuh", "spilled_by_warpgroups_kernel",
+                       type + ", " + kind);
   }
-  return {};
+  return source_with("on_chip.cuh", "step_kernel",
+                     type + ", " + std::to_string(program.width) + ", " + kind);
 }
 
 ProgramSource source_of(const SlotsProgram& program) {

@@ -14,16 +14,17 @@ namespace convtime::mlp {
 /// The first compute capability (90 for 9.0) with clusters and kernels that start early.
 constexpr int kClusterCapability = 90;
 
-enum class StepKernel : std::int8_t { kOnChip, kSpilled, kSpilledByWarpgroups };
+/// The only compute capability with the instructions of kSpilled.
+constexpr int kSpilledCapability = 90;
 
-/// Return the kernel for nets that do not fit on chip.
-constexpr StepKernel spilled_kernel_on(int capability) {
-  return capability == 90 ? StepKernel::kSpilledByWarpgroups : StepKernel::kSpilled;
-}
+enum class StepKernel : std::int8_t {
+  kOnChip,
+  kSpilled,  // for nets that do not fit on chip
+};
 
 /// Return the largest StepKind::kTargetLanes of a kernel; the other one is 1.
 constexpr int most_target_lanes(StepKernel kernel) {
-  return kernel == StepKernel::kSpilledByWarpgroups ? 8 : 2;
+  return kernel == StepKernel::kSpilled ? 8 : 2;
 }
 
 constexpr Objective objective_of(MlpLoss loss) {

@@ -5,16 +5,22 @@
 #include "kernels/mlp/step.cuh"
 #include "kernels/mlp/warpgroups.cuh"
 
-// The step of spilled.cuh with the instructions of sm_90a. The two warpgroups of a block take 64
-// rows at a time. The tensor cores read the operands of a product from shared memory themselves:
+// The training step of a net of any depth whose layers do not fit on chip together, with the
+// instructions of sm_90a. A block holds one state of up to 512 rows of the batch in shared memory,
+// and takes it through one layer after the other, in place. Its two warpgroups take 64 rows at a
+// time. The tensor cores read the operands of a product from shared memory themselves:
 //
-//   1. Forward, each warpgroup takes every other 64 rows through the layer, without waiting for the
-//      other one. While it applies the activation, the other one computes.
-//   2. Backward, 128 rows at a time, each warpgroup accumulates half of the gradients of the
-//      layer's weights, and computes the gradient of the inputs of 64 rows. While it applies the
-//      derivative to these, the products run for the weight gradients of the next rows.
+//   1. Forward, the state is each layer's output. Each warpgroup takes every other 64 rows through
+//      the layer, without waiting for the other one. While it applies the activation, the other one
+//      computes. It also writes the rows to device memory, except for the last layer.
+//   2. The loss replaces the outputs by their gradient.
+//   3. Backward, 128 rows at a time, the state is the gradient of each layer's output. Each
+//      warpgroup accumulates half of the gradients of the layer's weights, and computes the
+//      gradient of the inputs of 64 rows. While it applies the derivative to these, the products
+//      run for the weight gradients of the next rows.
 //
-// Activations go to device memory and back in their layout in shared memory, by bulk copies.
+// Activations go to device memory and back in their layout in shared memory, by bulk copies. A
+// second kernel sums the blocks' gradients.
 
 namespace convtime::mlp {
 
@@ -35,7 +41,6 @@ struct Warpgroups {
   static constexpr int kGroups = kThreads / kGroupThreads;
   static constexpr int kRows = 64;  // of a warpgroup
   static constexpr int kTileRows = kGroups * kRows;
-  static constexpr int kShareRows = kTileRows;
   static constexpr int kPieceBytes = kRows * 128;  // of 64 rows and 64 columns
   static constexpr int kStepBytes = 16 * 128;      // of the rows that an instruction sums over
   static constexpr int kColumnBytes = 16 * 2;      // of the columns that an instruction sums over
@@ -547,7 +552,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x < 2) {
     prepare_barrier(block.arrivals + threadIdx.x, Block::kGroups);
   }
-  take_rows(block, progress);
+  float4* const gradients =
+      step.gradients + blockIdx.x * (static_cast<std::size_t>(step.layers) * Block::kMatrix / 4);
+  const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
+  float loss = 0;
+  bool finite = true;
+  for (std::int64_t row = begin; row < step.batch;
+       row += std::int64_t{gridDim.x} * step.tile_rows) {
+    const std::int64_t left = step.batch - row;
+    const int rows = static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
+    block.first_row = row;
+    block.rows = (rows + Block::kTileRows - 1) / Block::kTileRows * Block::kTileRows;
+    __syncthreads();  // all warps are done with the previous state
+    loss += block.go_forward(progress.scale * step.loss_factor);
+    if constexpr (Kind::kKeeps) {
+      finite &= block.go_backward(gradients, row == begin);
+    }
+  }
+  if constexpr (Kind::kKeeps) {
+    tell(step, loss, finite, block.losses, step.reports + blockIdx.x);
+  }
 }
 
 }  // namespace convtime::mlp

@@ -180,31 +180,4 @@ inline void keep_loss(const Learning& learning, const Progress& progress, float 
   learning.losses[progress.steps % learning.losses_kept] = loss;
 }
 
-/// Take the block's rows of the batch through a net whose layers do not fit on chip together, as
-/// many at a time as a Spilled or Warpgroups holds, and report.
-template <typename Block>
-void take_rows(Block& block, const Progress& progress) {
-  const auto& step = block.step;
-  float4* const gradients =
-      step.gradients + blockIdx.x * (static_cast<std::size_t>(step.layers) * Block::kMatrix / 4);
-  const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
-  float loss = 0;
-  bool finite = true;
-  for (std::int64_t row = begin; row < step.batch;
-       row += std::int64_t{gridDim.x} * step.tile_rows) {
-    const std::int64_t left = step.batch - row;
-    const int rows = static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
-    block.first_row = row;
-    block.rows = (rows + Block::kShareRows - 1) / Block::kShareRows * Block::kShareRows;
-    __syncthreads();  // all warps are done with the previous state
-    loss += block.go_forward(progress.scale * step.loss_factor);
-    if constexpr (Block::Kind::kKeeps) {
-      finite &= block.go_backward(gradients, row == begin);
-    }
-  }
-  if constexpr (Block::Kind::kKeeps) {
-    tell(step, loss, finite, block.losses, step.reports + blockIdx.x);
-  }
-}
-
 }  // namespace convtime::mlp

@@ -24,12 +24,11 @@ constexpr int most_resident(int width) { return width < 64 ? 2 : 1; }
 /// blocks and thus slots.
 constexpr int places_of_block(int width) { return width < 64 ? 8 : 32; }
 
-/// How spilled_kernel divides its work and its shared memory.
+/// How spilled_by_warpgroups_kernel divides its work and its shared memory.
 struct SpilledSizes {
   int width = 128;
   int state_rows = 512;
-  int tile_rows = 128;
-  int share_rows = 64;  // a block's rows are a multiple of this
+  int tile_rows = 128;  // a block's rows are a multiple of this
   // The state, a layer's weights, inputs of two tiles with a barrier each, and one loss per warp.
   std::size_t shared_bytes = std::size_t{2} * width * (state_rows + width + 2 * tile_rows) +
                              2 * sizeof(std::uint64_t) + kWarps * sizeof(float);

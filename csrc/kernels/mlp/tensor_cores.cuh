@@ -73,7 +73,7 @@ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b
 }
 
 /// Copy 16 bytes from device memory to shared memory, bypassing L1. The data is available after
-/// wait_for_copies(), or after wait_for_committed() if commit_copies() was called in between.
+/// wait_for_copies().
 inline void copy_async(void* to, const void* from) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
@@ -81,7 +81,6 @@ inline void copy_async(void* to, const void* from) {
 
 inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-inline void wait_for_committed() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 /// Start to load 16 bytes of device memory that no thread writes. The compiler does not move the
 /// load to where they are used.

@@ -101,13 +101,6 @@ std::optional<Choice> choose_vectors(Family planes, Family pixels, ElementType t
   return threads_of_plane(choice) + kThreads < kMax32 ? std::optional(choice) : std::nullopt;
 }
 
-/// Return the choice of a kernel that reads sizes and channels.
-Choice choose_huge(Family family, ElementType type, WinnerType winner, const PoolGeometry& g) {
-  Choice choice = without_sizes({family, type, winner, problem_of(g)});
-  choice.problem.channels = 1;
-  return choice;
-}
-
 /// Return the largest pack of channels, up to 16 bytes of elements and of winners, that tensors
 /// allow and that leaves enough threads for so many elements.
 int pack_of(ElementType type, WinnerType winner, const PoolGeometry& g, int aligned,
@@ -188,9 +181,7 @@ struct Template {
 constexpr Template kTemplates[] = {{"forward_planes", "forward"},   {"forward_pixels", "forward"},
                                    {"forward_strips", "forward"},   {"indices", "forward"},
                                    {"backward_planes", "backward"}, {"backward_pixels", "backward"},
-                                   {"backward_strips", "backward"}, {"backward_tiles", "backward"},
-                                   {"forward_huge", "huge"},        {"backward_huge", "huge"},
-                                   {"indices_huge", "huge"}};
+                                   {"backward_strips", "backward"}, {"backward_tiles", "backward"}};
 
 }  // namespace
 
@@ -200,26 +191,27 @@ std::int64_t threads_of_plane(const Choice& choice) {
   return std::int64_t{tasks.rows} * tasks.columns * p.band * p.channels;
 }
 
-Choice choose_forward(ElementType type, const PoolGeometry& g, bool has_winners, int aligned) {
+std::optional<Choice> choose_forward(ElementType type, const PoolGeometry& g, bool has_winners,
+                                     int aligned) {
   const WinnerType winner = has_winners ? winner_type(g) : WinnerType::kNone;
   const bool is_narrow = g.channels_last && g.w.kernel == 2 && g.w.stride == 1;
   const auto vectors =
       choose_vectors(Family::kForwardPlanes, Family::kForwardPixels, type, winner, g, aligned);
   if (vectors && (!is_narrow || bytes_of(type) == 2)) {
-    return *vectors;
+    return vectors;
   }
-  return planes_fit_32_bits(g) ? choose_forward_strips(type, winner, g, aligned)
-                               : choose_huge(Family::kForwardHuge, type, winner, g);
+  return planes_fit_32_bits(g) ? std::optional(choose_forward_strips(type, winner, g, aligned))
+                               : std::nullopt;
 }
 
-Choice choose_backward(ElementType type, const PoolGeometry& g, int aligned) {
+std::optional<Choice> choose_backward(ElementType type, const PoolGeometry& g, int aligned) {
   const WinnerType winner = winner_type(g);
   if (const auto vectors = choose_vectors(Family::kBackwardPlanes, Family::kBackwardPixels, type,
                                           winner, g, aligned)) {
-    return *vectors;
+    return vectors;
   }
   if (!planes_fit_32_bits(g)) {
-    return choose_huge(Family::kBackwardHuge, type, winner, g);
+    return std::nullopt;
   }
   if (!g.channels_last && is_small(g.h) && is_small(g.w)) {
     return without_sizes({Family::kBackwardTiles, type, winner, problem_of(g)});
@@ -227,14 +219,14 @@ Choice choose_backward(ElementType type, const PoolGeometry& g, int aligned) {
   const std::int64_t inputs = g.batch * g.channels * g.h.input * g.w.input;
   Problem p = problem_of(g, pack_of(type, winner, g, aligned, inputs, kLeastBackwardPacks));
   p.rows = inputs / p.pack / kStrip >= kLeastBackwardStrips ? kStrip : 1;
-  return {Family::kBackwardStrips, type, winner, p};
+  return Choice{Family::kBackwardStrips, type, winner, p};
 }
 
-Choice choose_indices(const PoolGeometry& g) {
-  const WinnerType winner = winner_type(g);
-  return planes_fit_32_bits(g)
-             ? Choice{Family::kIndices, ElementType::kFloat, winner, problem_of(g)}
-             : choose_huge(Family::kIndicesHuge, ElementType::kFloat, winner, g);
+std::optional<Choice> choose_indices(const PoolGeometry& g) {
+  if (!planes_fit_32_bits(g)) {
+    return std::nullopt;
+  }
+  return Choice{Family::kIndices, ElementType::kFloat, winner_type(g), problem_of(g)};
 }
 
 Choice without_sizes(const Choice& choice) {
@@ -249,7 +241,7 @@ Choice without_sizes(const Choice& choice) {
 ProgramSource source_of(const Choice& choice) {
   const auto [name, header] = kTemplates[static_cast<std::size_t>(choice.family)];
   std::string kernel = std::string("convtime::pool::") + name + '<';
-  if (choice.family != Family::kIndices && choice.family != Family::kIndicesHuge) {
+  if (choice.family != Family::kIndices) {
     kernel += name_of(choice.type) + ", ";
   }
   constexpr std::array kWinners = {"void", "std::uint8_t", "std::uint32_t"};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "core/export.h"
 #include "kernels/element_type.h"
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
@@ -20,11 +22,12 @@ struct Choice {
 };
 
 /// Return the kernel of a pass whose tensors all begin at a multiple of `aligned` elements of
-/// theirs, which is a power of two.
-CONVTIME_API Choice choose_forward(ElementType type, const PoolGeometry& geometry, bool has_winners,
-                                   int aligned);
-CONVTIME_API Choice choose_backward(ElementType type, const PoolGeometry& geometry, int aligned);
-CONVTIME_API Choice choose_indices(const PoolGeometry& geometry);
+/// theirs, which is a power of two. There is none where 32 bits do not hold a plane's indices.
+CONVTIME_API std::optional<Choice> choose_forward(ElementType type, const PoolGeometry& geometry,
+                                                  bool has_winners, int aligned);
+CONVTIME_API std::optional<Choice> choose_backward(ElementType type, const PoolGeometry& geometry,
+                                                   int aligned);
+CONVTIME_API std::optional<Choice> choose_indices(const PoolGeometry& geometry);
 
 /// Return the kernel for images of any size.
 CONVTIME_API Choice without_sizes(const Choice& choice);

@@ -69,13 +69,6 @@ void launch(const Choice& choice, bool is_backward, const PoolGeometry& g, const
   const std::int64_t planes = g.channels_last ? g.batch : g.batch * g.channels;
   const std::int64_t inputs = g.h.input * g.w.input * channels;  // of a plane
   const std::int64_t outputs = g.h.output * g.w.output * channels;
-  if (choice.family >= Family::kForwardHuge) {
-    const std::int64_t count = planes * (is_backward ? inputs : outputs);
-    const HugeCall call{from,      to,         winners,    count,   g.h.input,
-                        g.w.input, g.h.output, g.w.output, channels};
-    kernel.launch(loop_blocks(count), kThreads, 0, stream, call);
-    return;
-  }
   // As many planes at a time as 32-bit indices allow
   const Problem& p = choice.problem;
   const Tasks tasks = tasks_of(choice.family, p);
@@ -102,33 +95,41 @@ void launch(const Choice& choice, bool is_backward, const PoolGeometry& g, const
 
 }  // namespace
 
-void launch_relu_max_pool2d(ElementType type, const void* input, void* output, void* winners,
+bool launch_relu_max_pool2d(ElementType type, const void* input, void* output, void* winners,
                             const PoolGeometry& g, cudaStream_t stream) {
-  const Choice choice =
+  const auto choice =
       choose_forward(type, g, winners != nullptr, alignment_of(type, input, output, winners, g));
-  launch(choice, false, g, input, bytes_of(type), output, bytes_of(type), winners, stream);
+  if (choice) {
+    launch(*choice, false, g, input, bytes_of(type), output, bytes_of(type), winners, stream);
+  }
+  return choice.has_value();
 }
 
-void launch_relu_max_pool2d_backward(ElementType type, const void* grad_output, const void* winners,
+bool launch_relu_max_pool2d_backward(ElementType type, const void* grad_output, const void* winners,
                                      void* grad_input, const PoolGeometry& g, cudaStream_t stream) {
-  const Choice choice =
+  const auto choice =
       choose_backward(type, g, alignment_of(type, grad_output, grad_input, winners, g));
-  if (choice.family == Family::kBackwardTiles) {
+  if (choice && choice->family == Family::kBackwardTiles) {
     TiledLaunch tiled = tile_backward(g, bytes_of(type));
     tiled.call.grad_output = grad_output;
     tiled.call.winners = winners;
     tiled.call.grad_input = grad_input;
-    kernel_of(choice).launch(tiled.blocks, tiled.threads, tiled.shared_bytes, stream, tiled.call);
-    return;
+    kernel_of(*choice).launch(tiled.blocks, tiled.threads, tiled.shared_bytes, stream, tiled.call);
+  } else if (choice) {
+    launch(*choice, true, g, grad_output, bytes_of(type), grad_input, bytes_of(type),
+           const_cast<void*>(winners), stream);
   }
-  launch(choice, true, g, grad_output, bytes_of(type), grad_input, bytes_of(type),
-         const_cast<void*>(winners), stream);
+  return choice.has_value();
 }
 
-void launch_relu_max_pool2d_indices(const void* winners, std::int64_t* indices,
+bool launch_relu_max_pool2d_indices(const void* winners, std::int64_t* indices,
                                     const PoolGeometry& g, cudaStream_t stream) {
-  launch(choose_indices(g), false, g, nullptr, 0, indices, sizeof(*indices),
-         const_cast<void*>(winners), stream);
+  const auto choice = choose_indices(g);
+  if (choice) {
+    launch(*choice, false, g, nullptr, 0, indices, sizeof(*indices), const_cast<void*>(winners),
+           stream);
+  }
+  return choice.has_value();
 }
 
 }  // namespace convtime

@@ -10,7 +10,8 @@
 namespace convtime {
 
 // max_pool2d(relu(x)) in one kernel, and its gradient. Launches throw std::runtime_error if CUDA
-// refuses them.
+// refuses them. They return false, and launch nothing, for planes whose indices do not fit in 32
+// bits, and for windows that reach so far.
 
 /// Sizes along one spatial dimension.
 struct PoolAxis {
@@ -37,19 +38,19 @@ struct PoolGeometry {
 constexpr bool winners_are_bytes(std::int64_t window) { return window <= 128; }
 
 /// `winners` may be null.
-CONVTIME_API void launch_relu_max_pool2d(ElementType type, const void* input, void* output,
+CONVTIME_API bool launch_relu_max_pool2d(ElementType type, const void* input, void* output,
                                          void* winners, const PoolGeometry& geometry,
                                          cudaStream_t stream);
 
 /// Sums in the order of the windows, in float for the 16-bit types, so results are bitwise
 /// reproducible.
-CONVTIME_API void launch_relu_max_pool2d_backward(ElementType type, const void* grad_output,
+CONVTIME_API bool launch_relu_max_pool2d_backward(ElementType type, const void* grad_output,
                                                   const void* winners, void* grad_input,
                                                   const PoolGeometry& geometry,
                                                   cudaStream_t stream);
 
 /// Write indices into the input's planes, as PyTorch returns them.
-CONVTIME_API void launch_relu_max_pool2d_indices(const void* winners, std::int64_t* indices,
+CONVTIME_API bool launch_relu_max_pool2d_indices(const void* winners, std::int64_t* indices,
                                                  const PoolGeometry& geometry, cudaStream_t stream);
 
 }  // namespace convtime

@@ -140,8 +140,7 @@ struct Problem {
 };
 
 /// A template of kernels. Threads of the first three have outputs, threads of the next have
-/// elements of the input's gradient. The last three are for planes that 32-bit indices are too
-/// small for.
+/// elements of the input's gradient.
 enum class Family : int {
   kForwardPlanes,
   kForwardPixels,
@@ -150,10 +149,7 @@ enum class Family : int {
   kBackwardPlanes,
   kBackwardPixels,
   kBackwardStrips,
-  kBackwardTiles,
-  kForwardHuge,
-  kBackwardHuge,
-  kIndicesHuge
+  kBackwardTiles
 };
 
 /// How a plane is divided among threads, apart from bands and channels. An image counts as one
@@ -223,19 +219,6 @@ struct Call {
   Division columns;
   Size h;
   Size w;
-};
-
-/// The parameter of kernels for planes of any size.
-struct HugeCall {
-  const void* from;
-  void* to;
-  void* winners;
-  std::int64_t count;
-  std::int64_t height;
-  std::int64_t width;
-  std::int64_t out_height;
-  std::int64_t out_width;
-  std::int64_t channels;  // if they are last, otherwise 1
 };
 
 /// How a source is stored in shared memory.

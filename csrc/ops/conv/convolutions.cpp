@@ -72,15 +72,6 @@ ConvParams read_params(const ConvOp& op, c10::SymIntArrayRef stride, c10::SymInt
   return params;
 }
 
-void check_alike(const ConvOp& op, const char* name, const at::Tensor& tensor,
-                 const at::Tensor& input) {
-  TORCH_CHECK(input.scalar_type() == tensor.scalar_type(), op.name, ": input and ", name,
-              " must have the same dtype, got ", input.scalar_type(), " and ",
-              tensor.scalar_type());
-  TORCH_CHECK(input.device() == tensor.device(), op.name, ": input and ", name,
-              " must be on the same device, got ", input.device(), " and ", tensor.device());
-}
-
 /// Check the requirements on input and weight that forward and backward share.
 void check_operands(const ConvOp& op, const at::Tensor& input, const at::Tensor& weight,
                     const c10::SymInt& symbolic_groups) {
@@ -125,11 +116,7 @@ void check_bias(const ConvOp& op, const at::Tensor& bias, std::int64_t channels,
                 const at::Tensor& input) {
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == channels, op.name, ": bias must have shape (",
               channels, "), one value per output channel, got ", bias.sizes());
-  TORCH_CHECK(bias.scalar_type() == input.scalar_type(), op.name,
-              ": bias must have the input's dtype (", input.scalar_type(), "), got ",
-              bias.scalar_type());
-  TORCH_CHECK(bias.device() == input.device(), op.name, ": bias must be on the input's device (",
-              input.device(), "), got ", bias.device());
+  check_alike(op, "bias", bias, input);
 }
 
 /// Return the output's size in one spatial dimension; throws if the arguments leave no output.
@@ -266,12 +253,7 @@ Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, con
   if (has_plans(backend)) {
     auto [grad_input, grad_weight] = cudnn_backward(op.name, grad_output, x, weight, params,
                                                     {output_mask[0], output_mask[1]}, policy);
-    at::Tensor grad_bias;
-    if (output_mask[2]) {
-      grad_bias = x.dim() == 5 ? grad_output.sum(at::IntArrayRef{0, 2, 3, 4})
-                               : grad_output.sum(at::IntArrayRef{0, 2, 3});
-    }
-    return {grad_input, grad_weight, grad_bias};
+    return {grad_input, grad_weight, output_mask[2] ? grad_bias_of(grad_output) : at::Tensor()};
   }
   if (may_be_stored(backend, policy)) {
     const auto [grad_input, grad_weight] = cudnn_stored_backward(
@@ -331,29 +313,10 @@ Gradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& 
           output_mask[1] ? grad_weight.squeeze(2) : grad_weight, grad_bias};
 }
 
-/// Compute a convolution of tensors in oneDNN's layout as PyTorch does, which also checks them.
-at::Tensor mkldnn_convolution(const ConvCall& call) {
-  const ConvOp& op = call.op;
-  check_no_engine(op, parse_policy(op.name, call.policy, {forward_pass(op.transposed)}),
-                  call.input);
-  TORCH_CHECK_NOT_IMPLEMENTED(call.input.dim() != static_cast<std::int64_t>(op.spatial) + 1,
-                              op.name, ": an input in the layout mkldnn must have shape ",
-                              names_of(op).batched, ", got ", call.input.sizes());
-  return at::convolution_symint(call.input, call.weight, call.bias, call.stride, call.padding,
-                                call.dilation, op.transposed,
-                                per_dimension(call.output_padding, op.spatial), call.groups);
-}
-
-Gradients mkldnn_convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                      const at::Tensor& weight, c10::SymIntArrayRef stride,
-                                      c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                                      bool transposed, c10::SymIntArrayRef output_padding,
-                                      c10::SymInt groups, std::array<bool, 3> output_mask,
-                                      std::optional<std::string_view> /*policy*/) {
-  const c10::SymInt channels = transposed ? weight.sym_size(1) * groups : weight.sym_size(0);
-  return at::convolution_backward_symint(grad_output, input, weight, c10::SymIntArrayRef(channels),
-                                         stride, padding, dilation, transposed, output_padding,
-                                         groups, output_mask);
+at::Tensor refuse_layout(const ConvCall& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, call.op.name, ": input, weight and bias must have the layout torch.strided, got ",
+      call.input.layout(), " and ", call.weight.layout(), "; call to_dense() before");
 }
 
 template <typename Signature>
@@ -370,6 +333,15 @@ std::array<c10::TypedOperatorHandle<Signature>, 3> find_ops(const std::array<Con
 }
 
 }  // namespace
+
+void check_alike(const ConvOp& op, const char* name, const at::Tensor& tensor,
+                 const at::Tensor& input) {
+  TORCH_CHECK(tensor.scalar_type() == input.scalar_type(), op.name, ": ", name,
+              " must have the input's dtype (", input.scalar_type(), "), got ",
+              tensor.scalar_type());
+  TORCH_CHECK(tensor.device() == input.device(), op.name, ": ", name,
+              " must be on the input's device (", input.device(), "), got ", tensor.device());
+}
 
 bool PreparedConv::has_output() const { return !is_empty(output_size); }
 
@@ -432,21 +404,17 @@ at::Tensor compute(const PreparedConv& conv, const std::optional<at::Tensor>& bi
   if (conv.has_output()) {
     const ConvBackend backend = select_backend(x, weight, bias, params);
 #ifdef CONVTIME_WITH_CUDA
+    at::Tensor y;
     if (ops::has_plans(backend)) {
-      at::Tensor y = cudnn_forward(op.name, x, weight, params, policy);
+      y = cudnn_forward(op.name, x, weight, params, policy);
+    } else if (may_be_stored(backend, policy)) {
+      y = cudnn_stored_forward(op.name, x, weight, params);
+    }
+    if (y.defined()) {
       if (is_defined(bias)) {
         cuda_add_bias(y, *bias);
       }
       return y;
-    }
-    if (may_be_stored(backend, policy)) {
-      at::Tensor y = cudnn_stored_forward(op.name, x, weight, params);
-      if (y.defined()) {
-        if (is_defined(bias)) {
-          cuda_add_bias(y, *bias);
-        }
-        return y;
-      }
     }
 #endif
     if (backend == ConvBackend::Mkldnn) {
@@ -485,15 +453,14 @@ TORCH_LIBRARY_IMPL(convtime, CPU, library) {
   implement<convolution>(library);
   library.impl("convolution_backward", convolution_backward);
 }
-TORCH_LIBRARY_IMPL(convtime, MkldnnCPU, library) {
-  implement<mkldnn_convolution>(library);
-  library.impl("convolution_backward", mkldnn_convolution_backward);
-}
+TORCH_LIBRARY_IMPL(convtime, MkldnnCPU, library) { implement<refuse_layout>(library); }
+TORCH_LIBRARY_IMPL(convtime, SparseCPU, library) { implement<refuse_layout>(library); }
 #ifdef CONVTIME_WITH_CUDA
 TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   implement<convolution>(library);
   library.impl("convolution_backward", convolution_backward);
 }
+TORCH_LIBRARY_IMPL(convtime, SparseCUDA, library) { implement<refuse_layout>(library); }
 #endif
 
 }  // namespace convtime::ops

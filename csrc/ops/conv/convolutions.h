@@ -103,6 +103,10 @@ void implement(torch::Library& library) {
   library.impl(kConvTranspose[2].name, conv_transpose_kernel<kImpl, kConvTranspose[2]>);
 }
 
+/// Check that a tensor has the input's dtype and device.
+void check_alike(const ConvOp& op, const char* name, const at::Tensor& tensor,
+                 const at::Tensor& input);
+
 /// A convolution's parameters, with one value per spatial dimension.
 struct ConvParams {
   using Numbers = c10::SmallVector<std::int64_t, 3>;

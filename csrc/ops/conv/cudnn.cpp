@@ -153,20 +153,33 @@ conv::TensorShape describe(const at::Tensor& tensor, bool channels_last) {
   return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
 }
 
+/// Return the problem with these operands.
+conv::Problem with_operands(conv::Problem problem, const at::Tensor& x, const at::Tensor& w,
+                            const at::Tensor& y) {
+  const bool channels_last = is_channels_last(x, w);
+  problem.x = describe(x, channels_last);
+  problem.w = describe(w, channels_last);
+  problem.y = describe(y, channels_last);
+  return problem;
+}
+
+/// Return the tensor that a pass computes.
+const at::Tensor& result_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+                            const at::Tensor& y) {
+  return pass == conv::Pass::kFprop ? y : pass == conv::Pass::kDgrad ? x : w;
+}
+
 /// Return the key of the plan that computes one of x, w and y from the other two; all have their
 /// final layout.
 conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
                      const ConvParams& params, const CudnnFlags& flags,
                      const PolicyRequest& policy) {
-  const bool channels_last = is_channels_last(x, w);
   conv::PlanKey key;
+  key.problem = with_operands({}, x, w, y);
   key.problem.pass = pass;
   key.problem.device = x.get_device();
   key.problem.rank = static_cast<std::int32_t>(x.dim());
   key.problem.data_type = data_type(x.scalar_type());
-  key.problem.x = describe(x, channels_last);
-  key.problem.w = describe(w, channels_last);
-  key.problem.y = describe(y, channels_last);
   std::copy(params.padding.begin(), params.padding.end(), key.problem.padding.begin());
   std::copy(params.stride.begin(), params.stride.end(), key.problem.stride.begin());
   std::copy(params.dilation.begin(), params.dilation.end(), key.problem.dilation.begin());
@@ -242,16 +255,6 @@ auto with_torch_errors(const char* op, const Function& function) {
 
 // The following code mirrors ATen step by step: cudnn/ConvShared.cpp, then Convolution.cpp.
 
-/// Return the problem with operands of another layout.
-conv::Problem with_operands(conv::Problem problem, const at::Tensor& x, const at::Tensor& w,
-                            const at::Tensor& y) {
-  const bool channels_last = is_channels_last(x, w);
-  problem.x = describe(x, channels_last);
-  problem.w = describe(w, channels_last);
-  problem.y = describe(y, channels_last);
-  return problem;
-}
-
 conv::GpuKind gpu_kind(std::int32_t device) {
   const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(device);
   return {10 * properties.major + properties.minor, properties.multiProcessorCount};
@@ -263,24 +266,16 @@ void in_layout(bool channels_last, conv::Pass pass, const at::Tensor& x, const a
                const at::Tensor& y, const Function& function) {
   const at::MemoryFormat format =
       channels_last ? channels_last_format(x) : at::MemoryFormat::Contiguous;
-  const auto converted = [&](const at::Tensor& tensor, bool is_result) {
-    return is_result ? at::empty_like(tensor, tensor.options(), format) : tensor.contiguous(format);
+  const at::Tensor& result = result_of(pass, x, w, y);
+  const auto converted = [&](const at::Tensor& tensor) {
+    return &tensor == &result ? at::empty_like(tensor, tensor.options(), format)
+                              : tensor.contiguous(format);
   };
-  const at::Tensor other_x = converted(x, pass == conv::Pass::kDgrad);
-  const at::Tensor other_w = converted(w, pass == conv::Pass::kWgrad);
-  const at::Tensor other_y = converted(y, pass == conv::Pass::kFprop);
+  const at::Tensor other_x = converted(x);
+  const at::Tensor other_w = converted(w);
+  const at::Tensor other_y = converted(y);
   function(other_x, other_w, other_y);
-  switch (pass) {
-    case conv::Pass::kFprop:
-      y.copy_(other_y);
-      break;
-    case conv::Pass::kDgrad:
-      x.copy_(other_x);
-      break;
-    case conv::Pass::kWgrad:
-      w.copy_(other_w);
-      break;
-  }
+  result.copy_(result_of(pass, other_x, other_w, other_y));
 }
 
 /// A call of an op that computes one or more of y, x and w in y = conv(x, w).
@@ -301,19 +296,16 @@ class CudnnCall {
   /// accurate, or were measured to be faster.
   at::Tensor fprop(const at::Tensor& given_x, const at::Tensor& given_w,
                    const EpilogueOperands& epilogue) const {
-    const std::string why = conv::erratum(epilogue.activation.activation,
-                                          data_type(given_x.scalar_type()), flags_.allow_tf32);
+    std::string why = conv::erratum(epilogue.activation.activation,
+                                    data_type(given_x.scalar_type()), flags_.allow_tf32);
+    const at::Tensor y = why.empty() ? empty_output(given_x, given_w) : at::Tensor();
+    if (why.empty() && misreads_pixels(epilogue.activation.activation) &&
+        (has_one_pixel(given_x) || has_one_pixel(y))) {
+      why = "cuDNN misreads images of one pixel";
+    }
     if (!why.empty()) {
       TORCH_CHECK(!policy_.engine.has_value(), op_, ": policy names a cuDNN engine, but ", why,
-                  ", so a convtime kernel computes it; leave policy out");
-      return apply_steps(given_x, given_w, epilogue);
-    }
-    const at::Tensor y = empty_output(given_x, given_w);
-    if (misreads_pixels(epilogue.activation.activation) &&
-        (has_one_pixel(given_x) || has_one_pixel(y))) {
-      TORCH_CHECK(!policy_.engine.has_value(), op_,
-                  ": policy names a cuDNN engine, but cuDNN misreads images of one pixel, so a "
-                  "convtime kernel computes the epilogue; leave policy out");
+                  ", so a convtime kernel computes the epilogue; leave policy out");
       return apply_steps(given_x, given_w, epilogue);
     }
     const at::MemoryFormat format = y.suggest_memory_format();
@@ -861,9 +853,7 @@ EnginePass::EnginePass(const at::Tensor& input, const at::Tensor& weight,
 }
 
 const at::Tensor& EnginePass::result() const {
-  const conv::Pass pass = operation_.problem.pass;
-  const at::Tensor& gradient = pass == conv::Pass::kDgrad ? operation_.x : operation_.w;
-  return pass == conv::Pass::kFprop ? operation_.y : gradient;
+  return result_of(operation_.problem.pass, operation_.x, operation_.w, operation_.y);
 }
 
 const conv::Problem& EnginePass::problem() const { return operation_.problem; }

@@ -16,11 +16,7 @@ void check_other(const ConvOp& op, const at::Tensor& other, const at::Tensor& in
                  at::IntArrayRef output_size) {
   TORCH_CHECK(other.sizes() == output_size, op.name, ": other must have the output's shape ",
               output_size, ", got ", other.sizes());
-  TORCH_CHECK(other.scalar_type() == input.scalar_type(), op.name,
-              ": other must have the input's dtype (", input.scalar_type(), "), got ",
-              other.scalar_type());
-  TORCH_CHECK(other.device() == input.device(), op.name, ": other must be on the input's device (",
-              input.device(), "), got ", other.device());
+  check_alike(op, "other", other, input);
 }
 
 at::Tensor convolution_epilogue(const EpilogueCall& call) {

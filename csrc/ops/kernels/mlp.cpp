@@ -4,11 +4,8 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/nll_loss.h>
 #include <ATen/ops/one_hot.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/tanh.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -19,6 +16,7 @@
 #include <vector>
 
 #include "kernels/mlp/loss_scale.h"
+#include "ops/kernels/mlp_layers.h"
 
 #ifdef CONVTIME_WITH_CUDA
 #include <ATen/Context.h>
@@ -193,45 +191,24 @@ Net check_steps(const Steps& s) {
   return net;
 }
 
+/// The result of mlp_path.
+using Path = std::tuple<std::string, std::string, std::int64_t, std::vector<std::string>>;
+
 // --- CPU: ATen's own kernels, in 32 bits
-// ------------------------------------------------------------------------
 
 namespace mlp_cpu {
-
-/// Autocast would shorten ATen's products, but not those of a GPU.
-c10::impl::ExcludeDispatchKeyGuard without_autocast() {
-  return c10::impl::ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset);
-}
 
 at::ScalarType wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Return the unpadded part of a layer's matrix.
-at::Tensor layer_of(const at::Tensor& weights, const Net& net, std::int64_t layer) {
-  at::Tensor matrix = weights[layer].narrow(0, 0, net.width);
-  if (layer == 0) {
-    matrix = matrix.narrow(1, 0, net.inputs);
-  }
-  return layer == net.layers - 1 ? matrix.narrow(0, 0, net.outputs) : matrix;
-}
-
-/// Return the unpadded part of a layer's biases, for a net with biases.
-at::Tensor biases_of(const at::Tensor& weights, const Net& net, std::int64_t layer) {
-  return weights[layer][net.width].narrow(0, 0, layer == net.layers - 1 ? net.outputs : net.width);
-}
-
 /// Return each layer's input, followed by the output.
 std::vector<at::Tensor> activations(const at::Tensor& input, const at::Tensor& weights,
-                                    const Net& net) {
+                                    const Layers& net) {
   std::vector<at::Tensor> values{input};
   for (std::int64_t layer = 0; layer < net.layers; ++layer) {
-    at::Tensor sums = values.back().mm(layer_of(weights, net, layer).t());
-    if (net.bias) {
-      sums = sums + biases_of(weights, net, layer);
-    }
-    const bool is_last = layer == net.layers - 1;
-    values.push_back(is_last ? sums : net.tanh ? at::tanh(sums) : at::relu(sums));
+    const at::Tensor sums = net.apply(weights, layer, values.back());
+    values.push_back(layer == net.layers - 1 ? sums : net.activate(sums));
   }
   return values;
 }
@@ -243,26 +220,24 @@ struct Gradients {
 
 /// Return the gradients of the inputs and the weights, given the gradient of the output.
 Gradients gradients_of(at::Tensor gradient, const std::vector<at::Tensor>& values,
-                       const at::Tensor& weights, const Net& net) {
-  const at::Tensor result = at::zeros_like(weights);
+                       const at::Tensor& weights, const Layers& net) {
+  std::vector<at::Tensor> of_weights(static_cast<std::size_t>(net.layers));
   for (std::int64_t layer = net.layers - 1;; --layer) {
-    const at::Tensor& input = values[static_cast<std::size_t>(layer)];
-    layer_of(result, net, layer).copy_(gradient.t().mm(input));
-    if (net.bias) {
-      biases_of(result, net, layer).copy_(gradient.sum(0));
-    }
-    gradient = gradient.mm(layer_of(weights, net, layer));
+    const auto i = static_cast<std::size_t>(layer);
+    of_weights[i] = net.pad(layer, gradient.t().mm(values[i]), gradient.sum(0));
+    gradient = gradient.mm(net.matrix(weights, layer));
     if (layer == 0) {
-      return {gradient, result};
+      return {gradient, at::stack(of_weights)};
     }
-    gradient = net.tanh ? gradient * (1 - input * input) : gradient.masked_fill(input <= 0, 0);
+    gradient = net.times_slope(gradient, values[i]);
   }
 }
 
 at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int64_t outputs,
                    std::string_view activation) {
   check_rows("mlp", "input", input, weights);
-  const Net net = check_net("mlp", weights, input.size(1), outputs, activation);
+  check_net("mlp", weights, input.size(1), outputs, activation);
+  const Layers net(input, weights, outputs, activation);
   const at::ScalarType type = wide(weights);
   return activations(input.to(type), weights.to(type), net).back().to(input.scalar_type());
 }
@@ -270,7 +245,8 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
 std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
                                             const at::Tensor& weights,
                                             std::string_view activation) {
-  const Net net = check_gradient(grad_output, input, weights, activation);
+  check_gradient(grad_output, input, weights, activation);
+  const Layers net(input, weights, grad_output.size(1), activation);
   const auto guard = without_autocast();
   const at::ScalarType type = wide(weights);
   const at::Tensor wide_weights = weights.to(type);
@@ -335,7 +311,7 @@ void update(const Steps& s, at::Tensor gradient, std::int64_t updates) {
   s.weights.copy_(weights);
 }
 
-void step(const Steps& s, const Net& net) {
+void step(const Steps& s, const Layers& net) {
   auto* const counters = s.counters.mutable_data_ptr<std::int64_t>();
   auto* const rates = s.rates.mutable_data_ptr<float>();
   const at::ScalarType type = wide(s.weights);
@@ -365,7 +341,8 @@ void step(const Steps& s, const Net& net) {
 }
 
 void take_steps(const Steps& s) {
-  const Net net = check_steps(s);
+  check_steps(s);
+  const Layers net(s.inputs, s.weights, s.outputs, s.activation);
   const auto guard = without_autocast();
   for (std::int64_t i = 0; i < s.steps; ++i) {
     step(s, net);
@@ -373,17 +350,10 @@ void take_steps(const Steps& s) {
 }
 
 /// The CPU needs no scratch memory.
-std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
-                           std::int64_t /*batch*/) {
-  check_net("mlp_scratch_bytes", weights, inputs, outputs, "relu");
-  return 0;
-}
-
-std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_t inputs,
-                                          std::int64_t outputs, std::int64_t /*batch*/,
-                                          std::string_view activation, bool /*tf32*/) {
+Path path(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
+          std::int64_t /*batch*/, std::string_view activation, bool /*tf32*/) {
   check_net("mlp_path", weights, inputs, outputs, activation);
-  return {"cpu", "the weights are on a CPU: PyTorch's own kernels, in 32 bits or more"};
+  return {"cpu", "the weights are on a CPU: PyTorch's own kernels, in 32 bits or more", 0, {}};
 }
 
 }  // namespace mlp_cpu
@@ -410,7 +380,7 @@ struct Choice {
   }
 };
 
-std::string why_wide(const MlpNet& net) {
+std::string why_wide(const MlpNet& net, std::int64_t rows) {
   if (net.type == ElementType::kFloat) {
     return "the dtype is float32";
   }
@@ -420,14 +390,16 @@ std::string why_wide(const MlpNet& net) {
   if (net.width > 128) {
     return c10::str("a width of ", net.width, " is above 128");
   }
-  if (!mlp_fits(net)) {
-    return c10::str(net.layers, " layers of width ", net.width,
-                    " do not fit into this GPU's shared memory");
+  if (!mlp_fits(net, rows)) {
+    return c10::str(net.layers, " layers of width ", net.width, " do not fit, with ", rows,
+                    " rows, into this GPU's shared memory");
   }
   return {};
 }
 
-Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf32) {
+/// `rows` are those whose gradients are summed; 1 for a forward pass.
+Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf32,
+              std::int64_t rows) {
   const at::ScalarType type = weights.scalar_type();
   const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(weights.get_device());
   TORCH_CHECK(gpu.major >= 8, op, ": needs a GPU of compute capability 8.0 or newer, got ",
@@ -448,7 +420,7 @@ Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf
                      static_cast<int>(net.outputs),
                      net.bias,
                      tf32 && type == at::kFloat};
-  return {sizes, why_wide(sizes)};
+  return {sizes, why_wide(sizes, rows)};
 }
 
 MlpWide on_current_stream(bool tuned) {
@@ -458,25 +430,17 @@ MlpWide on_current_stream(bool tuned) {
 /// As in PyTorch's own matrix products of floats.
 bool allows_tf32() { return at::globalContext().allowTF32CuBLAS(); }
 
-std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
-                           std::int64_t batch) {
-  constexpr const char* kName = "mlp_scratch_bytes";
-  const c10::cuda::CUDAGuard guard(weights.device());
-  const Net net = check_net(kName, weights, inputs, outputs, "relu");
-  TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
-  return static_cast<std::int64_t>(
-      choose(kName, net, weights, false).scratch_bytes(batch, MlpWork::kTraining));
-}
-
-std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_t inputs,
-                                          std::int64_t outputs, std::int64_t batch,
-                                          std::string_view activation, bool tf32) {
+Path path(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs, std::int64_t batch,
+          std::string_view activation, bool tf32) {
   constexpr const char* kName = "mlp_path";
   const c10::cuda::CUDAGuard guard(weights.device());
   const Net net = check_net(kName, weights, inputs, outputs, activation);
-  const Choice choice = choose(kName, net, weights, tf32);
+  TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
+  const Choice choice = choose(kName, net, weights, tf32, batch);
+  const auto bytes = static_cast<std::int64_t>(choice.scratch_bytes(batch, MlpWork::kTraining));
   if (!choice.is_wide()) {
-    return {"on-chip", "widths are at most 128, in 16 bits and without biases"};
+    return {"on-chip", "widths are at most 128, in 16 bits and without biases", bytes,
+            mlp_plans(choice.net, batch)};
   }
   const bool is_fused =
       mlp_wide_fuses_activation(choice.net, batch, at::cuda::getCurrentCUDABlasLtHandle());
@@ -485,18 +449,9 @@ std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_
                                                                       : " in 32 bits";
   return {"wide",
           c10::str(choice.why_wide, ": products by cuBLASLt", products, ", with the activation ",
-                   is_fused ? "fused" : "as a kernel after each")};
-}
-
-std::vector<std::string> plans(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
-                               std::int64_t batch) {
-  constexpr const char* kName = "mlp_plans";
-  const c10::cuda::CUDAGuard guard(weights.device());
-  const Net net = check_net(kName, weights, inputs, outputs, "relu");
-  TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
-  const Choice choice = choose(kName, net, weights, false);
-  TORCH_CHECK(!choice.is_wide(), kName, ": the net does not run on chip: ", choice.why_wide);
-  return mlp_plans(choice.net, batch);
+                   is_fused ? "fused" : "as a kernel after each"),
+          bytes,
+          {}};
 }
 
 at::Tensor make_scratch(const Choice& choice, std::int64_t rows, MlpWork work,
@@ -510,7 +465,7 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
   check_rows("mlp", "input", input, weights);
   const c10::cuda::CUDAGuard guard(input.device());
   const Net net = check_net("mlp", weights, input.size(1), outputs, activation);
-  const Choice choice = choose("mlp", net, weights, allows_tf32());
+  const Choice choice = choose("mlp", net, weights, allows_tf32(), 1);
   const at::Tensor dense = input.contiguous();
   const at::Tensor result = at::empty({input.size(0), outputs}, input.options());
   if (choice.is_wide()) {
@@ -530,7 +485,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
                                             std::string_view activation) {
   const Net net = check_gradient(grad_output, input, weights, activation);
   const c10::cuda::CUDAGuard guard(input.device());
-  const Choice choice = choose("mlp_backward", net, weights, allows_tf32());
+  const Choice choice = choose("mlp_backward", net, weights, allows_tf32(), input.size(0));
   const at::Tensor dense = input.contiguous();
   const at::Tensor gradient = grad_output.contiguous();
   const at::Tensor of_input = at::empty(input.sizes(), input.options());
@@ -571,7 +526,7 @@ class Products : public torch::CustomClassHolder {
     check_rows(kName, "inputs", inputs_, weights_);
     const c10::cuda::CUDAGuard guard(weights_.device());
     const Net net = check_net(kName, weights_, inputs_.size(1), outputs, activation);
-    const Choice choice = mlp_cuda::choose(kName, net, weights_, tf32);
+    const Choice choice = mlp_cuda::choose(kName, net, weights_, tf32, batch);
     TORCH_CHECK(choice.is_wide(), kName,
                 ": the net must use cuBLASLt's products, got a net that runs on chip");
     TORCH_CHECK(inputs_.is_contiguous() && 1 <= batch && batch <= inputs_.size(0), kName,
@@ -617,7 +572,7 @@ void* pointer(const std::optional<at::Tensor>& tensor) {
 
 void take_steps(const Steps& s) {
   const c10::cuda::CUDAGuard guard(s.weights.device());
-  const Choice choice = choose(kSteps, check_steps(s), s.weights, s.tf32);
+  const Choice choice = choose(kSteps, check_steps(s), s.weights, s.tf32, s.batch);
   TORCH_CHECK(!s.master || s.master->scalar_type() == at::kFloat, kSteps,
               ": master must have dtype float32, got ", s.master->scalar_type());
   TORCH_CHECK(!s.master || s.weights.scalar_type() != at::kFloat, kSteps,
@@ -681,7 +636,6 @@ TORCH_LIBRARY_IMPL(convtime, CPU, library) {
   library.impl("mlp", mlp_cpu::forward);
   library.impl("mlp_backward", mlp_cpu::backward);
   library.impl("mlp_steps", steps<mlp_cpu::take_steps>);
-  library.impl("mlp_scratch_bytes", mlp_cpu::scratch_bytes);
   library.impl("mlp_path", mlp_cpu::path);
 }
 
@@ -690,9 +644,7 @@ TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   library.impl("mlp", mlp_cuda::forward);
   library.impl("mlp_backward", mlp_cuda::backward);
   library.impl("mlp_steps", steps<mlp_cuda::take_steps>);
-  library.impl("mlp_scratch_bytes", mlp_cuda::scratch_bytes);
   library.impl("mlp_path", mlp_cuda::path);
-  library.impl("mlp_plans", mlp_cuda::plans);
 }
 
 TORCH_LIBRARY_FRAGMENT(convtime, library) {

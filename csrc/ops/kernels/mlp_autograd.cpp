@@ -2,13 +2,8 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/relu.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
@@ -20,6 +15,7 @@
 #include <vector>
 
 #include "ops/autograd_node.h"
+#include "ops/kernels/mlp_layers.h"
 
 namespace convtime::ops {
 namespace mlp_autograd {
@@ -55,70 +51,13 @@ std::tuple<at::Tensor, at::Tensor> call_mlp_backward(const at::Tensor& grad_outp
 
 // --- Derivatives that no kernel computes, in ATen's ops, which have derivatives of any order
 
-/// A net in terms that a tracer of symbolic shapes can follow.
-struct Net {
-  std::int64_t layers;
-  c10::SymInt width;
-  c10::SymInt inputs;
-  c10::SymInt outputs;
-  bool tanh;
-  bool bias;
-
-  Net(const at::Tensor& input, const at::Tensor& weights, c10::SymInt columns,
-      std::string_view activation)
-      : layers(weights.sym_size(0).guard_int(__FILE__, __LINE__)),
-        width(weights.sym_size(2)),
-        inputs(input.sym_size(1)),
-        outputs(std::move(columns)),
-        tanh(activation == "tanh"),
-        bias(weights.sym_size(1) != width) {}
-
-  c10::SymInt rows(std::int64_t layer) const { return layer == layers - 1 ? outputs : width; }
-  c10::SymInt columns(std::int64_t layer) const { return layer == 0 ? inputs : width; }
-
-  /// Return the unpadded part of a layer's matrix.
-  at::Tensor matrix(const at::Tensor& weights, std::int64_t layer) const {
-    return weights.select(0, layer)
-        .narrow_symint(0, 0, rows(layer))
-        .narrow_symint(1, 0, columns(layer));
-  }
-
-  at::Tensor biases(const at::Tensor& weights, std::int64_t layer) const {
-    return weights.select(0, layer).select_symint(0, width).narrow_symint(0, 0, rows(layer));
-  }
-
-  /// Return input · matrixᵀ + biases.
-  at::Tensor apply(const at::Tensor& weights, std::int64_t layer, const at::Tensor& input) const {
-    const at::Tensor product = input.mm(matrix(weights, layer).t());
-    return bias ? product + biases(weights, layer) : product;
-  }
-
-  /// Return the gradient of a layer's weights with zeros as padding.
-  at::Tensor pad(std::int64_t layer, const at::Tensor& of_matrix,
-                 const at::Tensor& of_biases) const {
-    const c10::SymInt below = width - rows(layer);
-    const at::Tensor padded =
-        at::constant_pad_nd_symint(of_matrix, {0, width - columns(layer), 0, below});
-    if (!bias) {
-      return padded;
-    }
-    return at::cat({padded, at::constant_pad_nd_symint(of_biases, {0, below}).unsqueeze(0)});
-  }
-
-  /// Multiply by the activation's derivative, computed from its output. As in the kernels, NaN
-  /// passes through ReLU.
-  at::Tensor times_slope(const at::Tensor& factor, const at::Tensor& activated) const {
-    return tanh ? factor * (1 - activated * activated) : factor.masked_fill(activated.le(0), 0);
-  }
-};
-
 /// The inputs of all layers and their tangents; the last tangent is the output's.
 struct Duals {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> tangents;
 };
 
-Duals forward_duals(const Net& net, const at::Tensor& input, const at::Tensor& weights,
+Duals forward_duals(const Layers& net, const at::Tensor& input, const at::Tensor& weights,
                     const at::Tensor& input_tangent, const at::Tensor& weights_tangent) {
   Duals duals{{input}, {input_tangent}};
   for (std::int64_t layer = 0; layer < net.layers; ++layer) {
@@ -128,8 +67,7 @@ Duals forward_duals(const Net& net, const at::Tensor& input, const at::Tensor& w
       duals.tangents.push_back(tangent);
       break;
     }
-    const at::Tensor sums = net.apply(weights, layer, duals.inputs.back());
-    duals.inputs.push_back(net.tanh ? at::tanh(sums) : at::relu(sums));
+    duals.inputs.push_back(net.activate(net.apply(weights, layer, duals.inputs.back())));
     duals.tangents.push_back(net.times_slope(tangent, duals.inputs.back()));
   }
   return duals;
@@ -141,7 +79,7 @@ struct GradientTangents {
   at::Tensor weights;
 };
 
-GradientTangents backward_tangents(const Net& net, const Duals& duals, const at::Tensor& weights,
+GradientTangents backward_tangents(const Layers& net, const Duals& duals, const at::Tensor& weights,
                                    const at::Tensor& weights_tangent, at::Tensor gradient,
                                    at::Tensor gradient_tangent) {
   std::vector<at::Tensor> of_weights(static_cast<std::size_t>(net.layers));
@@ -163,11 +101,6 @@ GradientTangents backward_tangents(const Net& net, const Duals& duals, const at:
     }
     gradient = net.times_slope(gradient, input);
   }
-}
-
-/// Autocast would change the dtype of some of the products, but not of the tensors given.
-c10::impl::ExcludeDispatchKeyGuard without_autocast() {
-  return c10::impl::ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset);
 }
 
 // --- Autograd
@@ -210,7 +143,7 @@ struct MlpDoubleBackward {
     const at::Tensor& grad_output = saved.tensors[0];
     const at::Tensor& input = saved.tensors[1];
     const at::Tensor& weights = saved.tensors[2];
-    const Net net(input, weights, grad_output.sym_size(1), saved.settings.activation);
+    const Layers net(input, weights, grad_output.sym_size(1), saved.settings.activation);
     const at::Tensor of_input = grads[0].defined() ? grads[0] : at::zeros_like(input);
     const at::Tensor of_weights = grads[1].defined() ? grads[1] : at::zeros_like(weights);
     const Duals duals = forward_duals(net, input, weights, of_input, of_weights);
@@ -247,7 +180,7 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
     set_history<MlpBackward>({output}, activation, input, weights);
   }
   if (isFwGradDefined(input) || isFwGradDefined(weights)) {
-    const Net net(input, weights, outputs, activation);
+    const Layers net(input, weights, outputs, activation);
     const Duals duals = forward_duals(net, primal_of(input), primal_of(weights), tangent_of(input),
                                       tangent_of(weights));
     set_tangent(output, duals.tangents.back());
@@ -268,7 +201,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
   }
   if (isFwGradDefined(grad_output) || isFwGradDefined(input) || isFwGradDefined(weights)) {
     const auto guard = without_autocast();
-    const Net net(input, weights, grad_output.sym_size(1), activation);
+    const Layers net(input, weights, grad_output.sym_size(1), activation);
     const at::Tensor weights_tangent = tangent_of(weights);
     const Duals duals = forward_duals(net, primal_of(input), primal_of(weights), tangent_of(input),
                                       weights_tangent);

@@ -133,10 +133,9 @@ void check_gradient(const at::Tensor& grad_output, const at::Tensor& winners) {
               grad_output.device());
 }
 
-// --- CPU: ATen's own kernels
-// ------------------------------------------------------------------------
+// --- ATen's own kernels: on a CPU, and on a GPU for planes that have no kernel
 
-namespace cpu {
+namespace aten {
 
 /// The highest bit of a winner.
 std::int64_t dead_bit(const Pooling& pooling) {
@@ -151,27 +150,24 @@ std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindo
 }
 
 /// Return the start of each window along an axis, as a column or a row that broadcasts.
-at::Tensor starts(const Axis& axis, std::int64_t trailing) {
-  const at::Tensor first = at::arange(axis.output, at::kLong) * axis.stride - axis.padding;
+at::Tensor starts(const Axis& axis, std::int64_t trailing, at::Device device) {
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kLong);
+  const at::Tensor first = at::arange(axis.output, options) * axis.stride - axis.padding;
   return trailing == 1 ? first.unsqueeze(1) : first;
 }
 
-at::Tensor forward(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                   at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  return std::get<0>(pool(input, {kernel_size, stride, padding, dilation, ceil_mode}));
+at::Tensor forward(const at::Tensor& input, const PoolWindow& window) {
+  return std::get<0>(pool(input, window));
 }
 
-std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
-                                                at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                                                at::IntArrayRef padding, at::IntArrayRef dilation,
-                                                bool ceil_mode) {
-  const PoolWindow window{kernel_size, stride, padding, dilation, ceil_mode};
+std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input, const PoolWindow& window) {
   const auto [output, indices] = pool(input, window);
   const Pooling pooling = check(input.sizes(), window);
   const at::Tensor row = indices.div(pooling.w.input, "floor");
   const at::Tensor column = indices - row * pooling.w.input;
-  const at::Tensor r = (row - starts(pooling.h, 1)).div(pooling.h.dilation, "floor");
-  const at::Tensor c = (column - starts(pooling.w, 0)).div(pooling.w.dilation, "floor");
+  const at::Device device = input.device();
+  const at::Tensor r = (row - starts(pooling.h, 1, device)).div(pooling.h.dilation, "floor");
+  const at::Tensor c = (column - starts(pooling.w, 0, device)).div(pooling.w.dilation, "floor");
   // Clamped, because a window without elements has an index outside the input.
   const at::Tensor position = (r * pooling.w.kernel + c).clamp(0, pooling.window() - 1);
   const at::Tensor alive = output.gt(0).logical_or(output.isnan());
@@ -180,34 +176,33 @@ std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
 }
 
 at::Tensor indices(const at::Tensor& winners, at::IntArrayRef input_size,
-                   at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
-                   at::IntArrayRef dilation, bool ceil_mode) {
-  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
+                   const PoolWindow& window) {
+  const Pooling pooling = check(input_size, window);
   check_winners(winners, pooling);
   const at::Tensor position = winners.to(at::kLong).bitwise_and(dead_bit(pooling) - 1);
   const at::Tensor r = position.div(pooling.w.kernel, "floor");
   const at::Tensor c = position - r * pooling.w.kernel;
-  return (starts(pooling.h, 1) + r * pooling.h.dilation) * pooling.w.input +
-         (starts(pooling.w, 0) + c * pooling.w.dilation);
+  const at::Device device = winners.device();
+  return (starts(pooling.h, 1, device) + r * pooling.h.dilation) * pooling.w.input +
+         (starts(pooling.w, 0, device) + c * pooling.w.dilation);
 }
 
 at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
-                    at::IntArrayRef input_size, at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                    at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
+                    at::IntArrayRef input_size, const PoolWindow& window) {
+  const Pooling pooling = check(input_size, window);
   const at::MemoryFormat format = check_winners(winners, pooling);
   check_gradient(grad_output, winners);
   const at::Tensor alive = winners.to(at::kLong).lt(dead_bit(pooling));
-  const at::Tensor positions =
-      indices(winners, input_size, kernel_size, stride, padding, dilation, ceil_mode);
+  const at::Tensor positions = indices(winners, input_size, window);
   // ATen's kernel reads only sizes and layout of the input.
   const at::Tensor input = at::empty(input_size, grad_output.options(), format);
-  return at::max_pool2d_with_indices_backward(
-      at::where(alive, grad_output, 0).contiguous(format), input, kernel_size, stride, padding,
-      dilation, ceil_mode, at::where(alive, positions, 0).contiguous(format));
+  return at::max_pool2d_with_indices_backward(at::where(alive, grad_output, 0).contiguous(format),
+                                              input, window.kernel_size, window.stride,
+                                              window.padding, window.dilation, window.ceil_mode,
+                                              at::where(alive, positions, 0).contiguous(format));
 }
 
-}  // namespace cpu
+}  // namespace aten
 
 #ifdef CONVTIME_WITH_CUDA
 
@@ -230,13 +225,14 @@ PoolGeometry geometry_of(const Pooling& pooling, at::MemoryFormat format) {
           narrow(pooling.w), format == at::MemoryFormat::ChannelsLast};
 }
 
+// A plane's indices, or an image's if channels are last, may not fit in 32 bits. Then planes are
+// separated, and where even one does not fit, ATen's kernels take its place.
+
 /// Return the output, and the winners if they are requested.
 std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindow& window,
-                                        bool wants_winners) {
-  check_dtype(input);
+                                        bool wants_winners, at::MemoryFormat format) {
   const Pooling pooling = check(input.sizes(), window);
   const c10::cuda::CUDAGuard guard(input.device());
-  const at::MemoryFormat format = format_of(input);
   const at::Tensor dense = input.contiguous(format);
   const std::vector<std::int64_t> size = pooling.output_size();
   const at::Tensor output = at::empty(size, input.options(), format);
@@ -244,58 +240,80 @@ std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindo
   if (wants_winners) {
     winners = at::empty(size, input.options().dtype(winner_type(pooling.window())), format);
   }
-  if (output.numel() > 0) {
-    launch_relu_max_pool2d(element_type_of(input), dense.const_data_ptr(),
-                           output.mutable_data_ptr(),
-                           wants_winners ? winners.mutable_data_ptr() : nullptr,
-                           geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
+  if (output.numel() == 0 ||
+      launch_relu_max_pool2d(element_type_of(input), dense.const_data_ptr(),
+                             output.mutable_data_ptr(),
+                             wants_winners ? winners.mutable_data_ptr() : nullptr,
+                             geometry_of(pooling, format), at::cuda::getCurrentCUDAStream())) {
+    return {output, winners};
   }
-  return {output, winners};
+  if (format == at::MemoryFormat::Contiguous) {
+    return aten::with_winners(dense, window);
+  }
+  const auto planes = pool(dense, window, wants_winners, at::MemoryFormat::Contiguous);
+  return {std::get<0>(planes).contiguous(format),
+          wants_winners ? std::get<1>(planes).contiguous(format) : winners};
 }
 
-at::Tensor forward(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                   at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  return std::get<0>(pool(input, {kernel_size, stride, padding, dilation, ceil_mode}, false));
+at::Tensor forward(const at::Tensor& input, const PoolWindow& window) {
+  check_dtype(input);
+  return std::get<0>(pool(input, window, /*wants_winners=*/false, format_of(input)));
 }
 
-std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
-                                                at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                                                at::IntArrayRef padding, at::IntArrayRef dilation,
-                                                bool ceil_mode) {
-  return pool(input, {kernel_size, stride, padding, dilation, ceil_mode}, true);
+std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input, const PoolWindow& window) {
+  check_dtype(input);
+  return pool(input, window, /*wants_winners=*/true, format_of(input));
+}
+
+at::Tensor indices_in(at::MemoryFormat format, const at::Tensor& winners,
+                      at::IntArrayRef input_size, const PoolWindow& window) {
+  const Pooling pooling = check(input_size, window);
+  const at::Tensor dense = winners.contiguous(format);
+  const at::Tensor result = at::empty(winners.sizes(), winners.options().dtype(at::kLong), format);
+  if (result.numel() == 0 || launch_relu_max_pool2d_indices(
+                                 dense.const_data_ptr(), result.mutable_data_ptr<std::int64_t>(),
+                                 geometry_of(pooling, format), at::cuda::getCurrentCUDAStream())) {
+    return result;
+  }
+  if (format == at::MemoryFormat::Contiguous) {
+    return aten::indices(dense, input_size, window);
+  }
+  return indices_in(at::MemoryFormat::Contiguous, dense, input_size, window).contiguous(format);
 }
 
 at::Tensor indices(const at::Tensor& winners, at::IntArrayRef input_size,
-                   at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
-                   at::IntArrayRef dilation, bool ceil_mode) {
-  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
-  const at::MemoryFormat format = check_winners(winners, pooling);
+                   const PoolWindow& window) {
+  const at::MemoryFormat format = check_winners(winners, check(input_size, window));
   const c10::cuda::CUDAGuard guard(winners.device());
-  const at::Tensor dense = winners.contiguous(format);
-  const at::Tensor result = at::empty(winners.sizes(), winners.options().dtype(at::kLong), format);
-  if (result.numel() > 0) {
-    launch_relu_max_pool2d_indices(dense.const_data_ptr(), result.mutable_data_ptr<std::int64_t>(),
-                                   geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
-  }
-  return result;
+  return indices_in(format, winners, input_size, window);
 }
 
-at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
-                    at::IntArrayRef input_size, at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                    at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
-  const at::MemoryFormat format = check_winners(winners, pooling);
-  check_gradient(grad_output, winners);
-  const c10::cuda::CUDAGuard guard(grad_output.device());
+at::Tensor backward_in(at::MemoryFormat format, const at::Tensor& grad_output,
+                       const at::Tensor& winners, at::IntArrayRef input_size,
+                       const PoolWindow& window) {
   const at::Tensor gradient = grad_output.contiguous(format);
   const at::Tensor dense = winners.contiguous(format);
   const at::Tensor result = at::empty(input_size, grad_output.options(), format);
-  if (result.numel() > 0) {
-    launch_relu_max_pool2d_backward(element_type_of(gradient), gradient.const_data_ptr(),
-                                    dense.const_data_ptr(), result.mutable_data_ptr(),
-                                    geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
+  if (result.numel() == 0 ||
+      launch_relu_max_pool2d_backward(element_type_of(gradient), gradient.const_data_ptr(),
+                                      dense.const_data_ptr(), result.mutable_data_ptr(),
+                                      geometry_of(check(input_size, window), format),
+                                      at::cuda::getCurrentCUDAStream())) {
+    return result;
   }
-  return result;
+  if (format == at::MemoryFormat::Contiguous) {
+    return aten::backward(gradient, dense, input_size, window);
+  }
+  return backward_in(at::MemoryFormat::Contiguous, gradient, dense, input_size, window)
+      .contiguous(format);
+}
+
+at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
+                    at::IntArrayRef input_size, const PoolWindow& window) {
+  const at::MemoryFormat format = check_winners(winners, check(input_size, window));
+  check_gradient(grad_output, winners);
+  const c10::cuda::CUDAGuard guard(grad_output.device());
+  return backward_in(format, grad_output, winners, input_size, window);
 }
 
 }  // namespace cuda
@@ -305,18 +323,22 @@ at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(convtime, CPU, library) {
-  library.impl("relu_max_pool2d", cpu::forward);
-  library.impl("relu_max_pool2d_with_winners", cpu::with_winners);
-  library.impl("relu_max_pool2d_indices", cpu::indices);
-  library.impl("relu_max_pool2d_backward", cpu::backward);
+  library.impl("relu_max_pool2d", with_window<aten::forward, const at::Tensor&>);
+  library.impl("relu_max_pool2d_with_winners", with_window<aten::with_winners, const at::Tensor&>);
+  library.impl("relu_max_pool2d_indices",
+               with_window<aten::indices, const at::Tensor&, at::IntArrayRef>);
+  library.impl("relu_max_pool2d_backward",
+               with_window<aten::backward, const at::Tensor&, const at::Tensor&, at::IntArrayRef>);
 }
 
 #ifdef CONVTIME_WITH_CUDA
 TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
-  library.impl("relu_max_pool2d", cuda::forward);
-  library.impl("relu_max_pool2d_with_winners", cuda::with_winners);
-  library.impl("relu_max_pool2d_indices", cuda::indices);
-  library.impl("relu_max_pool2d_backward", cuda::backward);
+  library.impl("relu_max_pool2d", with_window<cuda::forward, const at::Tensor&>);
+  library.impl("relu_max_pool2d_with_winners", with_window<cuda::with_winners, const at::Tensor&>);
+  library.impl("relu_max_pool2d_indices",
+               with_window<cuda::indices, const at::Tensor&, at::IntArrayRef>);
+  library.impl("relu_max_pool2d_backward",
+               with_window<cuda::backward, const at::Tensor&, const at::Tensor&, at::IntArrayRef>);
 }
 #endif
 

@@ -17,6 +17,13 @@ struct PoolWindow {
   bool ceil_mode;
 };
 
+/// The implementation of an op by a function that takes the window as one argument.
+template <auto kFunction, typename... Others>
+auto with_window(Others... others, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                 at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  return kFunction(others..., PoolWindow{kernel_size, stride, padding, dilation, ceil_mode});
+}
+
 // The ops, called through the dispatcher.
 
 at::Tensor relu_max_pool2d(const at::Tensor& input, const PoolWindow& window);

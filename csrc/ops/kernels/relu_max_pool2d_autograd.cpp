@@ -93,11 +93,7 @@ void set_history(const at::Tensor& result, const at::Tensor& from, const at::Ten
   torch::autograd::set_history(result, node);
 }
 
-std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
-                                                at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                                                at::IntArrayRef padding, at::IntArrayRef dilation,
-                                                bool ceil_mode) {
-  const PoolWindow window{kernel_size, stride, padding, dilation, ceil_mode};
+std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input, const PoolWindow& window) {
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return relu_max_pool2d_with_winners(input, window);
@@ -112,20 +108,16 @@ std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
   return results;
 }
 
-at::Tensor forward(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                   at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+at::Tensor forward(const at::Tensor& input, const PoolWindow& window) {
   if (torch::autograd::compute_requires_grad(input) || isFwGradDefined(input)) {
-    return std::get<0>(with_winners(input, kernel_size, stride, padding, dilation, ceil_mode));
+    return std::get<0>(with_winners(input, window));
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return relu_max_pool2d(input, {kernel_size, stride, padding, dilation, ceil_mode});
+  return relu_max_pool2d(input, window);
 }
 
 at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
-                    c10::SymIntArrayRef input_size, at::IntArrayRef kernel_size,
-                    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                    bool ceil_mode) {
-  const PoolWindow window{kernel_size, stride, padding, dilation, ceil_mode};
+                    c10::SymIntArrayRef input_size, const PoolWindow& window) {
   const at::Tensor result = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return relu_max_pool2d_backward(grad_output, winners, input_size, window);
@@ -141,61 +133,64 @@ at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
 }
 
 at::Tensor indices(const at::Tensor& winners, c10::SymIntArrayRef input_size,
-                   at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
-                   at::IntArrayRef dilation, bool ceil_mode) {
+                   const PoolWindow& window) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return relu_max_pool2d_indices(winners, input_size,
-                                 {kernel_size, stride, padding, dilation, ceil_mode});
+  return relu_max_pool2d_indices(winners, input_size, window);
 }
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Signature>();
-}
+/// An op, whose last arguments are those of a window.
+template <typename Result, typename... Others>
+class WindowOp {
+ public:
+  explicit WindowOp(const char* name)
+      : handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>()) {}
+
+  Result operator()(Others... others, const PoolWindow& window) const {
+    return handle_.call(others..., window.kernel_size, window.stride, window.padding,
+                        window.dilation, window.ceil_mode);
+  }
+
+ private:
+  using Signature = Result(Others..., at::IntArrayRef, at::IntArrayRef, at::IntArrayRef,
+                           at::IntArrayRef, bool);
+  c10::TypedOperatorHandle<Signature> handle_;
+};
 
 }  // namespace
 
 at::Tensor relu_max_pool2d(const at::Tensor& input, const PoolWindow& window) {
-  static const auto handle =
-      op<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef,
-                    at::IntArrayRef, bool)>("convtime::relu_max_pool2d");
-  return handle.call(input, window.kernel_size, window.stride, window.padding, window.dilation,
-                     window.ceil_mode);
+  static const WindowOp<at::Tensor, const at::Tensor&> op("convtime::relu_max_pool2d");
+  return op(input, window);
 }
 
 std::tuple<at::Tensor, at::Tensor> relu_max_pool2d_with_winners(const at::Tensor& input,
                                                                 const PoolWindow& window) {
-  static const auto handle = op<std::tuple<at::Tensor, at::Tensor>(
-      const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool)>(
+  static const WindowOp<std::tuple<at::Tensor, at::Tensor>, const at::Tensor&> op(
       "convtime::relu_max_pool2d_with_winners");
-  return handle.call(input, window.kernel_size, window.stride, window.padding, window.dilation,
-                     window.ceil_mode);
+  return op(input, window);
 }
 
 at::Tensor relu_max_pool2d_backward(const at::Tensor& grad_output, const at::Tensor& winners,
                                     c10::SymIntArrayRef input_size, const PoolWindow& window) {
-  static const auto handle =
-      op<at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, at::IntArrayRef,
-                    at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool)>(
-          "convtime::relu_max_pool2d_backward");
-  return handle.call(grad_output, winners, input_size, window.kernel_size, window.stride,
-                     window.padding, window.dilation, window.ceil_mode);
+  static const WindowOp<at::Tensor, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef> op(
+      "convtime::relu_max_pool2d_backward");
+  return op(grad_output, winners, input_size, window);
 }
 
 at::Tensor relu_max_pool2d_indices(const at::Tensor& winners, c10::SymIntArrayRef input_size,
                                    const PoolWindow& window) {
-  static const auto handle =
-      op<at::Tensor(const at::Tensor&, c10::SymIntArrayRef, at::IntArrayRef, at::IntArrayRef,
-                    at::IntArrayRef, at::IntArrayRef, bool)>("convtime::relu_max_pool2d_indices");
-  return handle.call(winners, input_size, window.kernel_size, window.stride, window.padding,
-                     window.dilation, window.ceil_mode);
+  static const WindowOp<at::Tensor, const at::Tensor&, c10::SymIntArrayRef> op(
+      "convtime::relu_max_pool2d_indices");
+  return op(winners, input_size, window);
 }
 
 TORCH_LIBRARY_IMPL(convtime, Autograd, library) {
-  library.impl("relu_max_pool2d", forward);
-  library.impl("relu_max_pool2d_with_winners", with_winners);
-  library.impl("relu_max_pool2d_backward", backward);
-  library.impl("relu_max_pool2d_indices", indices);
+  library.impl("relu_max_pool2d", with_window<forward, const at::Tensor&>);
+  library.impl("relu_max_pool2d_with_winners", with_window<with_winners, const at::Tensor&>);
+  library.impl("relu_max_pool2d_backward",
+               with_window<backward, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef>);
+  library.impl("relu_max_pool2d_indices",
+               with_window<indices, const at::Tensor&, c10::SymIntArrayRef>);
 }
 
 }  // namespace convtime::ops

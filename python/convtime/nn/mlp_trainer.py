@@ -151,18 +151,16 @@ class MLPTrainer:
         self._counters = torch.zeros(3, dtype=torch.int64, device=device)
         self._rates = torch.ones(2, dtype=torch.float32, device=device)
         self._losses = torch.full((history,), math.nan, dtype=torch.float32, device=device)
-        sizes = self._weights, model.widths[0], model.widths[-1], batch_size
-        scratch_bytes = torch.ops.convtime.mlp_scratch_bytes(*sizes)
-        self._scratch = torch.zeros(scratch_bytes, dtype=torch.uint8, device=device)
         net = {
             "batch": batch_size,
             "outputs": model.widths[-1],
             "activation": model.activation,
             "tf32": bool(torch.backends.cuda.matmul.allow_tf32),
         }
-        self.path, self.path_reason = torch.ops.convtime.mlp_path(
+        self.path, self.path_reason, scratch_bytes, plans = torch.ops.convtime.mlp_path(
             self._weights, model.widths[0], **net
         )
+        self._scratch = torch.zeros(scratch_bytes, dtype=torch.uint8, device=device)
         require(
             not tune or self.path != "cpu",
             f"tune must be False on a CPU, which has no candidates to time; got {tune}",
@@ -186,7 +184,6 @@ class MLPTrainer:
         if scale is not None:
             self._rates[1] = scale
         if self.path == "on-chip":
-            plans = torch.ops.convtime.mlp_plans(*sizes)
             if tune:
                 self._options["plan"] = self._fastest_plan(len(plans))
             self.path_reason += f"; {plans[self._options['plan']]}"

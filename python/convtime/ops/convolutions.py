@@ -21,8 +21,6 @@ _CONVOLUTION = """{rank}-D convolution with the arguments of :func:`torch.nn.fun
     order, forward-mode derivatives and :func:`torch.vmap` use the same convolutions as in PyTorch,
     under the same policy.
 
-    Tensors in oneDNN's layout (:meth:`torch.Tensor.to_mkldnn`) are computed as PyTorch does.
-
     Args:
         input: shape {input} or {input_example}; float16, bfloat16, float32 or float64.
         weight: shape {weight}, same dtype and device as ``input``.

@@ -199,24 +199,6 @@ def _pool_format(tensor: torch.Tensor) -> torch.memory_format:
     return torch._prims_common.suggest_memory_format(tensor)
 
 
-@torch.library.register_fake("convtime::tutorial_relu_max_pool2d")  # type: ignore[untyped-decorator]
-def _tutorial_relu_max_pool2d_fake(
-    input: torch.Tensor,
-    kernel_size: int,
-    stride: int,
-    padding: int,
-    **_kernel: str,
-) -> torch.Tensor:
-    return F.max_pool2d(input, kernel_size, stride, padding)
-
-
-@torch.library.register_fake("convtime::tutorial_activation")  # type: ignore[untyped-decorator]
-def _tutorial_activation_fake(
-    input: torch.Tensor, *_arguments: object, **_kernel: str
-) -> torch.Tensor:
-    return torch.empty_like(input)
-
-
 @torch.library.register_fake("convtime::mlp")  # type: ignore[untyped-decorator]
 def _mlp_fake(
     input: torch.Tensor,

@@ -8,7 +8,6 @@
 #include "kernels/mlp/mlp.h"
 #include "kernels/mlp/wide_kernels.h"
 #include "kernels/relu_max_pool2d/choice.h"
-#include "kernels/tutorial/tutorial.h"
 #include "program/nvrtc.h"
 
 // Kernels of drawn problems are compiled for all GPUs: without one of each, this is all that shows
@@ -80,11 +79,11 @@ TEST_F(DrawnPrograms, OfPooling) {
                                 axis(number(1, 4) == 1 ? number(1, 13) : kernel), coin()};
     const ElementType type = one_of(kTypes);
     const int aligned = 1 << number(0, 3);
-    const pool::Choice forward = pool::choose_forward(type, geometry, coin(), aligned);
-    const pool::Choice backward = pool::choose_backward(type, geometry, aligned);
-    for (const pool::Choice& choice : {forward, backward, pool::choose_indices(geometry)}) {
-      compile(pool::source_of(choice));
-      compile(pool::source_of(pool::without_sizes(choice)));
+    const auto forward = pool::choose_forward(type, geometry, coin(), aligned);
+    const auto backward = pool::choose_backward(type, geometry, aligned);
+    for (const auto& choice : {forward, backward, pool::choose_indices(geometry)}) {
+      compile(pool::source_of(choice.value()));
+      compile(pool::source_of(pool::without_sizes(choice.value())));
     }
   }
 }
@@ -150,33 +149,6 @@ TEST_F(DrawnPrograms, OfNets) {
     for (const ProgramSource& source : mlp::wide_programs(wide, wide.type, loss, optimizer)) {
       compile(source);
     }
-  }
-}
-
-TEST_F(DrawnPrograms, OfTheTutorial) {
-  using namespace tutorial;
-  for (const PoolStep step : kPoolSteps) {
-    const auto kernel = static_cast<int>(number(2, 3));
-    const int height = static_cast<int>(number(8, 40));
-    const int width = static_cast<int>(number(8, 40));
-    const auto outputs = [&](int size) { return (size + 2 * (kernel - 2) - kernel) / 2 + 1; };
-    PoolCall call{};
-    call.step = step;
-    call.build = one_of(kBuilds);
-    call.type = coin() ? ElementType::kHalf : ElementType::kFloat;
-    call.sizes = {2,      12, height,     width, outputs(height), outputs(width),
-                  kernel, 2,  kernel - 2, coin()};
-    compile(pool_source(call));
-  }
-  for (const Activation activation :
-       {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh}) {
-    ActivationCall call{};
-    call.step = one_of(kActivationSteps);
-    call.build = one_of(kActivationBuilds);
-    call.activation = activation;
-    call.type = coin() ? ElementType::kHalf : ElementType::kFloat;
-    call.is_gradient = coin();
-    compile(activation_source(call));
   }
 }
 

@@ -1,20 +1,74 @@
 #pragma once
 
-#include "kernels/relu_max_pool2d/pool_elements.cuh"
-#include "kernels/tutorial/builds.cuh"
-#include "kernels/tutorial/sizes.h"
-
-namespace convtime::tutorial {
-
-using elements::is_aligned;
-using elements::kLanes;
-using elements::Pack;
-using pool::clamp;
-using pool::max_nan;
+#include "memory.cuh"
 
 // A position outside the input is clamped to the nearest one inside, which is in the same window: a
 // repeated element does not change a maximum. The maximum starts at zero, which implements the
 // ReLU.
+
+/// A square window over dense tensors: (N, C, H, W) in memory, or (N, H, W, C) if channels_last.
+struct PoolSizes {
+  int batch;
+  int channels;
+  int height;
+  int width;
+  int out_height;
+  int out_width;
+  int kernel;
+  int stride;
+  int padding;
+  bool channels_last;
+};
+
+inline int clamp(int value, int last) { return max(0, min(value, last)); }
+
+// --- Maxima that keep NaN, as PyTorch's do; GPUs before compute capability 8.0 have no instruction
+
+inline float max_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
+inline Half max_nan(Half a, Half b) {
+#if __CUDA_ARCH__ >= 800
+  Half result;
+  asm("max.NaN.f16 %0, %1, %2;" : "=h"(result.bits) : "h"(a.bits), "h"(b.bits));
+  return result;
+#else
+  return Half(max_nan(widen(a), widen(b)));
+#endif
+}
+
+template <typename T, int N>
+Pack<T, N> max_nan(const Pack<T, N>& a, const Pack<T, N>& b) {
+  Pack<T, N> result;
+#pragma unroll
+  for (int lane = 0; lane < N; ++lane) {
+    result.lane[lane] = max_nan(a.lane[lane], b.lane[lane]);
+  }
+  return result;
+}
+
+#if __CUDA_ARCH__ >= 800
+template <int N>
+Pack<Half, N> max_nan(const Pack<Half, N>& a, const Pack<Half, N>& b) {
+  Pack<Half, N> result;
+  const auto* const from_a = reinterpret_cast<const unsigned*>(&a);
+  const auto* const from_b = reinterpret_cast<const unsigned*>(&b);
+#pragma unroll
+  for (int pair = 0; pair < N / 2; ++pair) {
+    asm("max.NaN.f16x2 %0, %1, %2;"
+        : "=r"(reinterpret_cast<unsigned*>(&result)[pair])
+        : "r"(from_a[pair]), "r"(from_b[pair]));
+  }
+  return result;
+}
+#endif
 
 // --- The source of a kernel's geometry ----------------------------------------------------------
 
@@ -23,23 +77,25 @@ struct Parameters {
   static PoolSizes read(const PoolSizes& sizes) { return sizes; }
 };
 
-/// The host writes the sizes, and finds them by this name.
-extern "C" {
-__constant__ PoolSizes known_sizes[kKnownSizes];
-}
+#ifdef KNOWN_SIZES
+/// Not a constant to the compiler, because the host may write it before a launch.
+__constant__ PoolSizes known_sizes[] = {KNOWN_SIZES};
 
+/// Geometry from constant memory, at an index that is a launch parameter.
 struct ConstantMemory {
   static PoolSizes read(int place) { return known_sizes[place]; }
 };
+#endif
 
 /// Like Parameters, but the window is a compile-time constant: the compiler unrolls loops and turns
 /// divisions into shifts.
-template <int K>
 struct CompiledWindow {
+  static constexpr int kKernel = 3;
+
   static PoolSizes read(PoolSizes sizes) {
-    sizes.kernel = K;
+    sizes.kernel = kKernel;
     sizes.stride = 2;
-    sizes.padding = K - 2;
+    sizes.padding = 1;
     return sizes;
   }
 };
@@ -111,50 +167,52 @@ struct OutputPerThread {
       from.row = clamp(at.row * s.stride - s.padding + i, s.height - 1);
       for (int j = 0; j < s.kernel; ++j) {
         from.column = clamp(at.column * s.stride - s.padding + j, s.width - 1);
-        best = max_nan(best, elements::load(input + input_offset(from, s)));
+        best = max_nan(best, load(input + input_offset(from, s)));
       }
     }
-    elements::store(output + output_offset(at, s), best);
+    store(output + output_offset(at, s), best);
   }
 };
 
-/// A block has a tile of outputs, with one output per thread.
+/// A block has a tile of outputs, with one output per thread; as in tutorial.py.
 template <typename T, bool kChannelsLast>
 struct SharedTile {
+  static constexpr int kChannels = kChannelsLast ? 32 : 1;
+  static constexpr int kRows = kChannelsLast ? 2 : 4;
+  static constexpr int kColumns = kChannelsLast ? 2 : 32;
+  static_assert(kChannels * kRows * kColumns == kThreads);
+
   void operator()(const T* input, T* output, const PoolSizes& s) const {
-    using Tile = Tile<kChannelsLast>;
-    static_assert(Tile::kChannels * Tile::kRows * Tile::kColumns == kThreads);
     extern __shared__ __align__(16) unsigned char shared[];
     T* const tile = reinterpret_cast<T*>(shared);
     const int thread = static_cast<int>(threadIdx.x);
 
-    const unsigned tiles_of_channels = (s.channels + Tile::kChannels - 1) / Tile::kChannels;
-    const unsigned tiles_of_columns = (s.out_width + Tile::kColumns - 1) / Tile::kColumns;
-    const unsigned tiles_of_rows = (s.out_height + Tile::kRows - 1) / Tile::kRows;
+    const unsigned tiles_of_channels = (s.channels + kChannels - 1) / kChannels;
+    const unsigned tiles_of_columns = (s.out_width + kColumns - 1) / kColumns;
+    const unsigned tiles_of_rows = (s.out_height + kRows - 1) / kRows;
     const unsigned block = blockIdx.x;
     Position first{};  // first output of the tile
-    first.channel = static_cast<int>(block % tiles_of_channels) * Tile::kChannels;
-    first.column = static_cast<int>(block / tiles_of_channels % tiles_of_columns) * Tile::kColumns;
-    first.row = static_cast<int>(block / tiles_of_channels / tiles_of_columns % tiles_of_rows) *
-                Tile::kRows;
+    first.channel = static_cast<int>(block % tiles_of_channels) * kChannels;
+    first.column = static_cast<int>(block / tiles_of_channels % tiles_of_columns) * kColumns;
+    first.row =
+        static_cast<int>(block / tiles_of_channels / tiles_of_columns % tiles_of_rows) * kRows;
     first.image = static_cast<int>(block / tiles_of_channels / tiles_of_columns / tiles_of_rows);
 
-    const int rows = (Tile::kRows - 1) * s.stride + s.kernel;
-    const int columns = (Tile::kColumns - 1) * s.stride + s.kernel;
-    for (int i = thread; i < Tile::kChannels * rows * columns; i += kThreads) {
+    const int rows = (kRows - 1) * s.stride + s.kernel;
+    const int columns = (kColumns - 1) * s.stride + s.kernel;
+    for (int i = thread; i < kChannels * rows * columns; i += kThreads) {
       Position from = first;
-      from.channel = min(first.channel + i % Tile::kChannels, s.channels - 1);
+      from.channel = min(first.channel + i % kChannels, s.channels - 1);
       from.column =
-          clamp(first.column * s.stride - s.padding + i / Tile::kChannels % columns, s.width - 1);
-      from.row =
-          clamp(first.row * s.stride - s.padding + i / Tile::kChannels / columns, s.height - 1);
-      tile[i] = elements::load(input + input_offset(from, s));
+          clamp(first.column * s.stride - s.padding + i / kChannels % columns, s.width - 1);
+      from.row = clamp(first.row * s.stride - s.padding + i / kChannels / columns, s.height - 1);
+      tile[i] = load(input + input_offset(from, s));
     }
     __syncthreads();
 
-    const int channel = thread % Tile::kChannels;
-    const int column = thread / Tile::kChannels % Tile::kColumns;
-    const int row = thread / Tile::kChannels / Tile::kColumns;
+    const int channel = thread % kChannels;
+    const int column = thread / kChannels % kColumns;
+    const int row = thread / kChannels / kColumns;
     const Position at{first.image, first.channel + channel, first.row + row, first.column + column};
     if (at.channel >= s.channels || at.row >= s.out_height || at.column >= s.out_width) {
       return;
@@ -163,22 +221,23 @@ struct SharedTile {
     for (int i = 0; i < s.kernel; ++i) {
       for (int j = 0; j < s.kernel; ++j) {
         const int pixel = (row * s.stride + i) * columns + column * s.stride + j;
-        best = max_nan(best, tile[pixel * Tile::kChannels + channel]);
+        best = max_nan(best, tile[pixel * kChannels + channel]);
       }
     }
-    elements::store(output + output_offset(at, s), best);
+    store(output + output_offset(at, s), best);
   }
 };
 
 /// For (N, C, H, W): a thread has 16 bytes of each row, and half as many outputs. It reads rows
 /// whose size is not a multiple of 16 bytes element by element.
-template <typename T, int K>
+template <typename T>
 struct ColumnsPerThread {
   static constexpr int kColumns = kLanes<T>;
   static constexpr int kOutputs = kColumns / 2;
+  static constexpr int K = CompiledWindow::kKernel;
 
   void operator()(const T* input, T* output, const PoolSizes& sizes) const {
-    const PoolSizes s = CompiledWindow<K>::read(sizes);
+    const PoolSizes s = CompiledWindow::read(sizes);
     if (s.width % kColumns == 0 && is_aligned(input) && is_aligned(output)) {
       pool<true>(input, output, s);
     } else {
@@ -205,7 +264,7 @@ struct ColumnsPerThread {
       const int from = clamp(row * s.stride - s.padding + i, s.height - 1);
       const T* const source = input + (plane * s.height + from) * s.width + column;
       rows[i] = load_up_to<kColumns, kWhole>(source, s.width - column);
-      left[i] = K == 3 ? elements::load(group > 0 ? source - 1 : source) : T(0);
+      left[i] = load(group > 0 ? source - 1 : source);
     }
     Pack<T, kColumns> maxima{};
     T before = T(0);
@@ -218,9 +277,7 @@ struct ColumnsPerThread {
 #pragma unroll
     for (int j = 0; j < kOutputs; ++j) {
       best.lane[j] = max_nan(maxima.lane[2 * j], maxima.lane[2 * j + 1]);
-      if constexpr (K == 3) {
-        best.lane[j] = max_nan(best.lane[j], j == 0 ? before : maxima.lane[max(2 * j - 1, 0)]);
-      }
+      best.lane[j] = max_nan(best.lane[j], j == 0 ? before : maxima.lane[max(2 * j - 1, 0)]);
     }
     T* const target = output + (plane * s.out_height + row) * s.out_width + group * kOutputs;
     store_up_to<kOutputs, kWhole>(target, best, s.out_width - group * kOutputs);
@@ -229,12 +286,13 @@ struct ColumnsPerThread {
 
 /// For (N, H, W, C): a thread has 16 bytes of an output's channels. It reads channels whose size is
 /// not a multiple of 16 bytes element by element.
-template <typename T, int K>
+template <typename T>
 struct ChannelsPerThread {
   static constexpr int kChannels = kLanes<T>;
+  static constexpr int K = CompiledWindow::kKernel;
 
   void operator()(const T* input, T* output, const PoolSizes& sizes) const {
-    const PoolSizes s = CompiledWindow<K>::read(sizes);
+    const PoolSizes s = CompiledWindow::read(sizes);
     if (s.channels % kChannels == 0 && is_aligned(input) && is_aligned(output)) {
       pool<true>(input, output, s);
     } else {
@@ -277,5 +335,3 @@ struct ChannelsPerThread {
     store_up_to<kChannels, kWhole>(output + output_offset(at, s), best, channels);
   }
 };
-
-}  // namespace convtime::tutorial

@@ -1,17 +1,25 @@
 #pragma once
 
-#include <cstddef>
+#include "memory.cuh"
 
-#include "kernels/activate.cuh"
-#include "kernels/tutorial/builds.cuh"
+enum class Activation { kRelu, kGelu, kGeluTanh };
 
-namespace convtime::tutorial {
+constexpr float kBeta = 0.79788456080286535588f;  // √(2/π)
+constexpr float kKappa = 0.044715f;
 
-using elements::is_aligned;
-using elements::Pack;
+/// Return the activation of x, in float like PyTorch's own kernels.
+template <Activation kActivation>
+float activate(float x) {
+  if constexpr (kActivation == Activation::kRelu) {
+    return x < 0 ? 0.0f : x;
+  } else if constexpr (kActivation == Activation::kGelu) {
+    return x * 0.5f * (1.0f + erff(x * 0.70710678118654752440f));
+  } else {
+    return 0.5f * x * (1.0f + tanhf(kBeta * (x + kKappa * x * x * x)));
+  }
+}
 
-/// Return the activation's derivative at x, times the output's gradient; in float, like PyTorch's
-/// own kernels.
+/// Return the activation's derivative at x, times the output's gradient.
 template <Activation kActivation>
 float activation_gradient(float x, float grad) {
   if constexpr (kActivation == Activation::kRelu) {
@@ -21,8 +29,6 @@ float activation_gradient(float x, float grad) {
     const float pdf = expf(-0.5f * x * x) * 0.39894228040143267794f;
     return grad * (cdf + x * pdf);
   } else {
-    constexpr float kBeta = 0.79788456080286535588f;  // √(2/π)
-    constexpr float kKappa = 0.044715f;
     const float tangent = tanhf(kBeta * (x + kKappa * x * x * x));
     const float slope = kBeta * (1.0f + 3.0f * kKappa * x * x);
     return grad * (0.5f * (1.0f + tangent) + 0.5f * x * (1.0f - tangent * tangent) * slope);
@@ -32,8 +38,8 @@ float activation_gradient(float x, float grad) {
 /// N elements per thread, in one load if they are aligned and complete.
 template <typename T, int N, Activation kActivation, bool kGradient>
 struct ElementsPerThread {
-  void operator()(const T* input, const T* grad_output, T* output, std::size_t count) const {
-    const std::size_t first = (std::size_t{blockIdx.x} * kThreads + threadIdx.x) * N;
+  void operator()(const T* input, const T* grad_output, T* output, int count) const {
+    const int first = (blockIdx.x * kThreads + threadIdx.x) * N;
     if (first >= count) {
       return;
     }
@@ -46,8 +52,7 @@ struct ElementsPerThread {
   }
 
   template <bool kWhole>
-  static void compute(const T* input, const T* grad_output, T* output, std::size_t first,
-                      std::size_t count) {
+  static void compute(const T* input, const T* grad_output, T* output, int first, int count) {
     const Pack<T, N> x = load_up_to<N, kWhole>(input + first, count);
     Pack<T, N> grad{};
     if constexpr (kGradient) {
@@ -56,13 +61,11 @@ struct ElementsPerThread {
     Pack<T, N> result;
 #pragma unroll
     for (int lane = 0; lane < N; ++lane) {
-      const float number = widen(x.lane[lane]);
-      result.lane[lane] = elements::narrow<T>(
-          kGradient ? activation_gradient<kActivation>(number, widen(grad.lane[lane]))
-                    : activate<kActivation>(number, 0.0f));
+      const float value = widen(x.lane[lane]);
+      result.lane[lane] =
+          T(kGradient ? activation_gradient<kActivation>(value, widen(grad.lane[lane]))
+                      : activate<kActivation>(value));
     }
     store_up_to<N, kWhole>(output + first, result, count);
   }
 };
-
-}  // namespace convtime::tutorial
