@@ -15,14 +15,9 @@
 #include <vector>
 
 #include "bindings_callable.h"
-#include "bindings_conv.h"
-#include "bindings_counters.h"
-#include "bindings_host.h"
-#include "bindings_thread.h"
-#include "bindings_trace.h"
+#include "bindings.h"
 #include "ops/timing/collective_watch.h"
 #include "ops/timing/cpu_pages.h"
-#include "timing/accord.h"
 #include "timing/callable.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
@@ -37,7 +32,7 @@
 #include "timing/time_op.h"
 #include "timing/timers/host_timer.h"
 #ifdef CONVTIME_WITH_CUDA
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "core/synchronize.h"
 #include "ops/timing/calibration_reference.h"
 #include "ops/timing/device_allocator.h"

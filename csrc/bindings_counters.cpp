@@ -1,4 +1,4 @@
-#include "bindings_counters.h"
+#include "bindings.h"
 
 #ifdef CONVTIME_WITH_CUDA
 
@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "bindings_callable.h"
-#include "bindings_thread.h"
 #include "timing/counters/counting.h"
 
 namespace py = pybind11;

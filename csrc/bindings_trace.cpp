@@ -1,4 +1,4 @@
-#include "bindings_trace.h"
+#include "bindings.h"
 
 #ifdef CONVTIME_WITH_CUDA
 
@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "bindings_thread.h"
 #include "timing/trace/device_activity.h"
 #include "timing/trace/process_trace.h"
 

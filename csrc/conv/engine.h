@@ -6,10 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "conv/pass.h"
 #include "core/export.h"
 
 namespace convtime::conv {
+
+/// cuDNN's three convolution operations for y = conv(x, w).
+enum class Pass : std::int32_t { kFprop, kDgrad, kWgrad };
 
 /// The value of an engine setting; `type` is the number in cudnnBackendKnobType_t.
 struct Knob {

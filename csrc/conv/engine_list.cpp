@@ -1,4 +1,4 @@
-#include "conv/engine_list.h"
+#include "conv/engine_config.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "conv/backend.h"
-#include "conv/engine_config.h"
 #include "conv/errata.h"
 #include "conv/graph.h"
 

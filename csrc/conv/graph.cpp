@@ -4,8 +4,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "conv/tensor_ids.h"
-
 namespace convtime::conv {
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "conv/hasher.h"
+#include "conv/problem.h"
 
 namespace convtime::conv {
 

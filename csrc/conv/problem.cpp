@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "conv/hasher.h"
-
 namespace convtime::conv {
 namespace {
 

@@ -9,14 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "conv/backend.h"
 #include "conv/engine_config.h"
-#include "conv/engine_list.h"
 #include "conv/errata.h"
 #include "conv/frontend.h"
 #include "conv/graph.h"
-#include "conv/stream.h"
-#include "core/cuda_check.h"
-#include "core/cuda_event.h"
+#include "core/cuda.h"
 
 namespace convtime::conv {
 namespace {

@@ -10,8 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
+#include "core/cuda.h"
 
 namespace convtime {
 

@@ -13,11 +13,10 @@
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "core/synchronize.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/conditions/gate_hold.h"
-#include "timing/conditions/sleep_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/device/kernels.h"
 #include "timing/timers/device_tick.h"

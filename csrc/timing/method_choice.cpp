@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "timing/factory.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/trace/attribution.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "timing/trace/cupti_session.h"
 #endif

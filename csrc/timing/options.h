@@ -10,7 +10,6 @@
 #include "timing/callable.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/conditions/regime.h"
-#include "timing/conditions/warmup.h"
 #include "timing/host_hooks.h"
 #include "timing/judge/stop_rule.h"
 #include "timing/supervision.h"

@@ -18,7 +18,7 @@
 #include "timing/judge/disturbance.h"
 #include "timing/judge/estimate.h"
 #include "timing/judge/steadiness.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/trace/attribution.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "program/program.h"
 #endif

@@ -10,7 +10,6 @@
 #include "core/export.h"
 #include "core/outcome.h"
 #include "timing/callable.h"
-#include "timing/judge/overhead.h"
 #include "timing/judge/statistics.h"
 #include "timing/options.h"
 #include "timing/samples.h"

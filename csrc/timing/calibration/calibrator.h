@@ -14,7 +14,7 @@
 #include "core/export.h"
 #include "core/outcome.h"
 #include "timing/device_traits.h"
-#include "timing/judge/overhead.h"
+#include "timing/judge/statistics.h"
 #include "timing/options.h"
 #include "timing/samples.h"
 

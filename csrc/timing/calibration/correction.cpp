@@ -2,8 +2,7 @@
 
 #include <optional>
 
-#include "core/current_device.h"
-#include "timing/calibration/reference.h"
+#include "core/cuda.h"
 #include "timing/method_choice.h"
 
 namespace convtime {

@@ -1,4 +1,4 @@
-#include "timing/calibration/reference.h"
+#include "timing/calibration/correction.h"
 
 #include <cuda_runtime_api.h>
 

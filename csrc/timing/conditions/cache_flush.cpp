@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "timing/device/kernels.h"
 #include "timing/device/parameters.h"
 

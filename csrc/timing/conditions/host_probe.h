@@ -93,4 +93,8 @@ class CONVTIME_API HostProbe {
   double read_seconds_ = 0;
 };
 
+/// Return the clock rate, in hertz, of the core on which the calling thread runs, over some 0.3 ms.
+/// It times dependent additions, which take one cycle each. NaN on unsupported architectures.
+CONVTIME_API double core_clock_hz();
+
 }  // namespace convtime

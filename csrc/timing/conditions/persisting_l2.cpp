@@ -5,8 +5,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "core/synchronize.h"
 
 namespace convtime {

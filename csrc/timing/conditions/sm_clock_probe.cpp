@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "timing/device/kernels.h"
 #include "timing/timers/device_tick.h"
 

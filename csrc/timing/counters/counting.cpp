@@ -10,14 +10,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
 #include "timing/counters/profiler_api.h"
-#include "timing/counters/profiler_libraries.h"
 #include "timing/counters/range_profiler.h"
-#include "timing/counters/scheduling.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"
 

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,5 +57,24 @@ class MetricHost {
   std::vector<std::uint8_t> availability_;  // CUPTI keeps reading it
   CUpti_Profiler_Host_Object* host_ = nullptr;
 };
+
+/// Metrics that are counted together, and how.
+struct ScheduledMetrics {
+  std::vector<const char*> names;
+  std::unique_ptr<MetricHost> host;
+  CounterSchedule schedule;
+};
+
+/// Creates a host without metrics.
+using MakeHost = std::function<std::unique_ptr<MetricHost>()>;
+
+/// Schedule all metrics together, in as many passes as needed. Throws CuptiError, like all
+/// functions here.
+ScheduledMetrics schedule_together(const MakeHost& make_host, std::span<const char* const> names);
+
+/// Schedule the metrics in order, as many together as fit in one pass. A metric that needs several
+/// passes is separate.
+std::vector<ScheduledMetrics> schedule_by_pass(const MakeHost& make_host,
+                                               std::span<const char* const> names);
 
 }  // namespace convtime

@@ -7,6 +7,7 @@
 #include <cupti_target.h>
 
 #include <cstddef>
+#include <string>
 
 namespace convtime {
 
@@ -62,5 +63,11 @@ Params sized(std::size_t bytes) {
   params.structSize = bytes;
   return params;
 }
+
+/// Load the libraries that CUPTI needs for counting, from CUPTI's own folder, and never unload
+/// them. CUPTI requests them by name only. The system's loader does not search that folder and may
+/// find the libraries of another toolkit, whose structures differ. Returns why one cannot be
+/// loaded; empty if all are.
+std::string load_profiler_libraries();
 
 }  // namespace convtime

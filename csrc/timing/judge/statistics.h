@@ -68,4 +68,16 @@ CONVTIME_API Verdict judge(Interval ratio, double margin, double doubt = 0);
 
 CONVTIME_API const char* to_string(Verdict verdict);
 
+/// A method's overhead per time, as determined by a calibration.
+struct Overhead {
+  double seconds = 0;
+  double uncertainty_seconds = 0;  ///< its error in either direction, at kConfidence
+};
+
+/// Return the step of the clock that timed the durations: the largest step, at least a nanosecond,
+/// such that nearly all durations are multiples, to within the rounding of timestamps to
+/// nanoseconds. The durations must vary by several steps. Throws std::invalid_argument for no
+/// durations.
+CONVTIME_API double tick_of(std::span<const double> seconds);
+
 }  // namespace convtime

@@ -5,7 +5,7 @@
 
 #include "core/export.h"
 #include "timing/judge/estimate.h"
-#include "timing/judge/overhead.h"
+#include "timing/judge/statistics.h"
 
 namespace convtime {
 

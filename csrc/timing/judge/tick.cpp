@@ -1,4 +1,4 @@
-#include "timing/judge/tick.h"
+#include "timing/judge/statistics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "core/device_memory.h"
 #include "timing/device/kernels.h"
 #include "timing/device/parameters.h"
-#include "timing/judge/tick.h"
+#include "timing/judge/statistics.h"
 
 namespace convtime {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/cuda_event.h"
+#include "core/cuda.h"
 #include "core/export.h"
 #include "timing/timers/timer.h"
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "timing/device_traits.h"
 #include "timing/timers/event_timer.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda_event.h"
+#include "core/cuda.h"
 #include "core/device_allocator.h"
 #include "core/export.h"
 #include "timing/conditions/cache_flush.h"

@@ -1,4 +1,4 @@
-#include "timing/trace/cupti_global_scope.h"
+#include "timing/trace/cupti_scope.h"
 
 #include <chrono>
 #include <cstddef>

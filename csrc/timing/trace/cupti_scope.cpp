@@ -6,8 +6,6 @@
 #include <stdexcept>
 
 #include "core/cupti_check.h"
-#include "timing/trace/cupti_global_scope.h"
-#include "timing/trace/cupti_subscriber_scope.h"
 
 namespace convtime {
 namespace {

@@ -13,12 +13,12 @@
 #include <thread>
 #include <utility>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "core/cupti_check.h"
+#include "timing/trace/attribution.h"
 #include "timing/trace/clock_ratio.h"
 #include "timing/trace/cupti_records.h"
 #include "timing/trace/cupti_scope.h"
-#include "timing/trace/trace_lost.h"
 
 namespace convtime {
 namespace {

@@ -11,7 +11,6 @@
 #include "kernels/known_duration/known_duration.h"
 #include "timing/clock.h"
 #include "timing/conditions/gate_hold.h"
-#include "timing/conditions/sleep_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/judge/statistics.h"
 #include "timing/timers/event_timer.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "helpers.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/trace/attribution.h"
 
 namespace convtime {
 namespace {

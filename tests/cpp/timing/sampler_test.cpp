@@ -21,7 +21,7 @@
 #include "timing/conditions/auto_regime.h"
 #include "timing/conditions/burst_regime.h"
 #include "timing/conditions/sustained_regime.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/trace/attribution.h"
 
 namespace convtime {
 namespace {

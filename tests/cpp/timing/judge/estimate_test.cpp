@@ -16,7 +16,6 @@
 #include "timing/judge/order_statistics.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
-#include "timing/judge/tick.h"
 
 namespace convtime {
 namespace {

@@ -17,14 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "core/cupti_check.h"
 #include "gpu.h"
 #include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
+#include "timing/trace/attribution.h"
 #include "timing/trace/cupti_buffers.h"
 #include "timing/trace/cupti_functions.h"
-#include "timing/trace/trace_lost.h"
 
 namespace convtime {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "gpu.h"
 #include "helpers.h"
 #include "kernels/known_duration/known_duration.h"

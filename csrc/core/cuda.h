@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/unique_handle.h"
+
 namespace convtime {
 
 /// The exception that CONVTIME_CUDA_CHECK throws.
@@ -53,3 +55,66 @@ inline std::string cuda_failure(cudaError_t status, const char* call, const char
           ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__).c_str()); \
     }                                                                                            \
   } while (false)
+
+namespace convtime {
+
+inline int current_device() {
+  int device = 0;
+  CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
+  return device;
+}
+
+/// Makes a device current for the lifetime of this object.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) : before_(current_device()) {
+    CONVTIME_CUDA_CHECK(cudaSetDevice(device));
+  }
+  ~CurrentDevice() { CONVTIME_CUDA_WARN(cudaSetDevice(before_)); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_;
+};
+
+struct CudaEventTraits {
+  using Handle = cudaEvent_t;
+  static void release(cudaEvent_t event) noexcept { CONVTIME_CUDA_WARN(cudaEventDestroy(event)); }
+};
+using CudaEvent = UniqueHandle<CudaEventTraits>;
+
+inline CudaEvent make_event(unsigned flags = cudaEventDefault) {
+  cudaEvent_t event = nullptr;
+  CONVTIME_CUDA_CHECK(cudaEventCreateWithFlags(&event, flags));
+  return CudaEvent(event);
+}
+
+/// While it exists, this thread may make calls that would invalidate a capture on any stream in any
+/// thread because they are unsafe there: load and unload kernels, allocate and free.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() noexcept { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+  /// Return whether CUDA is already gone, as for threads that end after the main thread.
+  bool process_ends() const { return process_ends_; }
+
+ private:
+  void exchange() noexcept {
+    const cudaError_t exchanged = cudaThreadExchangeStreamCaptureMode(&mode_);
+    // The main thread may end the process at any moment of another thread's life.
+    process_ends_ = exchanged == cudaErrorCudartUnloading;
+    if (!process_ends_) {
+      CONVTIME_CUDA_WARN(exchanged);
+    }
+  }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // after construction: the previous
+                                                               // mode
+  bool process_ends_ = false;
+};
+
+}  // namespace convtime

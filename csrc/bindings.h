@@ -1,11 +1,30 @@
 #pragma once
 
-#include <Python.h>
 #include <cxxabi.h>
+#include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <functional>
 #include <utility>
+
+#include "timing/judge/host_reading.h"
+
+// Add the bindings of one file each to the module.
+void bind_conv(pybind11::module_& module);
+void bind_counters(pybind11::module_& module);
+void bind_host(pybind11::module_& module);
+void bind_trace(pybind11::module_& module);
+
+/// Convert NaN, which marks an unknown value, to None.
+inline pybind11::object or_none(double value) {
+  return std::isnan(value) ? pybind11::object(pybind11::none())
+                           : pybind11::object(pybind11::float_(value));
+}
+
+/// Return a share of a reading with the fields of convtime.timing.host_reading.HostReading, except
+/// the number of samples.
+pybind11::dict reading_fields(const convtime::HostReading& reading, double share = 1);
 
 /// Return whether the interpreter is finalizing; other threads can then no longer acquire the GIL.
 inline bool interpreter_ends() {
