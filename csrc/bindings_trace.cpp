@@ -18,17 +18,6 @@ namespace py = pybind11;
 
 namespace {
 
-/// Return the fields of convtime.recording.recording.Launch.
-py::dict to_dict(const convtime::ActivityInfo& info) {
-  return py::dict(py::arg("kind") = convtime::to_string(info.kind),
-                  py::arg("name") = convtime::demangle(info.name),
-                  py::arg("grid") = py::tuple(py::cast(info.grid)),
-                  py::arg("block") = py::tuple(py::cast(info.block)),
-                  py::arg("registers_per_thread") = info.registers_per_thread,
-                  py::arg("shared_memory_bytes") = info.shared_memory_bytes,
-                  py::arg("bytes") = info.bytes, py::arg("device") = info.device);
-}
-
 /// Wraps convtime::ProcessTrace and releases the GIL while the trace starts and stops.
 class Trace {
  public:
@@ -50,7 +39,7 @@ class Trace {
     for (const convtime::DeviceActivity& activity : work.activities) {
       const auto [place, is_new] = places.try_emplace(activity.info, places.size());
       if (is_new) {
-        launches.append(to_dict(activity.info));
+        launches.append(launch_fields(activity.info));
       }
       activities.append(py::make_tuple(place->second, activity.start_ns, activity.end_ns,
                                        activity.issued_ns, activity.issued_by, activity.stream));

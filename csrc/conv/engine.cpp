@@ -26,18 +26,6 @@ std::optional<std::int64_t> take_number(std::string_view& text, std::string_view
 
 }  // namespace
 
-const char* operation_name(Pass pass) {
-  switch (pass) {
-    case Pass::kFprop:
-      return "ConvFwd";
-    case Pass::kDgrad:
-      return "ConvBwdData";
-    case Pass::kWgrad:
-      return "ConvBwdFilter";
-  }
-  throw std::logic_error("unknown convolution pass");
-}
-
 std::string to_tag(const Engine& engine) {
   std::string tag = "eng" + std::to_string(engine.index);
   for (const Knob& knob : engine.knobs) {

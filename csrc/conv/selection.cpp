@@ -286,20 +286,6 @@ class Selector {
 
 }  // namespace
 
-const char* to_string(Source source) {
-  switch (source) {
-    case Source::kInstant:
-      return "instant";
-    case Source::kFallback:
-      return "fallback";
-    case Source::kBenchmark:
-      return "benchmark";
-    case Source::kExplicit:
-      return "explicit";
-  }
-  throw std::logic_error("unknown source of a plan");
-}
-
 void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace& workspace) {
   void* memory = nullptr;
   if (plan.workspace_bytes() > 0) {

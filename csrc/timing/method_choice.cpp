@@ -82,7 +82,7 @@ EarlierCalls calls_of(const SamplerResult& run) {
   EarlierCalls calls{{}, run.warmup_calls, run.warmup_seconds + run.sampling_seconds};
   for (const CandidateSamples& samples : run.candidates) {
     calls.first_calls.push_back(samples.first_call);
-    calls.count += samples.seconds.size() + samples.discarded.size();
+    calls.count += samples.samples.size() + samples.discarded.size();
   }
   return calls;
 }
@@ -145,8 +145,9 @@ Timing sample_by_methods(const TimingOptions& asked, const SampleByMethod& sampl
 
 bool none_issued_work(std::span<const CandidateSamples> candidates) {
   return std::all_of(candidates.begin(), candidates.end(), [](const CandidateSamples& samples) {
-    return std::all_of(samples.activities.begin(), samples.activities.end(),
-                       [](const auto& activities) { return activities.empty(); });
+    return std::all_of(samples.samples.begin(), samples.samples.end(), [](const Sample& sample) {
+      return !sample.activities || sample.activities->empty();
+    });
   });
 }
 

@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/export.h"
-#include "timing/batch_record.h"
 #include "timing/clock.h"
 
 namespace convtime {
@@ -45,6 +45,23 @@ class Accord {
   /// Replace a batch by what all processes observed: the largest samples, any fault, the longest
   /// time.
   virtual void share(SharedBatch& batch) = 0;
+};
+
+/// The record of a batch, for callers that follow a run. NaN if a clock is unknown.
+struct BatchRecord {
+  bool warming_up = false;  ///< before the samples that are certainly kept
+  std::size_t rounds = 0;   ///< of one call per candidate
+  /// Whether the queue was held until all calls were issued; none if it was not supposed to be
+  /// held.
+  std::optional<bool> held{};
+  std::string fate{};      ///< what happened to its samples, and to earlier samples
+  double gap_seconds = 0;  ///< device idle time before the batch
+  double idle_clock_hz = std::numeric_limits<double>::quiet_NaN();  ///< at the end of the gap
+  /// The range of its samples' clocks.
+  double lowest_clock_hz = std::numeric_limits<double>::quiet_NaN();
+  double highest_clock_hz = std::numeric_limits<double>::quiet_NaN();
+  double issue_seconds = 0;  ///< host time to issue all calls
+  double wall_seconds = 0;   ///< from the first call's issue until all were done
 };
 
 /// A time after which no further call is made.

@@ -32,9 +32,9 @@ struct Timing {
 /// Return why kKernel cannot be used in this build or process; empty if it can.
 CONVTIME_API std::string kernel_method_unavailable();
 
-/// Time the candidates against each other, interleaved (see Sampler). Throws std::invalid_argument
-/// for contradictory options, std::runtime_error for failures of CUDA, and any exception of a
-/// candidate.
+/// Time the candidates against each other, interleaved (see sample_rounds()). Throws
+/// std::invalid_argument for contradictory options, std::runtime_error for failures of CUDA, and
+/// any exception of a candidate.
 CONVTIME_API Timing time_candidates(std::span<Callable* const> candidates,
                                     const TimingOptions& options);
 

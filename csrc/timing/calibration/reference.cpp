@@ -64,11 +64,12 @@ double median_clock_hz(std::span<const double> clocks_hz) {
 /// Two batches are too few for a comparison.
 TimedReference summarized(const SamplerResult& result) {
   const CandidateSamples& samples = result.candidates.front();
+  const std::vector<double> seconds = samples.seconds();
   const Estimate estimate =
-      estimate_median({samples.seconds}, {}, {.tick_seconds = result.clock_tick_seconds});
+      estimate_median({seconds}, {}, {.tick_seconds = result.clock_tick_seconds});
   return {estimate.value,
           std::max(estimate.value - estimate.interval.low, estimate.interval.high - estimate.value),
-          median_clock_hz(samples.sm_clocks_hz)};
+          median_clock_hz(samples.sm_clocks_hz())};
 }
 
 }  // namespace
@@ -87,10 +88,14 @@ TimedReference time_reference(Method method, const TimingOptions& asked, bool he
   const std::unique_ptr<QueueHold> hold = held ? make_hold(options, *timer) : nullptr;
   const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, 1, *timer);
   const ConditionedCandidates conditioned({&candidate, 1}, options, method, probe.get());
-  Sampler sampler(
-      *timer, hold.get(), probe.get(), {.calls = 3, .steady = false},
-      {.criterion = StopCriterion::kCount, .min_samples = kSamples, .max_samples = kSamples});
-  return summarized(sampler.run(conditioned.get()));
+  return summarized(sample_rounds(conditioned.get(),
+                                  {.timer = *timer,
+                                   .hold = hold.get(),
+                                   .probe = probe.get(),
+                                   .warmup = {.calls = 3, .steady = false},
+                                   .rule = {.criterion = StopCriterion::kCount,
+                                            .min_samples = kSamples,
+                                            .max_samples = kSamples}}));
 }
 
 }  // namespace convtime

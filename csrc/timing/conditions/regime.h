@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 #include "core/outcome.h"
 
@@ -35,9 +36,12 @@ enum class Regime {
   kSustained,  ///< in the equilibrium under sustained load by the candidates
 };
 
-CONVTIME_API const char* to_string(Regime regime);
-/// Throws std::invalid_argument with the allowed names.
-CONVTIME_API Regime regime_from_string(const std::string& name);
+template <>
+inline constexpr auto enum_names<Regime> =
+    std::to_array<EnumName<Regime>>({{Regime::kAuto, "auto"},
+                                     {Regime::kAsIs, "as-is"},
+                                     {Regime::kBurst, "burst"},
+                                     {Regime::kSustained, "sustained"}});
 
 /// The device's state during a batch.
 struct RegimeBatch {
@@ -56,6 +60,14 @@ enum class BatchFate {
   kSetAllAside,  ///< the regime was given up: samples taken for it must not be mixed with the rest
   kBeginAnew,    ///< as kSetAllAside, and the regime differs from here on: its warm-up follows
 };
+
+template <>
+inline constexpr auto enum_names<BatchFate> = std::to_array<EnumName<BatchFate>>(
+    {{BatchFate::kKeep, "kept"},
+     {BatchFate::kSetAside, "set aside"},
+     {BatchFate::kSetEarlierAside, "kept, and all before it set aside"},
+     {BatchFate::kSetAllAside, "set aside with all before it"},
+     {BatchFate::kBeginAnew, "set aside with all before it, to begin anew in another regime"}});
 
 /// Brings the device into a regime and keeps it there: the sampler calls it between batches. This
 /// class is Regime::kAsIs, and leaves the device unchanged.

@@ -493,18 +493,6 @@ void require_matching(const CandidateTimes& samples, std::span<const std::size_t
 
 }  // namespace
 
-const char* to_string(IntervalOver over) {
-  switch (over) {
-    case IntervalOver::kSamples:
-      return "samples";
-    case IntervalOver::kBatches:
-      return "batches";
-    case IntervalOver::kPlacements:
-      return "placements";
-  }
-  return "unknown";
-}
-
 double relative_noise(const Estimate& estimate) {
   const double width = estimate.sampled.high - estimate.sampled.low;
   if (width == 0) {

@@ -55,18 +55,4 @@ Verdict judge(Interval ratio, double margin, double doubt) {
   return ratio.low > 1 + margin + doubt ? Verdict::kSlower : Verdict::kUncertain;
 }
 
-const char* to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kSame:
-      return "same";
-    case Verdict::kFaster:
-      return "faster";
-    case Verdict::kSlower:
-      return "slower";
-    case Verdict::kUncertain:
-      return "uncertain";
-  }
-  return "unknown";
-}
-
 }  // namespace convtime

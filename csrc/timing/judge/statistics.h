@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 
 namespace convtime {
@@ -62,11 +63,16 @@ enum class Verdict {
   kUncertain,  ///< none of the above
 };
 
+template <>
+inline constexpr auto enum_names<Verdict> =
+    std::to_array<EnumName<Verdict>>({{Verdict::kSame, "same"},
+                                      {Verdict::kFaster, "faster"},
+                                      {Verdict::kSlower, "slower"},
+                                      {Verdict::kUncertain, "uncertain"}});
+
 /// Faster and slower require that the interval is also beyond the margin by `doubt`: the error of a
 /// ratio that is not due to the candidates.
 CONVTIME_API Verdict judge(Interval ratio, double margin, double doubt = 0);
-
-CONVTIME_API const char* to_string(Verdict verdict);
 
 /// A method's overhead per time, as determined by a calibration.
 struct Overhead {

@@ -11,16 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/enum_names.h"
 #include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
 
 namespace convtime {
 namespace {
-
-constexpr std::array kCriteria = {StopCriterion::kInterval, StopCriterion::kNoise,
-                                  StopCriterion::kEntropy,  StopCriterion::kVerdict,
-                                  StopCriterion::kCount,    StopCriterion::kBudget};
 
 // The parameters of kNoise and kEntropy are nvbench's, so that both end where its users expect it.
 // To save time, nvbench checks only every sixteenth or second sample; here, the checks are per
@@ -237,12 +232,16 @@ StopReason StopRule::decide(const JudgedRounds& rounds, double elapsed_seconds,
   return settled ? StopReason::kSettled : StopReason::kNotYet;
 }
 
-StopReason StopJudge::decide(const JudgedRounds& rounds, double elapsed_seconds) {
-  const std::size_t count = rounds.candidates.front().seconds.size();
-  if (count < looked_at_) {
+bool StopJudge::is_due(std::size_t samples) {
+  if (samples < looked_at_) {
     looked_at_ = 0;  // samples were set aside
   }
-  if (count < rule_.min_samples || count < looked_at_ + looked_at_ / 4 + 1) {
+  return samples >= rule_.min_samples && samples >= looked_at_ + looked_at_ / 4 + 1;
+}
+
+StopReason StopJudge::decide(const JudgedRounds& rounds, double elapsed_seconds) {
+  const std::size_t count = rounds.candidates.front().seconds.size();
+  if (!is_due(count)) {
     return rule_.decide_by_limits(count, elapsed_seconds);
   }
   looked_at_ = count;
@@ -252,44 +251,6 @@ StopReason StopJudge::decide(const JudgedRounds& rounds, double elapsed_seconds)
 bool depends_on_overhead(StopCriterion criterion) {
   return criterion == StopCriterion::kInterval || criterion == StopCriterion::kNoise ||
          criterion == StopCriterion::kVerdict;
-}
-
-const char* to_string(StopCriterion criterion) {
-  switch (criterion) {
-    case StopCriterion::kInterval:
-      return "interval";
-    case StopCriterion::kNoise:
-      return "noise";
-    case StopCriterion::kEntropy:
-      return "entropy";
-    case StopCriterion::kVerdict:
-      return "verdict";
-    case StopCriterion::kCount:
-      return "count";
-    case StopCriterion::kBudget:
-      return "budget";
-  }
-  return "unknown";
-}
-
-const char* to_string(StopReason reason) {
-  switch (reason) {
-    case StopReason::kNotYet:
-      return "not yet";
-    case StopReason::kSettled:
-      return "settled";
-    case StopReason::kMaxSamples:
-      return "max_samples";
-    case StopReason::kBudget:
-      return "budget";
-    case StopReason::kTimeout:
-      return "timeout";
-  }
-  return "unknown";
-}
-
-StopCriterion stop_criterion_from_string(const std::string& name) {
-  return enum_from_string(kCriteria, "stop", name);
 }
 
 }  // namespace convtime

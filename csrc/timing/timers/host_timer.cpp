@@ -70,8 +70,7 @@ double CpuTimer::time_one(Callable& callable) const {
 double SyncTimer::time_one(Callable& callable) const {
   const std::int64_t start = now_nanoseconds();
   callable.call();
-  drain();
-  return seconds_between(start, now_nanoseconds());
+  return seconds_between(start, drain());
 }
 
 void CpuWorkTimer::run(std::span<Callable* const> calls) {

@@ -43,14 +43,15 @@ TEST_F(GpuTimingTest, EventsTimeAKernelOfKnownDuration) {
   const Timing timing = time_kernel({.method = Method::kEvent});
   EXPECT_EQ(timing.queue.value, Queue::kGate);
   const CandidateSamples& samples = timing.samples.candidates[0];
-  ASSERT_EQ(samples.raw_seconds.size(), samples.seconds.size());
-  EXPECT_NEAR(samples.raw_seconds[0] - samples.seconds[0], timing.overhead.value.seconds, 1e-12);
+  ASSERT_EQ(column(samples.samples, &Sample::raw_seconds).size(), samples.samples.size());
+  const Sample& first = samples.samples.at(0);
+  EXPECT_NEAR(*first.raw_seconds - first.seconds, timing.overhead.value.seconds, 1e-12);
   EXPECT_GT(timing.overhead.value.seconds, 0.5e-6);
   EXPECT_LT(timing.overhead.value.seconds, 10e-6);
   EXPECT_GT(timing.overhead.value.uncertainty_seconds, 0);
   EXPECT_LT(timing.overhead.value.uncertainty_seconds, 0.5e-6);
   EXPECT_EQ(timing.overhead.reason, "");
-  for (const double seconds : samples.seconds) {
+  for (const double seconds : samples.seconds()) {
     EXPECT_NEAR(seconds, kKnown, 5e-6);
   }
 }
@@ -63,16 +64,17 @@ TEST_F(GpuTimingTest, AutoTimesAKernelOfKnownDurationByCuptiAndKnowsItsClock) {
   EXPECT_EQ(timing.regime.reason, "the clock did not fall under the calls");
   EXPECT_TRUE(timing.samples.steady);
   const CandidateSamples& samples = timing.samples.candidates[0];
-  const std::vector<ActivityColumn> columns = tabulate(samples.activities);
+  const std::vector<ActivityColumn> columns =
+      tabulate(column(samples.samples, &Sample::activities));
   ASSERT_EQ(columns.size(), 1U);
   EXPECT_TRUE(contains(std::string(columns[0].info.name), "sleep_kernel"));
-  EXPECT_EQ(columns[0].seconds, samples.seconds);
-  for (const double seconds : samples.seconds) {
+  EXPECT_EQ(columns[0].seconds, samples.seconds());
+  for (const double seconds : samples.seconds()) {
     EXPECT_GE(seconds, kKnown);
     EXPECT_LE(seconds, kKnown + 3e-6);
   }
-  ASSERT_EQ(samples.sm_clocks_hz.size(), samples.seconds.size());
-  for (const double clock_hz : samples.sm_clocks_hz) {
+  ASSERT_EQ(samples.sm_clocks_hz().size(), samples.samples.size());
+  for (const double clock_hz : samples.sm_clocks_hz()) {
     EXPECT_GT(clock_hz, 1e8);
     EXPECT_LT(clock_hz, 1.02 * timing.max_sm_clock_hz.value());
   }
@@ -89,14 +91,15 @@ TEST_F(GpuTimingTest, CuptiSeesCopiesAndMemsets) {
   });
   const Timing timing = time_on_gpu(call, {.method = Method::kKernel});
   const CandidateSamples& samples = timing.samples.candidates[0];
-  const std::vector<ActivityColumn> columns = tabulate(samples.activities);
+  const std::vector<ActivityColumn> columns =
+      tabulate(column(samples.samples, &Sample::activities));
   ASSERT_EQ(columns.size(), 2U);
   EXPECT_EQ(columns[0].info.kind, ActivityKind::kMemset);
   EXPECT_EQ(columns[0].info.bytes, kBytes);
   EXPECT_EQ(columns[1].info.kind, ActivityKind::kMemcpy);
   EXPECT_EQ(columns[1].info.bytes, kBytes / 2);
-  for (std::size_t i = 0; i < samples.seconds.size(); ++i) {
-    EXPECT_GE(span_seconds(samples.activities.at(i)), samples.seconds[i]);
+  for (const Sample& sample : samples.samples) {
+    EXPECT_GE(span_seconds(sample.activities.value()), sample.seconds);
   }
   cudaFree(data);
 }
@@ -119,8 +122,8 @@ TEST_F(GpuTimingTest, CallsWithoutGpuWorkAreLeftToTheHostsClock) {
                                     first ? static_cast<Callable*>(&kernel) : &nothing};
     const Timing beside = time_candidates(candidates, {.on_gpu = true});
     EXPECT_EQ(beside.method.value, Method::kKernel);
-    EXPECT_NEAR(median(beside.samples.candidates[first ? 1 : 0].seconds), kKnown, 5e-6);
-    EXPECT_EQ(median(beside.samples.candidates[first ? 0 : 1].seconds), 0);
+    EXPECT_NEAR(median(beside.samples.candidates[first ? 1 : 0].seconds()), kKnown, 5e-6);
+    EXPECT_EQ(median(beside.samples.candidates[first ? 0 : 1].seconds()), 0);
   }
 }
 
@@ -145,8 +148,8 @@ TEST_F(GpuTimingTest, CalibrationThatFailsLeavesTheSamplesAsTheyAre) {
   const Timing timing = time_kernel(options);
   EXPECT_EQ(timing.overhead.reason, "out of memory");
   EXPECT_EQ(timing.overhead.value.seconds, 0);
-  EXPECT_TRUE(timing.samples.candidates[0].raw_seconds.empty());
-  EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 10e-6);
+  EXPECT_FALSE(timing.samples.candidates[0].samples.at(0).raw_seconds.has_value());
+  EXPECT_NEAR(median(timing.samples.candidates[0].seconds()), kKnown, 10e-6);
 }
 
 TEST_F(GpuTimingTest, CalibrationWaitsThroughTheHostsHookAndTakesItsMemoryFromTheCaller) {
@@ -183,8 +186,8 @@ TEST_F(GpuTimingTest, CalibrationWaitsThroughTheHostsHookAndTakesItsMemoryFromTh
 TEST_F(GpuTimingTest, HostTimersTimeAKernelOfKnownDuration) {
   const Timing timing = time_kernel({.method = Method::kSync});
   EXPECT_EQ(timing.queue.value, Queue::kNone);
-  EXPECT_GE(timing.samples.candidates[0].seconds[0], kKnown);
-  EXPECT_LE(timing.samples.candidates[0].seconds[0], kKnown + 200e-6);
+  EXPECT_GE(timing.samples.candidates[0].samples[0].seconds, kKnown);
+  EXPECT_LE(timing.samples.candidates[0].samples[0].seconds, kKnown + 200e-6);
   EXPECT_EQ(time_kernel({.method = Method::kCpu}).regime.reason,
             "method 'cpu' times the host, and not the GPU");
 }
@@ -212,7 +215,7 @@ TEST_F(GpuTimingTest, RegimesAreReachedWithLightWork) {
     const Timing timing = time_kernel({.regime = regime});
     EXPECT_EQ(timing.regime.value, regime) << timing.regime.reason;
     EXPECT_EQ(timing.samples.idle_seconds > 0, regime == Regime::kBurst);
-    EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 5e-6);
+    EXPECT_NEAR(median(timing.samples.candidates[0].seconds()), kKnown, 5e-6);
   }
 }
 
@@ -277,7 +280,7 @@ TEST_F(GpuTimingTest, HoldsAreGivenUpForCallsThatWaitForTheGpu) {
     const Timing timing = time_on_gpu(waits, {.method = Method::kEvent, .queue = queue});
     EXPECT_EQ(timing.queue.value, Queue::kNone);
     EXPECT_NE(timing.queue.reason, "");
-    EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
+    EXPECT_FALSE(timing.samples.candidates[0].samples.empty());
     EXPECT_LT(now_seconds() - start, 2);
   }
 }

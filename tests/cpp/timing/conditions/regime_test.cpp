@@ -75,9 +75,9 @@ Outcome<Regime> outcome_at(const RegimeControl& regime, double clock_hz, bool st
 
 TEST(RegimeNames, AreReadAsTheyAreWritten) {
   for (const Regime regime : {Regime::kAuto, Regime::kAsIs, Regime::kBurst, Regime::kSustained}) {
-    EXPECT_EQ(regime_from_string(to_string(regime)), regime);
+    EXPECT_EQ(enum_from_string<Regime>("regime", to_string(regime)), regime);
   }
-  EXPECT_THROW(regime_from_string("hot"), std::invalid_argument);
+  EXPECT_THROW(enum_from_string<Regime>("regime", "hot"), std::invalid_argument);
 }
 
 TEST(AsIs, LeavesTheDeviceAlone) {

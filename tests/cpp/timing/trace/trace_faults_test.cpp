@@ -202,8 +202,8 @@ class EverythingOnce final : public Callable {
 void expect_all_activities(const Timing& timing) {
   const CandidateSamples& samples = timing.samples.candidates[0];
   EXPECT_EQ(timing.method.value, Method::kKernel) << timing.method.reason;
-  EXPECT_FALSE(samples.seconds.empty());
-  for (const auto& call : samples.activities) {
+  EXPECT_FALSE(samples.samples.empty());
+  for (const auto& call : column(samples.samples, &Sample::activities)) {
     EXPECT_EQ(call.size(), EverythingOnce::kActivities);
   }
 }
