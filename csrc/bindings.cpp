@@ -13,8 +13,8 @@
 #include "bindings.h"
 #include "ops/timing/cpu_pages.h"
 #include "timing/device_traits.h"
-#include "timing/judge/disturbance.h"
 #include "timing/judge/estimate.h"
+#include "timing/judge/host_reading.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
 #include "timing/time_op.h"
@@ -23,7 +23,7 @@
 #include "core/cuda.h"
 #include "core/synchronize.h"
 #include "program/program.h"
-#include "timing/conditions/persisting_l2.h"
+#include "timing/conditions/cache_flush.h"
 #include "timing/factory.h"
 #include "timing/trace/cupti_session.h"
 #endif

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "timing/trace/cupti_session.h"
 #include "timing/trace/device_activity.h"
-#include "timing/trace/process_trace.h"
 
 namespace py = pybind11;
 

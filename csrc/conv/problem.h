@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "conv/activation.h"
 #include "conv/engine.h"
+#include "core/export.h"
 
 namespace convtime::conv {
 
@@ -84,5 +86,37 @@ struct ProblemHash {
 /// of two, up to 32, that divides the address.
 TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
                      const void* data, bool channels_last);
+
+enum class PolicyKind : std::int32_t {
+  kHeuristic,  ///< as PyTorch with cudnn.benchmark off: the first plan that runs
+  kBenchmark,  ///< as PyTorch with cudnn.benchmark on: the fastest plan in one timed run each
+  kEngine,     ///< only the named engine
+};
+
+/// How a problem's plan is selected. Fields that a kind does not use keep their defaults, so that
+/// policies that select the same plan compare equal.
+struct Policy {
+  PolicyKind kind = PolicyKind::kHeuristic;
+  bool heuristic_mode_b = false;     ///< kHeuristic: use cuDNN's mode B instead of INSTANT
+  std::int32_t benchmark_limit = 0;  ///< kBenchmark: maximum number of plans to time; 0 for all
+  Engine engine;                     ///< kEngine
+
+  bool operator==(const Policy&) const = default;
+};
+
+/// "heuristic", "benchmark" or the engine's tag.
+CONVTIME_API std::string to_string(const Policy& policy);
+
+/// The key of a cached plan.
+struct PlanKey {
+  Problem problem;
+  Policy policy;
+
+  bool operator==(const PlanKey&) const = default;
+};
+
+struct PlanKeyHash {
+  std::size_t operator()(const PlanKey& key) const;
+};
 
 }  // namespace convtime::conv

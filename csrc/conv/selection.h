@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conv/plan.h"
-#include "conv/policy.h"
+#include "conv/problem.h"
 #include "core/enum_names.h"
 
 namespace convtime::conv {

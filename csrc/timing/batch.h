@@ -14,7 +14,7 @@
 #include "timing/conditions/hold_plan.h"
 #include "timing/conditions/queue_hold.h"
 #include "timing/host_hooks.h"
-#include "timing/series.h"
+#include "timing/samples.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {

@@ -7,9 +7,7 @@
 
 #include "timing/batch.h"
 #include "timing/clock.h"
-#include "timing/conditions/auto_regime.h"
-#include "timing/conditions/burst_regime.h"
-#include "timing/conditions/sustained_regime.h"
+#include "timing/conditions/regimes.h"
 #include "timing/timers/host_timer.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -21,9 +19,7 @@
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/device/kernels.h"
 #include "timing/timers/device_tick.h"
-#include "timing/timers/event_timer.h"
-#include "timing/timers/graph_timer.h"
-#include "timing/timers/kernel_timer.h"
+#include "timing/timers/device_timers.h"
 #endif
 
 namespace convtime {

@@ -6,7 +6,7 @@
 
 #include "timing/batch.h"
 #include "timing/sampler.h"
-#include "timing/series.h"
+#include "timing/samples.h"
 
 namespace convtime {
 

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <span>
 
-#include "timing/judge/disturbance.h"
 #include "timing/judge/estimate.h"
+#include "timing/judge/host_reading.h"
 
 namespace convtime {
 namespace {

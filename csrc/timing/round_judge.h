@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "timing/judge/stop_rule.h"
-#include "timing/series.h"
+#include "timing/samples.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {

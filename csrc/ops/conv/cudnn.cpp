@@ -31,7 +31,6 @@
 #include "conv/errata.h"
 #include "conv/listed_engine.h"
 #include "conv/plan_cache.h"
-#include "conv/policy.h"
 #include "conv/problem.h"
 #include "conv/stored_plans.h"
 #include "core/cuda.h"

@@ -11,10 +11,8 @@
 #include <utility>
 
 #include "core/cuda.h"
-#include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
-#include "timing/counters/profiler_api.h"
-#include "timing/counters/range_profiler.h"
+#include "timing/counters/profiler.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"
 

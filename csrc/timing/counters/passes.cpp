@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "timing/counters/range_profiler.h"
+#include "timing/counters/profiler.h"
 
 namespace convtime {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "timing/judge/order_statistics.h"
+#include "timing/judge/statistics.h"
 
 namespace convtime {
 namespace {

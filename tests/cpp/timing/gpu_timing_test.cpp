@@ -13,8 +13,7 @@
 #include "timing/conditions/gate_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/judge/statistics.h"
-#include "timing/timers/event_timer.h"
-#include "timing/timers/kernel_timer.h"
+#include "timing/timers/device_timers.h"
 #include "timing/trace/cupti_session.h"
 
 namespace convtime {

@@ -18,9 +18,7 @@
 
 #include "helpers.h"
 #include "timing/batch.h"
-#include "timing/conditions/auto_regime.h"
-#include "timing/conditions/burst_regime.h"
-#include "timing/conditions/sustained_regime.h"
+#include "timing/conditions/regimes.h"
 #include "timing/trace/attribution.h"
 
 namespace convtime {

@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "helpers.h"
-#include "timing/conditions/auto_regime.h"
-#include "timing/conditions/burst_regime.h"
-#include "timing/conditions/sustained_regime.h"
+#include "timing/conditions/regimes.h"
 
 namespace convtime {
 namespace {

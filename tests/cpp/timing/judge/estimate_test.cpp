@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "helpers.h"
-#include "timing/judge/order_statistics.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
 

@@ -24,7 +24,7 @@
 #include "kernels/known_duration/known_duration.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_buffers.h"
-#include "timing/trace/cupti_functions.h"
+#include "timing/trace/cupti_records.h"
 
 namespace convtime {
 namespace {

@@ -16,8 +16,8 @@
 #include "gpu.h"
 #include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
-#include "timing/trace/cupti_activities.h"
 #include "timing/trace/cupti_buffers.h"
+#include "timing/trace/cupti_records.h"
 #include "timing/trace/cupti_session.h"
 
 // Losses of CUPTI's that are planted between CUPTI and what reads its records.

@@ -1,4 +1,4 @@
-#include "timing/timers/graph_timer.h"
+#include "timing/timers/device_timers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,10 +13,139 @@
 #include <vector>
 
 #include "core/cuda.h"
+#include "core/synchronize.h"
+#include "timing/conditions/sm_clock_probe.h"
+#include "timing/device/kernels.h"
 #include "timing/device_traits.h"
-#include "timing/timers/event_timer.h"
+#include "timing/timers/device_tick.h"
 
 namespace convtime {
+
+namespace {
+
+constexpr std::size_t kTickBatch = 64;
+
+}  // namespace
+
+KernelTimer::KernelTimer(Metric metric, cudaStream_t stream, std::vector<int> other_devices,
+                         std::function<void()> drain)
+    : metric_(metric), other_devices_(std::move(other_devices)), drain_(std::move(drain)) {
+  tick_seconds_ =
+      device_tick(DeviceClock::kRecords, [&] { return measure_tick(*this, stream, kTickBatch); });
+}
+
+void KernelTimer::run(std::span<Callable* const> calls) {
+  windows_.resize(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    windows_[i].of = calls[i];
+    windows_[i].prepare = CuptiSession::now();
+    calls[i]->prepare();
+    if (isolated_) {
+      drain_();
+    }
+    windows_[i].begin = CuptiSession::now();
+    calls[i]->call();
+    windows_[i].end = CuptiSession::now();
+    calls[i]->discard_result();
+    if (isolated_) {
+      drain_();
+    }
+  }
+}
+
+void KernelTimer::collect(std::span<double> seconds) {
+  synchronize(other_devices_);  // not only the stream: a call may use others
+  Attribution attribution = session_.take(windows_);
+  activities_ = std::move(attribution.calls);
+  notes_ = {attribution.faults.describe(), attribution.of_other_threads};
+  for (const UnrecordedWork& work : attribution.unrecorded) {
+    notes_.unrecorded.emplace_back(work.window, CuptiSession::api_name(work.function));
+  }
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    seconds[i] = seconds_by(metric_, activities_[i]);
+  }
+}
+
+std::vector<std::vector<DeviceActivity>> KernelTimer::take_activities() {
+  return std::exchange(activities_, {});
+}
+
+CollectionNotes KernelTimer::take_notes() { return std::exchange(notes_, {}); }
+
+EventTimer::EventTimer(cudaStream_t stream, std::size_t capacity) : stream_(stream) {
+  starts_.reserve(capacity);
+  stops_.reserve(capacity);
+  for (std::size_t i = 0; i < capacity; ++i) {
+    starts_.push_back(make_event());
+    stops_.push_back(make_event());
+  }
+  tick_seconds_ =
+      device_tick(DeviceClock::kEvents, [&] { return measure_tick(*this, stream_, capacity); });
+}
+
+void EventTimer::run(std::span<Callable* const> calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i]->prepare();
+    CONVTIME_CUDA_CHECK(cudaEventRecord(starts_.at(i).get(), stream_));
+    calls[i]->call();
+    CONVTIME_CUDA_CHECK(cudaEventRecord(stops_[i].get(), stream_));
+    calls[i]->discard_result();
+  }
+}
+
+void EventTimer::collect(std::span<double> seconds) {
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    float milliseconds = 0;
+    CONVTIME_CUDA_CHECK(
+        cudaEventElapsedTime(&milliseconds, starts_.at(i).get(), stops_.at(i).get()));
+    seconds[i] = static_cast<double>(milliseconds) * 1e-3;
+  }
+}
+
+namespace {
+
+/// The minimum duration of an opening stamp: the launch of the following work is then in progress
+/// before the clock is read.
+constexpr double kOpenSeconds = 4e-6;
+
+}  // namespace
+
+DeviceStamps::DeviceStamps(cudaStream_t stream, std::size_t capacity,
+                           const DeviceAllocator& allocate)
+    : stream_(stream),
+      capacity_(capacity),
+      tick_seconds_(globaltimer_tick(stream, allocate)),
+      open_cycles_(kOpenSeconds * max_sm_clock_hz()),
+      random_cycles_(phase_range_seconds(tick_seconds_) * max_sm_clock_hz()),
+      count_and_stamps_(1 + capacity, allocate) {
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
+}
+
+void DeviceStamps::open(cudaStream_t stream) { stamp(true, stream); }
+
+void DeviceStamps::close(cudaStream_t stream) { stamp(false, stream); }
+
+void DeviceStamps::stamp(bool open, cudaStream_t stream) {
+  timing_kernels().stamp.launch(1, 1, 0, stream, count_and_stamps_.get(),
+                                static_cast<std::uint64_t>(capacity_), open, open_cycles_,
+                                random_cycles_);
+}
+
+std::vector<std::uint64_t> DeviceStamps::take() {
+  std::vector<std::uint64_t> stamps(1 + capacity_);
+  const std::size_t bytes = stamps.size() * sizeof(std::uint64_t);
+  CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), count_and_stamps_.get(), bytes,
+                                      cudaMemcpyDeviceToHost, stream_));
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  const std::size_t count = stamps.front();
+  if (count > capacity_) {
+    throw std::logic_error("the number of stamps must not exceed the capacity");
+  }
+  return {stamps.begin() + 1, stamps.begin() + 1 + static_cast<std::ptrdiff_t>(count)};
+}
+
 namespace {
 
 constexpr std::size_t kShortLength = 2;

@@ -1,4 +1,4 @@
-#include "timing/series.h"
+#include "timing/samples.h"
 
 #include <iterator>
 #include <utility>

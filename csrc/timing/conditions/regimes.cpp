@@ -1,13 +1,54 @@
-#include "timing/conditions/burst_regime.h"
+#include "timing/conditions/regimes.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <iterator>
 #include <limits>
 #include <utility>
 
-#include "timing/conditions/regime_clocks.h"
+#include "timing/judge/statistics.h"
 
 namespace convtime {
+
+std::vector<std::vector<double>> known_clocks(std::span<const std::vector<double>> clocks_hz) {
+  std::vector<std::vector<double>> known_hz;
+  for (const std::vector<double>& candidate_hz : clocks_hz) {
+    std::copy_if(candidate_hz.begin(), candidate_hz.end(),
+                 std::back_inserter(known_hz.emplace_back()),
+                 [](double clock_hz) { return std::isfinite(clock_hz); });
+  }
+  return known_hz;
+}
+
+bool all_have_clocks(std::span<const std::vector<double>> known_hz) {
+  return !known_hz.empty() &&
+         std::none_of(known_hz.begin(), known_hz.end(),
+                      [](const std::vector<double>& candidate_hz) { return candidate_hz.empty(); });
+}
+
+std::vector<double> median_clocks(std::span<const std::vector<double>> known_hz) {
+  std::vector<double> medians_hz;
+  for (const std::vector<double>& candidate_hz : known_hz) {
+    medians_hz.push_back(quantile(candidate_hz, 0.5));
+  }
+  return medians_hz;
+}
+
+std::string in_megahertz(double clock_hz) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.0f MHz", clock_hz * 1e-6);
+  return text.data();
+}
+
+std::string one_decimal(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", value);
+  return text.data();
+}
+
 namespace {
 
 /// The target of the gaps, relative to the candidate's highest clock.
@@ -221,6 +262,133 @@ Outcome<Regime> BurstRegime::outcome(std::span<const std::vector<double>> clocks
     }
   }
   return {Regime::kBurst, ""};
+}
+
+Warmup SustainedRegime::warmup(const Warmup& asked) const {
+  Warmup warmup = asked;
+  warmup.calls = std::max(asked.calls, kMinRegimeCalls);
+  warmup.steady = true;
+  warmup.min_steady_seconds = limits_.min_seconds;
+  warmup.max_steady_seconds = limits_.max_seconds;
+  warmup.max_series_seconds = 2 * limits_.min_seconds;
+  return warmup;
+}
+
+Outcome<Regime> SustainedRegime::outcome(std::span<const std::vector<double>> clocks_hz,
+                                         bool steady) const {
+  const std::vector<std::vector<double>> known_hz = known_clocks(clocks_hz);
+  if (!all_have_clocks(known_hz)) {
+    return {Regime::kAsIs, kUnknownClock};
+  }
+  if (steady) {
+    return {Regime::kSustained, ""};
+  }
+  double lowest_hz = std::numeric_limits<double>::infinity();
+  double highest_hz = 0;
+  for (const std::vector<double>& candidate_hz : known_hz) {
+    const auto [low, high] = std::minmax_element(candidate_hz.begin(), candidate_hz.end());
+    lowest_hz = std::min(lowest_hz, *low);
+    highest_hz = std::max(highest_hz, *high);
+  }
+  return {Regime::kAsIs,
+          "times or clocks still drifted after " + one_decimal(limits_.max_seconds) +
+              " s of load, or the calls were too few to tell; the samples' clocks are between " +
+              in_megahertz(lowest_hz) + " and " + in_megahertz(highest_hz)};
+}
+
+AutoRegime::AutoRegime(double max_clock_hz, BurstLimits limits)
+    : max_clock_hz_(max_clock_hz), burst_(max_clock_hz, limits) {}
+
+Warmup AutoRegime::warmup(const Warmup& asked) const {
+  return in_bursts() ? burst_.warmup(asked) : asked;
+}
+
+double AutoRegime::batch_seconds() const {
+  return in_bursts() ? burst_.batch_seconds() : RegimeControl::batch_seconds();
+}
+
+double AutoRegime::gap_seconds() const {
+  if (in_bursts()) {
+    return burst_.gap_seconds();
+  }
+  return rests_next_ ? kDeviceTraits.rest_seconds : 0;
+}
+
+bool AutoRegime::settled() const { return in_bursts() ? burst_.settled() : settled_; }
+
+bool AutoRegime::exhausted() const { return in_bursts() && burst_.exhausted(); }
+
+void AutoRegime::idled(double seconds) {
+  RegimeControl::idled(seconds);
+  burst_.idled(seconds);
+}
+
+BatchFate AutoRegime::judge(const RegimeBatch& batch) {
+  if (in_bursts()) {
+    return burst_.judge(batch);
+  }
+  rests_next_ = false;
+  const std::vector<std::vector<double>> known_hz = known_clocks(batch.clocks_hz);
+  return all_have_clocks(known_hz) ? watch(median_clocks(known_hz), batch.idle_clock_hz)
+                                   : BatchFate::kKeep;
+}
+
+/// Process each candidate's clock in a batch, and the clock before the batch, which is known after
+/// a rest.
+BatchFate AutoRegime::watch(std::span<const double> clocks_hz, double idle_clock_hz) {
+  has_rested_ = has_rested_ || std::isfinite(idle_clock_hz);
+  highest_hz_.resize(clocks_hz.size(), 0);
+  for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
+    highest_hz_[i] = std::fmax(std::max(highest_hz_[i], clocks_hz[i]), idle_clock_hz);
+  }
+  fall_ = fall_of(clocks_hz);
+  if (in_bursts()) {
+    return BatchFate::kBeginAnew;
+  }
+  settled_ =
+      has_rested_ || std::ranges::min(clocks_hz) >= kDeviceTraits.high_clock_share * max_clock_hz_;
+  rests_next_ = !settled_ && !is_rising(clocks_hz);
+  last_hz_.assign(clocks_hz.begin(), clocks_hz.end());
+  return BatchFate::kKeep;
+}
+
+/// Return whether a clock may still be rising, as on a device that has just woken up.
+bool AutoRegime::is_rising(std::span<const double> clocks_hz) const {
+  if (last_hz_.empty()) {
+    return true;
+  }
+  for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
+    if (kDeviceTraits.high_clock_share * clocks_hz[i] > last_hz_[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Describe the first clock that fell; empty if none fell.
+std::string AutoRegime::fall_of(std::span<const double> clocks_hz) const {
+  for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
+    if (clocks_hz[i] < kDeviceTraits.high_clock_share * highest_hz_[i]) {
+      return "the clock fell from " + in_megahertz(highest_hz_[i]) + " to " +
+             in_megahertz(clocks_hz[i]) + " under the calls";
+    }
+  }
+  return "";
+}
+
+Outcome<Regime> AutoRegime::outcome(std::span<const std::vector<double>> clocks_hz,
+                                    bool steady) const {
+  if (in_bursts()) {
+    const Outcome<Regime> burst = burst_.outcome(clocks_hz, steady);
+    return {burst.value, burst.value == Regime::kBurst
+                             ? fall_
+                             : fall_ + ", and no burst was reached: " + burst.reason};
+  }
+  if (last_hz_.empty()) {
+    return {Regime::kAsIs, kUnknownClock};
+  }
+  return {Regime::kAsIs, settled_ ? "the clock did not fall under the calls"
+                                  : "there were too few calls to tell whether the clock falls"};
 }
 
 }  // namespace convtime
