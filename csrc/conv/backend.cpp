@@ -1,7 +1,5 @@
 #include "conv/backend.h"
 
-#include <cuda_runtime_api.h>
-
 #include <array>
 
 #include "core/cuda.h"

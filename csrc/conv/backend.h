@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 
 #include "core/unique_handle.h"
 

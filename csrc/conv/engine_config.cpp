@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "conv/backend.h"
 #include "conv/errata.h"
@@ -91,9 +90,8 @@ constexpr std::int64_t kChosenByEngine = -1;
 
 void check_knobs(const Engine& engine, const std::vector<KnobRange>& ranges) {
   for (const Knob& knob : engine.knobs) {
-    const auto range = std::find_if(ranges.begin(), ranges.end(), [&](const KnobRange& candidate) {
-      return candidate.type == knob.type;
-    });
+    const auto range = std::ranges::find_if(
+        ranges, [&](const KnobRange& candidate) { return candidate.type == knob.type; });
     if (range != ranges.end() && (range->allows(knob.value) || knob.value == kChosenByEngine)) {
       continue;
     }
@@ -304,8 +302,8 @@ std::vector<ListedEngine> list_engines(cudnnHandle_t handle, const Problem& prob
     const cudnnBackendDescriptor_t raw = config->get_backend_descriptor();
     Engine engine = engine_of(raw);
     std::string tag = graph.getTag() + to_tag(engine);
-    auto found = std::find_if(listed.begin(), listed.end(),
-                              [&](const ListedEngine& other) { return other.tag == tag; });
+    auto found =
+        std::ranges::find_if(listed, [&](const ListedEngine& other) { return other.tag == tag; });
     if (found == listed.end()) {
       found = listed.insert(found, {.tag = std::move(tag),
                                     .engine = std::move(engine),

@@ -1,6 +1,5 @@
 #include "conv/graph.h"
 
-#include <cstdint>
 #include <stdexcept>
 #include <vector>
 

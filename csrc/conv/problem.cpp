@@ -47,8 +47,8 @@ std::size_t ProblemHash::operator()(const Problem& problem) const {
 TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
                      const void* data, bool channels_last) {
   TensorShape shape;
-  std::copy(sizes.begin(), sizes.end(), shape.sizes.begin());
-  std::copy(strides.begin(), strides.end(), shape.strides.begin());
+  std::ranges::copy(sizes, shape.sizes.begin());
+  std::ranges::copy(strides, shape.strides.begin());
 
   std::int64_t dense_stride = 1;
   const auto visit = [&](std::size_t dim) {

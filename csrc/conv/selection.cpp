@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "conv/backend.h"
@@ -88,8 +86,8 @@ class Selector {
     std::vector<Candidate> timed = time_candidates();
     workspace_.trim();
     // Stable sort: of equally fast plans, PyTorch keeps the one that cuDNN lists first.
-    std::stable_sort(timed.begin(), timed.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    std::ranges::stable_sort(
+        timed, [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
     for (Candidate& candidate : timed) {
       if (runs(*candidate.plan)) {
         return select(std::move(candidate.plan), std::move(candidate.engine), Source::kBenchmark);

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <numeric>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "timing/clock.h"
 
@@ -79,9 +77,8 @@ BatchRunner::BatchRunner(std::span<Callable* const> candidates, Timer& timer, Qu
       hold_(hold),
       probe_(probe),
       hooks_(hooks),
-      sees_all_launches_(
-          std::none_of(candidates.begin(), candidates.end(),
-                       [](const Callable* candidate) { return candidate->prepares_work(); })) {
+      sees_all_launches_(std::ranges::none_of(
+          candidates, [](const Callable* candidate) { return candidate->prepares_work(); })) {
   for (Callable*& candidate : candidates_) {
     if (candidate->distinct_calls() == 1) {
       places_.push_back(nullptr);

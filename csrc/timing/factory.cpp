@@ -18,7 +18,6 @@
 #include "timing/conditions/gate_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/device/kernels.h"
-#include "timing/timers/device_tick.h"
 #include "timing/timers/device_timers.h"
 #endif
 

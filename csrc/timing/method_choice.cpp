@@ -144,8 +144,8 @@ Timing sample_by_methods(const TimingOptions& asked, const SampleByMethod& sampl
 }
 
 bool none_issued_work(std::span<const CandidateSamples> candidates) {
-  return std::all_of(candidates.begin(), candidates.end(), [](const CandidateSamples& samples) {
-    return std::all_of(samples.samples.begin(), samples.samples.end(), [](const Sample& sample) {
+  return std::ranges::all_of(candidates, [](const CandidateSamples& samples) {
+    return std::ranges::all_of(samples.samples, [](const Sample& sample) {
       return !sample.activities || sample.activities->empty();
     });
   });

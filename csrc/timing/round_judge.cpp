@@ -113,7 +113,7 @@ std::vector<std::size_t> RoundJudge::undisturbed_rounds(const Series& series) {
   }
   std::vector<std::size_t> undisturbed;
   for (std::size_t round = 0; round < rounds_of(series); ++round) {
-    if (std::none_of(series.begin(), series.end(), [&](const CandidateSamples& candidate) {
+    if (std::ranges::none_of(series, [&](const CandidateSamples& candidate) {
           return disturbed_[*candidate.samples[round].reading];
         })) {
       undisturbed.push_back(round);

@@ -34,7 +34,7 @@ bool all_steady(const Series& series, bool by_clocks) {
   const auto steady = [](const std::vector<double>& values) {
     return values.empty() || is_steady(values);
   };
-  return std::all_of(series.begin(), series.end(), [&](const CandidateSamples& candidate) {
+  return std::ranges::all_of(series, [&](const CandidateSamples& candidate) {
     return steady(candidate.seconds()) && (!by_clocks || steady(candidate.sm_clocks_hz()));
   });
 }

@@ -2,27 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <stdexcept>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "timing/calibration/calibrator.h"
 #include "timing/device_traits.h"
 #include "timing/factory.h"
 #include "timing/judge/estimate.h"
-#include "timing/judge/statistics.h"
 #include "timing/method_choice.h"
 #include "timing/sampler.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 #include "core/synchronize.h"
-#include "timing/calibration/correction.h"
 #include "timing/conditions/sm_clock_probe.h"
 #endif
 

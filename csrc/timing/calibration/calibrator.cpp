@@ -3,9 +3,6 @@
 #include <cmath>
 #include <exception>
 #include <stdexcept>
-#include <utility>
-
-#include "timing/device_traits.h"
 
 namespace convtime {
 namespace {

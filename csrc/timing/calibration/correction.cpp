@@ -1,4 +1,4 @@
-#include "timing/calibration/correction.h"
+#include "timing/calibration/calibrator.h"
 
 #include <cuda_runtime_api.h>
 
@@ -60,8 +60,8 @@ GraphRecorder switching(const GraphRecorder& recorder, cudaStream_t& stream) {
 
 double median_clock_hz(std::span<const double> clocks_hz) {
   std::vector<double> known_hz;
-  std::copy_if(clocks_hz.begin(), clocks_hz.end(), std::back_inserter(known_hz),
-               [](double clock_hz) { return std::isfinite(clock_hz); });
+  std::ranges::copy_if(clocks_hz, std::back_inserter(known_hz),
+                       [](double clock_hz) { return std::isfinite(clock_hz); });
   return known_hz.empty() ? kUnknownClockHz : quantile(known_hz, 0.5);
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda.h"
 #include "timing/device/kernels.h"
 
 namespace convtime {

@@ -8,13 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -293,8 +290,8 @@ void HostProbe::find_threads() {
   for (std::filesystem::directory_iterator entry(tasks, failure), end; !failure && entry != end;
        entry.increment(failure)) {
     const int id = std::atoi(entry->path().filename().c_str());
-    const auto known = std::find_if(threads_.begin(), threads_.end(),
-                                    [id](const Thread& thread) { return thread.id == id; });
+    const auto known =
+        std::ranges::find_if(threads_, [id](const Thread& thread) { return thread.id == id; });
     if (known != threads_.end()) {
       found.push_back(*known);
       known->schedstat = -1;

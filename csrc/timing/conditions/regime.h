@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <limits>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "core/enum_names.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
 #include <cstdio>
 #include <iterator>
 #include <limits>
@@ -16,17 +15,17 @@ namespace convtime {
 std::vector<std::vector<double>> known_clocks(std::span<const std::vector<double>> clocks_hz) {
   std::vector<std::vector<double>> known_hz;
   for (const std::vector<double>& candidate_hz : clocks_hz) {
-    std::copy_if(candidate_hz.begin(), candidate_hz.end(),
-                 std::back_inserter(known_hz.emplace_back()),
-                 [](double clock_hz) { return std::isfinite(clock_hz); });
+    std::ranges::copy_if(candidate_hz, std::back_inserter(known_hz.emplace_back()),
+                         [](double clock_hz) { return std::isfinite(clock_hz); });
   }
   return known_hz;
 }
 
 bool all_have_clocks(std::span<const std::vector<double>> known_hz) {
   return !known_hz.empty() &&
-         std::none_of(known_hz.begin(), known_hz.end(),
-                      [](const std::vector<double>& candidate_hz) { return candidate_hz.empty(); });
+         std::ranges::none_of(known_hz, [](const std::vector<double>& candidate_hz) {
+           return candidate_hz.empty();
+         });
 }
 
 std::vector<double> median_clocks(std::span<const std::vector<double>> known_hz) {
@@ -178,8 +177,8 @@ bool BurstRegime::fell_within(const Clocks& clocks_hz) const {
 double BurstRegime::count_below_top(std::span<const double> clocks_hz,
                                     std::size_t candidate) const {
   const double limit_hz = kDeviceTraits.high_clock_share * top_hz_[candidate];
-  return static_cast<double>(std::count_if(clocks_hz.begin(), clocks_hz.end(),
-                                           [&](double clock_hz) { return clock_hz < limit_hz; }));
+  return static_cast<double>(
+      std::ranges::count_if(clocks_hz, [&](double clock_hz) { return clock_hz < limit_hz; }));
 }
 
 /// Return the lowest clock relative to its candidate's highest.
@@ -286,7 +285,7 @@ Outcome<Regime> SustainedRegime::outcome(std::span<const std::vector<double>> cl
   double lowest_hz = std::numeric_limits<double>::infinity();
   double highest_hz = 0;
   for (const std::vector<double>& candidate_hz : known_hz) {
-    const auto [low, high] = std::minmax_element(candidate_hz.begin(), candidate_hz.end());
+    const auto [low, high] = std::ranges::minmax_element(candidate_hz);
     lowest_hz = std::min(lowest_hz, *low);
     highest_hz = std::max(highest_hz, *high);
   }

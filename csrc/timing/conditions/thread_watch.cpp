@@ -3,9 +3,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 #include <string_view>
 #include <system_error>
@@ -24,77 +26,80 @@ int thread_id() { return static_cast<int>(::syscall(SYS_gettid)); }
 /// The cause of a thread's wait in a system call, as a counter of ThreadActivity.
 using Kind = std::size_t ThreadActivity::*;
 
+constexpr long kProcessCalls[] = {
+    SYS_wait4, SYS_waitid, SYS_clone, SYS_clone3, SYS_execve,
+#ifdef SYS_vfork
+    SYS_vfork, SYS_fork,
+#endif
+};
+constexpr long kFileCalls[] = {
+#ifdef SYS_poll
+    SYS_poll,
+    SYS_epoll_wait,
+    SYS_open,
+    SYS_stat,
+    SYS_unlink,
+    SYS_rename,
+#endif
+    SYS_ppoll,
+    SYS_epoll_pwait,
+    SYS_read,
+    SYS_readv,
+    SYS_pread64,
+    SYS_preadv,
+    SYS_write,
+    SYS_writev,
+    SYS_pwrite64,
+    SYS_pwritev,
+    SYS_sendfile,
+    SYS_splice,
+    SYS_copy_file_range,
+    SYS_openat,
+    SYS_close,
+    SYS_unlinkat,
+    SYS_ftruncate,
+    SYS_fallocate,
+    SYS_fsync,
+    SYS_fdatasync,
+    SYS_sync,
+    SYS_syncfs,
+    SYS_sync_file_range,
+    SYS_msync,
+    SYS_flock,
+    SYS_fcntl,
+    SYS_connect,
+    SYS_accept,
+    SYS_accept4,
+    SYS_sendto,
+    SYS_sendmsg,
+    SYS_recvfrom,
+    SYS_recvmsg,
+    SYS_io_getevents};
+
+bool is_select(long call) {
+#ifdef SYS_select
+  return call == SYS_pselect6 || call == SYS_select;
+#else
+  return call == SYS_pselect6;
+#endif
+}
+
 /// `first` is the system call's first argument.
 Kind kind_of(long call, unsigned long first) {
-  switch (call) {
-    case SYS_nanosleep:
-    case SYS_clock_nanosleep:
-      return &ThreadActivity::sleeping;
-    case SYS_pselect6:
-#ifdef SYS_select
-    case SYS_select:
-#endif
-      return first == 0 ? &ThreadActivity::sleeping : &ThreadActivity::files;
-    case SYS_futex:
-      return &ThreadActivity::locks;
-    case SYS_wait4:
-    case SYS_waitid:
-    case SYS_clone:
-    case SYS_clone3:
-    case SYS_execve:
-#ifdef SYS_vfork
-    case SYS_vfork:
-    case SYS_fork:
-#endif
-      return &ThreadActivity::processes;
-#ifdef SYS_poll
-    case SYS_poll:
-    case SYS_epoll_wait:
-    case SYS_open:
-    case SYS_stat:
-    case SYS_unlink:
-    case SYS_rename:
-#endif
-    case SYS_ppoll:
-    case SYS_epoll_pwait:
-    case SYS_read:
-    case SYS_readv:
-    case SYS_pread64:
-    case SYS_preadv:
-    case SYS_write:
-    case SYS_writev:
-    case SYS_pwrite64:
-    case SYS_pwritev:
-    case SYS_sendfile:
-    case SYS_splice:
-    case SYS_copy_file_range:
-    case SYS_openat:
-    case SYS_close:
-    case SYS_unlinkat:
-    case SYS_ftruncate:
-    case SYS_fallocate:
-    case SYS_fsync:
-    case SYS_fdatasync:
-    case SYS_sync:
-    case SYS_syncfs:
-    case SYS_sync_file_range:
-    case SYS_msync:
-    case SYS_flock:
-    case SYS_fcntl:
-    case SYS_connect:
-    case SYS_accept:
-    case SYS_accept4:
-    case SYS_sendto:
-    case SYS_sendmsg:
-    case SYS_recvfrom:
-    case SYS_recvmsg:
-    case SYS_io_getevents:
-      return &ThreadActivity::files;
-    case -1:  // not in a system call: the thread waits for a page
-      return &ThreadActivity::pages;
-    default:
-      return &ThreadActivity::elsewhere;
+  if (call == SYS_futex) {
+    return &ThreadActivity::locks;
   }
+  if (call == SYS_nanosleep || call == SYS_clock_nanosleep || (is_select(call) && first == 0)) {
+    return &ThreadActivity::sleeping;
+  }
+  if (is_select(call) || std::ranges::find(kFileCalls, call) != std::end(kFileCalls)) {
+    return &ThreadActivity::files;
+  }
+  if (std::ranges::find(kProcessCalls, call) != std::end(kProcessCalls)) {
+    return &ThreadActivity::processes;
+  }
+  // -1: not in a system call, so that the thread waits for a page.
+  return call == -1 ? &ThreadActivity::pages : &ThreadActivity::elsewhere;
 }
 
 bool is_ready(std::string_view text) { return text.starts_with("running"); }

@@ -66,10 +66,9 @@ std::vector<ActivityInfo> kernels_of(std::vector<DeviceActivity> activities, int
   });
   // Not only by start time, because launches on several streams can overtake each other. All
   // kernels of a graph have the same issue time.
-  std::sort(activities.begin(), activities.end(),
-            [](const DeviceActivity& a, const DeviceActivity& b) {
-              return std::pair(a.issued_ns, a.start_ns) < std::pair(b.issued_ns, b.start_ns);
-            });
+  std::ranges::sort(activities, [](const DeviceActivity& a, const DeviceActivity& b) {
+    return std::pair(a.issued_ns, a.start_ns) < std::pair(b.issued_ns, b.start_ns);
+  });
   std::vector<ActivityInfo> kernels;
   for (const DeviceActivity& activity : activities) {
     kernels.push_back(activity.info);
@@ -117,7 +116,7 @@ Launches trace_launches(Callable& call, const HostHooks& hooks) {
   const int device = current_device();
   Launches launches;
   for (const std::vector<DeviceActivity>& call : traced.calls) {
-    launches.in_graphs |= std::any_of(call.begin(), call.end(), [&](const auto& activity) {
+    launches.in_graphs |= std::ranges::any_of(call, [&](const auto& activity) {
       return is_kernel_of(activity, device) && activity.graph != 0;
     });
   }

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -68,27 +67,24 @@ std::size_t number_of(std::string_view name, std::size_t otherwise) {
 }  // namespace
 
 ProfilerLibrary::ProfilerLibrary(const ProfilerApi& api) : api_(api) {
-  auto params =
-      sized<CUpti_Profiler_Initialize_Params>(CUpti_Profiler_Initialize_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Initialize);
   api_.check(api_.initialize(&params), "cuptiProfilerInitialize");
 }
 
 ProfilerLibrary::~ProfilerLibrary() {
-  auto params =
-      sized<CUpti_Profiler_DeInitialize_Params>(CUpti_Profiler_DeInitialize_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_DeInitialize);
   api_.warn(api_.deinitialize(&params), "cuptiProfilerDeInitialize");
 }
 
 std::string ProfilerLibrary::chip_name(int device) const {
-  auto params = sized<CUpti_Device_GetChipName_Params>(CUpti_Device_GetChipName_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_Device_GetChipName);
   params.deviceIndex = static_cast<std::size_t>(device);
   api_.check(api_.chip_name(&params), "cuptiDeviceGetChipName");
   return params.pChipName;
 }
 
 std::vector<std::uint8_t> ProfilerLibrary::counter_availability(CUcontext context) const {
-  auto params = sized<CUpti_Profiler_GetCounterAvailability_Params>(
-      CUpti_Profiler_GetCounterAvailability_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_GetCounterAvailability);
   params.ctx = context;
   api_.check(api_.counter_availability(&params), "cuptiProfilerGetCounterAvailability");
   std::vector<std::uint8_t> image(params.counterAvailabilityImageSize);
@@ -98,8 +94,7 @@ std::vector<std::uint8_t> ProfilerLibrary::counter_availability(CUcontext contex
 }
 
 RangeProfiler::RangeProfiler(const ProfilerApi& api, CUcontext context) : api_(api) {
-  auto params =
-      sized<CUpti_RangeProfiler_Enable_Params>(CUpti_RangeProfiler_Enable_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_Enable);
   params.ctx = context;
   api_.check(api_.enable(&params), "cuptiRangeProfilerEnable");
   profiler_ = params.pRangeProfilerObject;
@@ -107,13 +102,11 @@ RangeProfiler::RangeProfiler(const ProfilerApi& api, CUcontext context) : api_(a
 
 RangeProfiler::~RangeProfiler() {
   if (started_) {
-    auto params =
-        sized<CUpti_RangeProfiler_Stop_Params>(CUpti_RangeProfiler_Stop_Params_STRUCT_SIZE);
+    auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_Stop);
     params.pRangeProfilerObject = profiler_;
     api_.warn(api_.stop(&params), "cuptiRangeProfilerStop");
   }
-  auto params =
-      sized<CUpti_RangeProfiler_Disable_Params>(CUpti_RangeProfiler_Disable_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_Disable);
   params.pRangeProfilerObject = profiler_;
   api_.warn(api_.disable(&params), "cuptiRangeProfilerDisable");
 }
@@ -121,8 +114,7 @@ RangeProfiler::~RangeProfiler() {
 void RangeProfiler::configure(std::span<const std::uint8_t> config_image,
                               std::span<const char* const> metrics, std::size_t ranges) {
   make_counter_data(metrics, ranges);
-  auto params =
-      sized<CUpti_RangeProfiler_SetConfig_Params>(CUpti_RangeProfiler_SetConfig_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_SetConfig);
   params.pRangeProfilerObject = profiler_;
   params.configSize = config_image.size();
   params.pConfig = config_image.data();
@@ -141,8 +133,7 @@ void RangeProfiler::configure(std::span<const std::uint8_t> config_image,
 }
 
 void RangeProfiler::make_counter_data(std::span<const char* const> metrics, std::size_t ranges) {
-  auto size = sized<CUpti_RangeProfiler_GetCounterDataSize_Params>(
-      CUpti_RangeProfiler_GetCounterDataSize_Params_STRUCT_SIZE);
+  auto size = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_GetCounterDataSize);
   size.pRangeProfilerObject = profiler_;
   size.pMetricNames = const_cast<const char**>(metrics.data());  // CUPTI does not modify them
   size.numMetrics = metrics.size();
@@ -151,8 +142,7 @@ void RangeProfiler::make_counter_data(std::span<const char* const> metrics, std:
   api_.check(api_.counter_data_size(&size), "cuptiRangeProfilerGetCounterDataSize");
 
   counter_data_.assign(size.counterDataSize, 0);
-  auto initialize = sized<CUpti_RangeProfiler_CounterDataImage_Initialize_Params>(
-      CUpti_RangeProfiler_CounterDataImage_Initialize_Params_STRUCT_SIZE);
+  auto initialize = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_CounterDataImage_Initialize);
   initialize.pRangeProfilerObject = profiler_;
   initialize.counterDataSize = counter_data_.size();
   initialize.pCounterData = counter_data_.data();
@@ -161,39 +151,35 @@ void RangeProfiler::make_counter_data(std::span<const char* const> metrics, std:
 }
 
 void RangeProfiler::start() {
-  auto params =
-      sized<CUpti_RangeProfiler_Start_Params>(CUpti_RangeProfiler_Start_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_Start);
   params.pRangeProfilerObject = profiler_;
   api_.check(api_.start(&params), "cuptiRangeProfilerStart");
   started_ = true;
 }
 
 void RangeProfiler::stop() {
-  auto params = sized<CUpti_RangeProfiler_Stop_Params>(CUpti_RangeProfiler_Stop_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_Stop);
   params.pRangeProfilerObject = profiler_;
   started_ = false;
   api_.check(api_.stop(&params), "cuptiRangeProfilerStop");
 }
 
 std::size_t RangeProfiler::decode() {
-  auto params = sized<CUpti_RangeProfiler_DecodeData_Params>(
-      CUpti_RangeProfiler_DecodeData_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_DecodeData);
   params.pRangeProfilerObject = profiler_;
   api_.check(api_.decode(&params), "cuptiRangeProfilerDecodeData");
   return params.numOfRangeDropped;
 }
 
 std::vector<std::size_t> RangeProfiler::launches() const {
-  auto info = sized<CUpti_RangeProfiler_GetCounterDataInfo_Params>(
-      CUpti_RangeProfiler_GetCounterDataInfo_Params_STRUCT_SIZE);
+  auto info = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_GetCounterDataInfo);
   info.pCounterDataImage = counter_data_.data();
   info.counterDataImageSize = counter_data_.size();
   api_.check(api_.counter_data_info(&info), "cuptiRangeProfilerGetCounterDataInfo");
 
   std::vector<std::size_t> launches;
   for (std::size_t range = 0; range < info.numTotalRanges; ++range) {
-    auto params = sized<CUpti_RangeProfiler_CounterData_GetRangeInfo_Params>(
-        CUpti_RangeProfiler_CounterData_GetRangeInfo_Params_STRUCT_SIZE);
+    auto params = CONVTIME_CUPTI_PARAMS(CUpti_RangeProfiler_CounterData_GetRangeInfo);
     params.pCounterDataImage = counter_data_.data();
     params.counterDataImageSize = counter_data_.size();
     params.rangeIndex = range;
@@ -238,7 +224,7 @@ bool is_of_device([[maybe_unused]] const Properties& properties) {
 /// Read the properties and return CUPTI's result.
 CUptiResult read_properties(const ProfilerApi& api, CUpti_Profiler_Host_Object* host,
                             const char* metric, Properties& properties) {
-  properties = sized<Properties>(CUpti_Profiler_Host_GetMetricProperties_Params_STRUCT_SIZE);
+  properties = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_GetMetricProperties);
   properties.pHostObject = host;
   properties.pMetricName = metric;
   return api.metric_properties(&properties);
@@ -249,8 +235,7 @@ CUptiResult read_properties(const ProfilerApi& api, CUpti_Profiler_Host_Object* 
 MetricHost::MetricHost(const ProfilerApi& api, std::string chip,
                        std::vector<std::uint8_t> availability)
     : api_(api), chip_(std::move(chip)), availability_(std::move(availability)) {
-  auto params = sized<CUpti_Profiler_Host_Initialize_Params>(
-      CUpti_Profiler_Host_Initialize_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_Initialize);
   params.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
   params.pChipName = chip_.c_str();
   params.pCounterAvailabilityImage = availability_.empty() ? nullptr : availability_.data();
@@ -259,8 +244,7 @@ MetricHost::MetricHost(const ProfilerApi& api, std::string chip,
 }
 
 MetricHost::~MetricHost() {
-  auto params = sized<CUpti_Profiler_Host_Deinitialize_Params>(
-      CUpti_Profiler_Host_Deinitialize_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_Deinitialize);
   params.pHostObject = host_;
   api_.warn(api_.host_deinitialize(&params), "cuptiProfilerHostDeinitialize");
 }
@@ -268,8 +252,7 @@ MetricHost::~MetricHost() {
 std::vector<std::string> MetricHost::metrics() const {
   std::vector<std::string> names;
   for (const MetricKind& kind : kKinds) {
-    auto params = sized<CUpti_Profiler_Host_GetBaseMetrics_Params>(
-        CUpti_Profiler_Host_GetBaseMetrics_Params_STRUCT_SIZE);
+    auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_GetBaseMetrics);
     params.pHostObject = host_;
     params.metricType = kind.type;
     api_.check(api_.base_metrics(&params), "cuptiProfilerHostGetBaseMetrics");
@@ -298,29 +281,25 @@ std::optional<MetricInfo> MetricHost::describe(const std::string& metric) const 
 }
 
 CounterSchedule MetricHost::schedule(std::span<const char* const> metrics) {
-  auto added = sized<CUpti_Profiler_Host_ConfigAddMetrics_Params>(
-      CUpti_Profiler_Host_ConfigAddMetrics_Params_STRUCT_SIZE);
+  auto added = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_ConfigAddMetrics);
   added.pHostObject = host_;
   added.ppMetricNames = names_of(metrics);
   added.numMetrics = metrics.size();
   api_.check(api_.add_metrics(&added), "cuptiProfilerHostConfigAddMetrics");
 
-  auto size = sized<CUpti_Profiler_Host_GetConfigImageSize_Params>(
-      CUpti_Profiler_Host_GetConfigImageSize_Params_STRUCT_SIZE);
+  auto size = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_GetConfigImageSize);
   size.pHostObject = host_;
   api_.check(api_.config_image_size(&size), "cuptiProfilerHostGetConfigImageSize");
 
   CounterSchedule schedule;
   schedule.config_image.resize(size.configImageSize);
-  auto image = sized<CUpti_Profiler_Host_GetConfigImage_Params>(
-      CUpti_Profiler_Host_GetConfigImage_Params_STRUCT_SIZE);
+  auto image = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_GetConfigImage);
   image.pHostObject = host_;
   image.configImageSize = schedule.config_image.size();
   image.pConfigImage = schedule.config_image.data();
   api_.check(api_.config_image(&image), "cuptiProfilerHostGetConfigImage");
 
-  auto passes = sized<CUpti_Profiler_Host_GetNumOfPasses_Params>(
-      CUpti_Profiler_Host_GetNumOfPasses_Params_STRUCT_SIZE);
+  auto passes = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_GetNumOfPasses);
   passes.configImageSize = schedule.config_image.size();
   passes.pConfigImage = schedule.config_image.data();
   api_.check(api_.number_of_passes(&passes), "cuptiProfilerHostGetNumOfPasses");
@@ -332,8 +311,7 @@ std::vector<double> MetricHost::evaluate(std::span<const char* const> metrics,
                                          std::span<const std::uint8_t> counter_data,
                                          std::size_t range) const {
   std::vector<double> values(metrics.size(), std::numeric_limits<double>::quiet_NaN());
-  auto params = sized<CUpti_Profiler_Host_EvaluateToGpuValues_Params>(
-      CUpti_Profiler_Host_EvaluateToGpuValues_Params_STRUCT_SIZE);
+  auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_EvaluateToGpuValues);
   params.pHostObject = host_;
   params.pCounterDataImage = counter_data.data();
   params.counterDataImageSize = counter_data.size();

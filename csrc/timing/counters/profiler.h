@@ -62,14 +62,16 @@ struct ProfilerApi {
   void warn(CUptiResult status, const char* call) const noexcept;
 };
 
-/// Return arguments for a function of the table. CUPTI expects the size of a structure up to its
-/// last field; sizeof would include padding.
 template <typename Params>
 Params sized(std::size_t bytes) {
   Params params{};
   params.structSize = bytes;
   return params;
 }
+
+/// The arguments of a function of the table. CUPTI expects the size of a structure up to its last
+/// field; sizeof would include padding.
+#define CONVTIME_CUPTI_PARAMS(name) ::convtime::sized<name##_Params>(name##_Params_STRUCT_SIZE)
 
 /// Load the libraries that CUPTI needs for counting, from CUPTI's own folder, and never unload
 /// them. CUPTI requests them by name only. The system's loader does not search that folder and may

@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "timing/judge/statistics.h"
-
 namespace convtime {
 namespace {
 
@@ -396,7 +394,7 @@ std::vector<double> ratios_of(std::span<const double> over, std::span<const doub
 
 std::size_t count_distinct(std::span<const std::size_t> values) {
   std::vector<std::size_t> ordered(values.begin(), values.end());
-  std::sort(ordered.begin(), ordered.end());
+  std::ranges::sort(ordered);
   return static_cast<std::size_t>(std::unique(ordered.begin(), ordered.end()) - ordered.begin());
 }
 
@@ -541,8 +539,8 @@ std::optional<double> placement_variance_share(const CandidateTimes& samples) {
   for (std::size_t i = 0; i < samples.places.size(); ++i) {
     by_place[samples.places[i]].push_back(samples.seconds[i]);
   }
-  const auto repeated = std::count_if(by_place.begin(), by_place.end(),
-                                      [](const auto& place) { return place.second.size() > 1; });
+  const auto repeated =
+      std::ranges::count_if(by_place, [](const auto& place) { return place.second.size() > 1; });
   if (static_cast<std::size_t>(repeated) < kMinRepeatedPlaces) {
     return std::nullopt;
   }

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace convtime {
 
@@ -70,7 +67,7 @@ void require_values(std::span<const double> values) {
 std::vector<double> sorted(std::span<const double> values) {
   require_values(values);
   std::vector<double> result(values.begin(), values.end());
-  std::sort(result.begin(), result.end());
+  std::ranges::sort(result);
   return result;
 }
 
@@ -219,7 +216,7 @@ double best_step(std::span<const double> seconds, double distance, double longes
 }
 
 bool fits(std::span<const double> seconds, double step) {
-  const auto fitting = std::count_if(seconds.begin(), seconds.end(), [&](double duration) {
+  const auto fitting = std::ranges::count_if(seconds, [&](double duration) {
     return std::abs(duration - step * std::round(duration / step)) <= kRounding;
   });
   return static_cast<double>(fitting) >= kMinFitting * static_cast<double>(seconds.size());

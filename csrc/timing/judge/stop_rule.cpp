@@ -1,7 +1,6 @@
 #include "timing/judge/stop_rule.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <deque>
 #include <numbers>
@@ -10,9 +9,6 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
-
-#include "timing/judge/estimate.h"
-#include "timing/judge/statistics.h"
 
 namespace convtime {
 namespace {
@@ -145,7 +141,7 @@ bool verdicts_are_certain(const JudgedRounds& rounds, const StopRule& rule,
     return false;
   }
   const std::span others = rounds.candidates.subspan(1);
-  return std::all_of(others.begin(), others.end(), [&](const CandidateTimes& other) {
+  return std::ranges::all_of(others, [&](const CandidateTimes& other) {
     const Estimate ratio = estimate_ratio(other, first, rounds.batches, resolution);
     return judge(ratio.interval, rule.margin, rule.doubt) != Verdict::kUncertain;
   });
@@ -157,7 +153,7 @@ bool noise_is_small(std::span<const double> values, double tolerance) {
 
 bool is_settled(const StopRule& rule, const JudgedRounds& rounds, const Resolution& resolution) {
   const auto all = [&](const auto& predicate) {
-    return std::all_of(rounds.candidates.begin(), rounds.candidates.end(), predicate);
+    return std::ranges::all_of(rounds.candidates, predicate);
   };
   switch (rule.criterion) {
     case StopCriterion::kInterval:

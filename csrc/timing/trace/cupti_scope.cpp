@@ -3,14 +3,12 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstddef>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "core/cupti_check.h"
-#include "timing/trace/cupti_buffers.h"
 #include "timing/trace/cupti_records.h"
 
 namespace convtime {

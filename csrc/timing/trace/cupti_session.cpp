@@ -9,14 +9,12 @@
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 
 #include "core/cuda.h"
 #include "core/cupti_check.h"
 #include "core/synchronize.h"
-#include "timing/trace/attribution.h"
 #include "timing/trace/clock_ratio.h"
 #include "timing/trace/cupti_records.h"
 #include "timing/trace/cupti_scope.h"

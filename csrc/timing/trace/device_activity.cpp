@@ -109,8 +109,8 @@ double span_seconds(std::span<const DeviceActivity> activities) {
   if (activities.empty()) {
     return 0;
   }
-  const auto last = std::max_element(
-      activities.begin(), activities.end(),
+  const auto last = std::ranges::max_element(
+      activities,
       [](const DeviceActivity& a, const DeviceActivity& b) { return a.end_ns < b.end_ns; });
   return static_cast<double>(last->end_ns - activities.front().start_ns) * 1e-9;
 }
