@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <iterator>
 #include <limits>
+#include <ranges>
 #include <utility>
 
 #include "timing/judge/statistics.h"
@@ -49,6 +50,12 @@ std::string one_decimal(double value) {
 }
 
 namespace {
+
+/// Return whether the predicate is true for the index of any candidate.
+template <typename Candidates, typename Predicate>
+bool any_candidate(const Candidates& candidates, Predicate predicate) {
+  return std::ranges::any_of(std::views::iota(std::size_t{0}, candidates.size()), predicate);
+}
 
 /// The target of the gaps, relative to the candidate's highest clock.
 constexpr double kWantedShare = 0.99;
@@ -132,46 +139,33 @@ bool BurstRegime::is_whole(const RegimeBatch& batch) {
 
 /// Return whether a clock is clearly higher than in the kept samples.
 bool BurstRegime::has_risen(std::span<const double> medians_hz) const {
-  for (std::size_t i = 0; i < medians_hz.size(); ++i) {
-    if (kDeviceTraits.high_clock_share * medians_hz[i] > kept_hz_[i]) {
-      return true;
-    }
-  }
-  return false;
+  return any_candidate(medians_hz, [&](std::size_t i) {
+    return kDeviceTraits.high_clock_share * medians_hz[i] > kept_hz_[i];
+  });
 }
 
 /// Return whether a candidate has more clocks below the burst limit than are allowed.
 bool BurstRegime::has_fallen(const Clocks& clocks_hz) const {
-  for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
+  return any_candidate(clocks_hz, [&](std::size_t i) {
     const auto calls = static_cast<double>(clocks_hz[i].size());
     const double forgiven = calls > 1 ? std::max(1.0, kMaxShareBelow * calls) : 0;
-    if (count_below_top(clocks_hz[i], i) > forgiven) {
-      return true;
-    }
-  }
-  return false;
+    return count_below_top(clocks_hz[i], i) > forgiven;
+  });
 }
 
 /// Return whether a clock is below the target of the gaps.
 bool BurstRegime::has_slipped(std::span<const double> medians_hz) const {
-  for (std::size_t i = 0; i < medians_hz.size(); ++i) {
-    if (medians_hz[i] < kWantedShare * top_hz_[i]) {
-      return true;
-    }
-  }
-  return false;
+  return any_candidate(medians_hz,
+                       [&](std::size_t i) { return medians_hz[i] < kWantedShare * top_hz_[i]; });
 }
 
 /// Return whether a clock fell within this batch.
 bool BurstRegime::fell_within(const Clocks& clocks_hz) const {
-  for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
+  return any_candidate(clocks_hz, [&](std::size_t i) {
     const double limit_hz = kDeviceTraits.high_clock_share * top_hz_[i];
-    if (clocks_hz[i].size() > 1 && clocks_hz[i].front() >= limit_hz &&
-        clocks_hz[i].back() < limit_hz) {
-      return true;
-    }
-  }
-  return false;
+    return clocks_hz[i].size() > 1 && clocks_hz[i].front() >= limit_hz &&
+           clocks_hz[i].back() < limit_hz;
+  });
 }
 
 double BurstRegime::count_below_top(std::span<const double> clocks_hz,
@@ -356,12 +350,9 @@ bool AutoRegime::is_rising(std::span<const double> clocks_hz) const {
   if (last_hz_.empty()) {
     return true;
   }
-  for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
-    if (kDeviceTraits.high_clock_share * clocks_hz[i] > last_hz_[i]) {
-      return true;
-    }
-  }
-  return false;
+  return any_candidate(clocks_hz, [&](std::size_t i) {
+    return kDeviceTraits.high_clock_share * clocks_hz[i] > last_hz_[i];
+  });
 }
 
 /// Describe the first clock that fell; empty if none fell.

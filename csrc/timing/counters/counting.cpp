@@ -226,10 +226,7 @@ std::vector<std::optional<DescribedMetric>> describe_metrics(std::span<const std
   const MetricHost host(kCupti, library.chip_name(current_device()));
   std::vector<std::optional<DescribedMetric>> described;
   for (const std::string& name : names) {
-    const std::optional<MetricInfo> info = host.describe(name);
-    described.push_back(info.has_value() ? std::optional<DescribedMetric>(
-                                               {info->description, info->unit, info->hardware_unit})
-                                         : std::nullopt);
+    described.push_back(host.describe(name));
   }
   return described;
 }

@@ -269,15 +269,15 @@ std::vector<std::string> MetricHost::metrics() const {
   return names;
 }
 
-std::optional<MetricInfo> MetricHost::describe(const std::string& metric) const {
+std::optional<DescribedMetric> MetricHost::describe(const std::string& metric) const {
   Properties properties{};
   const CUptiResult status = read_properties(api_, host_, metric.c_str(), properties);
   if (status == CUPTI_ERROR_INVALID_METRIC_NAME) {
     return std::nullopt;
   }
   api_.check(status, "cuptiProfilerHostGetMetricProperties");
-  return MetricInfo{text_or_nothing(properties.pDescription), text_or_nothing(properties.pDimUnit),
-                    text_or_nothing(properties.pHwUnit)};
+  return DescribedMetric{text_or_nothing(properties.pDescription),
+                         text_or_nothing(properties.pDimUnit), text_or_nothing(properties.pHwUnit)};
 }
 
 CounterSchedule MetricHost::schedule(std::span<const char* const> metrics) {

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "timing/counters/counting.h"
+
 namespace convtime {
 
 /// CUPTI's functions for hardware counters, as a table, so that tests without a GPU can make each
@@ -134,13 +136,6 @@ class RangeProfiler {
   bool started_ = false;
 };
 
-/// CUPTI's description of a metric.
-struct MetricInfo {
-  std::string description;
-  std::string unit;           ///< for example "byte", "percent" or "byte/second"
-  std::string hardware_unit;  ///< the unit that counts it, for example "dram"
-};
-
 /// CUPTI's plan for counting metrics.
 struct CounterSchedule {
   std::vector<std::uint8_t> config_image;
@@ -162,7 +157,7 @@ class MetricHost {
   std::vector<std::string> metrics() const;
 
   /// Return nothing for a name that the chip does not have.
-  std::optional<MetricInfo> describe(const std::string& metric) const;
+  std::optional<DescribedMetric> describe(const std::string& metric) const;
 
   /// Schedule one set of metrics. Call this once: CUPTI would add a second set to the first.
   CounterSchedule schedule(std::span<const char* const> metrics);

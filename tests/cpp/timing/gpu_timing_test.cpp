@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/synchronize.h"
 #include "gpu.h"
 #include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
@@ -270,6 +271,20 @@ TEST_F(GpuTimingTest, GateOpensByItselfAtItsDeadline) {
   gate.hold(0.05);
   EXPECT_TRUE(gate.release());  // and works again
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+TEST_F(GpuTimingTest, AWaiterSaysWhenTheDeviceWasIdleAndGivesUpInTime) {
+  DeviceWaiter waiter;
+  SleepHold work(nullptr);
+  work.hold(0.3);
+  EXPECT_FALSE(waiter.wait({}, 0.01).has_value());
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  // Longer than the clock's range.
+  const auto idle_at = waiter.wait({}, 1e10);
+  ASSERT_TRUE(idle_at.has_value());
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaSuccess);
+  EXPECT_LT(std::chrono::duration<double>(DeviceWaiter::Clock::now() - *idle_at).count(), 0.1);
+  EXPECT_TRUE(waiter.wait({}, 1).has_value());
 }
 
 TEST_F(GpuTimingTest, HoldsAreGivenUpForCallsThatWaitForTheGpu) {
