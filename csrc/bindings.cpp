@@ -99,33 +99,8 @@ py::object kernel_cache() {
 #endif
 }
 
-}  // namespace
-
-convtime::StopRule read_stop_rule(Keywords& keywords) {
-  return {.criterion = keywords.take_name<convtime::StopCriterion>("stop"),
-          .min_samples = keywords.take<std::size_t>("min_samples"),
-          .max_samples = keywords.take<std::size_t>("max_samples"),
-          .budget_seconds = keywords.take<double>("budget"),
-          .tolerance = keywords.take<double>("tolerance"),
-          .margin = keywords.take<double>("margin")};
-}
-
-PYBIND11_MODULE(_C, module) {
-#ifdef CONVTIME_WITH_CUDA
-  convtime::set_compilation_scope([](const std::function<void()>& compile) {
-    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
-      without_interpreter_lock(compile);
-    } else {
-      compile();
-    }
-  });
-#endif
-  module.doc() = "The C++ core of convtime; use it through the convtime package.";
-  bind_conv(module);
-  bind_counters(module);
-  bind_trace(module);
-  bind_host(module);
-  bind_timing(module);
+/// Bind what prepares a device or the process for a timing.
+void bind_device(py::module_& module) {
   module.def("kernel_cache", &kernel_cache);
   module.def("cuda_available", &convtime::cuda_available);
   py::class_<CpuPagesContext>(module, "CpuPages")
@@ -176,7 +151,23 @@ PYBIND11_MODULE(_C, module) {
     without_interpreter_lock([&] { reason = convtime::kernel_method_unavailable(); });
     return reason;
   });
+}
 
+}  // namespace
+
+convtime::StopRule read_stop_rule(Keywords& keywords) {
+  return {.criterion = keywords.take_name<convtime::StopCriterion>("stop"),
+          .min_samples = keywords.take<std::size_t>("min_samples"),
+          .max_samples = keywords.take<std::size_t>("max_samples"),
+          .budget_seconds = keywords.take<double>("budget"),
+          .tolerance = keywords.take<double>("tolerance"),
+          .margin = keywords.take<double>("margin")};
+}
+
+namespace {
+
+/// Bind the statistics and decisions of timing/judge.
+void bind_judge(py::module_& module) {
   module.attr("CONFIDENCE") = convtime::kConfidence;
   module.def("host_clock_tick", &convtime::host_clock_tick);
   module.attr("DOUBT_OF_CPU_RATIOS") = convtime::kDoubtOfCpuRatios;
@@ -251,4 +242,26 @@ PYBIND11_MODULE(_C, module) {
         return to_string(convtime::judge({low, high}, margin, doubt));
       },
       py::arg("low"), py::arg("high"), py::arg("margin"), py::arg("doubt") = 0.0);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+#ifdef CONVTIME_WITH_CUDA
+  convtime::set_compilation_scope([](const std::function<void()>& compile) {
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+      without_interpreter_lock(compile);
+    } else {
+      compile();
+    }
+  });
+#endif
+  module.doc() = "The C++ core of convtime; use it through the convtime package.";
+  bind_conv(module);
+  bind_counters(module);
+  bind_trace(module);
+  bind_host(module);
+  bind_timing(module);
+  bind_device(module);
+  bind_judge(module);
 }
