@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "bindings_thread.h"
+#include "bindings.h"
 #include "timing/callable.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/host_hooks.h"

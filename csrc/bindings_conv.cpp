@@ -1,4 +1,4 @@
-#include "bindings_conv.h"
+#include "bindings.h"
 
 #include <pybind11/stl.h>
 

@@ -1,10 +1,8 @@
-#include "bindings_host.h"
+#include "bindings.h"
 
 #include <cstdint>
 
-#include "bindings_thread.h"
 #include "ops/timing/operator_clock.h"
-#include "timing/conditions/core_clock.h"
 #include "timing/conditions/host_probe.h"
 #include "timing/conditions/thread_watch.h"
 

@@ -5,14 +5,30 @@
 #include <string_view>
 
 #include "core/activation.h"
+#include "core/enum_names.h"
 #include "core/export.h"
+
+namespace convtime {
+
+/// The names that the ops accept.
+template <>
+inline constexpr auto enum_names<Activation> =
+    std::to_array<EnumName<Activation>>({{Activation::kIdentity, "identity"},
+                                         {Activation::kRelu, "relu"},
+                                         {Activation::kRelu6, "relu6"},
+                                         {Activation::kLeakyRelu, "leaky_relu"},
+                                         {Activation::kGelu, "gelu"},
+                                         {Activation::kGeluTanh, "gelu_tanh"},
+                                         {Activation::kSilu, "silu"},
+                                         {Activation::kSigmoid, "sigmoid"},
+                                         {Activation::kTanh, "tanh"}});
+
+}  // namespace convtime
 
 namespace convtime::conv {
 
 using convtime::Activation;
-
-/// Return the name that the ops accept: "relu", "leaky_relu", "gelu_tanh", ...
-CONVTIME_API const char* to_string(Activation activation);
+using convtime::to_string;
 
 /// Inverse of to_string(); std::nullopt for an unknown name.
 CONVTIME_API std::optional<Activation> parse_activation(std::string_view name);

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <cudnn.h>
 
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 
 #include "core/unique_handle.h"
 
@@ -57,5 +57,14 @@ T get_one(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
   get_attribute(descriptor, name, type, &value, 1);
   return value;
 }
+
+/// Return the stream on which the handle's work is enqueued.
+cudaStream_t stream_of(cudnnHandle_t handle);
+
+/// Return whether the stream is being captured into a CUDA graph.
+bool is_capturing(cudaStream_t stream);
+
+/// Throw CudaError if CUDA itself has failed: every later call in the process then fails, too.
+void check_stream(cudaStream_t stream);
 
 }  // namespace convtime::conv

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "conv/backend.h"
-#include "conv/stream.h"
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 
 namespace convtime::conv {
 namespace {

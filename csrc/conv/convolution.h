@@ -7,7 +7,7 @@
 
 #include "conv/plan.h"
 #include "conv/plan_cache.h"
-#include "conv/policy.h"
+#include "conv/problem.h"
 #include "conv/selection.h"
 
 namespace convtime::conv {

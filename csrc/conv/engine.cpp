@@ -26,18 +26,6 @@ std::optional<std::int64_t> take_number(std::string_view& text, std::string_view
 
 }  // namespace
 
-const char* operation_name(Pass pass) {
-  switch (pass) {
-    case Pass::kFprop:
-      return "ConvFwd";
-    case Pass::kDgrad:
-      return "ConvBwdData";
-    case Pass::kWgrad:
-      return "ConvBwdFilter";
-  }
-  throw std::logic_error("unknown convolution pass");
-}
-
 std::string to_tag(const Engine& engine) {
   std::string tag = "eng" + std::to_string(engine.index);
   for (const Knob& knob : engine.knobs) {
@@ -74,9 +62,9 @@ EngineTag parse_tag(std::string_view tag) {
   while (!rest.empty()) {
     const std::optional<std::int64_t> type = take_number(rest, "_k");
     const std::optional<std::int64_t> value = take_number(rest, "=");
-    const bool twice =
-        type.has_value() && std::any_of(parsed.engine.knobs.begin(), parsed.engine.knobs.end(),
-                                        [&](const Knob& knob) { return knob.type == *type; });
+    const bool twice = type.has_value() &&
+                       std::ranges::any_of(parsed.engine.knobs,
+                                           [&](const Knob& knob) { return knob.type == *type; });
     if (!type.has_value() || *type < 0 || !value.has_value() || twice) {
       throw malformed;
     }

@@ -6,10 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "conv/pass.h"
 #include "core/export.h"
 
 namespace convtime::conv {
+
+/// cuDNN's three convolution operations for y = conv(x, w).
+enum class Pass : std::int32_t { kFprop, kDgrad, kWgrad };
 
 /// The value of an engine setting; `type` is the number in cudnnBackendKnobType_t.
 struct Knob {
@@ -37,7 +39,10 @@ struct EngineTag {
 
 /// Return the cuDNN frontend's name of the operation, with which a plan's tag starts: "ConvFwd",
 /// "ConvBwdData" or "ConvBwdFilter".
-const char* operation_name(Pass pass);
+inline const char* operation_name(Pass pass) {
+  constexpr const char* kNames[] = {"ConvFwd", "ConvBwdData", "ConvBwdFilter"};
+  return kNames[static_cast<std::size_t>(pass)];
+}
 
 /// Return the tag, with the knobs in the engine's order.
 std::string to_tag(const Engine& engine);

@@ -1,10 +1,7 @@
 #include "conv/graph.h"
 
-#include <cstdint>
 #include <stdexcept>
 #include <vector>
-
-#include "conv/tensor_ids.h"
 
 namespace convtime::conv {
 namespace {

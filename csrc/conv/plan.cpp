@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "conv/frontend.h"
-#include "conv/tensor_ids.h"
-#include "core/relaxed_capture.h"
+#include "conv/graph.h"
+#include "core/cuda.h"
 
 namespace convtime::conv {
 namespace {

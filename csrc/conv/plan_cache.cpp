@@ -87,9 +87,8 @@ std::shared_ptr<SharedChoice> ChoiceTable::insert(const PlanKey& key, PlanChoice
                                                   bool for_all) {
   const std::lock_guard lock(mutex_);
   std::vector<Kept>& choices = choices_[key];
-  const auto same = std::find_if(choices.begin(), choices.end(), [&](const Kept& kept) {
-    return kept.choice->choice.tag == choice.tag;
-  });
+  const auto same = std::ranges::find_if(
+      choices, [&](const Kept& kept) { return kept.choice->choice.tag == choice.tag; });
   if (same != choices.end()) {
     const std::shared_ptr<SharedChoice> found = same->choice;
     if (for_all && !same->for_all) {
@@ -142,8 +141,7 @@ std::vector<ChoiceTable::Entry> ChoiceTable::list() const {
       }
     }
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::sort(entries, [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Entry> sorted;
   for (auto& [last_use, entry] : entries) {
     sorted.push_back(std::move(entry));

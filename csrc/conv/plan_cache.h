@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "conv/policy.h"
+#include "conv/problem.h"
 #include "conv/selection.h"
 #include "core/export.h"
 #include "core/lru_cache.h"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-
-#include "conv/hasher.h"
+#include <stdexcept>
 
 namespace convtime::conv {
+
 namespace {
 
 constexpr std::int64_t kMaxAlignment = 32;
@@ -47,8 +47,8 @@ std::size_t ProblemHash::operator()(const Problem& problem) const {
 TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
                      const void* data, bool channels_last) {
   TensorShape shape;
-  std::copy(sizes.begin(), sizes.end(), shape.sizes.begin());
-  std::copy(strides.begin(), strides.end(), shape.strides.begin());
+  std::ranges::copy(sizes, shape.sizes.begin());
+  std::ranges::copy(strides, shape.strides.begin());
 
   std::int64_t dense_stride = 1;
   const auto visit = [&](std::size_t dim) {
@@ -77,6 +77,32 @@ TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::i
     shape.alignment *= 2;
   }
   return shape;
+}
+
+std::string to_string(const Policy& policy) {
+  switch (policy.kind) {
+    case PolicyKind::kHeuristic:
+      return "heuristic";
+    case PolicyKind::kBenchmark:
+      return "benchmark";
+    case PolicyKind::kEngine:
+      return to_tag(policy.engine);
+  }
+  throw std::logic_error("unknown policy");
+}
+
+std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
+  Hasher hasher;
+  hasher.add(static_cast<std::int64_t>(ProblemHash{}(key.problem)));
+  hasher.add(static_cast<std::int64_t>(key.policy.kind));
+  hasher.add(key.policy.heuristic_mode_b);
+  hasher.add(key.policy.benchmark_limit);
+  hasher.add(key.policy.engine.index);
+  for (const Knob& knob : key.policy.engine.knobs) {
+    hasher.add(knob.type);
+    hasher.add(knob.value);
+  }
+  return hasher.hash();
 }
 
 }  // namespace convtime::conv

@@ -7,11 +7,32 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "conv/activation.h"
-#include "conv/pass.h"
+#include "conv/engine.h"
+#include "core/export.h"
 
 namespace convtime::conv {
+
+/// Combines numbers into one hash.
+class Hasher {
+ public:
+  void add(std::int64_t value) {
+    // Mixing function of boost::hash_combine, in 64 bits.
+    hash_ ^= static_cast<std::size_t>(value) + 0x9e3779b97f4a7c15ULL + (hash_ << 12) + (hash_ >> 4);
+  }
+  template <std::size_t N>
+  void add(const std::array<std::int64_t, N>& values) {
+    for (const std::int64_t value : values) {
+      add(value);
+    }
+  }
+  std::size_t hash() const { return hash_; }
+
+ private:
+  std::size_t hash_ = 0;
+};
 
 inline constexpr std::size_t kMaxRank = 5;  // batch, channels and up to three spatial dimensions
 inline constexpr std::size_t kMaxSpatial = kMaxRank - 2;
@@ -65,5 +86,37 @@ struct ProblemHash {
 /// of two, up to 32, that divides the address.
 TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
                      const void* data, bool channels_last);
+
+enum class PolicyKind : std::int32_t {
+  kHeuristic,  ///< as PyTorch with cudnn.benchmark off: the first plan that runs
+  kBenchmark,  ///< as PyTorch with cudnn.benchmark on: the fastest plan in one timed run each
+  kEngine,     ///< only the named engine
+};
+
+/// How a problem's plan is selected. Fields that a kind does not use keep their defaults, so that
+/// policies that select the same plan compare equal.
+struct Policy {
+  PolicyKind kind = PolicyKind::kHeuristic;
+  bool heuristic_mode_b = false;     ///< kHeuristic: use cuDNN's mode B instead of INSTANT
+  std::int32_t benchmark_limit = 0;  ///< kBenchmark: maximum number of plans to time; 0 for all
+  Engine engine;                     ///< kEngine
+
+  bool operator==(const Policy&) const = default;
+};
+
+/// "heuristic", "benchmark" or the engine's tag.
+CONVTIME_API std::string to_string(const Policy& policy);
+
+/// The key of a cached plan.
+struct PlanKey {
+  Problem problem;
+  Policy policy;
+
+  bool operator==(const PlanKey&) const = default;
+};
+
+struct PlanKeyHash {
+  std::size_t operator()(const PlanKey& key) const;
+};
 
 }  // namespace convtime::conv

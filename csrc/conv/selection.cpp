@@ -5,18 +5,14 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <stdexcept>
-#include <string>
 #include <utility>
 
+#include "conv/backend.h"
 #include "conv/engine_config.h"
-#include "conv/engine_list.h"
 #include "conv/errata.h"
 #include "conv/frontend.h"
 #include "conv/graph.h"
-#include "conv/stream.h"
-#include "core/cuda_check.h"
-#include "core/cuda_event.h"
+#include "core/cuda.h"
 
 namespace convtime::conv {
 namespace {
@@ -90,8 +86,8 @@ class Selector {
     std::vector<Candidate> timed = time_candidates();
     workspace_.trim();
     // Stable sort: of equally fast plans, PyTorch keeps the one that cuDNN lists first.
-    std::stable_sort(timed.begin(), timed.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    std::ranges::stable_sort(
+        timed, [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
     for (Candidate& candidate : timed) {
       if (runs(*candidate.plan)) {
         return select(std::move(candidate.plan), std::move(candidate.engine), Source::kBenchmark);
@@ -287,20 +283,6 @@ class Selector {
 };
 
 }  // namespace
-
-const char* to_string(Source source) {
-  switch (source) {
-    case Source::kInstant:
-      return "instant";
-    case Source::kFallback:
-      return "fallback";
-    case Source::kBenchmark:
-      return "benchmark";
-    case Source::kExplicit:
-      return "explicit";
-  }
-  throw std::logic_error("unknown source of a plan");
-}
 
 void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace& workspace) {
   void* memory = nullptr;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "conv/plan.h"
-#include "conv/policy.h"
-#include "core/export.h"
+#include "conv/problem.h"
+#include "core/enum_names.h"
 
 namespace convtime::conv {
 
@@ -22,7 +22,22 @@ enum class Source : std::int32_t {
   kExplicit,   ///< the caller
 };
 
-CONVTIME_API const char* to_string(Source source);
+}  // namespace convtime::conv
+
+namespace convtime {
+
+template <>
+inline constexpr auto enum_names<conv::Source> =
+    std::to_array<EnumName<conv::Source>>({{conv::Source::kInstant, "instant"},
+                                           {conv::Source::kFallback, "fallback"},
+                                           {conv::Source::kBenchmark, "benchmark"},
+                                           {conv::Source::kExplicit, "explicit"}});
+
+}  // namespace convtime
+
+namespace convtime::conv {
+
+using convtime::to_string;
 
 /// The plan that was selected for a problem, and its properties. It is not tied to a thread: each
 /// thread builds its own plan from it.

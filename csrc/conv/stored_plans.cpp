@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "conv/hasher.h"
-
 namespace convtime::conv {
 
 StoredPlans::Key StoredPlans::key_of(const Problem& problem, GpuKind gpu) {

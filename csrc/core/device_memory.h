@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "core/device_allocator.h"
 
 namespace convtime {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/relaxed_capture.h"
+#include "core/cuda.h"
 #include "program/image_cache.h"
 #include "program/sources.h"
 

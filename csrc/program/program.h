@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "core/export.h"
 #include "program/nvrtc.h"
 

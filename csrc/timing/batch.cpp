@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <numeric>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "timing/clock.h"
 
@@ -26,21 +24,16 @@ std::size_t count_launches(const std::vector<DeviceActivity>& activities) {
 }
 
 /// Return the sum of each candidate's largest number of launches per call.
-std::size_t launches_of_round(const std::vector<CandidateSamples>& candidates) {
+std::size_t launches_of_round(const Series& candidates) {
   std::size_t launches = 0;
-  for (const CandidateSamples& samples : candidates) {
+  for (const CandidateSamples& candidate : candidates) {
     std::size_t most = 0;
-    for (const std::vector<DeviceActivity>& activities : samples.activities) {
-      most = std::max(most, count_launches(activities));
+    for (const Sample& sample : candidate.samples) {
+      most = std::max(most, sample.activities ? count_launches(*sample.activities) : 0);
     }
     launches += most;
   }
   return launches;
-}
-
-bool is_unordered(const std::vector<DeviceActivity>& activities) {
-  return std::any_of(activities.begin(), activities.end(),
-                     [](const DeviceActivity& activity) { return activity.unordered; });
 }
 
 /// Releases the queue, also if an exception ends the batch.
@@ -84,9 +77,8 @@ BatchRunner::BatchRunner(std::span<Callable* const> candidates, Timer& timer, Qu
       hold_(hold),
       probe_(probe),
       hooks_(hooks),
-      sees_all_launches_(
-          std::none_of(candidates.begin(), candidates.end(),
-                       [](const Callable* candidate) { return candidate->prepares_work(); })) {
+      sees_all_launches_(std::ranges::none_of(
+          candidates, [](const Callable* candidate) { return candidate->prepares_work(); })) {
   for (Callable*& candidate : candidates_) {
     if (candidate->distinct_calls() == 1) {
       places_.push_back(nullptr);
@@ -209,39 +201,48 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
   });
   auto activities = timer_.take_activities();
   const std::vector<std::size_t> readings = timer_.take_readings();
-  Batch batch{.candidates = std::vector<CandidateSamples>(candidates_.size()),
+  Batch batch{.candidates = Series(candidates_.size()),
               .notes = timer_.take_notes(),
               .held = issue.held,
               .issue_seconds = issue.seconds,
               .wall_seconds = now_seconds() - issue.start};
   for (std::size_t call = 0; call < seconds.size(); ++call) {
-    CandidateSamples& samples = batch.candidates[schedule.candidate[call]];
-    samples.seconds.push_back(seconds[call]);
+    Sample& sample = batch.candidates[schedule.candidate[call]].samples.emplace_back();
+    sample.seconds = seconds[call];
+    sample.batch = batches_;
     if (!clocks_hz.empty()) {
-      samples.sm_clocks_hz.push_back(clocks_hz[call]);
+      sample.sm_clock_hz = clocks_hz[call];
     }
     if (!readings.empty()) {
-      samples.readings.push_back(readings[call]);
+      sample.reading = readings[call];
     }
     if (!activities.empty()) {
-      batch.unordered |= !isolated_ && is_unordered(activities[call]);
-      samples.activities.push_back(std::move(activities[call]));
+      batch.unordered |=
+          !isolated_ && std::ranges::any_of(activities[call], &DeviceActivity::unordered);
+      sample.activities = std::move(activities[call]);
     }
   }
+  ++batches_;
   for (const auto& [call, function] : batch.notes.unrecorded) {
     batch.candidates[schedule.candidate[call]].unrecorded.insert(function);
   }
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i] == nullptr || places_[i]->distinct_calls() == 1) {  // the first call can show
-                                                                       // that
-      continue;
-    }
-    std::vector<std::size_t> places = places_[i]->take();
-    if (places.size() == batch.candidates[i].seconds.size()) {  // graph replays are not calls
-      batch.candidates[i].places = std::move(places);
-    }
+    add_places(i, batch.candidates[i].samples);
   }
   return batch;
+}
+
+void BatchRunner::add_places(std::size_t candidate, std::vector<Sample>& samples) {
+  PlaceRecorder* const recorder = places_[candidate].get();
+  if (recorder == nullptr || recorder->distinct_calls() == 1) {  // the first call can show that
+    return;
+  }
+  const std::vector<std::size_t> places = recorder->take();
+  if (places.size() == samples.size()) {  // graph replays are not calls
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      samples[i].place = places[i];
+    }
+  }
 }
 
 /// Learn a round's cost from batches: a first call may have compiled for seconds, and tried many

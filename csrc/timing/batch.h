@@ -6,6 +6,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "timing/callable.h"
@@ -13,11 +14,27 @@
 #include "timing/conditions/hold_plan.h"
 #include "timing/conditions/queue_hold.h"
 #include "timing/host_hooks.h"
-#include "timing/place_recorder.h"
 #include "timing/samples.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {
+
+/// A Callable that records the placement of each of its calls.
+class PlaceRecorder final : public ForwardingCallable {
+ public:
+  using ForwardingCallable::ForwardingCallable;
+
+  void call() override {
+    ForwardingCallable::call();
+    places_.push_back(place());
+  }
+
+  /// Return the placements of the calls since the last take().
+  std::vector<std::size_t> take() { return std::exchange(places_, {}); }
+
+ private:
+  std::vector<std::size_t> places_;
+};
 
 /// The cost of calls.
 struct CallCost {
@@ -28,7 +45,7 @@ struct CallCost {
 
 /// The result of a batch: rounds of calls that were issued together.
 struct Batch {
-  std::vector<CandidateSamples> candidates;
+  Series candidates;
   CollectionNotes notes;
   bool held = false;  ///< whether the queue was held until all were issued, or was not supposed to
                       ///< be held
@@ -44,8 +61,10 @@ class BatchRunner {
  public:
   static constexpr std::size_t kMaxRounds = 64;
 
-  /// Takes the arguments of Sampler; `hold` and `probe` are null if it has none. All must outlive
-  /// this object.
+  /// Return the maximum number of calls in one Timer::run() for that many candidates.
+  static std::size_t max_calls(std::size_t candidates) { return kMaxRounds * candidates; }
+
+  /// The arguments are those of SamplerSetup, and must outlive this object.
   BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
               ClockProbe* probe, const HostHooks& hooks);
 
@@ -97,6 +116,7 @@ class BatchRunner {
   Issue issue(const Schedule& schedule, std::size_t rounds,
               const std::function<void()>& before_release);
   Batch collect(const Schedule& schedule, const Issue& issue);
+  void add_places(std::size_t candidate, std::vector<Sample>& samples);
   RoundLoad round_load() const;
   void learn_cost(const Batch& batch, std::size_t rounds);
   bool learn_from(const Issue& issue, std::size_t rounds);
@@ -108,6 +128,7 @@ class BatchRunner {
   ClockProbe* probe_;
   const HostHooks& hooks_;
   CallCost round_;
+  std::size_t batches_ = 0;
   HoldPlan plan_{kMaxRounds};
   bool isolated_ = false;
   bool sees_all_launches_;  ///< only the launches that the timer sees; it does not look at

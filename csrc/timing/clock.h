@@ -5,12 +5,12 @@
 
 namespace convtime {
 
-/// Return the nanoseconds of a monotonic clock with an arbitrary origin.
-inline std::int64_t now_nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+inline std::int64_t nanoseconds_of(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
+
+/// Return the nanoseconds of a monotonic clock with an arbitrary origin.
+inline std::int64_t now_nanoseconds() { return nanoseconds_of(std::chrono::steady_clock::now()); }
 
 /// Return the same in seconds; after some days of uptime their resolution is only tens of
 /// nanoseconds.

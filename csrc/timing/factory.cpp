@@ -5,39 +5,45 @@
 #include <stdexcept>
 #include <utility>
 
-#include "timing/conditions/auto_regime.h"
-#include "timing/conditions/burst_regime.h"
-#include "timing/conditions/sustained_regime.h"
-#include "timing/sampler.h"
+#include "timing/batch.h"
+#include "timing/clock.h"
+#include "timing/conditions/regimes.h"
 #include "timing/timers/host_timer.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "core/synchronize.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/conditions/gate_hold.h"
-#include "timing/conditions/sleep_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/device/kernels.h"
-#include "timing/timers/device_tick.h"
-#include "timing/timers/event_timer.h"
-#include "timing/timers/graph_timer.h"
-#include "timing/timers/kernel_timer.h"
+#include "timing/timers/device_timers.h"
 #endif
 
 namespace convtime {
 namespace {
 
-/// Return a function that waits until the device is idle, and lets other host threads run.
-std::function<void()> make_drain([[maybe_unused]] const TimingOptions& options) {
+/// Return a function that waits until the device is idle, lets other host threads run, and returns
+/// when the device was idle. That time is read before the host's locks are acquired again.
+std::function<std::int64_t()> make_drain([[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
-    return
-        [&options] { options.hooks.wait_for_device([&] { synchronize(options.other_devices); }); };
+    return [&options] {
+      std::int64_t idle_at = 0;
+      options.hooks.wait([&] {
+        if (options.hooks.await_device) {
+          idle_at = options.hooks.await_device();
+          return;
+        }
+        synchronize(options.other_devices);
+        idle_at = now_nanoseconds();
+      });
+      return idle_at;
+    };
   }
 #endif
-  return [] {};
+  return now_nanoseconds;
 }
 
 #ifdef CONVTIME_WITH_CUDA
@@ -99,9 +105,9 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
             "method 'event' sees one stream of one device, but the calls use several devices; use "
             "'kernel', 'sync' or 'auto'");
       }
-      return std::make_unique<EventTimer>(stream_of(options), Sampler::max_batch(candidates));
+      return std::make_unique<EventTimer>(stream_of(options), BatchRunner::max_calls(candidates));
     case Method::kGraph:
-      return make_graph_timer(options, Sampler::max_batch(candidates));
+      return make_graph_timer(options, BatchRunner::max_calls(candidates));
 #endif
     default:
       throw std::logic_error(std::string("method '") + to_string(method) +
@@ -147,7 +153,7 @@ std::unique_ptr<ClockProbe> make_clock_probe([[maybe_unused]] const TimingOption
                                              [[maybe_unused]] const Timer& timer) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
-    return std::make_unique<SmClockProbe>(stream_of(options), Sampler::max_batch(candidates),
+    return std::make_unique<SmClockProbe>(stream_of(options), BatchRunner::max_calls(candidates),
                                           timer.tick_seconds(), options.allocate);
   }
 #endif

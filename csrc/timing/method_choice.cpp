@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "timing/factory.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/trace/attribution.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "timing/trace/cupti_session.h"
 #endif
@@ -82,7 +82,7 @@ EarlierCalls calls_of(const SamplerResult& run) {
   EarlierCalls calls{{}, run.warmup_calls, run.warmup_seconds + run.sampling_seconds};
   for (const CandidateSamples& samples : run.candidates) {
     calls.first_calls.push_back(samples.first_call);
-    calls.count += samples.seconds.size() + samples.discarded.size();
+    calls.count += samples.samples.size() + samples.discarded.size();
   }
   return calls;
 }
@@ -144,9 +144,10 @@ Timing sample_by_methods(const TimingOptions& asked, const SampleByMethod& sampl
 }
 
 bool none_issued_work(std::span<const CandidateSamples> candidates) {
-  return std::all_of(candidates.begin(), candidates.end(), [](const CandidateSamples& samples) {
-    return std::all_of(samples.activities.begin(), samples.activities.end(),
-                       [](const auto& activities) { return activities.empty(); });
+  return std::ranges::all_of(candidates, [](const CandidateSamples& samples) {
+    return std::ranges::all_of(samples.samples, [](const Sample& sample) {
+      return !sample.activities || sample.activities->empty();
+    });
   });
 }
 

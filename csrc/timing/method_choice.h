@@ -21,8 +21,8 @@ std::string kernel_problem();
 /// times are unavailable, otherwise like make_timer().
 std::unique_ptr<Timer> make_method_timer(const TimingOptions& options, std::size_t candidates);
 
-/// Samples with the options' method, which is not Method::kAuto. `earlier` is as in Sampler::run();
-/// throws TraceLost if kernel times are unavailable.
+/// Samples with the options' method, which is not Method::kAuto. `earlier` is as in
+/// sample_rounds(); throws TraceLost if kernel times are unavailable.
 using SampleByMethod = std::function<Timing(const TimingOptions& options, EarlierCalls& earlier)>;
 
 /// Sample with the requested method or, for Method::kAuto, with the first that can time the calls:

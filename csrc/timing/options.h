@@ -2,15 +2,14 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/device_allocator.h"
+#include "core/enum_names.h"
 #include "core/export.h"
 #include "timing/callable.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/conditions/regime.h"
-#include "timing/conditions/warmup.h"
 #include "timing/host_hooks.h"
 #include "timing/judge/stop_rule.h"
 #include "timing/supervision.h"
@@ -36,11 +35,18 @@ enum class Queue {
   kNone,
 };
 
-CONVTIME_API const char* to_string(Method method);
-CONVTIME_API const char* to_string(Queue queue);
-/// Throw std::invalid_argument with the allowed names.
-CONVTIME_API Method method_from_string(const std::string& name);
-CONVTIME_API Queue queue_from_string(const std::string& name);
+template <>
+inline constexpr auto enum_names<Method> =
+    std::to_array<EnumName<Method>>({{Method::kAuto, "auto"},
+                                     {Method::kKernel, "kernel"},
+                                     {Method::kEvent, "event"},
+                                     {Method::kGraph, "graph"},
+                                     {Method::kSync, "sync"},
+                                     {Method::kCpu, "cpu"}});
+
+template <>
+inline constexpr auto enum_names<Queue> = std::to_array<EnumName<Queue>>(
+    {{Queue::kGate, "gate"}, {Queue::kSleep, "sleep"}, {Queue::kNone, "none"}});
 
 struct TimingOptions {
   Method method = Method::kAuto;

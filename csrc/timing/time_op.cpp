@@ -2,27 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <stdexcept>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "timing/calibration/calibrator.h"
 #include "timing/device_traits.h"
 #include "timing/factory.h"
 #include "timing/judge/estimate.h"
-#include "timing/judge/statistics.h"
 #include "timing/method_choice.h"
 #include "timing/sampler.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 #include "core/synchronize.h"
-#include "timing/calibration/correction.h"
 #include "timing/conditions/sm_clock_probe.h"
 #endif
 
@@ -60,7 +54,7 @@ Outcome<Regime> regime_of(const TimingOptions& options, const RegimeControl* reg
   }
   std::vector<std::vector<double>> clocks_hz;
   for (const CandidateSamples& candidate : samples.candidates) {
-    clocks_hz.push_back(candidate.sm_clocks_hz);
+    clocks_hz.push_back(candidate.sm_clocks_hz());
   }
   return regime->outcome(clocks_hz, samples.steady);
 }
@@ -98,11 +92,14 @@ TimingOptions with_bounded_waits(const TimingOptions& options) {
   TimingOptions bounded = options;
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu && options.supervision.deadline.is_set()) {
-    bounded.hooks.await_device = [devices = options.other_devices,
+    bounded.hooks.await_device = [waiter = std::make_shared<DeviceWaiter>(),
+                                  devices = options.other_devices,
                                   deadline = options.supervision.deadline] {
-      if (!synchronize_within(devices, deadline.seconds_left())) {
+      const auto idle_at = waiter->wait(devices, deadline.seconds_left());
+      if (!idle_at.has_value()) {
         throw DeadlineError(kStillBusy);
       }
+      return nanoseconds_of(*idle_at);
     };
   }
 #endif
@@ -125,10 +122,17 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
   const std::unique_ptr<RegimeControl> regime =
       make_regime(options, options.method, max_sm_clock_hz.value_or(0));
 
-  Sampler sampler(*timer, hold.get(), probe.get(), warmup_of(options), options.stop, options.hooks,
-                  regime.get(), make_calibration(options, probe.get()));
-  sampler.supervise(options.supervision);
-  SamplerResult samples = sampler.run(conditioned.get(), earlier);
+  SamplerResult samples = sample_rounds(conditioned.get(),
+                                        {.timer = *timer,
+                                         .hold = hold.get(),
+                                         .probe = probe.get(),
+                                         .regime = regime.get(),
+                                         .warmup = warmup_of(options),
+                                         .rule = options.stop,
+                                         .hooks = options.hooks,
+                                         .calibrate = make_calibration(options, probe.get()),
+                                         .supervision = options.supervision},
+                                        earlier);
 
   Outcome<Queue> queue = queue_of(options, samples);
   Outcome<Regime> outcome = regime_of(options, regime.get(), samples);
@@ -216,12 +220,13 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   Callable* const candidate = &callable;
   Timing timing = time_candidates({&candidate, 1}, options);
   CandidateSamples& samples = timing.samples.candidates.front();
-  const double between_runs = samples.between_runs * convtime::median(samples.seconds);
+  std::vector<double> seconds = samples.seconds();
+  const double between_runs = samples.between_runs * convtime::median(seconds);
   const Estimate estimate =
-      estimate_median({samples.seconds, samples.places}, timing.samples.batches,
+      estimate_median({seconds, samples.places()}, samples.batches(),
                       {timing.samples.clock_tick_seconds,
                        timing.overhead.value.uncertainty_seconds + between_runs});
-  return {std::move(samples.seconds),
+  return {std::move(seconds),
           timing.method.value,
           timing.queue.value,
           timing.regime.value,

@@ -10,7 +10,6 @@
 #include "core/export.h"
 #include "core/outcome.h"
 #include "timing/callable.h"
-#include "timing/judge/overhead.h"
 #include "timing/judge/statistics.h"
 #include "timing/options.h"
 #include "timing/samples.h"
@@ -33,9 +32,9 @@ struct Timing {
 /// Return why kKernel cannot be used in this build or process; empty if it can.
 CONVTIME_API std::string kernel_method_unavailable();
 
-/// Time the candidates against each other, interleaved (see Sampler). Throws std::invalid_argument
-/// for contradictory options, std::runtime_error for failures of CUDA, and any exception of a
-/// candidate.
+/// Time the candidates against each other, interleaved (see sample_rounds()). Throws
+/// std::invalid_argument for contradictory options, std::runtime_error for failures of CUDA, and
+/// any exception of a candidate.
 CONVTIME_API Timing time_candidates(std::span<Callable* const> candidates,
                                     const TimingOptions& options);
 

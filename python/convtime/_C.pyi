@@ -255,6 +255,7 @@ def judge(
 ) -> Literal["same", "faster", "slower", "uncertain"]: ...
 def is_steady(series: Sequence[float]) -> bool: ...
 def check_stop_rule(
+    *,
     stop: str,
     min_samples: int,
     max_samples: int,
@@ -263,6 +264,7 @@ def check_stop_rule(
     margin: float,
 ) -> None: ...
 def stop_reason(
+    *,
     samples: Sequence[Sequence[float]],
     elapsed_seconds: float,
     stop: str,

@@ -92,14 +92,14 @@ def test_numpys_numbers_are_options_too() -> None:
 def test_budget_and_numbers_of_samples_end_what_does_not_settle(stop: Stop) -> None:
     rule = Options(stop=stop, tolerance=0).stop_rule()
     varied = np.random.default_rng(0).random(10_000).tolist()
-    reason = _C.stop_reason([varied], elapsed_seconds=0, **rule)
+    reason = _C.stop_reason(samples=[varied], elapsed_seconds=0, **rule)
     assert reason == ("not yet" if stop == "budget" else "max_samples")
     for samples, elapsed, expected in (
         (9, 1.1, "not yet"),
         (10, 0.9, "not yet"),
         (10, 1, "budget"),
     ):
-        reason = _C.stop_reason([varied[:samples]], elapsed_seconds=elapsed, **rule)
+        reason = _C.stop_reason(samples=[varied[:samples]], elapsed_seconds=elapsed, **rule)
         assert reason == ("not yet" if stop == "count" else expected)
 
 

@@ -27,7 +27,7 @@ def first_stop(name: str, stop: str) -> int:
     candidates = [candidate["seconds"] for candidate in TRACES[name]]
     for count in range(1, len(candidates[0]) + 1):
         sampled = [seconds[:count] for seconds in candidates]
-        if _C.stop_reason(sampled, 0.0, stop, **RULE) == "settled":
+        if _C.stop_reason(samples=sampled, elapsed_seconds=0.0, stop=stop, **RULE) == "settled":
             return count
     return 0
 

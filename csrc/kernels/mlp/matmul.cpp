@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "core/unique_handle.h"
 
 namespace convtime::mlp {

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
+#include "core/cuda.h"
 #include "kernels/mlp/programs.h"
 #include "kernels/mlp/step.h"
 #include "program/program.h"

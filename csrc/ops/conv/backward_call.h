@@ -8,7 +8,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "conv/pass.h"
+#include "conv/engine.h"
 #include "ops/conv/conv_settings.h"
 
 namespace convtime::ops {

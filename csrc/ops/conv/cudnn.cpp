@@ -26,16 +26,14 @@
 #include <utility>
 #include <vector>
 
+#include "conv/backend.h"
 #include "conv/convolution.h"
 #include "conv/errata.h"
 #include "conv/listed_engine.h"
 #include "conv/plan_cache.h"
-#include "conv/policy.h"
 #include "conv/problem.h"
 #include "conv/stored_plans.h"
-#include "conv/stream.h"
-#include "core/cuda_check.h"
-#include "core/cuda_event.h"
+#include "core/cuda.h"
 #include "core/lru_cache.h"
 #include "kernels/conv_epilogue/conv_epilogue.h"
 #include "kernels/known_duration/known_duration.h"

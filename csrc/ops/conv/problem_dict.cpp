@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "conv/activation.h"
-#include "conv/pass.h"
+#include "conv/engine.h"
 
 namespace convtime::ops {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 
 namespace convtime::ops {
@@ -11,6 +12,18 @@ enum class Pages {
   kFresh,     ///< untouched: the kernel maps and zeroes each page at its first access
   kRetained,  ///< pages of freed tensors, which are already mapped
 };
+
+}  // namespace convtime::ops
+
+namespace convtime {
+
+template <>
+inline constexpr auto enum_names<ops::Pages> = std::to_array<EnumName<ops::Pages>>(
+    {{ops::Pages::kFresh, "fresh"}, {ops::Pages::kRetained, "retained"}});
+
+}  // namespace convtime
+
+namespace convtime::ops {
 
 /// While it exists, PyTorch allocates CPU memory from such pages, in all threads. Blocks smaller
 /// than a page use the previous allocator. Nested and concurrent objects share the effect of the

@@ -4,8 +4,6 @@
 #include <exception>
 #include <stdexcept>
 
-#include "timing/device_traits.h"
-
 namespace convtime {
 namespace {
 
@@ -85,12 +83,12 @@ TimedReference Calibrator::time_kernel(const CalibrationState& state, double clo
 }
 
 void subtract(const Overhead& overhead, std::span<CandidateSamples> candidates) {
-  for (CandidateSamples& samples : candidates) {
-    samples.raw_seconds = samples.seconds;
-    for (std::vector<double>* const kind : {&samples.seconds, &samples.discarded}) {
-      for (double& seconds : *kind) {
-        seconds -= overhead.seconds;
-      }
+  for (CandidateSamples& candidate : candidates) {
+    for (Sample& sample : candidate.samples) {
+      sample.raw_seconds = std::exchange(sample.seconds, sample.seconds - overhead.seconds);
+    }
+    for (double& seconds : candidate.discarded) {
+      seconds -= overhead.seconds;
     }
   }
 }

@@ -3,13 +3,16 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <thread>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
+#include "core/cuda.h"
+#include "core/synchronize.h"
 #include "timing/device/kernels.h"
 #include "timing/device/parameters.h"
 
 namespace convtime {
+
 namespace {
 
 constexpr std::size_t kBlockBytes = sizeof(uint4) * kReadThreads * kReadWords;
@@ -47,6 +50,78 @@ void ColdCallable::prepare() {
   for (const FlushBuffer& buffer : buffers_) {
     const CurrentDevice current(buffer.device);
     flush(buffer, buffer.stream);
+  }
+}
+
+namespace {
+
+constexpr cudaLimit kLimit = cudaLimitPersistingL2CacheSize;
+
+/// Return whether the device is idle, or nearly: a timing that reached its end has waited for it.
+bool is_idle(int device) {
+  constexpr double kPatienceSeconds = 0.05;
+  try {
+    const CurrentDevice current(device);
+    return synchronize_within({}, kPatienceSeconds);
+  } catch (const CudaError&) {
+    return true;  // the error occurs again later, and is reported then
+  }
+}
+
+std::string described(cudaError_t status) {
+  (void)cudaGetLastError();  // otherwise an unrelated later call would report it
+  return std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
+}
+
+}  // namespace
+
+WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
+  const CurrentDevice current(device);
+  const std::string cache = " of the L2 cache of cuda:" + std::to_string(device);
+  std::size_t bytes = 0;
+  cudaError_t status = cudaDeviceGetLimit(&bytes, kLimit);
+  if (status == cudaErrorUnsupportedLimit) {  // on GPUs without persisting accesses
+    (void)cudaGetLastError();
+    return;
+  }
+  if (status != cudaSuccess) {
+    reason_ = "the size of the persisting part" + cache +
+              ", where lines outlast a flush, is unknown (" + described(status) + ")";
+    return;
+  }
+  if (bytes == 0) {
+    return;
+  }
+  status = cudaDeviceSetLimit(kLimit, 0);
+  if (status == cudaSuccess) {
+    restored_bytes_ = bytes;
+    status = cudaCtxResetPersistingL2Cache();  // resets lines that already persist
+  }
+  if (status != cudaSuccess) {
+    reason_ =
+        std::to_string(bytes) + " bytes" + cache +
+        " are set aside for persisting accesses, where lines outlast a flush, and could not be "
+        "released (" +
+        described(status) + ")";
+  }
+}
+
+WithoutPersistingL2::~WithoutPersistingL2() {
+  if (restored_bytes_ == 0) {
+    return;
+  }
+  const auto restore = [device = device_, bytes = restored_bytes_] {
+    try {
+      const CurrentDevice current(device);
+      CONVTIME_CUDA_WARN(cudaDeviceSetLimit(kLimit, bytes));
+    } catch (const CudaError& error) {
+      std::fprintf(stderr, "convtime: %s\n", error.what());
+    }
+  };
+  if (is_idle(device_)) {
+    restore();
+  } else {
+    std::thread(restore).detach();  // the limit can only be set when the device is idle
   }
 }
 

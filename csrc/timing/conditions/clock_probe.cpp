@@ -22,9 +22,8 @@ struct Pair {
 
 Pair find_pair(Group begin, Group end) {
   for (const ClockStamp& first : begin) {
-    const auto last = std::find_if(end.begin(), end.end(), [&](const ClockStamp& stamp) {
-      return stamp.multiprocessor == first.multiprocessor;
-    });
+    const auto last = std::ranges::find_if(
+        end, [&](const ClockStamp& stamp) { return stamp.multiprocessor == first.multiprocessor; });
     if (last != end.end() && last->nanoseconds > first.nanoseconds) {
       return {&first, &*last};
     }

@@ -1,4 +1,4 @@
-#include "timing/conditions/core_clock.h"
+#include "timing/conditions/host_probe.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_event.h"
-#include "core/current_device.h"
 #include "timing/device/kernels.h"
 
 namespace convtime {
+
 /// A flag in host memory, and an event after the last kernel that spun on it.
 struct GateHold::Gate {
   struct State {
@@ -89,6 +88,20 @@ bool GateHold::release() noexcept {
   const bool held = state.timed_out == 0;
   state.open = 1;
   return held;
+}
+
+SleepHold::SleepHold(cudaStream_t stream)
+    : stream_(stream), awake_(make_event(cudaEventDisableTiming)) {}
+
+void SleepHold::hold(double seconds) {
+  timing_kernels().sleep.launch(1, 1, 0, stream_, static_cast<std::uint64_t>(seconds * 1e9));
+  CONVTIME_CUDA_CHECK(cudaEventRecord(awake_.get(), stream_));
+}
+
+bool SleepHold::release() noexcept {
+  const bool asleep = cudaEventQuery(awake_.get()) == cudaErrorNotReady;
+  (void)cudaGetLastError();  // "not ready" is not an error: the next check must not find it
+  return asleep;
 }
 
 }  // namespace convtime

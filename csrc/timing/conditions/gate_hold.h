@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "core/cuda.h"
 #include "core/export.h"
 #include "timing/conditions/queue_hold.h"
 
@@ -30,6 +31,21 @@ class CONVTIME_API GateHold final : public QueueHold {
   cudaStream_t stream_;
   int device_;
   std::unique_ptr<Gate> gate_;
+};
+
+/// Holds a stream with a single-thread kernel that sleeps for a fixed time, measured with the GPU's
+/// %globaltimer. It needs no memory that host and device share, and cannot be ended early.
+class CONVTIME_API SleepHold final : public QueueHold {
+ public:
+  explicit SleepHold(cudaStream_t stream);
+
+  void hold(double seconds) override;
+  bool ends_early() const override { return false; }
+  bool release() noexcept override;
+
+ private:
+  cudaStream_t stream_;
+  CudaEvent awake_;
 };
 
 }  // namespace convtime

@@ -126,7 +126,7 @@ const std::vector<double>& HostCounters::end() {
   }
   for (const auto& [thread, group] : groups_) {
     if (!add_counts(group)) {
-      std::fill(counts_.begin(), counts_.end(), kUnknownCount);
+      std::ranges::fill(counts_, kUnknownCount);
       reason_ = "no performance counter of the CPU was free: stop perf and other profilers";
       break;
     }
@@ -174,7 +174,7 @@ void HostCounters::give_up(std::string reason) {
   reason_ = std::move(reason);
   available_.clear();
   groups_.clear();
-  std::fill(counts_.begin(), counts_.end(), kUnknownCount);
+  std::ranges::fill(counts_, kUnknownCount);
 }
 
 }  // namespace convtime

@@ -1,6 +1,5 @@
 #include "timing/conditions/host_probe.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -8,13 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -22,7 +18,6 @@
 #include <utility>
 
 #include "timing/clock.h"
-#include "timing/conditions/text_file.h"
 
 namespace convtime {
 namespace {
@@ -81,9 +76,9 @@ HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::p
   cores_ =
       static_cast<double>(allowed_cores_.empty() ? std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))
                                                  : static_cast<long>(allowed_cores_.size()));
-  tasks_ = ::open((proc_ / "self" / "task").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  load_ = open_text_file(proc_ / "loadavg");
-  stat_ = open_text_file(proc_ / "stat");
+  tasks_ = TextFile(proc_ / "self" / "task");
+  load_ = TextFile(proc_ / "loadavg");
+  stat_ = TextFile(proc_ / "stat");
   find_quotas(cgroups);
   find_threads();
   read_threads();
@@ -91,7 +86,7 @@ HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::p
     thread.last_computed = -1;  // what they did before is nobody's reading
   }
   std::string missing = threads_.empty() ? "how long threads wait for a core" : "";
-  if (load_ < 0 || stat_ < 0) {
+  if (!load_.is_open() || !stat_.is_open()) {
     missing += missing.empty() ? "what other processes do" : ", what other processes do";
   }
   if (!missing.empty()) {
@@ -107,23 +102,10 @@ HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::p
   made_ = look(true);
 }
 
-HostProbe::~HostProbe() {
-  for (const int file : {tasks_, load_, stat_}) {
-    close_file(file);
-  }
-  for (const int file : throttled_) {
-    close_file(file);
-  }
-  for (const Thread& thread : threads_) {
-    close_file(thread.schedstat);
-    close_file(thread.stat);
-  }
-}
-
 void HostProbe::begin(double expected_seconds) {
   counted_ = expected_seconds >= kCountedSeconds;
   struct stat status{};
-  const bool known = tasks_ >= 0 && ::fstat(tasks_, &status) == 0;
+  const bool known = tasks_.is_open() && ::fstat(tasks_.descriptor(), &status) == 0;
   if (known && status.st_nlink != task_links_) {
     find_threads();
     task_links_ = status.st_nlink;
@@ -196,7 +178,7 @@ std::vector<int> HostProbe::used_cores() const {
 /// What follows the name in "7 (a name) S 1 …": how it runs, and numbers; empty if unknown.
 std::string HostProbe::state_of(const Thread& thread) {
   std::array<char, 1024> buffer{};
-  const std::string_view text = read_text(thread.stat, buffer);
+  const std::string_view text = thread.stat.read(buffer);
   const std::size_t name = text.rfind(") ");
   return name == std::string_view::npos ? "" : std::string(text.substr(name + 2));
 }
@@ -213,7 +195,7 @@ HostProbe::Moment HostProbe::look(bool counts_cores) const {
   moment.throttled_seconds = throttled_seconds();
   if (counts_cores) {
     std::array<char, 16384> buffer{};
-    const std::string_view stat = read_text(stat_, buffer);
+    const std::string_view stat = stat_.read(buffer);
     const double per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
     for (const int core : allowed_cores_) {
       const std::string name = "\ncpu" + std::to_string(core) + " ";
@@ -263,7 +245,7 @@ bool HostProbe::read_threads() {
   const double now = now_seconds();
   for (Thread& thread : threads_) {
     std::array<char, 96> buffer{};
-    const std::string_view text = read_text(thread.schedstat, buffer);
+    const std::string_view text = thread.schedstat.read(buffer);
     if (text.empty()) {
       complete = false;
       thread.waited = 0;
@@ -293,19 +275,13 @@ void HostProbe::find_threads() {
   for (std::filesystem::directory_iterator entry(tasks, failure), end; !failure && entry != end;
        entry.increment(failure)) {
     const int id = std::atoi(entry->path().filename().c_str());
-    const auto known = std::find_if(threads_.begin(), threads_.end(),
-                                    [id](const Thread& thread) { return thread.id == id; });
+    const auto known =
+        std::ranges::find_if(threads_, [id](const Thread& thread) { return thread.id == id; });
     if (known != threads_.end()) {
-      found.push_back(*known);
-      known->schedstat = -1;
-      known->stat = -1;
-    } else if (const int file = open_text_file(entry->path() / "schedstat"); file >= 0) {
-      found.push_back({id, file, open_text_file(entry->path() / "stat")});
+      found.push_back(std::move(*known));
+    } else if (TextFile schedstat(entry->path() / "schedstat"); schedstat.is_open()) {
+      found.push_back({id, std::move(schedstat), TextFile(entry->path() / "stat")});
     }
-  }
-  for (const Thread& ended : threads_) {
-    close_file(ended.schedstat);
-    close_file(ended.stat);
   }
   threads_ = std::move(found);
   std::vector<int> ids;
@@ -340,7 +316,7 @@ void HostProbe::find_quotas(const std::filesystem::path& cgroups) {
 /// one do.
 double HostProbe::running_others(double own) const {
   std::array<char, 128> buffer{};
-  const std::string_view load = read_text(load_, buffer);  // "0.20 0.18 0.12 3/80 11206": three run
+  const std::string_view load = load_.read(buffer);  // "0.20 0.18 0.12 3/80 11206": three run
   const std::size_t slash = load.find('/');
   if (slash == std::string_view::npos) {
     return HostReading::kUnknown;
@@ -361,8 +337,8 @@ void HostProbe::watch_quotas(const std::filesystem::path& mount, const std::stri
     std::ifstream limit(folder / (unified ? "cpu.max" : "cpu.cfs_quota_us"));
     std::string quota;
     if (limit >> quota && quota != "max" && quota != "-1") {
-      if (const int file = open_text_file(folder / "cpu.stat"); file >= 0) {
-        throttled_.push_back(file);
+      if (TextFile file(folder / "cpu.stat"); file.is_open()) {
+        throttled_.push_back(std::move(file));
       }
     }
     if (inner.empty()) {
@@ -374,9 +350,9 @@ void HostProbe::watch_quotas(const std::filesystem::path& mount, const std::stri
 
 double HostProbe::throttled_seconds() const {
   double sum = 0;  // without a quota, nothing is throttled
-  for (const int file : throttled_) {
+  for (const TextFile& file : throttled_) {
     std::array<char, 512> buffer{};
-    const std::string_view text = read_text(file, buffer);
+    const std::string_view text = file.read(buffer);
     const double microseconds = number_after(text, "throttled_usec ");
     const double seconds = std::isnan(microseconds) ? 1e-9 * number_after(text, "throttled_time ")
                                                     : 1e-6 * microseconds;

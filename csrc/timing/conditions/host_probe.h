@@ -8,6 +8,7 @@
 
 #include "core/export.h"
 #include "timing/conditions/host_counters.h"
+#include "timing/conditions/text_file.h"
 #include "timing/judge/host_reading.h"
 
 namespace convtime {
@@ -22,7 +23,6 @@ class CONVTIME_API HostProbe {
   explicit HostProbe(const std::filesystem::path& proc = "/proc",
                      const std::filesystem::path& cgroups = "/sys/fs/cgroup",
                      const std::array<PerfEvent, 4>& events = kCpuEvents);
-  ~HostProbe();
   HostProbe(const HostProbe&) = delete;
   HostProbe& operator=(const HostProbe&) = delete;
 
@@ -45,8 +45,8 @@ class CONVTIME_API HostProbe {
  private:
   struct Thread {
     int id;
-    int schedstat;
-    int stat;
+    TextFile schedstat;
+    TextFile stat;
     double run_seconds = 0;
     double wait_seconds = 0;
     double waited = 0;          ///< since the last look at it
@@ -80,11 +80,11 @@ class CONVTIME_API HostProbe {
   std::string missing_;
   std::vector<int> allowed_cores_;
   double cores_ = 1;
-  int tasks_ = -1;
-  int load_ = -1;
-  int stat_ = -1;
-  std::uint64_t task_links_ = 0;  ///< changes with the number of threads
-  std::vector<int> throttled_;    ///< cpu.stat of each cgroup with a quota
+  TextFile tasks_;
+  TextFile load_;
+  TextFile stat_;
+  std::uint64_t task_links_ = 0;     ///< changes with the number of threads
+  std::vector<TextFile> throttled_;  ///< cpu.stat of each cgroup with a quota
   std::vector<Thread> threads_;
   HostCounters counters_;  ///< of these threads
   Moment made_;
@@ -92,5 +92,9 @@ class CONVTIME_API HostProbe {
   bool counted_ = false;
   double read_seconds_ = 0;
 };
+
+/// Return the clock rate, in hertz, of the core on which the calling thread runs, over some 0.3 ms.
+/// It times dependent additions, which take one cycle each. NaN on unsupported architectures.
+CONVTIME_API double core_clock_hz();
 
 }  // namespace convtime

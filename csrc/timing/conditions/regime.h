@@ -1,15 +1,31 @@
 #pragma once
 
+#include <cstddef>
 #include <limits>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 #include "core/outcome.h"
-#include "timing/conditions/warmup.h"
 
 namespace convtime {
+
+/// The warm-up before sampling: at least `calls` calls of each candidate, for at least `seconds`.
+/// If `steady`, batches are sampled until neither times nor clocks drift (steadiness.h), for at
+/// least `min_steady_seconds` and at most `max_steady_seconds`. The batches without drift already
+/// count as samples.
+struct Warmup {
+  std::size_t calls = 3;
+  double seconds = 0;
+  bool steady = true;
+  /// The first calls of a process are slower, but look steady for some milliseconds.
+  double min_steady_seconds = 0.01;
+  double max_steady_seconds = 1;
+  /// A longer series drops its first half, so that slowing drift, as of temperature, becomes steady
+  /// eventually.
+  double max_series_seconds = std::numeric_limits<double>::infinity();
+};
 
 /// The state of the device in which to sample.
 enum class Regime {
@@ -19,9 +35,12 @@ enum class Regime {
   kSustained,  ///< in the equilibrium under sustained load by the candidates
 };
 
-CONVTIME_API const char* to_string(Regime regime);
-/// Throws std::invalid_argument with the allowed names.
-CONVTIME_API Regime regime_from_string(const std::string& name);
+template <>
+inline constexpr auto enum_names<Regime> =
+    std::to_array<EnumName<Regime>>({{Regime::kAuto, "auto"},
+                                     {Regime::kAsIs, "as-is"},
+                                     {Regime::kBurst, "burst"},
+                                     {Regime::kSustained, "sustained"}});
 
 /// The device's state during a batch.
 struct RegimeBatch {
@@ -40,6 +59,14 @@ enum class BatchFate {
   kSetAllAside,  ///< the regime was given up: samples taken for it must not be mixed with the rest
   kBeginAnew,    ///< as kSetAllAside, and the regime differs from here on: its warm-up follows
 };
+
+template <>
+inline constexpr auto enum_names<BatchFate> = std::to_array<EnumName<BatchFate>>(
+    {{BatchFate::kKeep, "kept"},
+     {BatchFate::kSetAside, "set aside"},
+     {BatchFate::kSetEarlierAside, "kept, and all before it set aside"},
+     {BatchFate::kSetAllAside, "set aside with all before it"},
+     {BatchFate::kBeginAnew, "set aside with all before it, to begin anew in another regime"}});
 
 /// Brings the device into a regime and keeps it there: the sampler calls it between batches. This
 /// class is Regime::kAsIs, and leaves the device unchanged.

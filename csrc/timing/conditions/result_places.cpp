@@ -125,7 +125,7 @@ void ResultPlaces::close(std::size_t place) {
 }
 
 bool ResultPlaces::was_kept(std::uintptr_t address) const {
-  return std::find(opened_.begin(), opened_.end(), address) != opened_.end();
+  return std::ranges::find(opened_, address) != opened_.end();
 }
 
 }  // namespace convtime

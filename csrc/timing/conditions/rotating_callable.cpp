@@ -130,7 +130,7 @@ bool RotatingCallable::result_lands() {
   make_ready();
   call();
   const std::vector<MemoryBlock> blocks = copies_[current_]->result_blocks();
-  const bool lands = std::all_of(blocks.begin(), blocks.end(), [this](const MemoryBlock& block) {
+  const bool lands = std::ranges::all_of(blocks, [this](const MemoryBlock& block) {
     return rotation_.results->was_kept(block.address);
   });
   discard_result();

@@ -1,17 +1,13 @@
 #include "timing/conditions/sm_clock_probe.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
-#include <vector>
 
-#include "core/current_device.h"
 #include "timing/device/kernels.h"
-#include "timing/timers/device_tick.h"
+#include "timing/timers/device_timers.h"
 
 namespace convtime {
 namespace {
@@ -60,7 +56,7 @@ double SmClockProbe::idle_clock_hz() {
 void SmClockProbe::collect(std::span<double> clocks_hz) {
   const std::vector<double> rates_hz =
       clock_rates_hz(read_stamps(std::exchange(count_, 0) * kBlocks), kBlocks);
-  std::copy(rates_hz.begin(), rates_hz.end(), clocks_hz.begin());
+  std::ranges::copy(rates_hz, clocks_hz.begin());
 }
 
 std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {

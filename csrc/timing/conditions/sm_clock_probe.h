@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/cuda_event.h"
+#include "core/cuda.h"
 #include "core/device_memory.h"
 #include "core/export.h"
 #include "timing/conditions/clock_probe.h"

@@ -3,14 +3,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <initializer_list>
 #include <random>
 #include <string_view>
 #include <system_error>
-
-#include "timing/conditions/text_file.h"
 
 namespace convtime {
 namespace {
@@ -24,77 +24,61 @@ int thread_id() { return static_cast<int>(::syscall(SYS_gettid)); }
 /// The cause of a thread's wait in a system call, as a counter of ThreadActivity.
 using Kind = std::size_t ThreadActivity::*;
 
+bool is_one_of(std::initializer_list<long> calls, long call) {
+  return std::ranges::find(calls, call) != calls.end();
+}
+
+bool waits_for_time_or_files(long call) {
+#ifdef SYS_select
+  return is_one_of({SYS_pselect6, SYS_select}, call);
+#else
+  return call == SYS_pselect6;
+#endif
+}
+
+bool waits_for_processes(long call) {
+#ifdef SYS_vfork
+  if (is_one_of({SYS_vfork, SYS_fork}, call)) {
+    return true;
+  }
+#endif
+  return is_one_of({SYS_wait4, SYS_waitid, SYS_clone, SYS_clone3, SYS_execve}, call);
+}
+
+bool waits_for_files(long call) {
+#ifdef SYS_poll
+  if (is_one_of({SYS_poll, SYS_epoll_wait, SYS_open, SYS_stat, SYS_unlink, SYS_rename}, call)) {
+    return true;
+  }
+#endif
+  return is_one_of(
+      {SYS_ppoll,     SYS_epoll_pwait,     SYS_read,         SYS_readv,          SYS_pread64,
+       SYS_preadv,    SYS_write,           SYS_writev,       SYS_pwrite64,       SYS_pwritev,
+       SYS_sendfile,  SYS_splice,          SYS_openat,       SYS_close,          SYS_unlinkat,
+       SYS_ftruncate, SYS_fsync,           SYS_fdatasync,    SYS_fallocate,      SYS_sync,
+       SYS_syncfs,    SYS_sync_file_range, SYS_msync,        SYS_flock,          SYS_fcntl,
+       SYS_connect,   SYS_accept,          SYS_accept4,      SYS_sendto,         SYS_sendmsg,
+       SYS_recvfrom,  SYS_recvmsg,         SYS_io_getevents, SYS_copy_file_range},
+      call);
+}
+
 /// `first` is the system call's first argument.
 Kind kind_of(long call, unsigned long first) {
-  switch (call) {
-    case SYS_nanosleep:
-    case SYS_clock_nanosleep:
-      return &ThreadActivity::sleeping;
-    case SYS_pselect6:
-#ifdef SYS_select
-    case SYS_select:
-#endif
-      return first == 0 ? &ThreadActivity::sleeping : &ThreadActivity::files;
-    case SYS_futex:
-      return &ThreadActivity::locks;
-    case SYS_wait4:
-    case SYS_waitid:
-    case SYS_clone:
-    case SYS_clone3:
-    case SYS_execve:
-#ifdef SYS_vfork
-    case SYS_vfork:
-    case SYS_fork:
-#endif
-      return &ThreadActivity::processes;
-#ifdef SYS_poll
-    case SYS_poll:
-    case SYS_epoll_wait:
-    case SYS_open:
-    case SYS_stat:
-    case SYS_unlink:
-    case SYS_rename:
-#endif
-    case SYS_ppoll:
-    case SYS_epoll_pwait:
-    case SYS_read:
-    case SYS_readv:
-    case SYS_pread64:
-    case SYS_preadv:
-    case SYS_write:
-    case SYS_writev:
-    case SYS_pwrite64:
-    case SYS_pwritev:
-    case SYS_sendfile:
-    case SYS_splice:
-    case SYS_copy_file_range:
-    case SYS_openat:
-    case SYS_close:
-    case SYS_unlinkat:
-    case SYS_ftruncate:
-    case SYS_fallocate:
-    case SYS_fsync:
-    case SYS_fdatasync:
-    case SYS_sync:
-    case SYS_syncfs:
-    case SYS_sync_file_range:
-    case SYS_msync:
-    case SYS_flock:
-    case SYS_fcntl:
-    case SYS_connect:
-    case SYS_accept:
-    case SYS_accept4:
-    case SYS_sendto:
-    case SYS_sendmsg:
-    case SYS_recvfrom:
-    case SYS_recvmsg:
-    case SYS_io_getevents:
-      return &ThreadActivity::files;
-    case -1:  // not in a system call: the thread waits for a page
-      return &ThreadActivity::pages;
-    default:
-      return &ThreadActivity::elsewhere;
+  if (call == SYS_futex) {
+    return &ThreadActivity::locks;
   }
+  if (is_one_of({SYS_nanosleep, SYS_clock_nanosleep}, call) ||
+      (waits_for_time_or_files(call) && first == 0)) {
+    return &ThreadActivity::sleeping;
+  }
+  if (waits_for_time_or_files(call) || waits_for_files(call)) {
+    return &ThreadActivity::files;
+  }
+  if (waits_for_processes(call)) {
+    return &ThreadActivity::processes;
+  }
+  // -1: not in a system call, so that the thread waits for a page.
+  return call == -1 ? &ThreadActivity::pages : &ThreadActivity::elsewhere;
 }
 
 bool is_ready(std::string_view text) { return text.starts_with("running"); }
@@ -104,19 +88,16 @@ bool is_ready(std::string_view text) { return text.starts_with("running"); }
 ThreadWatch::ThreadWatch(const std::filesystem::path& proc)
     : tasks_(proc / "self" / "task"), watched_(thread_id()) {
   const std::filesystem::path path = tasks_ / std::to_string(watched_) / "syscall";
-  file_ = open_text_file(path);
+  file_ = TextFile(path);
   std::array<char, 256> buffer{};
-  if (read_text(file_, buffer).empty()) {
+  if (file_.read(buffer).empty()) {
     missing_ = path.string() + " does not report the system call of a waiting thread";
     return;
   }
   thread_ = std::thread([this] { watch(); });
 }
 
-ThreadWatch::~ThreadWatch() {
-  stop();
-  close_file(file_);
-}
+ThreadWatch::~ThreadWatch() { stop(); }
 
 ThreadActivity ThreadWatch::stop() {
   {
@@ -143,7 +124,7 @@ void ThreadWatch::watch() {
 
 void ThreadWatch::look() {
   std::array<char, 256> buffer{};
-  const std::string_view text = read_text(file_, buffer);
+  const std::string_view text = file_.read(buffer);
   if (text.empty()) {
     return;
   }
@@ -169,10 +150,9 @@ bool ThreadWatch::another_is_ready() const {
     if (id == watched_ || id == own_) {
       continue;
     }
-    const int file = open_text_file(entry->path() / "syscall");
+    const TextFile file(entry->path() / "syscall");
     std::array<char, 256> buffer{};
-    const bool ready = is_ready(read_text(file, buffer));
-    close_file(file);
+    const bool ready = is_ready(file.read(buffer));
     if (ready) {
       return true;
     }

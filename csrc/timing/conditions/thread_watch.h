@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/export.h"
+#include "timing/conditions/text_file.h"
 
 namespace convtime {
 
@@ -50,7 +51,7 @@ class CONVTIME_API ThreadWatch {
   std::filesystem::path tasks_;
   int watched_;
   int own_ = -1;  ///< the thread that samples
-  int file_ = -1;
+  TextFile file_;
   std::string missing_;
   ThreadActivity found_;
   std::mutex mutex_;

@@ -10,14 +10,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/cuda_check.h"
-#include "core/current_device.h"
-#include "timing/counters/metric_host.h"
+#include "core/cuda.h"
 #include "timing/counters/passes.h"
-#include "timing/counters/profiler_api.h"
-#include "timing/counters/profiler_libraries.h"
-#include "timing/counters/range_profiler.h"
-#include "timing/counters/scheduling.h"
+#include "timing/counters/profiler.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"
 
@@ -71,10 +66,9 @@ std::vector<ActivityInfo> kernels_of(std::vector<DeviceActivity> activities, int
   });
   // Not only by start time, because launches on several streams can overtake each other. All
   // kernels of a graph have the same issue time.
-  std::sort(activities.begin(), activities.end(),
-            [](const DeviceActivity& a, const DeviceActivity& b) {
-              return std::pair(a.issued_ns, a.start_ns) < std::pair(b.issued_ns, b.start_ns);
-            });
+  std::ranges::sort(activities, [](const DeviceActivity& a, const DeviceActivity& b) {
+    return std::pair(a.issued_ns, a.start_ns) < std::pair(b.issued_ns, b.start_ns);
+  });
   std::vector<ActivityInfo> kernels;
   for (const DeviceActivity& activity : activities) {
     kernels.push_back(activity.info);
@@ -122,7 +116,7 @@ Launches trace_launches(Callable& call, const HostHooks& hooks) {
   const int device = current_device();
   Launches launches;
   for (const std::vector<DeviceActivity>& call : traced.calls) {
-    launches.in_graphs |= std::any_of(call.begin(), call.end(), [&](const auto& activity) {
+    launches.in_graphs |= std::ranges::any_of(call, [&](const auto& activity) {
       return is_kernel_of(activity, device) && activity.graph != 0;
     });
   }
@@ -232,10 +226,7 @@ std::vector<std::optional<DescribedMetric>> describe_metrics(std::span<const std
   const MetricHost host(kCupti, library.chip_name(current_device()));
   std::vector<std::optional<DescribedMetric>> described;
   for (const std::string& name : names) {
-    const std::optional<MetricInfo> info = host.describe(name);
-    described.push_back(info.has_value() ? std::optional<DescribedMetric>(
-                                               {info->description, info->unit, info->hardware_unit})
-                                         : std::nullopt);
+    described.push_back(host.describe(name));
   }
   return described;
 }

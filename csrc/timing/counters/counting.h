@@ -46,8 +46,8 @@ CONVTIME_API Counted count_kernels(Callable& call, const CountingOptions& option
 /// A metric that the current device's chip supports.
 struct DescribedMetric {
   std::string description;
-  std::string unit;
-  std::string hardware_unit;
+  std::string unit;           ///< for example "byte", "percent" or "byte/second"
+  std::string hardware_unit;  ///< the unit that counts it, for example "dram"
 };
 
 /// Throws CuptiError, and std::runtime_error like count_kernels().

@@ -3,10 +3,7 @@
 #include <map>
 #include <optional>
 #include <stdexcept>
-#include <string>
 #include <utility>
-
-#include "timing/counters/range_profiler.h"
 
 namespace convtime {
 namespace {

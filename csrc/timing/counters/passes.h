@@ -10,8 +10,7 @@
 
 #include "core/cupti_error.h"
 #include "timing/callable.h"
-#include "timing/counters/profiler_api.h"
-#include "timing/counters/scheduling.h"
+#include "timing/counters/profiler.h"
 #include "timing/host_hooks.h"
 
 namespace convtime {

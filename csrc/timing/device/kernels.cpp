@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/current_device.h"
+#include "core/cuda.h"
 
 namespace convtime {
 

@@ -1,10 +1,9 @@
-#include "timing/judge/disturbance.h"
+#include "timing/judge/host_reading.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <set>
-#include <vector>
 
 namespace convtime {
 namespace {
@@ -94,7 +93,7 @@ std::string describe_disturbance(const HostRecord& record, std::span<const std::
   // The activity of other processes is most accurate over a whole run, if it is long enough.
   const bool counted = record.whole_run.seconds >= kCountedSeconds;
   const HostReading& run = counted ? record.whole_run : total;
-  const auto disturbed = std::count_if(readings.begin(), readings.end(), [&](std::size_t index) {
+  const auto disturbed = std::ranges::count_if(readings, [&](std::size_t index) {
     return is_disturbed(record.readings[index], record.cores);
   });
   // A few disturbed samples do not move a median.
@@ -127,9 +126,8 @@ std::string describe_disturbance(const HostRecord& record, std::span<const std::
 }
 
 double share_between_runs(const HostRecord& record, std::span<const std::size_t> readings) {
-  const auto several = std::count_if(readings.begin(), readings.end(), [&](std::size_t index) {
-    return record.readings[index].threads > 1;
-  });
+  const auto several = std::ranges::count_if(
+      readings, [&](std::size_t index) { return record.readings[index].threads > 1; });
   if (readings.empty()) {
     return 0;
   }

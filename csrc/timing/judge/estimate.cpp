@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "timing/judge/order_statistics.h"
-
 namespace convtime {
 namespace {
 
@@ -396,7 +394,7 @@ std::vector<double> ratios_of(std::span<const double> over, std::span<const doub
 
 std::size_t count_distinct(std::span<const std::size_t> values) {
   std::vector<std::size_t> ordered(values.begin(), values.end());
-  std::sort(ordered.begin(), ordered.end());
+  std::ranges::sort(ordered);
   return static_cast<std::size_t>(std::unique(ordered.begin(), ordered.end()) - ordered.begin());
 }
 
@@ -493,18 +491,6 @@ void require_matching(const CandidateTimes& samples, std::span<const std::size_t
 
 }  // namespace
 
-const char* to_string(IntervalOver over) {
-  switch (over) {
-    case IntervalOver::kSamples:
-      return "samples";
-    case IntervalOver::kBatches:
-      return "batches";
-    case IntervalOver::kPlacements:
-      return "placements";
-  }
-  return "unknown";
-}
-
 double relative_noise(const Estimate& estimate) {
   const double width = estimate.sampled.high - estimate.sampled.low;
   if (width == 0) {
@@ -553,8 +539,8 @@ std::optional<double> placement_variance_share(const CandidateTimes& samples) {
   for (std::size_t i = 0; i < samples.places.size(); ++i) {
     by_place[samples.places[i]].push_back(samples.seconds[i]);
   }
-  const auto repeated = std::count_if(by_place.begin(), by_place.end(),
-                                      [](const auto& place) { return place.second.size() > 1; });
+  const auto repeated =
+      std::ranges::count_if(by_place, [](const auto& place) { return place.second.size() > 1; });
   if (static_cast<std::size_t>(repeated) < kMinRepeatedPlaces) {
     return std::nullopt;
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 #include "timing/judge/statistics.h"
 
@@ -38,7 +39,11 @@ enum class IntervalOver {
   kPlacements,  ///< the placements of samples, if there are at least kMinIntervalValues
 };
 
-CONVTIME_API const char* to_string(IntervalOver over);
+template <>
+inline constexpr auto enum_names<IntervalOver> =
+    std::to_array<EnumName<IntervalOver>>({{IntervalOver::kSamples, "samples"},
+                                           {IntervalOver::kBatches, "batches"},
+                                           {IntervalOver::kPlacements, "placements"}});
 
 /// A median, or a median of ratios, at kConfidence.
 struct Estimate {

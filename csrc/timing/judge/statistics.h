@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
+#include <vector>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 
 namespace convtime {
@@ -62,10 +65,54 @@ enum class Verdict {
   kUncertain,  ///< none of the above
 };
 
+template <>
+inline constexpr auto enum_names<Verdict> =
+    std::to_array<EnumName<Verdict>>({{Verdict::kSame, "same"},
+                                      {Verdict::kFaster, "faster"},
+                                      {Verdict::kSlower, "slower"},
+                                      {Verdict::kUncertain, "uncertain"}});
+
 /// Faster and slower require that the interval is also beyond the margin by `doubt`: the error of a
 /// ratio that is not due to the candidates.
 CONVTIME_API Verdict judge(Interval ratio, double margin, double doubt = 0);
 
-CONVTIME_API const char* to_string(Verdict verdict);
+/// A method's overhead per time, as determined by a calibration.
+struct Overhead {
+  double seconds = 0;
+  double uncertainty_seconds = 0;  ///< its error in either direction, at kConfidence
+};
+
+/// Return the step of the clock that timed the durations: the largest step, at least a nanosecond,
+/// such that nearly all durations are multiples, to within the rounding of timestamps to
+/// nanoseconds. The durations must vary by several steps. Throws std::invalid_argument for no
+/// durations.
+CONVTIME_API double tick_of(std::span<const double> seconds);
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Functions on ordered values for the files in this folder.
+
+/// Throws std::invalid_argument for no values.
+std::vector<double> sorted(std::span<const double> values);
+
+/// Requires at least one value.
+double mean_of(std::span<const double> values);
+
+/// Return the sample standard deviation (n - 1); 0 for one value.
+double stdev_of(std::span<const double> values, double mean);
+
+double quantile_of_sorted(const std::vector<double>& values, double q);
+
+/// Spread times that a coarse clock shows as equal evenly over its tick, which makes quantiles
+/// those of grouped data. The tick is the smallest distance between times that differ. Ordered
+/// times stay ordered.
+std::vector<double> spread_ties(std::vector<double> ordered);
+
+/// Return how many of `count` independent values are outside the median's interval, on each side.
+std::size_t values_outside_interval(std::size_t count);
+
+/// Return the median's interval that excludes `outside` values on each side; unbounded if `outside`
+/// is 0.
+Interval interval_between(const std::vector<double>& ordered, std::size_t outside);
 
 }  // namespace convtime

@@ -18,8 +18,8 @@ double half_width(const Interval& interval) { return (interval.high - interval.l
 
 std::vector<double> finite_values(std::span<const double> series) {
   std::vector<double> values;
-  std::copy_if(series.begin(), series.end(), std::back_inserter(values),
-               [](double value) { return std::isfinite(value); });
+  std::ranges::copy_if(series, std::back_inserter(values),
+                       [](double value) { return std::isfinite(value); });
   return values;
 }
 

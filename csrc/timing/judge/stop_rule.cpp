@@ -1,7 +1,6 @@
 #include "timing/judge/stop_rule.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <deque>
 #include <numbers>
@@ -11,16 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/enum_names.h"
-#include "timing/judge/estimate.h"
-#include "timing/judge/statistics.h"
-
 namespace convtime {
 namespace {
-
-constexpr std::array kCriteria = {StopCriterion::kInterval, StopCriterion::kNoise,
-                                  StopCriterion::kEntropy,  StopCriterion::kVerdict,
-                                  StopCriterion::kCount,    StopCriterion::kBudget};
 
 // The parameters of kNoise and kEntropy are nvbench's, so that both end where its users expect it.
 // To save time, nvbench checks only every sixteenth or second sample; here, the checks are per
@@ -150,7 +141,7 @@ bool verdicts_are_certain(const JudgedRounds& rounds, const StopRule& rule,
     return false;
   }
   const std::span others = rounds.candidates.subspan(1);
-  return std::all_of(others.begin(), others.end(), [&](const CandidateTimes& other) {
+  return std::ranges::all_of(others, [&](const CandidateTimes& other) {
     const Estimate ratio = estimate_ratio(other, first, rounds.batches, resolution);
     return judge(ratio.interval, rule.margin, rule.doubt) != Verdict::kUncertain;
   });
@@ -162,7 +153,7 @@ bool noise_is_small(std::span<const double> values, double tolerance) {
 
 bool is_settled(const StopRule& rule, const JudgedRounds& rounds, const Resolution& resolution) {
   const auto all = [&](const auto& predicate) {
-    return std::all_of(rounds.candidates.begin(), rounds.candidates.end(), predicate);
+    return std::ranges::all_of(rounds.candidates, predicate);
   };
   switch (rule.criterion) {
     case StopCriterion::kInterval:
@@ -237,12 +228,16 @@ StopReason StopRule::decide(const JudgedRounds& rounds, double elapsed_seconds,
   return settled ? StopReason::kSettled : StopReason::kNotYet;
 }
 
-StopReason StopJudge::decide(const JudgedRounds& rounds, double elapsed_seconds) {
-  const std::size_t count = rounds.candidates.front().seconds.size();
-  if (count < looked_at_) {
+bool StopJudge::is_due(std::size_t samples) {
+  if (samples < looked_at_) {
     looked_at_ = 0;  // samples were set aside
   }
-  if (count < rule_.min_samples || count < looked_at_ + looked_at_ / 4 + 1) {
+  return samples >= rule_.min_samples && samples >= looked_at_ + looked_at_ / 4 + 1;
+}
+
+StopReason StopJudge::decide(const JudgedRounds& rounds, double elapsed_seconds) {
+  const std::size_t count = rounds.candidates.front().seconds.size();
+  if (!is_due(count)) {
     return rule_.decide_by_limits(count, elapsed_seconds);
   }
   looked_at_ = count;
@@ -252,44 +247,6 @@ StopReason StopJudge::decide(const JudgedRounds& rounds, double elapsed_seconds)
 bool depends_on_overhead(StopCriterion criterion) {
   return criterion == StopCriterion::kInterval || criterion == StopCriterion::kNoise ||
          criterion == StopCriterion::kVerdict;
-}
-
-const char* to_string(StopCriterion criterion) {
-  switch (criterion) {
-    case StopCriterion::kInterval:
-      return "interval";
-    case StopCriterion::kNoise:
-      return "noise";
-    case StopCriterion::kEntropy:
-      return "entropy";
-    case StopCriterion::kVerdict:
-      return "verdict";
-    case StopCriterion::kCount:
-      return "count";
-    case StopCriterion::kBudget:
-      return "budget";
-  }
-  return "unknown";
-}
-
-const char* to_string(StopReason reason) {
-  switch (reason) {
-    case StopReason::kNotYet:
-      return "not yet";
-    case StopReason::kSettled:
-      return "settled";
-    case StopReason::kMaxSamples:
-      return "max_samples";
-    case StopReason::kBudget:
-      return "budget";
-    case StopReason::kTimeout:
-      return "timeout";
-  }
-  return "unknown";
-}
-
-StopCriterion stop_criterion_from_string(const std::string& name) {
-  return enum_from_string(kCriteria, "stop", name);
 }
 
 }  // namespace convtime

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 #include "timing/judge/estimate.h"
-#include "timing/judge/overhead.h"
+#include "timing/judge/statistics.h"
 
 namespace convtime {
 
@@ -28,6 +28,15 @@ enum class StopCriterion {
   kBudget,
 };
 
+template <>
+inline constexpr auto enum_names<StopCriterion> =
+    std::to_array<EnumName<StopCriterion>>({{StopCriterion::kInterval, "interval"},
+                                            {StopCriterion::kNoise, "noise"},
+                                            {StopCriterion::kEntropy, "entropy"},
+                                            {StopCriterion::kVerdict, "verdict"},
+                                            {StopCriterion::kCount, "count"},
+                                            {StopCriterion::kBudget, "budget"}});
+
 enum class StopReason {
   kNotYet,
   kSettled,     ///< the criterion is met
@@ -35,6 +44,14 @@ enum class StopReason {
   kBudget,      ///< the time budget is spent
   kTimeout,     ///< the caller's deadline passed (supervision.h); not returned by a rule
 };
+
+template <>
+inline constexpr auto enum_names<StopReason> =
+    std::to_array<EnumName<StopReason>>({{StopReason::kNotYet, "not yet"},
+                                         {StopReason::kSettled, "settled"},
+                                         {StopReason::kMaxSamples, "max_samples"},
+                                         {StopReason::kBudget, "budget"},
+                                         {StopReason::kTimeout, "timeout"}});
 
 /// Return whether the criterion compares times with each other or with themselves, so that a
 /// method's overhead matters.
@@ -83,6 +100,9 @@ class CONVTIME_API StopJudge {
   /// Set the method's known overhead for all samples from here on.
   void expect(const Overhead& overhead) { overhead_ = overhead; }
 
+  /// Return whether decide() would check the criterion for that many samples.
+  bool is_due(std::size_t samples);
+
   /// See StopRule::decide().
   StopReason decide(const JudgedRounds& rounds, double elapsed_seconds);
 
@@ -92,11 +112,5 @@ class CONVTIME_API StopJudge {
   Overhead overhead_;
   std::size_t looked_at_ = 0;  ///< samples
 };
-
-CONVTIME_API const char* to_string(StopCriterion criterion);
-CONVTIME_API const char* to_string(StopReason reason);
-
-/// Throws std::invalid_argument for an unknown name.
-CONVTIME_API StopCriterion stop_criterion_from_string(const std::string& name);
 
 }  // namespace convtime

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdint>
 #include <limits>
-
-#include "timing/clock.h"
 
 namespace convtime {
 namespace {
@@ -57,9 +54,7 @@ void HostTimer::run(std::span<Callable* const> calls) {
   drain();
 }
 
-void HostTimer::collect(std::span<double> seconds) {
-  std::copy(seconds_.begin(), seconds_.end(), seconds.begin());
-}
+void HostTimer::collect(std::span<double> seconds) { std::ranges::copy(seconds_, seconds.begin()); }
 
 double CpuTimer::time_one(Callable& callable) const {
   const std::int64_t start = now_nanoseconds();
@@ -70,8 +65,7 @@ double CpuTimer::time_one(Callable& callable) const {
 double SyncTimer::time_one(Callable& callable) const {
   const std::int64_t start = now_nanoseconds();
   callable.call();
-  drain();
-  return seconds_between(start, now_nanoseconds());
+  return seconds_between(start, drain());
 }
 
 void CpuWorkTimer::run(std::span<Callable* const> calls) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <unordered_map>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "timing/clock.h"
 #include "timing/conditions/host_probe.h"
 #include "timing/judge/host_reading.h"
 #include "timing/timers/timer.h"
@@ -21,8 +23,9 @@ CONVTIME_API double host_clock_tick();
 /// Times calls by the host's clock, one at a time.
 class CONVTIME_API HostTimer : public Timer {
  public:
-  /// `drain` returns when the device has done all that was issued to it; on a CPU it does nothing.
-  explicit HostTimer(std::function<void()> drain) : drain_(std::move(drain)) {}
+  /// `drain` waits until the device has done all that was issued to it, and returns when it had, in
+  /// now_nanoseconds(); on a CPU it does not wait.
+  explicit HostTimer(std::function<std::int64_t()> drain) : drain_(std::move(drain)) {}
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
@@ -30,7 +33,7 @@ class CONVTIME_API HostTimer : public Timer {
   bool queues_calls() const override { return false; }
 
  protected:
-  void drain() const { drain_(); }
+  std::int64_t drain() const { return drain_(); }
   double tick_ = host_clock_tick();
   std::vector<double> seconds_;
 
@@ -38,7 +41,7 @@ class CONVTIME_API HostTimer : public Timer {
   /// Seconds of one call, which finds the device idle.
   virtual double time_one(Callable& callable) const = 0;
 
-  std::function<void()> drain_;
+  std::function<std::int64_t()> drain_;
 };
 
 /// From before a call to its return. For work on a GPU it is what issuing the call costs the host.
@@ -65,7 +68,7 @@ class CONVTIME_API SyncTimer final : public HostTimer {
 /// read, outside of what is timed: for a long call by itself, for short ones together.
 class CONVTIME_API CpuWorkTimer final : public HostTimer {
  public:
-  CpuWorkTimer() : HostTimer([] {}) {}
+  CpuWorkTimer() : HostTimer(now_nanoseconds) {}
 
   void run(std::span<Callable* const> calls) override;
   std::size_t settle(std::span<Callable* const> candidates) override;

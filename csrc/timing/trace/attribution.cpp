@@ -55,7 +55,7 @@ class Captures {
       }
     }
     for (auto& [thread, changes] : of_thread_) {
-      std::sort(changes.begin(), changes.end());
+      std::ranges::sort(changes);
     }
   }
 
@@ -122,8 +122,8 @@ Steps steps_of(std::span<const Window> windows, const Issues& issues,
   }
   Steps steps;
   for (std::size_t i = 0; i < windows.size(); ++i) {
-    std::sort(issued[i].begin(), issued[i].end(),
-              [](const ApiCall* a, const ApiCall* b) { return a->start < b->start; });
+    std::ranges::sort(issued[i],
+                      [](const ApiCall* a, const ApiCall* b) { return a->start < b->start; });
     constexpr std::uint64_t kFnvBasis = 0xcbf29ce484222325;
     constexpr std::uint64_t kFnvPrime = 0x100000001b3;
     std::uint64_t step = kFnvBasis ^ std::hash<const void*>{}(windows[i].of);
@@ -159,7 +159,7 @@ class Marks {
  public:
   void add(const DeviceActivity& activity, std::uint64_t issued) {
     const auto same = [&](const Mark& mark) { return mark.device == activity.info.device; };
-    auto mark = std::find_if(marks_.begin(), marks_.end(), same);
+    auto mark = std::ranges::find_if(marks_, same);
     if (mark == marks_.end()) {
       mark = marks_.insert(marks_.end(), Mark{.device = activity.info.device});
     }
@@ -191,7 +191,7 @@ class Marks {
       return nullptr;
     }
     const auto same = [&](const Mark& mark) { return mark.device == activity.info.device; };
-    const auto found = std::find_if(marks_.begin(), marks_.end(), same);
+    const auto found = std::ranges::find_if(marks_, same);
     if (found == marks_.end()) {
       return &marks_.front();  // on the calls' own device: nothing is prepared on others
     }
@@ -281,9 +281,9 @@ class Attributing {
 
   void finish(std::vector<DeviceActivity>& activities, const Marks& marks,
               const Marks& next) const {
-    std::sort(
-        activities.begin(), activities.end(),
-        [](const DeviceActivity& a, const DeviceActivity& b) { return a.start_ns < b.start_ns; });
+    std::ranges::sort(activities, [](const DeviceActivity& a, const DeviceActivity& b) {
+      return a.start_ns < b.start_ns;
+    });
     for (DeviceActivity& activity : activities) {
       activity.unordered = marks.ran_ahead(activity) || next.outlasted_by(activity);
       activity.start_ns = context_.clock.nanoseconds(activity.start_ns);

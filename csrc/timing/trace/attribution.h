@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -11,6 +12,12 @@
 #include "timing/trace/device_activity.h"
 
 namespace convtime {
+
+/// Thrown when device activities that could be recorded until now no longer can, or not completely.
+class TraceLost : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// The kind of device work that a CUDA runtime or driver call issues.
 enum class ApiKind : std::uint8_t {

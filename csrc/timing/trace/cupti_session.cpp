@@ -9,18 +9,18 @@
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <utility>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "core/cupti_check.h"
+#include "core/synchronize.h"
 #include "timing/trace/clock_ratio.h"
 #include "timing/trace/cupti_records.h"
 #include "timing/trace/cupti_scope.h"
-#include "timing/trace/trace_lost.h"
 
 namespace convtime {
+
 namespace {
 
 constexpr char kInUse[] =
@@ -356,5 +356,17 @@ MakeWay::~MakeWay() {
 }
 
 void set_profiler_check(bool (*is_active)()) { profiler_check = is_active; }
+
+ProcessTrace::ProcessTrace() : session_(TracedThreads::kEvery), began_(CuptiSession::now()) {}
+
+std::uint32_t ProcessTrace::thread() { return activity_thread(); }
+
+ProcessWork ProcessTrace::take(std::span<const int> other_devices) {
+  // Work that other threads issue from here on may still be running, and is not in this trace.
+  const Window window{.prepare = 0, .begin = began_, .end = CuptiSession::now()};
+  synchronize(other_devices);
+  Attribution attribution = session_.take({&window, 1});
+  return {std::move(attribution.calls.front()), attribution.faults.describe()};
+}
 
 }  // namespace convtime

@@ -1,4 +1,4 @@
-#include "timing/trace/cupti_subscriber_scope.h"
+#include "timing/trace/cupti_scope.h"
 
 #include <dlfcn.h>
 

@@ -11,12 +11,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "core/enum_names.h"
-
 namespace convtime {
 namespace {
-
-constexpr std::array kMetrics = {Metric::kBusy, Metric::kSpan, Metric::kSum};
 
 double seconds_of(const DeviceActivity& activity) {
   return static_cast<double>(activity.end_ns - activity.start_ns) * 1e-9;
@@ -52,34 +48,6 @@ std::size_t HashActivityInfo::operator()(const ActivityInfo& info) const {
   }
   mix(info.bytes);
   return hash;
-}
-
-const char* to_string(ActivityKind kind) {
-  switch (kind) {
-    case ActivityKind::kKernel:
-      return "kernel";
-    case ActivityKind::kMemcpy:
-      return "memcpy";
-    case ActivityKind::kMemset:
-      return "memset";
-  }
-  return "unknown";
-}
-
-const char* to_string(Metric metric) {
-  switch (metric) {
-    case Metric::kBusy:
-      return "busy";
-    case Metric::kSpan:
-      return "span";
-    case Metric::kSum:
-      return "sum";
-  }
-  return "unknown";
-}
-
-Metric metric_from_string(const std::string& name) {
-  return enum_from_string(kMetrics, "metric", name);
 }
 
 std::string demangle(std::string_view name) {
@@ -141,8 +109,8 @@ double span_seconds(std::span<const DeviceActivity> activities) {
   if (activities.empty()) {
     return 0;
   }
-  const auto last = std::max_element(
-      activities.begin(), activities.end(),
+  const auto last = std::ranges::max_element(
+      activities,
       [](const DeviceActivity& a, const DeviceActivity& b) { return a.end_ns < b.end_ns; });
   return static_cast<double>(last->end_ns - activities.front().start_ns) * 1e-9;
 }

@@ -8,13 +8,18 @@
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "core/export.h"
 
 namespace convtime {
 
 enum class ActivityKind { kKernel, kMemcpy, kMemset };
 
-CONVTIME_API const char* to_string(ActivityKind kind);
+template <>
+inline constexpr auto enum_names<ActivityKind> =
+    std::to_array<EnumName<ActivityKind>>({{ActivityKind::kKernel, "kernel"},
+                                           {ActivityKind::kMemcpy, "memcpy"},
+                                           {ActivityKind::kMemset, "memset"}});
 
 /// The properties shared by all launches of a kernel, or by all copies or memsets, of the same
 /// form.
@@ -64,9 +69,9 @@ enum class Metric {
   kSum,   ///< sum_seconds()
 };
 
-CONVTIME_API const char* to_string(Metric metric);
-/// Throws std::invalid_argument with the allowed names.
-CONVTIME_API Metric metric_from_string(const std::string& name);
+template <>
+inline constexpr auto enum_names<Metric> = std::to_array<EnumName<Metric>>(
+    {{Metric::kBusy, "busy"}, {Metric::kSpan, "span"}, {Metric::kSum, "sum"}});
 
 /// Return the seconds in which at least one of the activities, ordered by start time, ran.
 CONVTIME_API double busy_seconds(std::span<const DeviceActivity> activities);

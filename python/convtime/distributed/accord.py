@@ -28,7 +28,7 @@ class OwnBatch:
 
 
 class Accord:
-    """What the core asks before and after each batch (csrc/timing/accord.h).
+    """What the core asks before and after each batch (csrc/timing/supervision.h).
 
     Attributes:
         batches: this rank's part of each batch of the sampler's present run.

@@ -12,7 +12,7 @@
 
 #include "conv/backend.h"
 #include "conv/plan_choice.h"
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 
 namespace convtime::conv {
 namespace {

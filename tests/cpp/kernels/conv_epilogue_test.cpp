@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "gpu.h"
 
 namespace convtime {

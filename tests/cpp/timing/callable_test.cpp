@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "timing/place_recorder.h"
+#include "timing/batch.h"
 
 namespace convtime {
 namespace {

@@ -6,16 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "core/synchronize.h"
 #include "gpu.h"
 #include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
 #include "timing/clock.h"
 #include "timing/conditions/gate_hold.h"
-#include "timing/conditions/sleep_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/judge/statistics.h"
-#include "timing/timers/event_timer.h"
-#include "timing/timers/kernel_timer.h"
+#include "timing/timers/device_timers.h"
 #include "timing/trace/cupti_session.h"
 
 namespace convtime {
@@ -44,14 +43,15 @@ TEST_F(GpuTimingTest, EventsTimeAKernelOfKnownDuration) {
   const Timing timing = time_kernel({.method = Method::kEvent});
   EXPECT_EQ(timing.queue.value, Queue::kGate);
   const CandidateSamples& samples = timing.samples.candidates[0];
-  ASSERT_EQ(samples.raw_seconds.size(), samples.seconds.size());
-  EXPECT_NEAR(samples.raw_seconds[0] - samples.seconds[0], timing.overhead.value.seconds, 1e-12);
+  ASSERT_EQ(column(samples.samples, &Sample::raw_seconds).size(), samples.samples.size());
+  const Sample& first = samples.samples.at(0);
+  EXPECT_NEAR(*first.raw_seconds - first.seconds, timing.overhead.value.seconds, 1e-12);
   EXPECT_GT(timing.overhead.value.seconds, 0.5e-6);
   EXPECT_LT(timing.overhead.value.seconds, 10e-6);
   EXPECT_GT(timing.overhead.value.uncertainty_seconds, 0);
   EXPECT_LT(timing.overhead.value.uncertainty_seconds, 0.5e-6);
   EXPECT_EQ(timing.overhead.reason, "");
-  for (const double seconds : samples.seconds) {
+  for (const double seconds : samples.seconds()) {
     EXPECT_NEAR(seconds, kKnown, 5e-6);
   }
 }
@@ -64,16 +64,17 @@ TEST_F(GpuTimingTest, AutoTimesAKernelOfKnownDurationByCuptiAndKnowsItsClock) {
   EXPECT_EQ(timing.regime.reason, "the clock did not fall under the calls");
   EXPECT_TRUE(timing.samples.steady);
   const CandidateSamples& samples = timing.samples.candidates[0];
-  const std::vector<ActivityColumn> columns = tabulate(samples.activities);
+  const std::vector<ActivityColumn> columns =
+      tabulate(column(samples.samples, &Sample::activities));
   ASSERT_EQ(columns.size(), 1U);
   EXPECT_TRUE(contains(std::string(columns[0].info.name), "sleep_kernel"));
-  EXPECT_EQ(columns[0].seconds, samples.seconds);
-  for (const double seconds : samples.seconds) {
+  EXPECT_EQ(columns[0].seconds, samples.seconds());
+  for (const double seconds : samples.seconds()) {
     EXPECT_GE(seconds, kKnown);
     EXPECT_LE(seconds, kKnown + 3e-6);
   }
-  ASSERT_EQ(samples.sm_clocks_hz.size(), samples.seconds.size());
-  for (const double clock_hz : samples.sm_clocks_hz) {
+  ASSERT_EQ(samples.sm_clocks_hz().size(), samples.samples.size());
+  for (const double clock_hz : samples.sm_clocks_hz()) {
     EXPECT_GT(clock_hz, 1e8);
     EXPECT_LT(clock_hz, 1.02 * timing.max_sm_clock_hz.value());
   }
@@ -90,14 +91,15 @@ TEST_F(GpuTimingTest, CuptiSeesCopiesAndMemsets) {
   });
   const Timing timing = time_on_gpu(call, {.method = Method::kKernel});
   const CandidateSamples& samples = timing.samples.candidates[0];
-  const std::vector<ActivityColumn> columns = tabulate(samples.activities);
+  const std::vector<ActivityColumn> columns =
+      tabulate(column(samples.samples, &Sample::activities));
   ASSERT_EQ(columns.size(), 2U);
   EXPECT_EQ(columns[0].info.kind, ActivityKind::kMemset);
   EXPECT_EQ(columns[0].info.bytes, kBytes);
   EXPECT_EQ(columns[1].info.kind, ActivityKind::kMemcpy);
   EXPECT_EQ(columns[1].info.bytes, kBytes / 2);
-  for (std::size_t i = 0; i < samples.seconds.size(); ++i) {
-    EXPECT_GE(span_seconds(samples.activities.at(i)), samples.seconds[i]);
+  for (const Sample& sample : samples.samples) {
+    EXPECT_GE(span_seconds(sample.activities.value()), sample.seconds);
   }
   cudaFree(data);
 }
@@ -120,8 +122,8 @@ TEST_F(GpuTimingTest, CallsWithoutGpuWorkAreLeftToTheHostsClock) {
                                     first ? static_cast<Callable*>(&kernel) : &nothing};
     const Timing beside = time_candidates(candidates, {.on_gpu = true});
     EXPECT_EQ(beside.method.value, Method::kKernel);
-    EXPECT_NEAR(median(beside.samples.candidates[first ? 1 : 0].seconds), kKnown, 5e-6);
-    EXPECT_EQ(median(beside.samples.candidates[first ? 0 : 1].seconds), 0);
+    EXPECT_NEAR(median(beside.samples.candidates[first ? 1 : 0].seconds()), kKnown, 5e-6);
+    EXPECT_EQ(median(beside.samples.candidates[first ? 0 : 1].seconds()), 0);
   }
 }
 
@@ -146,8 +148,8 @@ TEST_F(GpuTimingTest, CalibrationThatFailsLeavesTheSamplesAsTheyAre) {
   const Timing timing = time_kernel(options);
   EXPECT_EQ(timing.overhead.reason, "out of memory");
   EXPECT_EQ(timing.overhead.value.seconds, 0);
-  EXPECT_TRUE(timing.samples.candidates[0].raw_seconds.empty());
-  EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 10e-6);
+  EXPECT_FALSE(timing.samples.candidates[0].samples.at(0).raw_seconds.has_value());
+  EXPECT_NEAR(median(timing.samples.candidates[0].seconds()), kKnown, 10e-6);
 }
 
 TEST_F(GpuTimingTest, CalibrationWaitsThroughTheHostsHookAndTakesItsMemoryFromTheCaller) {
@@ -184,8 +186,8 @@ TEST_F(GpuTimingTest, CalibrationWaitsThroughTheHostsHookAndTakesItsMemoryFromTh
 TEST_F(GpuTimingTest, HostTimersTimeAKernelOfKnownDuration) {
   const Timing timing = time_kernel({.method = Method::kSync});
   EXPECT_EQ(timing.queue.value, Queue::kNone);
-  EXPECT_GE(timing.samples.candidates[0].seconds[0], kKnown);
-  EXPECT_LE(timing.samples.candidates[0].seconds[0], kKnown + 200e-6);
+  EXPECT_GE(timing.samples.candidates[0].samples[0].seconds, kKnown);
+  EXPECT_LE(timing.samples.candidates[0].samples[0].seconds, kKnown + 200e-6);
   EXPECT_EQ(time_kernel({.method = Method::kCpu}).regime.reason,
             "method 'cpu' times the host, and not the GPU");
 }
@@ -213,7 +215,7 @@ TEST_F(GpuTimingTest, RegimesAreReachedWithLightWork) {
     const Timing timing = time_kernel({.regime = regime});
     EXPECT_EQ(timing.regime.value, regime) << timing.regime.reason;
     EXPECT_EQ(timing.samples.idle_seconds > 0, regime == Regime::kBurst);
-    EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 5e-6);
+    EXPECT_NEAR(median(timing.samples.candidates[0].seconds()), kKnown, 5e-6);
   }
 }
 
@@ -271,6 +273,20 @@ TEST_F(GpuTimingTest, GateOpensByItselfAtItsDeadline) {
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
+TEST_F(GpuTimingTest, AWaiterSaysWhenTheDeviceWasIdleAndGivesUpInTime) {
+  DeviceWaiter waiter;
+  SleepHold work(nullptr);
+  work.hold(0.3);
+  EXPECT_FALSE(waiter.wait({}, 0.01).has_value());
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  // Longer than the clock's range.
+  const auto idle_at = waiter.wait({}, 1e10);
+  ASSERT_TRUE(idle_at.has_value());
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaSuccess);
+  EXPECT_LT(std::chrono::duration<double>(DeviceWaiter::Clock::now() - *idle_at).count(), 0.1);
+  EXPECT_TRUE(waiter.wait({}, 1).has_value());
+}
+
 TEST_F(GpuTimingTest, HoldsAreGivenUpForCallsThatWaitForTheGpu) {
   FunctionCallable waits([] { cudaDeviceSynchronize(); });
   for (const Queue queue : {Queue::kGate, Queue::kSleep}) {
@@ -278,7 +294,7 @@ TEST_F(GpuTimingTest, HoldsAreGivenUpForCallsThatWaitForTheGpu) {
     const Timing timing = time_on_gpu(waits, {.method = Method::kEvent, .queue = queue});
     EXPECT_EQ(timing.queue.value, Queue::kNone);
     EXPECT_NE(timing.queue.reason, "");
-    EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
+    EXPECT_FALSE(timing.samples.candidates[0].samples.empty());
     EXPECT_LT(now_seconds() - start, 2);
   }
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "helpers.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/trace/attribution.h"
 
 namespace convtime {
 namespace {
@@ -17,8 +17,7 @@ namespace {
 CandidateSamples calls_with(const std::vector<std::size_t>& activities) {
   CandidateSamples samples;
   for (const std::size_t count : activities) {
-    samples.seconds.push_back(0);
-    samples.activities.emplace_back(count);
+    samples.samples.push_back({.activities = std::vector<DeviceActivity>(count)});
   }
   return samples;
 }
@@ -64,7 +63,7 @@ Timing without_work() {
 Timing loses_records() { throw TraceLost("a profiler has begun"); }
 
 /// Run the loop, and expect these samplings. Each adds two calls to the earlier ones, as
-/// Sampler::run() does.
+/// sample_rounds() does.
 Timing run_methods(const TimingOptions& asked, const std::vector<Tried>& tried) {
   std::size_t next = 0;
   const auto sample = [&](const TimingOptions& options, EarlierCalls& earlier) {

@@ -18,10 +18,8 @@
 
 #include "helpers.h"
 #include "timing/batch.h"
-#include "timing/conditions/auto_regime.h"
-#include "timing/conditions/burst_regime.h"
-#include "timing/conditions/sustained_regime.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/conditions/regimes.h"
+#include "timing/trace/attribution.h"
 
 namespace convtime {
 namespace {
@@ -154,7 +152,7 @@ class FakeProbe final : public ClockProbe {
   void stamp() override { ++stamped_; }
   void finish() override { ++finishes; }
   void forget() override {
-    EXPECT_LE(stamped_, Sampler::max_batch(1));
+    EXPECT_LE(stamped_, BatchRunner::max_calls(1));
     stamped_ = 0;
   }
   void pace() override { ++paces; }
@@ -212,7 +210,7 @@ class FakeRegime final : public RegimeControl {
 Outcome<Regime> outcome_of(const RegimeControl& regime, const SamplerResult& result) {
   std::vector<std::vector<double>> clocks_hz;
   for (const CandidateSamples& samples : result.candidates) {
-    clocks_hz.push_back(samples.sm_clocks_hz);
+    clocks_hz.push_back(samples.sm_clocks_hz());
   }
   return regime.outcome(clocks_hz, result.steady);
 }
@@ -234,11 +232,17 @@ struct Sampling {
 
 SamplerResult sample(Timer& timer, const std::vector<Callable*>& candidates,
                      const Sampling& sampling) {
-  Sampler sampler(timer, sampling.hold, sampling.probe, sampling.warmup, sampling.rule,
-                  sampling.hooks, sampling.regime, sampling.calibrate);
-  sampler.supervise(sampling.supervision);
-  return sampling.earlier == nullptr ? sampler.run(candidates)
-                                     : sampler.run(candidates, *sampling.earlier);
+  const SamplerSetup setup{.timer = timer,
+                           .hold = sampling.hold,
+                           .probe = sampling.probe,
+                           .regime = sampling.regime,
+                           .warmup = sampling.warmup,
+                           .rule = sampling.rule,
+                           .hooks = sampling.hooks,
+                           .calibrate = sampling.calibrate,
+                           .supervision = sampling.supervision};
+  return sampling.earlier == nullptr ? sample_rounds(candidates, setup)
+                                     : sample_rounds(candidates, setup, *sampling.earlier);
 }
 
 StopRule count_of(std::size_t samples, std::size_t least = 10) {
@@ -274,7 +278,7 @@ TEST_F(SamplerTest, ThrowsFaultyBatchesAwayAndRepeatsThem) {
   const SamplerResult result = run({.rule = count_of(200)});
   EXPECT_EQ(result.faulty_batches, 2U);
   EXPECT_EQ(result.fault, "1 launch without its record");
-  EXPECT_EQ(result.candidates[0].seconds.size(), 200U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 200U);
   EXPECT_TRUE(result.candidates[0].discarded.empty());
   EXPECT_EQ(result.of_other_threads, 2 * (timer_.batch_sizes.size() - 2));  // less single calls
 }
@@ -314,8 +318,8 @@ TEST_F(SamplerTest, IsolatesCallsWhoseWorkNothingOrders) {
   EXPECT_TRUE(timer_.isolated);
   EXPECT_FALSE(result.queue_held);
   EXPECT_TRUE(contains(result.not_held_reason, "idle"));
-  EXPECT_EQ(result.candidates[0].seconds.size(), 300U);
-  EXPECT_EQ(result.candidates[0].activities.size(), 300U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 300U);
+  EXPECT_EQ(column(result.candidates[0].samples, &Sample::activities).size(), 300U);
   // Four batches that were ordered are another condition; the one that was not is no sample.
   EXPECT_EQ(result.candidates[0].discarded.size(), 10 + 3 * BatchRunner::kMaxRounds);
 }
@@ -330,8 +334,8 @@ TEST_F(SamplerTest, TellsWhichCandidateIssuesWorkWithoutRecords) {
 
 TEST_F(SamplerTest, CallsEveryCandidateOnceARoundInChangingOrder) {
   const SamplerResult result = run({.rule = {.min_samples = 40}});
-  EXPECT_EQ(result.candidates[0].seconds, std::vector<double>(40, 1.0));
-  EXPECT_EQ(result.candidates[1].seconds, std::vector<double>(40, 2.0));
+  EXPECT_EQ(result.candidates[0].seconds(), std::vector<double>(40, 1.0));
+  EXPECT_EQ(result.candidates[1].seconds(), std::vector<double>(40, 2.0));
   EXPECT_EQ(result.stop_reason, StopReason::kSettled);
   const std::vector<char> rounds(order_.begin() + 2, order_.end());  // behind the warm-up
   ASSERT_EQ(rounds.size(), 80U);
@@ -351,7 +355,7 @@ TEST_F(SamplerTest, TakesMoreThanTheLeastInTheFirstBatchWhereCallsAreShort) {
                                        .budget_seconds = 1e-9,
                                        .first_batch_seconds = seconds}})
         .candidates[0]
-        .seconds.size();
+        .samples.size();
   };
   EXPECT_EQ(first_batch(a_, 10), BatchRunner::kMaxRounds);
   EXPECT_EQ(timer_.batch_sizes, (std::vector<std::size_t>{1, BatchRunner::kMaxRounds}));
@@ -378,15 +382,15 @@ TEST_F(SamplerTest, WarmsUpUntilTimesAreSteady) {
   EXPECT_TRUE(result.steady);
   EXPECT_GE(result.warmup_calls, kSettled);
   EXPECT_EQ(result.warmup_calls + 12, order_.size());
-  EXPECT_EQ(result.candidates[0].seconds, std::vector<double>(12, std::pow(0.99, kSettled)));
+  EXPECT_EQ(result.candidates[0].seconds(), std::vector<double>(12, std::pow(0.99, kSettled)));
 }
 
 TEST_F(SamplerTest, TakesSamplesFromTheStretchThatWasSteady) {
   FakeTimer timer(warming(50));
   const SamplerResult result = sample(timer, {&a_}, {.warmup = kSteadySoon});
   EXPECT_TRUE(result.steady);
-  EXPECT_GE(result.candidates[0].seconds.size(), StopRule{}.min_samples);
-  EXPECT_EQ(result.warmup_calls + result.candidates[0].seconds.size(),
+  EXPECT_GE(result.candidates[0].samples.size(), StopRule{}.min_samples);
+  EXPECT_EQ(result.warmup_calls + result.candidates[0].samples.size(),
             order_.size());  // no more were needed
   EXPECT_EQ(result.stop_reason, StopReason::kSettled);
 }
@@ -395,21 +399,20 @@ TEST_F(SamplerTest, LeavesDisturbedSamplesOut) {
   DisturbedTimer timer(3);
   const SamplerResult result = sample(timer, {&a_}, {.rule = {.max_samples = 50, .tolerance = 0}});
   const CandidateSamples& samples = result.candidates.front();
-  EXPECT_GE(samples.seconds.size(), StopRule{}.min_samples);
-  EXPECT_EQ(samples.seconds, std::vector<double>(samples.seconds.size(), 1.0));
+  EXPECT_GE(samples.samples.size(), StopRule{}.min_samples);
+  EXPECT_EQ(samples.seconds(), std::vector<double>(samples.samples.size(), 1.0));
   EXPECT_FALSE(samples.discarded.empty());
   EXPECT_EQ(samples.discarded, std::vector<double>(samples.discarded.size(), 3.0));
-  EXPECT_EQ(samples.readings.size(), samples.seconds.size());
-  EXPECT_EQ(result.batches.size(), samples.seconds.size());
+  EXPECT_EQ(column(samples.samples, &Sample::reading).size(), samples.samples.size());
   EXPECT_EQ(samples.disturbance, "");
   EXPECT_GT(samples.between_runs, 0);
 
   const SamplerResult of_two = sample(timer, {&a_, &b_}, {.rule = {.max_samples = 50}});
-  ASSERT_EQ(of_two.candidates[0].seconds.size(), of_two.candidates[1].seconds.size());
+  ASSERT_EQ(of_two.candidates[0].samples.size(), of_two.candidates[1].samples.size());
   EXPECT_EQ(of_two.candidates[0].discarded.size(), of_two.candidates[1].discarded.size());
 
   const SamplerResult counted = sample(timer, {&a_}, {.rule = count_of(40)});
-  EXPECT_EQ(counted.candidates.front().seconds.size(), 40U);  // however disturbed
+  EXPECT_EQ(counted.candidates.front().samples.size(), 40U);  // however disturbed
   EXPECT_NE(counted.candidates.front().disturbance, "");
 }
 
@@ -417,7 +420,7 @@ TEST_F(SamplerTest, SaysWhatDisturbedAllSamples) {
   DisturbedTimer timer(0);
   const SamplerResult result =
       sample(timer, {&a_}, {.rule = {.max_samples = 50, .budget_seconds = 0.05}});
-  EXPECT_EQ(result.candidates.front().seconds, std::vector<double>(50, 3.0));
+  EXPECT_EQ(result.candidates.front().seconds(), std::vector<double>(50, 3.0));
   EXPECT_TRUE(contains(result.candidates.front().disturbance, "67 %"));
 }
 
@@ -439,7 +442,7 @@ TEST_F(SamplerTest, ForgetsWhatDriftedLongBefore) {
   EXPECT_TRUE(soon.steady);
   EXPECT_GT(soon.warmup_seconds, 0.29);
   EXPECT_LT(soon.warmup_seconds, 0.5);
-  EXPECT_DOUBLE_EQ(soon.candidates[0].seconds.back(), 1);
+  EXPECT_DOUBLE_EQ(soon.candidates[0].samples.back().seconds, 1);
   FakeTimer again(cooling());
   // Half of all that was seen must be steady, where calls count and not how long they were kept
   // waiting.
@@ -453,7 +456,7 @@ TEST_F(SamplerTest, WarmsUpUntilTheClockIsSteadyAndKeepsItForEachSample) {
       run_clocked(a_, probe, {.warmup = kSteadySoon, .rule = {.max_samples = 10}});
   EXPECT_TRUE(result.steady);
   EXPECT_GE(result.warmup_calls, kSettled);
-  EXPECT_EQ(result.candidates[0].sm_clocks_hz,
+  EXPECT_EQ(result.candidates[0].sm_clocks_hz(),
             std::vector<double>(10, 2e9 * std::pow(0.999, kSettled)));
   EXPECT_EQ(probe.finishes, timer_.batch_sizes.size());
 }
@@ -476,7 +479,7 @@ TEST_F(SamplerTest, SetsSamplesOfAnUnheldBatchAsideAndHoldsLonger) {
   timer_.activities_each = 1;  // so that no batch is sized by what the host takes
   const SamplerResult result = run({.hold = &hold});
   EXPECT_TRUE(result.queue_held);
-  EXPECT_EQ(result.candidates[0].seconds.size(), 10U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 10U);
   EXPECT_EQ(result.candidates[0].discarded.size(), 30U);
   EXPECT_EQ(result.candidates[1].discarded, std::vector<double>(30, 2.0));
   EXPECT_GT(hold.asked[3], hold.asked[0]);
@@ -486,7 +489,7 @@ TEST_F(SamplerTest, TriesSmallerBatchesBeforeItGivesAHoldUp) {
   FakeHold hold(1, /*early=*/true);
   timer_.activities_each = 1;
   EXPECT_TRUE(run({.rule = {.min_samples = 64}, .hold = &hold}).queue_held);
-  EXPECT_EQ(Sampler::max_batch(2), 128U);
+  EXPECT_EQ(BatchRunner::max_calls(2), 128U);
   EXPECT_EQ(timer_.batch_sizes[2], 128U);  // behind two calls of warm-up
   EXPECT_EQ(timer_.batch_sizes[3], 16U);
   EXPECT_EQ(*std::max_element(timer_.batch_sizes.begin() + 3, timer_.batch_sizes.end()), 16U);
@@ -504,7 +507,7 @@ TEST_F(SamplerTest, LearnsFromBatchesWhatAFirstCallDidNotShow) {
     const SamplerResult result =
         run_one(compiles, {.rule = {.min_samples = 300}, .hold = held ? &hold : nullptr});
     EXPECT_GE(result.candidates[0].first_call.seconds, 0.05);
-    EXPECT_EQ(timer_.largest_batch(), Sampler::max_batch(1));
+    EXPECT_EQ(timer_.largest_batch(), BatchRunner::max_calls(1));
   }
 }
 
@@ -553,7 +556,7 @@ TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
   EXPECT_TRUE(contains(result.not_held_reason,
                        "3 of 3 batches were still being issued after 0.1 s, the last one of 2 "
                        "calls: a call waits for the GPU"));
-  EXPECT_EQ(result.candidates[0].seconds.size(), 10U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 10U);
   EXPECT_LE(*std::ranges::max_element(hold.asked), 0.1);
 }
 
@@ -567,7 +570,7 @@ TEST_F(SamplerTest, DoesNotMixHeldAndUnheldSamples) {
              return Overhead{};
            }});
   EXPECT_FALSE(result.queue_held);
-  EXPECT_EQ(result.candidates[0].seconds.size(), 100U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 100U);
   EXPECT_GE(result.candidates[0].discarded.size(), 64U);
   EXPECT_EQ(asked, (std::vector<bool>{true, false}));
 }
@@ -591,7 +594,7 @@ TEST_F(SamplerTest, JudgesSamplesLessWhatTheMethodAdds) {
   // 1.015 within some 0.01: slower. 1.01, give or take: not to be told.
   const SamplerResult slower = sample_less({3.0e-6, 0.1e-6});
   EXPECT_EQ(slower.stop_reason, StopReason::kSettled);
-  EXPECT_EQ(slower.candidates[0].seconds[0], 5.00e-6);  // they stay as they are
+  EXPECT_EQ(slower.candidates[0].samples[0].seconds, 5.00e-6);  // they stay as they are
   EXPECT_EQ(sample_less({2.0e-6, 0.1e-6}).stop_reason, StopReason::kMaxSamples);
 }
 
@@ -653,10 +656,10 @@ TEST_F(SamplerTest, TakesMaxSamplesAtMostAndSpendsItsBudgetWhereTheyAreUnlimited
                            .budget_seconds = budget_seconds}});
     };
     const SamplerResult limited = run_for(70, 1e9);
-    EXPECT_EQ(limited.candidates[0].seconds.size(), 70U);
+    EXPECT_EQ(limited.candidates[0].samples.size(), 70U);
     EXPECT_EQ(limited.stop_reason, StopReason::kMaxSamples);
     const SamplerResult unlimited = run_for(std::numeric_limits<std::size_t>::max(), 0.01);
-    EXPECT_GE(unlimited.candidates[0].seconds.size(), 10U);
+    EXPECT_GE(unlimited.candidates[0].samples.size(), 10U);
     EXPECT_EQ(unlimited.stop_reason, StopReason::kBudget);
   }
 }
@@ -666,13 +669,13 @@ TEST_F(SamplerTest, EndsAsByItsBudgetWhereItIdledForTooLong) {
   const StopRule budget{
       .criterion = StopCriterion::kBudget, .min_samples = 100, .budget_seconds = 1e9};
   const SamplerResult result = run({.rule = budget, .regime = &regime});
-  EXPECT_EQ(result.candidates[0].seconds.size(), 100U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 100U);
   EXPECT_EQ(result.stop_reason, StopReason::kBudget);
 
   FakeRegime again({}, 0.01, 0.02);
   const SamplerResult many = run({.rule = count_of(1'000'000), .regime = &again});
-  EXPECT_GE(many.candidates[0].seconds.size(), 10U);
-  EXPECT_LT(many.candidates[0].seconds.size(), 1000U);
+  EXPECT_GE(many.candidates[0].samples.size(), 10U);
+  EXPECT_LT(many.candidates[0].samples.size(), 1000U);
   EXPECT_EQ(many.stop_reason, StopReason::kBudget);
   EXPECT_TRUE(many.candidates[0].discarded.empty());
 }
@@ -687,8 +690,11 @@ TEST_F(SamplerTest, KeepsABurstsSamplesWhereTheDeviceNoLongerComesToIt) {
       run_clocked(a_, probe, {.rule = count_of(5000, 64), .regime = &burst});
   EXPECT_EQ(outcome_of(burst, result).value, Regime::kBurst);
   const CandidateSamples& samples = result.candidates[0];
-  EXPECT_GT(samples.seconds.size(), kAtTop / 2);
-  EXPECT_GE(std::ranges::min(std::span(samples.sm_clocks_hz).first(kAtTop / 2)), 2e9);
+  EXPECT_GT(samples.samples.size(), kAtTop / 2);
+  const std::vector<double> clocks_hz = samples.sm_clocks_hz();
+  EXPECT_GE(
+      std::ranges::min(std::vector<double>(clocks_hz.begin(), clocks_hz.begin() + kAtTop / 2)),
+      2e9);
 }
 
 class AutomaticRegimeTest : public SamplerTest {
@@ -713,7 +719,7 @@ class AutomaticRegimeTest : public SamplerTest {
     };
     EXPECT_EQ(std::ranges::count_if(records_, began_anew), 1);
     EXPECT_TRUE(result_.steady);
-    EXPECT_EQ(result_.candidates[0].sm_clocks_hz, std::vector<double>(samples, 2e9));
+    EXPECT_EQ(result_.candidates[0].sm_clocks_hz(), std::vector<double>(samples, 2e9));
   }
 
   SamplerResult result_;
@@ -737,13 +743,13 @@ TEST_F(AutomaticRegimeTest, BeginsAnewInBurstsWhereTheClockFallsWhileSampling) {
 TEST_F(SamplerTest, SetsSamplesAsideAsTheRegimeSays) {
   FakeRegime regime({BatchFate::kKeep, BatchFate::kSetAside, BatchFate::kSetEarlierAside});
   const SamplerResult result = run({.rule = count_of(192, 64), .regime = &regime});
-  EXPECT_EQ(result.candidates[0].seconds.size(), 192U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 192U);
   EXPECT_EQ(result.candidates[0].discarded.size(), 128U);  // the first batch and the second
   EXPECT_EQ(regime.seen.size(), 5U);
 
   FakeRegime given_up({BatchFate::kKeep, BatchFate::kSetAllAside});
   const SamplerResult as_is = run({.rule = count_of(192, 64), .regime = &given_up});
-  EXPECT_EQ(as_is.candidates[1].seconds.size(), 192U);
+  EXPECT_EQ(as_is.candidates[1].samples.size(), 192U);
   EXPECT_EQ(as_is.candidates[1].discarded, std::vector<double>(128, 2.0));
 
   FakeRegime of_warmup({BatchFate::kSetAside});
@@ -777,7 +783,7 @@ TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
   SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5, .load_seconds = 0.05});
   const SamplerResult result = run_clocked(counted, probe, {.regime = &sustained});
   const std::size_t samples =
-      result.candidates[0].seconds.size() + result.candidates[0].discarded.size();
+      result.candidates[0].samples.size() + result.candidates[0].discarded.size();
   EXPECT_EQ(outcome_of(sustained, result).value, Regime::kSustained);
   EXPECT_GE(result.warmup_seconds, 0.02);
   EXPECT_EQ(result.warmup_calls + samples, calls);
@@ -801,7 +807,7 @@ TEST_F(SamplerTest, ADeadlineInTheWarmUpLeavesWhatItSampledLast) {
       timer, {&a_}, {.warmup = {}, .rule = {.min_samples = 10'000}, .supervision = within(0.15)});
   EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
   EXPECT_FALSE(result.steady);
-  EXPECT_FALSE(result.candidates[0].seconds.empty());
+  EXPECT_FALSE(result.candidates[0].samples.empty());
 }
 
 TEST_F(SamplerTest, ADeadlineWithoutASampleThrows) {
@@ -866,8 +872,8 @@ TEST_F(SamplerTest, DecidesByWhatAllProcessesAgreeOn) {
   // Its seconds, and not those of this process, use the budget up.
   EXPECT_EQ(accord.proposals, 10U);
   EXPECT_EQ(accord.releases, 10U);
-  EXPECT_EQ(result.candidates[0].seconds, std::vector<double>(25, 5.0));
-  EXPECT_EQ(result.candidates[1].seconds, std::vector<double>(25, 5.0));
+  EXPECT_EQ(result.candidates[0].seconds(), std::vector<double>(25, 5.0));
+  EXPECT_EQ(result.candidates[1].seconds(), std::vector<double>(25, 5.0));
   EXPECT_EQ(result.faulty_batches, 1U);
   EXPECT_EQ(result.fault, "a fault elsewhere");
   // A first call, the least samples, and nine batches, one of them thrown away.
@@ -879,7 +885,7 @@ TEST_F(SamplerTest, EndsWhereTheTimeOfAnyProcessIsUp) {
   accord.time_is_up_at = 4;
   const SamplerResult result = run({.rule = count_of(1000, 1), .supervision = {.accord = &accord}});
   EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
-  EXPECT_EQ(result.candidates[0].seconds.size(), 1 + 9U);
+  EXPECT_EQ(result.candidates[0].samples.size(), 1 + 9U);
 }
 
 TEST_F(SamplerTest, TellsOfEachBatch) {
@@ -928,14 +934,13 @@ class PlacesTest : public SamplerTest {
   /// The numbers of the runs, as `batches` has to tell them apart, and the places.
   static void expect_true_places(const SamplerResult& result) {
     const CandidateSamples& moving = result.candidates[0];
-    ASSERT_EQ(moving.places.size(), moving.seconds.size());
-    ASSERT_EQ(result.batches.size(), moving.seconds.size());
-    for (std::size_t i = 0; i < moving.seconds.size(); ++i) {
-      const double run = std::floor(moving.seconds[i] / 1000);
-      EXPECT_EQ(static_cast<double>(moving.places[i]), moving.seconds[i] - 1000 * run) << i;
-      EXPECT_EQ(static_cast<double>(result.batches[i] - result.batches[0]),
-                run - std::floor(moving.seconds[0] / 1000))
-          << i;
+    const Sample& first = moving.samples.at(0);
+    for (const Sample& sample : moving.samples) {
+      const double run = std::floor(sample.seconds / 1000);
+      ASSERT_TRUE(sample.place.has_value());
+      EXPECT_EQ(static_cast<double>(*sample.place), sample.seconds - 1000 * run);
+      EXPECT_EQ(static_cast<double>(sample.batch - first.batch),
+                run - std::floor(first.seconds / 1000));
     }
   }
 
@@ -951,8 +956,9 @@ TEST_F(PlacesTest, AndBatchesOfEachSampleAreKnown) {
   const SamplerResult result =
       sample(timer_, {&moving_, &a_}, {.warmup = kSteadySoon, .rule = count_of(500)});
   expect_true_places(result);
-  EXPECT_GT(result.batches.back(), result.batches.front());
-  EXPECT_TRUE(result.candidates[1].places.empty());  // it has one
+  const std::vector<Sample>& samples = result.candidates[0].samples;
+  EXPECT_GT(samples.back().batch, samples.front().batch);
+  EXPECT_TRUE(result.candidates[1].places().empty());  // it has one
 }
 
 TEST_F(PlacesTest, ThatAreFewAreNotSettledByManySamples) {
@@ -977,11 +983,11 @@ TEST_F(PlacesTest, AreNoneWhereTheFirstCallShowsThatThereIsOneOrCallsAreReplayed
     moving_.stay();
     return Overhead{};
   };
-  EXPECT_TRUE(sample(timer_, {&moving_}, {.calibrate = calibrate}).candidates[0].places.empty());
+  EXPECT_TRUE(sample(timer_, {&moving_}, {.calibrate = calibrate}).candidates[0].places().empty());
   FakeTimer replaying;
   replaying.replays = true;
   Moving replayed(7);
-  EXPECT_TRUE(sample(replaying, {&replayed}, {}).candidates[0].places.empty());
+  EXPECT_TRUE(sample(replaying, {&replayed}, {}).candidates[0].places().empty());
 }
 
 TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {

@@ -160,8 +160,9 @@ def measure(
     """Time candidates interleaved, in rounds; sample i of each comes from the same round.
 
     ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
-    ``accord`` is an object with the functions of csrc/timing/accord.h, through which the ranks of a
-    process group agree on each decision of the sampler. Default: this process decides alone.
+    ``accord`` is an object with the functions of ``Accord`` in csrc/timing/supervision.h, through
+    which the ranks of a process group agree on each decision of the sampler. Default: this process
+    decides alone.
     """
     start = perf_counter()
     limit = limit or TimeLimit.of(options.timeout)

@@ -131,12 +131,12 @@ TEST(Calibration, ThatFailsSaysWhy) {
 
 TEST(Subtract, TakesTheOverheadOffAllSamplesAndCutsNothingOff) {
   CandidateSamples samples;
-  samples.seconds = {5e-6, 2e-6};
+  samples.samples = {{.seconds = 5e-6}, {.seconds = 2e-6}};
   samples.discarded = {6e-6};
   subtract({3e-6, 1e-9}, {&samples, 1});
-  EXPECT_EQ(samples.raw_seconds, (std::vector<double>{5e-6, 2e-6}));
-  EXPECT_DOUBLE_EQ(samples.seconds[0], 2e-6);
-  EXPECT_DOUBLE_EQ(samples.seconds[1], -1e-6);
+  EXPECT_EQ(column(samples.samples, &Sample::raw_seconds), (std::vector<double>{5e-6, 2e-6}));
+  EXPECT_DOUBLE_EQ(samples.samples[0].seconds, 2e-6);
+  EXPECT_DOUBLE_EQ(samples.samples[1].seconds, -1e-6);
   EXPECT_DOUBLE_EQ(samples.discarded[0], 3e-6);
 }
 

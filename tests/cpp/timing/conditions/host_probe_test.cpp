@@ -167,12 +167,11 @@ TEST_F(HostProbeTest, ReadsAsMuchOfAFileAsFitsBeforeANull) {
   std::array<char, 8> buffer{};
   for (const std::string text : {"", "123456", "1234567", "12345678", "1234567890"}) {
     write("text", text);
-    const int file = open_text_file(root_ / "text");
-    EXPECT_EQ(read_text(file, buffer), text.substr(0, 7));
-    close_file(file);
+    const TextFile file(root_ / "text");
+    EXPECT_EQ(file.read(buffer), text.substr(0, 7));
   }
   EXPECT_STREQ(buffer.data(), "1234567");
-  EXPECT_EQ(read_text(-1, buffer), "");
+  EXPECT_EQ(TextFile().read(buffer), "");
 }
 
 TEST(HostProbe, SeesWhatThisProcessDoes) {

@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "helpers.h"
-#include "timing/conditions/auto_regime.h"
-#include "timing/conditions/burst_regime.h"
-#include "timing/conditions/sustained_regime.h"
+#include "timing/conditions/regimes.h"
 
 namespace convtime {
 namespace {
@@ -75,9 +73,9 @@ Outcome<Regime> outcome_at(const RegimeControl& regime, double clock_hz, bool st
 
 TEST(RegimeNames, AreReadAsTheyAreWritten) {
   for (const Regime regime : {Regime::kAuto, Regime::kAsIs, Regime::kBurst, Regime::kSustained}) {
-    EXPECT_EQ(regime_from_string(to_string(regime)), regime);
+    EXPECT_EQ(enum_from_string<Regime>("regime", to_string(regime)), regime);
   }
-  EXPECT_THROW(regime_from_string("hot"), std::invalid_argument);
+  EXPECT_THROW(enum_from_string<Regime>("regime", "hot"), std::invalid_argument);
 }
 
 TEST(AsIs, LeavesTheDeviceAlone) {

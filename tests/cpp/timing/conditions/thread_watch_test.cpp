@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "helpers.h"
-#include "timing/conditions/core_clock.h"
+#include "timing/conditions/host_probe.h"
 
 namespace convtime {
 namespace {

@@ -17,12 +17,8 @@
 
 #include "core/cupti_error.h"
 #include "helpers.h"
-#include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
-#include "timing/counters/profiler_api.h"
-#include "timing/counters/profiler_libraries.h"
-#include "timing/counters/range_profiler.h"
-#include "timing/counters/scheduling.h"
+#include "timing/counters/profiler.h"
 #include "timing/trace/cupti_session.h"
 
 // Reading counters, on a stand-in for CUPTI: what is asked of it, in which order, and what is left

@@ -1,4 +1,4 @@
-#include "timing/judge/disturbance.h"
+#include "timing/judge/host_reading.h"
 
 #include <gtest/gtest.h>
 

@@ -13,10 +13,8 @@
 #include <vector>
 
 #include "helpers.h"
-#include "timing/judge/order_statistics.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
-#include "timing/judge/tick.h"
 
 namespace convtime {
 namespace {

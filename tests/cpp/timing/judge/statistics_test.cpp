@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "helpers.h"
-#include "timing/judge/order_statistics.h"
 
 namespace convtime {
 namespace {

@@ -57,7 +57,7 @@ const std::vector<double> kNoisy = alternating(10, 1, 9);
 const std::vector<double> kQuiet = all(10, 5);
 
 StopRule rule_of(const char* criterion) {
-  return {.criterion = stop_criterion_from_string(criterion)};
+  return {.criterion = enum_from_string<StopCriterion>("stop", criterion)};
 }
 
 /// A generator that is as easily written in numpy: Numerical Recipes' 32-bit one, its high bits.
@@ -97,7 +97,7 @@ TEST(StopRule, AllowsAnIntervalAsWideAsTheTolerance) {
 
 TEST(StopRule, CanAskForNoNoiseAtAll) {
   for (const char* name : {"interval", "noise"}) {
-    const StopRule rule{.criterion = stop_criterion_from_string(name), .tolerance = 0};
+    const StopRule rule{.criterion = enum_from_string<StopCriterion>("stop", name), .tolerance = 0};
     EXPECT_EQ(rule.decide(Samples{kQuiet}, 0), StopReason::kSettled) << name;
     EXPECT_EQ(rule.decide(Samples{kNoisy}, 0), StopReason::kNotYet) << name;
   }
@@ -137,7 +137,8 @@ TEST(StopRule, BudgetIsSpentHoweverManyAndQuietTheSamples) {
 
 TEST(StopRule, ClaimsNoIntervalOfAFewSamples) {
   for (const char* name : {"interval", "noise"}) {
-    const StopRule rule{.criterion = stop_criterion_from_string(name), .min_samples = 1};
+    const StopRule rule{.criterion = enum_from_string<StopCriterion>("stop", name),
+                        .min_samples = 1};
     EXPECT_EQ(rule.decide(Samples{{5}}, 0), StopReason::kNotYet) << name;
     EXPECT_EQ(rule.decide(Samples{{5, 5}}, 0), StopReason::kNotYet) << name;
   }
@@ -152,7 +153,7 @@ const std::vector<double> kSlow = all(40, 5.03e-6);
 TEST(StopRule, JudgesTimesLessWhatTheMethodAdds) {
   const auto wide = alternating(40, 5.00e-6, 5.04e-6);  // 0.4 % of 5 us, and 1 % of 2 us
   for (const char* name : {"interval", "noise"}) {
-    const StopRule rule{.criterion = stop_criterion_from_string(name)};
+    const StopRule rule{.criterion = enum_from_string<StopCriterion>("stop", name)};
     EXPECT_EQ(rule.decide(Samples{wide}, 0), StopReason::kSettled) << name;
     EXPECT_EQ(rule.decide(Samples{wide}, 0, {3e-6, 0}), StopReason::kNotYet) << name;
     EXPECT_TRUE(depends_on_overhead(rule.criterion));
@@ -251,8 +252,9 @@ TEST(StopJudge, CanKeepUpWithManyRoundsOfTwoAtPlaces) {
                                   {"noise", StopReason::kSettled},
                                   {"entropy", StopReason::kSettled},
                                   {"verdict", StopReason::kMaxSamples}}) {
-    StopJudge judge(StopRule{
-        .criterion = stop_criterion_from_string(name), .max_samples = over.size(), .tolerance = 0});
+    StopJudge judge(StopRule{.criterion = enum_from_string<StopCriterion>("stop", name),
+                             .max_samples = over.size(),
+                             .tolerance = 0});
     judge.know_tick(kTick);
     judge.expect({0, 1e-9});
     StopReason reason = StopReason::kNotYet;
@@ -430,12 +432,13 @@ TEST(StopRule, RefusesRulesThatCannotBeMet) {
 TEST(StopCriterion, IsKnownByItsName) {
   const char* const names[] = {"interval", "noise", "entropy", "verdict", "count", "budget"};
   for (std::size_t i = 0; i < std::size(names); ++i) {
-    EXPECT_EQ(stop_criterion_from_string(names[i]), static_cast<StopCriterion>(i));
+    EXPECT_EQ(enum_from_string<StopCriterion>("stop", names[i]), static_cast<StopCriterion>(i));
     EXPECT_STREQ(to_string(static_cast<StopCriterion>(i)), names[i]);
   }
-  EXPECT_EQ(error_of<std::invalid_argument>([] { stop_criterion_from_string("soon"); }),
-            "stop must be one of 'interval', 'noise', 'entropy', 'verdict', 'count', 'budget', "
-            "got 'soon'");
+  EXPECT_EQ(
+      error_of<std::invalid_argument>([] { enum_from_string<StopCriterion>("stop", "soon"); }),
+      "stop must be one of 'interval', 'noise', 'entropy', 'verdict', 'count', 'budget', "
+      "got 'soon'");
 }
 
 TEST(StopReason, HasANameForResults) {

@@ -17,14 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "core/cupti_check.h"
 #include "gpu.h"
 #include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
+#include "timing/trace/attribution.h"
 #include "timing/trace/cupti_buffers.h"
-#include "timing/trace/cupti_functions.h"
-#include "timing/trace/trace_lost.h"
+#include "timing/trace/cupti_records.h"
 
 namespace convtime {
 namespace {
@@ -70,11 +70,12 @@ class ToldOfAProfiler {
 
 void expect_all_of_it(const Timing& timing) {
   const CandidateSamples& samples = timing.samples.candidates[0];
-  const std::vector<ActivityColumn> columns = tabulate(samples.activities);
+  const std::vector<ActivityColumn> columns =
+      tabulate(column(samples.samples, &Sample::activities));
   ASSERT_EQ(columns.size(), 1U);
   EXPECT_NE(columns[0].name.find("sleep"), std::string::npos);
   const double longest = kCycles / 0.5e9;  // no GPU in use has a clock below
-  for (const double seconds : samples.seconds) {
+  for (const double seconds : samples.seconds()) {
     EXPECT_GE(seconds, kCycles / (1.02 * timing.max_sm_clock_hz.value()));
     EXPECT_LE(seconds, longest);
   }
@@ -314,7 +315,7 @@ TEST_F(CuptiTest, FallsBackWhereAProfilerBeginsMeanwhile) {
   const Timing timing = time_on_gpu(kernel);
   EXPECT_EQ(timing.method.value, Method::kEvent);
   EXPECT_TRUE(contains(timing.method.reason, "began in this process"));
-  EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
+  EXPECT_FALSE(timing.samples.candidates[0].samples.empty());
   calls = 0;
   EXPECT_THROW(time_on_gpu(kernel, {.method = Method::kKernel}), std::runtime_error);
 }
@@ -354,7 +355,7 @@ TEST_F(CuptiTest, TimesBeforeBesideAndAfterAToolThatSharesCupti) {
     const Timing timing = time_known_kernel();
     EXPECT_EQ(timing.method.value, Method::kKernel);
     expect_all_of_it(timing);
-    EXPECT_GE(other.seen(), static_cast<int>(timing.samples.candidates[0].seconds.size()));
+    EXPECT_GE(other.seen(), static_cast<int>(timing.samples.candidates[0].samples.size()));
   }
   other.unsubscribe();
   expect_all_of_it(time_known_kernel());

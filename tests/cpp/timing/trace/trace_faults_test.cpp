@@ -12,12 +12,12 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda_check.h"
+#include "core/cuda.h"
 #include "gpu.h"
 #include "helpers.h"
 #include "kernels/known_duration/known_duration.h"
-#include "timing/trace/cupti_activities.h"
 #include "timing/trace/cupti_buffers.h"
+#include "timing/trace/cupti_records.h"
 #include "timing/trace/cupti_session.h"
 
 // Losses of CUPTI's that are planted between CUPTI and what reads its records.
@@ -202,8 +202,8 @@ class EverythingOnce final : public Callable {
 void expect_all_activities(const Timing& timing) {
   const CandidateSamples& samples = timing.samples.candidates[0];
   EXPECT_EQ(timing.method.value, Method::kKernel) << timing.method.reason;
-  EXPECT_FALSE(samples.seconds.empty());
-  for (const auto& call : samples.activities) {
+  EXPECT_FALSE(samples.samples.empty());
+  for (const auto& call : column(samples.samples, &Sample::activities)) {
     EXPECT_EQ(call.size(), EverythingOnce::kActivities);
   }
 }
