@@ -1,5 +1,7 @@
 #include "conv/stored_plans.h"
 
+#include <mutex>
+#include <shared_mutex>
 #include <utility>
 
 namespace convtime::conv {
