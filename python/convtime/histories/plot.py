@@ -94,10 +94,10 @@ def _times(of_one_test: Sequence[Series], breaks: Sequence[int], across: Spec) -
     for number, (series, begin, stop) in enumerate(unbroken):
         places = [begin + place for place in kept(series.seconds[begin:stop], _MOST_POINTS)]
         stretches += [number] * len(places)
-        for found, values in (
+        for column, values in (
             (runs, series.runs), (medians, series.seconds), (lows, series.low), (highs, series.high)
         ):  # fmt: skip
-            found += [values[place] for place in places]
+            column += [values[place] for place in places]
     time = quantity("time", "time (µs)")
     return {
         **columns(
@@ -135,9 +135,9 @@ def _changes(of_one_test: Sequence[Series]) -> Iterator[tuple[float, float, floa
 
 
 def _marked_changes(changes: Sequence[tuple[float, float, float, str]], across: Spec) -> Spec:
-    runs, begins, ends, told = zip(*changes, strict=True)
+    runs, begins, ends, labels = zip(*changes, strict=True)
     return {
-        **columns(run=runs, begin=begins, end=ends, change=told),
+        **columns(run=runs, begin=begins, end=ends, change=labels),
         "encoding": {"x": across},
         "layer": [
             {

@@ -90,8 +90,8 @@ def moment(date: str) -> datetime:
     Raises:
         ValueError: it is no such date.
     """
-    found = datetime.fromisoformat(date.replace("Z", "+00:00"))
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    parsed = datetime.fromisoformat(date.replace("Z", "+00:00"))
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
 
 
 def run_of(measurements: Mapping[str, Measurement]) -> HistoryRun:
@@ -99,14 +99,16 @@ def run_of(measurements: Mapping[str, Measurement]) -> HistoryRun:
     provenance: Mapping[str, Any] = next(iter(measurements.values())).provenance
     git = provenance.get("git")
     git = git if isinstance(git, Mapping) else {}
-    medians = ((name, each.median, *each.median_interval) for name, each in measurements.items())
     return make_run(
         date=str(provenance.get("date") or ""),
         commit=str(git.get("commit") or ""),
         dirty=git.get("dirty"),
         tool=str(provenance.get("tool", "convtime")),
         machine={what: provenance.get(what) for what in _MACHINE},
-        times=zip(medians, map(_kind_of, measurements.values()), strict=True),
+        times=(
+            ((name, measured.median, *measured.median_interval), _kind_of(measured))
+            for name, measured in measurements.items()
+        ),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from convtime.histories.plot import history_figure as plot
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Line, Sentences, Table
+from convtime.view.safe_text import counted
 from convtime.view.units import format_estimate
 
 if TYPE_CHECKING:
@@ -23,11 +25,11 @@ def line(history: History) -> str:
     runs, series = history.runs, history.series
     by_date = sorted(runs, key=lambda run: run.seconds_since_1970)  # their order is by commit
     span = f"{by_date[0].date[:10]} to {by_date[-1].date[:10]}"
-    unjudged = sum(not each.judged for each in series)
+    unjudged = sum(not one.judged for one in series)
     few = f", {unjudged} with too few runs to judge" if unjudged else ""
     return (
-        f"{_count(len(runs), 'run')} ({span}), {len(series)} series{few}: "
-        f"{_count(len(history.changes), 'change')}, {history.expected_false_alarms:.2g} false "
+        f"{counted(len(runs), 'run')} ({span}), {len(series)} series{few}: "
+        f"{counted(len(history.changes), 'change')}, {history.expected_false_alarms:.2g} false "
         "alarms expected"
     )
 
@@ -46,16 +48,11 @@ def printed(history: History) -> Iterator[Block]:
 def details(history: History) -> Iterator[Block]:
     """Yield everything."""
     yield from printed(history)
-    yield Table(
-        _SERIES, [_series_row(each) for each in history.series], right=_SERIES[1:5], title="series"
-    )
-    counts = [0] * len(history.runs)
-    for each in history.series:
-        for number in each.runs:
-            counts[number] += 1
+    yield Table(_SERIES, [*map(_series_row, history.series)], right=_SERIES[1:5], title="series")
+    counts = Counter(number for series in history.series for number in series.runs)
     rows = [
-        (run.label, run.date, str(count), run.tool, run.file)
-        for run, count in zip(history.runs, counts, strict=True)
+        (run.label, run.date, str(counts[number]), run.tool, run.file)
+        for number, run in enumerate(history.runs)
     ]
     yield Table(_RUNS, rows, right=("tests",), title="runs, in order")
 
@@ -64,7 +61,7 @@ def _row(
     history: History, series: Series, change: ChangePoint
 ) -> tuple[str | tuple[str, ...], ...]:
     remarks = [f"95 %: {_span(change)}"]
-    if sum(each.name == series.name for each in history.series) > 1:
+    if sum(other.name == series.name for other in history.series) > 1:
         remarks.append(f"on {series.hardware}; {series.conditions}")
     remarks += [f"also: {', '.join(change.differs)}"] if change.differs else []
     return (
@@ -94,10 +91,6 @@ def _series_row(series: Series) -> tuple[str, ...]:
         str(len(series.changes)) if series.judged else "too few runs",
         f"{series.hardware}; {series.conditions}",
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def figures(history: History) -> Iterator[Figure]:
