@@ -80,10 +80,12 @@ def _series(runs: Sequence[HistoryRun]) -> tuple[list[Series], list[str]]:
                 times.append((number, median, low, high))
             else:
                 zeros[name] += 1
-    series = [
-        Series(name, kind.hardware, kind.conditions, *zip(*times, strict=True))
-        for (name, kind), times in times_by_series.items()
-    ]
+    series = []
+    for (name, kind), times in times_by_series.items():
+        numbers, medians, low_ends, high_ends = zip(*times, strict=True)
+        series.append(
+            Series(name, kind.hardware, kind.conditions, numbers, medians, low_ends, high_ends)
+        )
     sentences = [
         f"{name!r} has a time of 0 in {count} of the runs, which are left out of its series"
         for name, count in zeros.items()
