@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from convtime.core import codec
 from convtime.regression.changes import Change
 from convtime.timing.verdict import ChangeVerdict, Finding, Ratio, check_failures
-from convtime.upgrading.causes import Explained, PassFacts
+from convtime.upgrading.causes import Explained, PassFacts, cause_of
 from convtime.view import markdown
 from convtime.view.shown import Shown
 
@@ -42,6 +42,36 @@ class LayerChange:
     after: PassFacts | None = None
     cause: Explained | None = None
     different: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        layers: tuple[str, ...],
+        which: str,
+        change: Change,
+        facts: Sequence[PassFacts | None],
+        settings: tuple[Mapping[str, str], Mapping[str, str]],
+        different: str,
+    ) -> LayerChange:
+        """Add the facts of both interpreters to a change, with its cost and cause if both ran it.
+
+        Args:
+            layers: names of the layers with identical calls.
+            which: the pass.
+            change: verdict and times.
+            facts: facts of the old and the new interpreter.
+            settings: versions and settings of both interpreters.
+            different: how the results differ.
+        """
+        before, after = facts
+        if before is None or after is None:
+            return cls(layers, which, change, None, before, after)
+        cause = cost = None
+        if change.verdict in ("slower", "faster"):
+            cause = cause_of(before, after, settings, change.attribution)
+        if change.before is not None and change.after is not None:
+            cost = len(layers) * (change.after - change.before)
+        return cls(layers, which, change, cost, before, after, cause, different)
 
     @property
     def title(self) -> str:
@@ -82,16 +112,16 @@ class Upgrade(codec.Stored, Shown, show="convtime.upgrading.show"):
 
     def __getitem__(self, title: str) -> LayerChange:
         """Return the change of any layer's pass, e.g. ``conv1 forward``, or of a test's time."""
-        for each in (*self.step, *self.layers):
-            if title in {f"{layer} {each.which}".strip() for layer in each.layers}:
-                return each
+        for change in (*self.step, *self.layers):
+            if title in {f"{layer} {change.which}".strip() for layer in change.layers}:
+                return change
         raise KeyError(f"{title!r} was not timed")
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Pairs of a pass and a finding, for an exit code."""
         return tuple(
-            (each.title, kind) for each in (*self.step, *self.layers) for kind in each.kinds
+            (change.title, kind) for change in (*self.step, *self.layers) for kind in change.kinds
         )
 
     @property

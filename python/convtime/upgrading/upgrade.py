@@ -16,7 +16,7 @@ from convtime.device.gpu_turn import turn
 from convtime.exchange.unknown import of_samples
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
-from convtime.upgrading.causes import PassFacts, cause_of, difference_of
+from convtime.upgrading.causes import PassFacts, difference_of
 from convtime.upgrading.confirming import INTERRUPTED, Pair, Run, confirmed
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.probe import BACKWARD, FORWARD, STEP
@@ -189,8 +189,9 @@ def _examined(sides: tuple[Side, Side], layers: Collection[str], tell: Tell) -> 
         known[each.title] = _known(each, sides, on_gpu=on_gpu)
     missing = [*_missing(sides, on_gpu=on_gpu)]
     if on_gpu and (idle := _idle(passes, known)):
-        told = f"the times of passes that run no kernels ({len(idle)}, e.g. {idle[0].title})"
-        missing.append(told)
+        missing.append(
+            f"the times of passes that run no kernels ({len(idle)}, e.g. {idle[0].title})"
+        )
         passes = [each for each in passes if each not in idle]
     settings = (sides[0].settings(), sides[1].settings())
     return _Examined(environments, settings, passes, known, missing)
@@ -215,10 +216,11 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
 
 def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
     known = _Known([None, None], ["", ""])
-    described = [_described(each, side) for side in sides]
+    by_name = [{layer["name"]: layer for layer in side.loaded["layers"]} for side in sides]
+    described = [layers.get(each.layers[0]) for layers in by_name]
     modules = _modules(*described)
-    for index, (side, described_one) in enumerate(zip(sides, described, strict=True)):
-        if described_one is None:
+    for index, (side, description) in enumerate(zip(sides, described, strict=True)):
+        if description is None:
             known.failures[index] = f"the {side.which} interpreter does not have it"
             continue
         try:
@@ -229,16 +231,10 @@ def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
         except FailedError as error:
             known.failures[index] = str(error)
             continue
-        call = {what: described_one[what] for what in ("dtype", "sizes", "layout")}
+        call = {what: description[what] for what in ("dtype", "sizes", "layout")}
         facts["kernels"] = tuple(facts["kernels"])
         known.facts[index] = PassFacts(module=modules[index], **call, **facts, plan=plan)
     return known
-
-
-def _described(each: _Pass, side: Side) -> dict[str, Any] | None:
-    """Return an interpreter's description of a layer; None if it does not have it."""
-    by_name = {one["name"]: one for one in side.loaded["layers"]}
-    return by_name.get(each.layers[0])
 
 
 def _modules(old: dict[str, Any] | None, new: dict[str, Any] | None) -> tuple[str, str]:
@@ -315,18 +311,18 @@ def _alternating(
                 known.add_first_call(index, first)
         calls = _calls(slowest(1), kind)
         calls = _calls(slowest(calls), kind)
-        found = _Bursts(), _Bursts()
+        bursts = _Bursts(), _Bursts()
         end = time.perf_counter() + budget
         for number in range(_MOST_ROUNDS):
             if number >= _LEAST_ROUNDS and time.perf_counter() > end:
                 break
             for index in (0, 1) if number % 2 == 0 else (1, 0):
                 answer = burst(index, calls)
-                found[index].seconds.append(answer["seconds"])
-                found[index].clocks_hz.append(answer["clock_hz"])
+                bursts[index].seconds.append(answer["seconds"])
+                bursts[index].clocks_hz.append(answer["clock_hz"])
     except FailedError:
         return None
-    return found
+    return bursts
 
 
 def _calls(once: float, kind: str) -> int:
@@ -367,30 +363,18 @@ def _layer_change(
     interpreters: Interpreters,
 ) -> LayerChange:
     known = work.known[each.title]
-    before, after = known.facts
     if any(known.failures):
-        verdict = "missing" if known.failures[1] else "new"
-        told = " and ".join(
+        sentence = " and ".join(
             f"the {which} interpreter: {failure}"
             for which, failure in zip(("old", "new"), known.failures, strict=True)
             if failure
         )
-        change = Change(each.title, verdict, sentence=told)  # type: ignore[arg-type]
+        change = Change(each.title, "missing" if known.failures[1] else "new", sentence=sentence)
     assert change is not None
     reproducer = f"{interpreters.command} {shlex.quote(each.layers[0])}"
     change = dataclasses.replace(change, reproducer=reproducer)
-    found = LayerChange(each.layers, each.which, change, None, before, after)
-    if before is None or after is None:
-        return found
-    cause = None
-    if change.verdict in ("slower", "faster"):
-        cause = cause_of(before, after, work.settings, change.attribution)
-    cost = None
-    if change.before is not None and change.after is not None:
-        cost = len(each.layers) * (change.after - change.before)
-    return dataclasses.replace(
-        found, cost_seconds=cost, cause=cause, different=difference_of(before, after)
-    )
+    different = difference_of(*known.facts)
+    return LayerChange.of(each.layers, each.which, change, known.facts, work.settings, different)
 
 
 def by_cost(changes: Iterable[LayerChange]) -> tuple[LayerChange, ...]:
