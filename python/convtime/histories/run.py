@@ -13,12 +13,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from convtime.core import codec
 from convtime.core.errors import InputError, why
 from convtime.core.files import check_writable, write_file
-from convtime.regression.differences import on_host
+from convtime.regression.differences import git_of, on_host
 from convtime.timing.measurement import Measurement
 
 #: Properties of the machine and its software that a run keeps, in the order of their importance.
@@ -96,9 +95,8 @@ def moment(date: str) -> datetime:
 
 def run_of(measurements: Mapping[str, Measurement]) -> HistoryRun:
     """Return the run that gave some measurements; there must be at least one."""
-    provenance: Mapping[str, Any] = next(iter(measurements.values())).provenance
-    git = provenance.get("git")
-    git = git if isinstance(git, Mapping) else {}
+    first = next(iter(measurements.values()))
+    provenance, git = first.provenance, git_of(first)
     return make_run(
         date=str(provenance.get("date") or ""),
         commit=str(git.get("commit") or ""),

@@ -81,7 +81,7 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
         known = value not in _UNKNOWN and now[what] not in _UNKNOWN
         if known and value != now[what]:
             yield Difference(what, str(value), str(now[what]))
-    dirty = _git(before).get("dirty"), _git(after).get("dirty")
+    dirty = git_of(before).get("dirty"), git_of(after).get("dirty")
     # The changes themselves are not recorded: they count as different unless the runs are equal.
     if None not in dirty and any(dirty) and not is_same(before, after):
         was, is_now = ("yes" if one else "no" for one in dirty)
@@ -98,7 +98,7 @@ def _facts(measured: Measurement) -> dict[str, Any]:
     facts = {what: measured.provenance.get(what) for what in _PROVENANCE}
     if "tracers" in measured.provenance and facts["tracers"] is None:  # older files lack the field
         facts["tracers"] = "none"
-    facts["commit"] = _git(measured).get("commit")
+    facts["commit"] = git_of(measured).get("commit")
     for what in (*_CONDITIONS, "exclusive"):
         value = getattr(measured, what)
         facts[what] = value.used if isinstance(value, Condition) else value
@@ -108,7 +108,7 @@ def _facts(measured: Measurement) -> dict[str, Any]:
 
 def is_committed(measured: Measurement) -> bool:
     """Return whether its code is that of a recorded commit."""
-    git = _git(measured)
+    git = git_of(measured)
     return bool(git.get("commit")) and git.get("dirty") is False
 
 
@@ -127,7 +127,8 @@ def environment(pairs: Iterable[tuple[Measurement, Measurement]]) -> dict[str, s
     return found
 
 
-def _git(measured: Measurement) -> Mapping[str, Any]:
+def git_of(measured: Measurement) -> Mapping[str, Any]:
+    """Return the commit and whether it was changed, as far as its provenance has them."""
     git = measured.provenance.get("git")
     return git if isinstance(git, Mapping) else {}
 
