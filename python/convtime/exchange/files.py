@@ -23,6 +23,7 @@ from convtime.core.files import extension_of, is_run_file, write_file
 from convtime.exchange.unknown import named
 from convtime.timing.measurement import Measurement
 from convtime.timing.measurements import Measurements
+from convtime.view.safe_text import listed
 
 if TYPE_CHECKING:
     import pandas
@@ -193,8 +194,8 @@ def with_names_in_common(
         return _under(name, before), _under(name, after)
     if not were.keys() & now.keys():
         raise InputError(
-            f"{first} and {second} have no name in common: the first has {_some(were)}, the "
-            f"second {_some(now)}"
+            f"{first} and {second} have no name in common: the first has "
+            f"{listed(map(shown, were)) or 'none'}, the second {listed(map(shown, now)) or 'none'}"
         )
     return before, after
 
@@ -212,11 +213,6 @@ def _under(name: str, single: Baseline) -> Baseline:
         repeats=renamed(single.repeats),
         relative=renamed(single.relative),
     )
-
-
-def _some(names: Mapping[str, object]) -> str:
-    some = ", ".join(map(shown, list(names)[:3])) or "none"
-    return f"{some} and {len(names) - 3} more" if len(names) > 3 else some
 
 
 def _all_of(result: codec.Stored) -> Iterator[Measurement]:

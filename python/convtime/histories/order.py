@@ -13,6 +13,7 @@ from pathlib import Path
 
 from convtime.core.errors import shown, why
 from convtime.histories.run import HistoryRun
+from convtime.view.safe_text import listed
 
 _GIT_SECONDS = 20.0
 # What git says where there is no commit at all.
@@ -82,7 +83,7 @@ def _doubts(
     unknown = [run for run in others if run.commit]
     if commits and unknown:
         yield (
-            f"{_some(unknown)}: git does not know the commit among the ancestors of HEAD, so the "
+            f"{_files(unknown)}: git does not know the commit among the ancestors of HEAD, so the "
             "date decides the place"
         )
     now = time.time() + _SAME_CLOCK_SECONDS
@@ -95,17 +96,16 @@ def _doubts(
     ]
     if early:
         yield (
-            f"{_some(early)}: dated before the commit, so a clock was wrong; the commit decides "
+            f"{_files(early)}: dated before the commit, so a clock was wrong; the commit decides "
             "the place"
         )
     if future:
         undecided = any(run.commit not in commits for run in future)
         yield (
-            f"{_some(future)}: dated in the future, so a clock is wrong"
+            f"{_files(future)}: dated in the future, so a clock is wrong"
             + ("; the place may be wrong, too" if undecided else "; the commit decides the place")
         )
 
 
-def _some(runs: Sequence[HistoryRun]) -> str:
-    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    return f"{shown(runs[0].file)}{more}"
+def _files(runs: Sequence[HistoryRun]) -> str:
+    return listed((shown(run.file) for run in runs), most=1)

@@ -67,11 +67,11 @@ def all_differences(
     pairs: Iterable[tuple[Measurement, Measurement]],
 ) -> tuple[Difference, ...]:
     """Return the differences of all pairs, each once, with the number of pairs that have it."""
-    counts = Counter(found for pair in pairs for found in differences(*pair))
+    counts = Counter(difference for pair in pairs for difference in differences(*pair))
     order = (*CODE, *_PROVENANCE)
     ranks = {what: rank for rank, what in enumerate(order)}
-    found = [dataclasses.replace(difference, count=count) for difference, count in counts.items()]
-    return tuple(sorted(found, key=lambda difference: ranks.get(difference.what, len(order))))
+    counted = [dataclasses.replace(difference, count=count) for difference, count in counts.items()]
+    return tuple(sorted(counted, key=lambda difference: ranks.get(difference.what, len(order))))
 
 
 def differences(before: Measurement, after: Measurement) -> Iterator[Difference]:
@@ -114,17 +114,20 @@ def is_committed(measured: Measurement) -> bool:
 
 def environment(pairs: Iterable[tuple[Measurement, Measurement]]) -> dict[str, str]:
     """Return the machine, the versions and the commits of the first pair, with their changes."""
-    found: dict[str, str] = {}
-    for before, after in pairs:
-        was, now = _facts(before), _facts(after)
-        machine = "cpu" if after.device == "cpu" else "gpu"
-        for what in (machine, "driver", *SOFTWARE, "convtime", "commit"):
-            shown = _SHOWN_OF_COMMIT if what == "commit" else None
-            values = [str(value)[:shown] for value in (was[what], now[what]) if value]
-            if values:
-                found[what] = " → ".join(dict.fromkeys(values))
-        break
-    return found
+    pair = next(iter(pairs), None)
+    if pair is None:
+        return {}
+    was, now = map(_facts, pair)
+    machine = "cpu" if pair[1].device == "cpu" else "gpu"
+    values = {
+        what: dict.fromkeys(
+            str(facts[what])[: _SHOWN_OF_COMMIT if what == "commit" else None]
+            for facts in (was, now)
+            if facts[what]
+        )
+        for what in (machine, "driver", *SOFTWARE, "convtime", "commit")
+    }
+    return {what: " → ".join(distinct) for what, distinct in values.items() if distinct}
 
 
 def git_of(measured: Measurement) -> Mapping[str, Any]:
@@ -155,19 +158,19 @@ def on_host(measured: Measurement) -> bool:
 
 def incomparable(before: Measurement, after: Measurement, same_gpu: SameGpu) -> str:
     """Return why two times cannot be compared, as a clause; empty if they can be."""
-    found = {difference.what: difference for difference in differences(before, after)}
+    differing = {difference.what: difference for difference in differences(before, after)}
     for what in _OF_ANOTHER_KIND:
-        if what in found:
-            return f"its {found[what]}: these times are not comparable"
+        if what in differing:
+            return f"its {differing[what]}: these times are not comparable"
     if before.device.partition(":")[0] != after.device.partition(":")[0]:
         return f"it ran on {before.device} and runs on {after.device}"
-    if on_host(before) and "cpu" in found:
-        return f"it was measured on another CPU ({found['cpu']})"
+    if on_host(before) and "cpu" in differing:
+        return f"it was measured on another CPU ({differing['cpu']})"
     if before.device != "cpu":
-        if "gpu" in found:
-            return f"it was measured on another GPU ({found['gpu']})"
-        if same_gpu == "uuid" and "gpu_uuid" in found:
-            return f"it was measured on another GPU of the same model ({found['gpu_uuid']})"
-    if "regime" in found and "SM clock" in found:
-        return f"its {found['regime']}, at another clock ({found['SM clock']})"
+        if "gpu" in differing:
+            return f"it was measured on another GPU ({differing['gpu']})"
+        if same_gpu == "uuid" and "gpu_uuid" in differing:
+            return f"it was measured on another GPU of the same model ({differing['gpu_uuid']})"
+    if "regime" in differing and "SM clock" in differing:
+        return f"its {differing['regime']}, at another clock ({differing['SM clock']})"
     return ""

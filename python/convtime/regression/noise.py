@@ -127,14 +127,14 @@ class Repeats:
         return dataclasses.replace(self, noise=self._noise(tick))
 
     def _noise(self, tick: float) -> Noise | None:
-        kept = tuple(range(len(self.medians))) if self.has_second_mode else self.kept
-        count = len(kept)
+        counting = tuple(range(len(self.medians))) if self.has_second_mode else self.kept
+        count = len(counting)
         if count < LEAST_PROCESSES:
             return None
-        within = statistics.median(self.errors[index] for index in kept)
+        within = statistics.median(self.errors[index] for index in counting)
         if not math.isfinite(within):  # too few samples for an interval: assume none within
             within = 0.0
-        spread = max(self._spread_of(kept), _LEAST_SPREAD, tick / math.sqrt(12))
+        spread = max(self._spread_of(counting), _LEAST_SPREAD, tick / math.sqrt(12))
         within = min(within, spread)
         between = math.sqrt(spread**2 - within**2)
         return Noise(count, within, between, margin_of(spread, count))

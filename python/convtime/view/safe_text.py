@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _LONGEST = 2000  # characters that a page shows of a text, since a name can have megabytes
 
 
@@ -22,3 +24,10 @@ def shortened(text: str) -> str:
 def counted(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun, e.g. "1 pass" or "2,000 passes"; by default with an "s"."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """Return names separated by commas; of many, the first ones and the number of the others."""
+    every = list(names)
+    others = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + others
