@@ -218,10 +218,8 @@ def _under(name: str, single: Baseline) -> Baseline:
 def _all_of(result: codec.Stored) -> Iterator[Measurement]:
     yield from measurements_of(result).values()
     for visit in getattr(result, "controls", ()):  # of a run over axes
-        if getattr(visit, "comparison", None) is not None:
-            yield from visit.comparison.measurements.values()
-        elif getattr(visit, "measurement", None) is not None:
-            yield visit.measurement
+        control = getattr(visit, "comparison", None) or getattr(visit, "measurement", None)
+        yield from () if control is None else measurements_of(control).values()
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
@@ -272,7 +270,7 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
 
     The row's reproducer is added to their provenance.
     """
-    found = []
+    measurements = []
     machine = document.get("provenance", {})
     if not isinstance(machine, Mapping):
         raise ValueError(f"its provenance must be an object, got {shown(json.dumps(machine))}")
@@ -288,8 +286,8 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
         for side, fields in sides.items():
             measured = codec.decode(Measurement, {**fields, "provenance": provenance})
             name = f"{layer} {pass_name}: {side}"
-            found.append(dataclasses.replace(measured, name=name))
-    return found
+            measurements.append(dataclasses.replace(measured, name=name))
+    return measurements
 
 
 def write_measurements(
@@ -314,12 +312,12 @@ def write_measurements(
             has no name, or the file cannot be written.
     """
     as_csv = extension_of(path, (".json", ".csv")) == ".csv"
-    if not as_csv and isinstance(measurements, codec.Stored):
-        measurements.save(path)
-        return
-    several = Measurements(
-        measurements_of(measurements) if isinstance(measurements, codec.Stored) else measurements
-    )
+    if isinstance(measurements, codec.Stored):
+        if not as_csv:
+            measurements.save(path)
+            return
+        measurements = measurements_of(measurements)
+    several = Measurements(measurements)
     if not several:
         raise InputError(f"{path}: there must be at least one measurement to write, got none")
     if as_csv and "" in several:
