@@ -318,7 +318,14 @@ def _blank(tensor: torch.Tensor) -> Any:
 
 
 class Call:
-    """One pass of a layer with its tensors, ready to be repeated."""
+    """One pass of a layer with its tensors, ready to be repeated.
+
+    Attributes:
+        run: runs it.
+        issue_seconds: time that the host took for a call in the last burst.
+    """
+
+    run: Callable[[], Any]
 
     def __init__(
         self, layer: Layer, which: str, device: torch.device, *, exact: bool = False
@@ -331,7 +338,7 @@ class Call:
             device: where it runs.
             exact: whether the module and all values are in double precision.
         """
-        self.issue_seconds = 0.0  # of the host, in the last burst
+        self.issue_seconds = 0.0
         module: Any = layer.module
         if exact:
             module = copy.deepcopy(module)._apply(_exact)  # to() would make complex numbers real
@@ -353,12 +360,8 @@ class Call:
             with casting():
                 return module(*args, **kwargs)
 
-        self._run: Callable[[], Any]
-        if which == FORWARD and layer.name != STEP:
-            self._run = torch.no_grad()(forward)
-            return
         if which == FORWARD:
-            self._run = forward
+            self.run = forward if layer.name == STEP else torch.no_grad()(forward)
             return
         if not modes.gradient:
             raise UnusableError("it has no gradient")
@@ -387,18 +390,15 @@ class Call:
             return gradients_of_inputs
 
         # As in a training step; reentrant checkpoints in a model also require it.
-        self._run = step_backward
+        self.run = step_backward
         if layer.name != STEP:
-            self._run = lambda: torch.autograd.grad(
+            self.run = lambda: torch.autograd.grad(
                 outputs, wanted, gradients, retain_graph=True, allow_unused=True
             )
 
-    def __call__(self) -> Any:
-        return self._run()
-
     def results(self) -> list[torch.Tensor]:
         """Run it, and return its tensors."""
-        return [*_leaves(self._run(), torch.Tensor)]
+        return [*_leaves(self.run(), torch.Tensor)]
 
 
 class Probe:
@@ -445,7 +445,7 @@ class Probe:
 
     def _load_model(self, model: str, shape: list[int]) -> dict[str, Any]:
         torch.manual_seed(0)
-        module = _made(model).to(self.device).train()
+        module = _model_of(model).to(self.device).train()
 
         def call(given: torch.Tensor) -> None:
             try:
@@ -553,7 +553,7 @@ class Probe:
         def run() -> None:
             self._synchronize()  # some engines need the thread to have a CUDA context
             with torch.autograd.set_multithreading_enabled(False):
-                call()
+                call.run()
 
         with ThreadPoolExecutor(1) as fresh:
             fresh.submit(run).result()
@@ -585,7 +585,7 @@ class Probe:
         with torch.autograd.profiler.profile(
             use_kineto=True, use_cpu=not on_gpu, use_device="cuda" if on_gpu else None
         ) as profiled:
-            call()
+            call.run()
             self._synchronize()
         events = profiled.function_events or []
         if on_gpu:
@@ -628,10 +628,10 @@ class Probe:
         """
         self._synchronize()
         if self.device.type != "cuda":
-            call()  # the other process had the caches, and threads wake up
+            call.run()  # the other process had the caches, and threads wake up
             start = time.perf_counter()
             for _ in range(calls):
-                call()
+                call.run()
             return time.perf_counter() - start, None
         with torch.cuda.device(self.device):
             event: Any = torch.cuda.Event
@@ -643,7 +643,7 @@ class Probe:
             start = time.perf_counter()
             begin.record()
             for _ in range(calls):
-                call()
+                call.run()
             end.record()
             call.issue_seconds = (time.perf_counter() - start) / calls
             clock_hz, _ = self._clock()
@@ -826,7 +826,7 @@ def _dotted(cudnn: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def _made(spec: str) -> torch.nn.Module:
+def _model_of(spec: str) -> torch.nn.Module:
     """Return the model of ``package.module:factory``."""
     module_name, _, attribute = spec.partition(":")
     try:

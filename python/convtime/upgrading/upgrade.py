@@ -261,12 +261,8 @@ def _idle(passes: Collection[_Pass], known: Mapping[str, _Known]) -> list[_Pass]
     return idle if any(map(kernels, passes)) else []
 
 
-@dataclasses.dataclass(frozen=True)
-class _Bursts:
-    """Times per call of one side's bursts, and the GPU's clock during each, if it is known."""
-
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    clocks_hz: list[float | None] = dataclasses.field(default_factory=list)
+#: The old and the new interpreter's answers about their bursts: time per call and the GPU's clock.
+_Bursts = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
 def _times(
@@ -283,12 +279,12 @@ def _times(
         tell(what, index, len(passes))
         bursts = _alternating(each, sides, known[each.title], budget, work.kind)
         if bursts is not None:
-            yield each.title, _measured(each.title, bursts, work.environments, work.kind)
+            yield each.title, _measured(each.title, bursts, work)
 
 
 def _alternating(
     each: _Pass, sides: tuple[Side, Side], known: _Known, budget: float, kind: str
-) -> tuple[_Bursts, _Bursts] | None:
+) -> _Bursts | None:
     """Time a pass in rounds of one burst per side; None if one of them fails, which is noted."""
 
     def burst(index: int, calls: int) -> dict[str, Any]:
@@ -311,15 +307,13 @@ def _alternating(
                 known.add_first_call(index, first)
         calls = _calls(slowest(1), kind)
         calls = _calls(slowest(calls), kind)
-        bursts = _Bursts(), _Bursts()
+        bursts: _Bursts = ([], [])
         end = time.perf_counter() + budget
         for number in range(_MOST_ROUNDS):
             if number >= _LEAST_ROUNDS and time.perf_counter() > end:
                 break
             for index in (0, 1) if number % 2 == 0 else (1, 0):
-                answer = burst(index, calls)
-                bursts[index].seconds.append(answer["seconds"])
-                bursts[index].clocks_hz.append(answer["clock_hz"])
+                bursts[index].append(burst(index, calls))
     except FailedError:
         return None
     return bursts
@@ -329,27 +323,22 @@ def _calls(once: float, kind: str) -> int:
     return max(1, min(_MOST_CALLS, math.ceil(_BURST_SECONDS[kind] / once)))
 
 
-def _measured(
-    name: str,
-    bursts: tuple[_Bursts, _Bursts],
-    environments: tuple[Mapping[str, Any], Mapping[str, Any]],
-    kind: str,
-) -> tuple[Measurement, Measurement]:
+def _measured(name: str, bursts: _Bursts, work: _Examined) -> tuple[Measurement, Measurement]:
     """Return both sides' times, the new ones relative to the old ones of the same round.
 
     What changes both bursts of a round alike, such as the clock, then cancels out.
     """
-    old, new = bursts
-    center = statistics.median(old.seconds)
-    ratios = [after / before for before, after in zip(old.seconds, new.seconds, strict=True)]
+    center = statistics.median(burst["seconds"] for burst in bursts[0])
+    ratios = [new["seconds"] / old["seconds"] for old, new in zip(*bursts, strict=True)]
     seconds = ([center] * len(ratios), [center * ratio for ratio in ratios])
+    on_gpu = work.kind == "cuda"
     before, after = (
         of_samples(
-            *(name, seconds[index], "convtime upgrade", environments[index]),
-            method="event" if kind == "cuda" else "cpu",
+            *(name, seconds[index], "convtime upgrade", work.environments[index]),
+            method="event" if on_gpu else "cpu",
             cache="warm",
-            device=kind,
-            sm_clocks_hz=tuple(bursts[index].clocks_hz) if kind == "cuda" else (),
+            device=work.kind,
+            sm_clocks_hz=tuple(burst["clock_hz"] for burst in bursts[index]) if on_gpu else (),
         )
         for index in (0, 1)
     )
