@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from convtime.core.codec import finite
+from convtime.regression.differences import median_sm_clock_hz
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import SAMPLE_CONDITIONS, Measurement
 
@@ -123,13 +124,13 @@ class GpuBenchmark:
 
 def _extra_info(measured: Measurement) -> dict[str, Any]:
     """Return the conditions of the measurement, for pytest-benchmark's files."""
-    clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
+    clock_hz = median_sm_clock_hz(measured)
     conditions = {name: getattr(measured, name) for name in (*SAMPLE_CONDITIONS, "clocks")}
     reasons = (getattr(condition, "reason", "") for condition in conditions.values())
     return {
         **{name: str(condition) for name, condition in conditions.items()},
         "reasons": [reason for reason in reasons if reason],
-        "sm_clock_mhz": clocks_hz[len(clocks_hz) // 2] / 1e6 if clocks_hz else None,
+        "sm_clock_mhz": None if clock_hz is None else clock_hz / 1e6,
         "gpu": measured.provenance.get("gpu"),
         "median_interval": finite(measured.median_interval),
         PAYLOAD: measured.to_dict(),

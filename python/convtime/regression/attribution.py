@@ -16,6 +16,7 @@ from convtime.regression.differences import (
     SameGpu,
     differences,
     is_committed,
+    median_sm_clock_hz,
 )
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
@@ -120,9 +121,9 @@ def _clock(before: Measurement, after: Measurement, ratio: Ratio) -> str:
 
 def _clock_hz(measured: Measurement) -> float | None:
     """Return the clock of the SMs, or of the CPU's cores on average over the calls."""
-    known = sorted(clock for clock in measured.sm_clocks_hz if clock)
-    if known:
-        return known[len(known) // 2]
+    sm_clock_hz = median_sm_clock_hz(measured)
+    if sm_clock_hz is not None:
+        return sm_clock_hz
     readings = [reading for reading in measured.host if reading.cycles and reading.cpu_seconds > 0]
     seconds = math.fsum(reading.cpu_seconds for reading in readings)
     cycles = math.fsum(reading.cycles or 0.0 for reading in readings)

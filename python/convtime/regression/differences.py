@@ -86,9 +86,9 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
     if None not in dirty and any(dirty) and not is_same(before, after):
         was, is_now = ("yes" if one else "no" for one in dirty)
         yield Difference("uncommitted changes", was, is_now)
-    clock, new_clock = _clock_mhz(before), _clock_mhz(after)
+    clock, new_clock = median_sm_clock_hz(before), median_sm_clock_hz(after)
     if clock and new_clock and abs(new_clock - clock) > _SAME_CLOCK * max(clock, new_clock):
-        yield Difference("SM clock", f"{clock:.0f} MHz", f"{new_clock:.0f} MHz")
+        yield Difference("SM clock", f"{clock / 1e6:.0f} MHz", f"{new_clock / 1e6:.0f} MHz")
     load, new_load = _load(before), _load(after)
     if load is not None and new_load is not None and abs(new_load - load) > _SAME_LOAD:
         yield Difference("load average", f"{load:.1f}", f"{new_load:.1f}")
@@ -141,9 +141,10 @@ def is_same(before: Measurement, after: Measurement) -> bool:
     return before.seconds == after.seconds and before.provenance == after.provenance
 
 
-def _clock_mhz(measured: Measurement) -> float | None:
+def median_sm_clock_hz(measured: Measurement) -> float | None:
+    """Return the median clock of the GPU's SMs; None if it is unknown."""
     known = [clock_hz for clock_hz in measured.sm_clocks_hz if clock_hz]
-    return statistics.median(known) / 1e6 if known else None
+    return statistics.median(known) if known else None
 
 
 def _load(measured: Measurement) -> float | None:

@@ -45,7 +45,7 @@ def log_median(
     )
     if repeats is None:
         return single
-    between /= math.sqrt(len(repeats.kept))
+    between /= math.sqrt(len(repeats.not_outlying))
     return dataclasses.replace(single, value=repeats.log_median, between_processes=between)
 
 
@@ -80,7 +80,7 @@ def calibrated(own: LogMedian, repeats: Repeats | None, noise: Noise) -> LogMedi
         value=repeats.log_median,
         below=0.0,
         above=0.0,
-        between_processes=noise.spread / math.sqrt(len(repeats.kept)),
+        between_processes=noise.spread / math.sqrt(len(repeats.not_outlying)),
         processes=noise.processes,
     )
 

@@ -69,14 +69,14 @@ def _uncalibrated(baseline: Baseline) -> list[str]:
     repeats_by_name: dict[str, Repeats | None] = dict.fromkeys(timed)
     repeats_by_name |= baseline.all_repeats()
     return [
-        f"{name} ({counted(1 if repeats is None else len(repeats.kept), 'run')} left)"
+        f"{name} ({counted(1 if repeats is None else len(repeats.not_outlying), 'run')} left)"
         for name, repeats in repeats_by_name.items()
         if repeats is None or repeats.noise is None
     ]
 
 
 def _noise(repeats: Repeats | None) -> tuple[str, str, str, str]:
-    count = "1" if repeats is None else str(len(repeats.kept))
+    count = "1" if repeats is None else str(len(repeats.not_outlying))
     noise = None if repeats is None else repeats.noise
     if noise is None:
         return count, "", "", ""

@@ -14,7 +14,7 @@ from convtime.view import markdown
 from convtime.view.shown import Shown
 
 #: Findings that an exit code can report.
-FINDS = (*(each for each in get_args(ChangeVerdict) if each != "same"), "different")
+FINDS = (*(verdict for verdict in get_args(ChangeVerdict) if verdict != "same"), "different")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Upgrade(codec.Stored, Shown, show="convtime.upgrading.show"):
     @property
     def step_ratio(self) -> Ratio | None:
         """Ratio of the forward pass of the whole step; None without a model."""
-        forward = (each.change.ratio for each in self.step if each.which == "forward")
+        forward = (one.change.ratio for one in self.step if one.which == "forward")
         return next(forward, None)
 
     def to_markdown(self, fail_on: str | Collection[str] = ()) -> str:

@@ -58,12 +58,6 @@ class _Known:
     facts: list[PassFacts | None]
     failures: list[str]
 
-    def add_first_call(self, index: int, seconds: float) -> None:
-        """Add the time of a side's first call, unless it is known."""
-        facts = self.facts[index]
-        if facts is not None and facts.first_call_seconds is None:
-            self.facts[index] = dataclasses.replace(facts, first_call_seconds=seconds)
-
 
 @dataclasses.dataclass(frozen=True)
 class _Examined:
@@ -87,6 +81,12 @@ class _Examined:
     def kind(self) -> str:
         """The kind of device."""
         return "cpu" if self.environments[0]["gpu_uuid"] is None else "cuda"
+
+    def without_failures(self) -> list[_Pass]:
+        """Return the passes that both interpreters can run, as far as is known."""
+        return [
+            one_pass for one_pass in self.passes if not any(self.known[one_pass.title].failures)
+        ]
 
     @property
     def gpus(self) -> list[str]:
@@ -124,7 +124,7 @@ def upgrade(
     # Those that time start with those that look for facts, since the import of torch takes long.
     with contextlib.closing(interpreters.pairs(2, first_logs=True)) as both:
         work = _examined(next(both), layers, tell)
-        timed = [each for each in work.passes if not any(work.known[each.title].failures)]
+        timed = work.without_failures()
         try:
             if timed:
                 with turn(work.gpus, _PATIENCE):
@@ -138,40 +138,38 @@ def upgrade(
                 raise
             interrupted = True
             untimed = [
-                each
-                for each in timed
-                if each.title not in first and not any(work.known[each.title].failures)
+                one_pass for one_pass in work.without_failures() if one_pass.title not in first
             ]
 
     def again(names: Collection[str]) -> Iterator[Run]:
-        chosen = [each for each in timed if each.title in names]
+        chosen = [one_pass for one_pass in timed if one_pass.title in names]
         with turn(work.gpus, _PATIENCE):
             for number, pair in enumerate(interpreters.pairs(pairs), start=1):
                 # A failure here leaves the first verdict as it is.
-                known = {each.title: _Known([None, None], ["", ""]) for each in chosen}
+                known = {one_pass.title: _Known([None, None], ["", ""]) for one_pass in chosen}
                 what = f"confirming, pair {number}"
                 yield dict(_times(pair, chosen, work, known, budget, what, tell))
 
     verdicts = confirmed(first, again, margin, pairs, interrupted=interrupted)
     judged = {change.name: change for change in verdicts.changes.changes}
     changes = [
-        _layer_change(each, work, judged.get(each.title), interpreters)
-        for each in work.passes
-        if each not in untimed and work.known[each.title].failures.count(_NO_GRADIENT) < 2
+        _layer_change(one_pass, work, judged.get(one_pass.title), interpreters)
+        for one_pass in work.passes
+        if one_pass not in untimed and work.known[one_pass.title].failures.count(_NO_GRADIENT) < 2
     ]
-    failed = [each for each in changes if all(work.known[each.title].failures)]
-    rest = [each for each in changes if each not in failed]
+    failed = [change for change in changes if all(work.known[change.title].failures)]
+    rest = [change for change in changes if change not in failed]
     return Upgrade(
-        layers=by_cost(each for each in rest if each.layers[0] != STEP),
+        layers=by_cost(change for change in rest if change.layers[0] != STEP),
         before=work.settings[0],
         after=work.settings[1],
         margin=margin,
         pairs=verdicts.pairs,
-        step=tuple(each for each in rest if each.layers[0] == STEP),
+        step=tuple(change for change in rest if change.layers[0] == STEP),
         missing=(*work.missing, *verdicts.missing),
         failures=(
-            *(f"{each.title}: {each.change.sentence}" for each in failed),
-            *(f"{each.title}: {INTERRUPTED}" for each in untimed),
+            *(f"{change.title}: {change.change.sentence}" for change in failed),
+            *(f"{one_pass.title}: {INTERRUPTED}" for one_pass in untimed),
         ),
         interrupted=verdicts.interrupted,
     )
@@ -184,22 +182,22 @@ def _examined(sides: tuple[Side, Side], layers: Collection[str], tell: Tell) -> 
     passes = _passes(sides, layers)
     known = {}
     # The layers come before the step, which would make their first calls.
-    for index, each in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
+    for index, one_pass in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
         tell("facts", index, len(passes))
-        known[each.title] = _known(each, sides, on_gpu=on_gpu)
+        known[one_pass.title] = _known(one_pass, sides, on_gpu=on_gpu)
     missing = [*_missing(sides, on_gpu=on_gpu)]
     if on_gpu and (idle := _idle(passes, known)):
         missing.append(
             f"the times of passes that run no kernels ({len(idle)}, e.g. {idle[0].title})"
         )
-        passes = [each for each in passes if each not in idle]
+        passes = [one_pass for one_pass in passes if one_pass not in idle]
     settings = (sides[0].settings(), sides[1].settings())
     return _Examined(environments, settings, passes, known, missing)
 
 
 def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
     """Return the passes; layers with identical calls in both interpreters are timed once."""
-    old, new = ({each["name"]: each for each in side.loaded["layers"]} for side in sides)
+    old, new = ({layer["name"]: layer for layer in side.loaded["layers"]} for side in sides)
     names = [*dict.fromkeys((*old, *new))]
     for name in wanted:
         if name not in names:
@@ -214,26 +212,26 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
     ]
 
 
-def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
+def _known(one_pass: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
     known = _Known([None, None], ["", ""])
     by_name = [{layer["name"]: layer for layer in side.loaded["layers"]} for side in sides]
-    described = [layers.get(each.layers[0]) for layers in by_name]
+    described = [layers.get(one_pass.layers[0]) for layers in by_name]
     modules = _modules(*described)
     for index, (side, description) in enumerate(zip(sides, described, strict=True)):
         if description is None:
             known.failures[index] = f"the {side.which} interpreter does not have it"
             continue
         try:
-            facts = side.ask("facts", **each.question)
+            facts = side.ask("facts", **one_pass.question)
             plan = ""
-            if on_gpu and each.layers[0] != STEP:  # the step has the plans of all layers
-                _, plan = side.ask_with_plans("build_plans", **each.question)
+            if on_gpu and one_pass.layers[0] != STEP:  # the step has the plans of all layers
+                _, plan = side.ask_with_plans("build_plans", **one_pass.question)
         except FailedError as error:
             known.failures[index] = str(error)
             continue
-        call = {what: description[what] for what in ("dtype", "sizes", "layout")}
+        described_call = {what: description[what] for what in ("dtype", "sizes", "layout")}
         facts["kernels"] = tuple(facts["kernels"])
-        known.facts[index] = PassFacts(module=modules[index], **call, **facts, plan=plan)
+        known.facts[index] = PassFacts(module=modules[index], **described_call, **facts, plan=plan)
     return known
 
 
@@ -253,10 +251,14 @@ def _modules(old: dict[str, Any] | None, new: dict[str, Any] | None) -> tuple[st
 def _idle(passes: Collection[_Pass], known: Mapping[str, _Known]) -> list[_Pass]:
     """Return the passes that run no kernels in either interpreter, such as an identity's."""
 
-    def kernels(each: _Pass) -> list[str]:
-        return [name for facts in known[each.title].facts if facts for name in facts.kernels]
+    def kernels(one_pass: _Pass) -> list[str]:
+        return [name for facts in known[one_pass.title].facts if facts for name in facts.kernels]
 
-    idle = [each for each in passes if not any(known[each.title].failures) and not kernels(each)]
+    idle = [
+        one_pass
+        for one_pass in passes
+        if not any(known[one_pass.title].failures) and not kernels(one_pass)
+    ]
     # Where the profiler sees no kernels at all, it tells nothing.
     return idle if any(map(kernels, passes)) else []
 
@@ -275,21 +277,21 @@ def _times(
     tell: Tell,
 ) -> Iterator[tuple[str, Pair]]:
     """Yield the times of passes by title; failures are noted in ``known``."""
-    for index, each in enumerate(passes):
+    for index, one_pass in enumerate(passes):
         tell(what, index, len(passes))
-        bursts = _alternating(each, sides, known[each.title], budget, work.kind)
+        bursts = _alternating(one_pass, sides, known[one_pass.title], budget, work.kind)
         if bursts is not None:
-            yield each.title, _measured(each.title, bursts, work)
+            yield one_pass.title, _measured(one_pass.title, bursts, work)
 
 
 def _alternating(
-    each: _Pass, sides: tuple[Side, Side], known: _Known, budget: float, kind: str
+    one_pass: _Pass, sides: tuple[Side, Side], known: _Known, budget: float, kind: str
 ) -> _Bursts | None:
     """Time a pass in rounds of one burst per side; None if one of them fails, which is noted."""
 
     def burst(index: int, calls: int) -> dict[str, Any]:
         try:
-            return sides[index].ask("time", **each.question, calls=calls)
+            return sides[index].ask("time", **one_pass.question, calls=calls)
         except FailedError as error:
             known.failures[index] = str(error)
             other = 1 - index
@@ -303,8 +305,10 @@ def _alternating(
     try:
         for index in (0, 1):
             first = burst(index, 1)["seconds"]  # it allocates and chooses algorithms
-            if kind == "cuda":  # on a CPU, a call that is not timed comes before it
-                known.add_first_call(index, first)
+            facts = known.facts[index]
+            # On a CPU, a call that is not timed comes before it.
+            if kind == "cuda" and facts is not None and facts.first_call_seconds is None:
+                known.facts[index] = dataclasses.replace(facts, first_call_seconds=first)
         calls = _calls(slowest(1), kind)
         calls = _calls(slowest(calls), kind)
         bursts: _Bursts = ([], [])
@@ -346,29 +350,33 @@ def _measured(name: str, bursts: _Bursts, work: _Examined) -> tuple[Measurement,
 
 
 def _layer_change(
-    each: _Pass,
+    one_pass: _Pass,
     work: _Examined,
     change: Change | None,
     interpreters: Interpreters,
 ) -> LayerChange:
-    known = work.known[each.title]
+    known = work.known[one_pass.title]
     if any(known.failures):
         sentence = " and ".join(
             f"the {which} interpreter: {failure}"
             for which, failure in zip(("old", "new"), known.failures, strict=True)
             if failure
         )
-        change = Change(each.title, "missing" if known.failures[1] else "new", sentence=sentence)
+        change = Change(
+            one_pass.title, "missing" if known.failures[1] else "new", sentence=sentence
+        )
     assert change is not None
-    reproducer = f"{interpreters.command} {shlex.quote(each.layers[0])}"
+    reproducer = f"{interpreters.command} {shlex.quote(one_pass.layers[0])}"
     change = dataclasses.replace(change, reproducer=reproducer)
     different = difference_of(*known.facts)
-    return LayerChange.of(each.layers, each.which, change, known.facts, work.settings, different)
+    return LayerChange.of(
+        one_pass.layers, one_pass.which, change, known.facts, work.settings, different
+    )
 
 
 def by_cost(changes: Iterable[LayerChange]) -> tuple[LayerChange, ...]:
     """Sort changes: those that add or save most time come first."""
-    return tuple(sorted(changes, key=lambda each: -abs(each.cost_seconds or 0.0)))
+    return tuple(sorted(changes, key=lambda change: -abs(change.cost_seconds or 0.0)))
 
 
 def _missing(sides: tuple[Side, Side], *, on_gpu: bool) -> Iterator[str]:
