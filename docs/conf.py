@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import convtime
-from convtime.reporting.report import write_page
+from convtime.core.files import write_file
+from convtime.reporting.report import page_of_results
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -49,7 +50,7 @@ def show_reports(app: Sphinx, page: str, source: list[str]) -> None:
         found = convtime.load(Path(app.srcdir, folder, f"{name}.json"))
         target = Path(app.outdir, folder, f"{name}.html")
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_page({target.stem: found}, target)
+        write_file(target, page_of_results({target.stem: found}))
         return _FRAME.format(name=name)
 
     source[0] = _REPORT.sub(shown, source[0])

@@ -21,8 +21,9 @@ import torch
 
 import convtime
 from convtime import Candidate
-from convtime.exchange.files import Found
-from convtime.reporting.report import write_page
+from convtime.core.codec import Stored
+from convtime.core.files import write_file
+from convtime.reporting.report import page_of_results
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -96,7 +97,7 @@ def modules() -> convtime.ModuleTimes:
     return convtime.time_modules(net, lambda: net(x).sum().backward())
 
 
-MEASURED: Mapping[str, Callable[[], Found | dict[str, Found]]] = {
+MEASURED: Mapping[str, Callable[[], Stored | dict[str, Stored]]] = {
     "Measurement": lambda: run()["gelu"],
     "Measurements": run,
     "Comparison": lambda: convtime.compare(three(), **QUICK),
@@ -135,7 +136,8 @@ def main() -> None:
                 f"{kind}.json" if kind in MEASURED else f"{kind}.json (not measured: made by hand)"
             )
             page = Path(folder, f"{kind}.html")
-            write_page(found if kind == "two_runs" else {title: found}, page)
+            results = found if kind == "two_runs" else {title: found}
+            write_file(page, page_of_results(results))
             take_picture(browser, page, FOLDER / f"{kind}.png", "dark" if kind in DARK else "light")
 
 

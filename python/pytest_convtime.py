@@ -154,17 +154,10 @@ def pytest_configure(config: pytest.Config) -> None:
     has_benchmark = any(map(config.pluginmanager.hasplugin, names))
     fixtures = _WithPytestBenchmark() if has_benchmark else _WithoutPytestBenchmark()
     config.pluginmanager.register(fixtures, "convtime-gpu-benchmark")
-    session = _session_of(config)
+    kind = _Worker if hasattr(config, "workerinput") else _Main
+    session = (_Again if config.option.convtime_again is not None else kind)(config)
     config.stash[_SESSION] = session
     config.pluginmanager.register(session, "convtime-session")
-
-
-def _session_of(config: pytest.Config) -> Recorder:
-    if config.option.convtime_again is not None:
-        return _Again(config)
-    if hasattr(config, "workerinput"):
-        return _Worker(config)
-    return _Main(config)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -255,7 +248,7 @@ class Timing:
         with self._recorder.turn(listed, options):
             comparison: Comparison = convtime.compare(candidates, **options)
         baseline = ""  # its recorded name
-        for candidate in sorted(listed, key=lambda one: one.name != comparison.baseline):
+        for candidate in sorted(listed, key=lambda other: other.name != comparison.baseline):
             measured = comparison.measurements[candidate.name]
             if baseline:
                 provenance = {**measured.provenance, "baseline": baseline}
@@ -264,8 +257,8 @@ class Timing:
             baseline = baseline or name
             agreement = comparison.same_results.get(candidate.name)
             if agreement is not None and agreement.same is False:
-                said = (agreement.sentence, _reproducer(candidate))
-                self._recorder.different[name] = "; again: ".join(filter(None, said))
+                sentences = (agreement.sentence, _reproducer(candidate))
+                self._recorder.different[name] = "; again: ".join(filter(None, sentences))
         return comparison
 
 
@@ -365,9 +358,9 @@ class _Worker(Recorder):
         if place.on_gpu:  # timings on a GPU already take turns
             yield
             return
-        with turn(["cpu"], _PATIENCE_SECONDS) as came:
-            if came.disturbed_by:
-                warnings.warn(pytest.PytestWarning(came.disturbed_by), stacklevel=4)
+        with turn(["cpu"], _PATIENCE_SECONDS) as own_turn:
+            if own_turn.disturbed_by:
+                warnings.warn(pytest.PytestWarning(own_turn.disturbed_by), stacklevel=4)
             yield
 
     @pytest.hookimpl(wrapper=True)
@@ -382,13 +375,14 @@ class _Worker(Recorder):
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Before any plugin opens its files, redirect them in a process that runs tests again."""
-    if config.option.convtime_again is not None:
-        _keep_outputs(config.option, Path(config.option.convtime_again).parent)
+    """Keep the files of the first run in a process that runs tests again.
 
-
-def _keep_outputs(option: argparse.Namespace, folder: Path) -> None:
-    """Keep the files that the first run has written with the same arguments."""
+    It has the same arguments, and plugins have not opened their files yet.
+    """
+    option = config.option
+    if option.convtime_again is None:
+        return
+    folder = Path(option.convtime_again).parent
     outputs: dict[str, Any] = {
         "basetemp": str(folder / "basetemp"),  # pytest empties it first
         "log_file": os.devnull,
@@ -411,10 +405,10 @@ class _Again(Recorder):
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
-        asked = json.loads(Path(config.option.convtime_again).read_text(encoding="utf-8"))
-        self._tests: list[str] | None = asked["tests"]  # None for all
-        self._output = Path(asked["output"])
-        self._adds_reproducers = bool(asked["reproducers"])
+        request = json.loads(Path(config.option.convtime_again).read_text(encoding="utf-8"))
+        self._tests: list[str] | None = request["tests"]  # None for all
+        self._output = Path(request["output"])
+        self._adds_reproducers = bool(request["reproducers"])
 
     def record(
         self, test: str, label: str | None, measured: Measurement, candidate: Any = None
@@ -432,8 +426,7 @@ class _Again(Recorder):
         """Select tests after all others: a plugin that takes a share of them gets all again."""
         result = yield
         if self._tests is not None:
-            asked = set(self._tests)
-            items[:] = [item for item in items if item.nodeid in asked]
+            items[:] = [item for item in items if item.nodeid in self._tests]
         return result
 
     def pytest_sessionfinish(self) -> None:
@@ -458,8 +451,8 @@ def _shadowed(root: Path) -> Iterator[tuple[str, tuple[str, str]]]:
         folder = Path(file).absolute().parents[hasattr(module, "__path__")]
         # A finder of an editable installation finds modules in folders that are not in sys.path.
         if str(folder) in added and folder.is_relative_to(root):
-            found = importlib.metadata.distribution(distributions[0])
-            installed = os.path.abspath(str(found.locate_file("")))
+            distribution = importlib.metadata.distribution(distributions[0])
+            installed = os.path.abspath(str(distribution.locate_file("")))
             if installed != str(folder):
                 yield name, (str(folder), installed)
 
@@ -497,15 +490,15 @@ class _Main(Recorder):
         if option.convtime_calibrate is not None:
             self._check_calibration(option)
         given = {
-            "--convtime-base": self.config.option.convtime_base,
-            "--convtime-bisect": self.config.option.convtime_bisect,
-            "--convtime-relative": self.config.option.convtime_relative,
-            "--convtime-markdown": self.config.option.convtime_markdown,
-            "--convtime-json": self.config.option.convtime_json,
+            "--convtime-base": option.convtime_base,
+            "--convtime-bisect": option.convtime_bisect,
+            "--convtime-relative": option.convtime_relative,
+            "--convtime-markdown": option.convtime_markdown,
+            "--convtime-json": option.convtime_json,
             f"--convtime-fail-on {','.join(self._failures)}": set(self._failures) & set(_JUDGED),
         }
         for name, value in given.items():
-            if value and self.config.option.convtime_against is None:
+            if value and option.convtime_against is None:
                 raise pytest.UsageError(
                     f"{name} needs --convtime-against NAME or FILE, the run to compare this run "
                     "with"
@@ -557,9 +550,9 @@ class _Main(Recorder):
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Receive the measurements of an xdist worker with the report of the test."""
         super().pytest_runtest_logreport(report)
-        told = getattr(report, "convtime", None)
-        if told is not None and report.passed:
-            self.add(json.loads(told))
+        document = getattr(report, "convtime", None)
+        if document is not None and report.passed:
+            self.add(json.loads(document))
 
     def pytest_keyboard_interrupt(self) -> None:
         """Note also a pytest.exit, which can give any exit code."""
@@ -597,8 +590,8 @@ class _Main(Recorder):
         if self._gate is not None and self._gate.changes is not None:
             from convtime.regression.show import headline
 
-            told = headline(self._gate.changes, self._failures)
-            return told if told.startswith("failed") or exitstatus == 0 else ""
+            verdict = headline(self._gate.changes, self._failures)
+            return verdict if verdict.startswith("failed") or exitstatus == 0 else ""
         if self.different and "different" in self._failures:
             return f"failed: different: {', '.join(self.different)}"
         return ""
@@ -607,15 +600,15 @@ class _Main(Recorder):
         verdicts: set[str] = {"different"} if self.different else set()
         if self._gate is not None:
             verdicts |= self._gate.kinds
-        found = not verdicts.isdisjoint(self._failures)
-        told = (
+        fails = not verdicts.isdisjoint(self._failures)
+        is_known = (
             exitstatus == pytest.ExitCode.OK
             and verdicts.isdisjoint(("uncertain", "missing"))
             and not self._unjudged
         )
-        if self.config.option.convtime_bisect and not (found or told):
+        if self.config.option.convtime_bisect and not (fails or is_known):
             return _CANNOT_TELL
-        if found and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if fails and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return pytest.ExitCode.TESTS_FAILED
         return exitstatus
 
@@ -634,13 +627,13 @@ class _Main(Recorder):
             reporter.write_line(f"convtime: {self._verdict}", **{color: True}, bold=True)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        lines = [*([] if self._gate is None else self._gate.told), *self._unjudged]
+        lines = [*([] if self._gate is None else self._gate.remarks), *self._unjudged]
         if self._gate is not None and self._gate.changes is not None:
             against = self.config.option.convtime_against
             lines += [f"against {against}:", self._gate.changes.details()]
         else:
             lines += map(str, self.measurements.values())
-            lines += [f"different: {name}: {said}" for name, said in self.different.items()]
+            lines += [f"different: {name}: {how}" for name, how in self.different.items()]
         if lines:
             terminalreporter.section("convtime")
             terminalreporter.write("\n".join(lines) + "\n")
@@ -662,13 +655,13 @@ def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], dict[str, fl
         failures.append(what)
         if percent:
             margins[kind].add(float(percent[1]) / 100)
-    for kind, found in margins.items():
-        if len(found) > 1:
+    for kind, several in margins.items():
+        if len(several) > 1:
             raise pytest.UsageError(
                 f"--convtime-fail-on must have one margin for {kind}, got {','.join(given)!r}"
             )
     options = zip(("margin", "instructions_margin"), margins.values(), strict=True)
-    return tuple(failures), {name: found.pop() for name, found in options if found}
+    return tuple(failures), {name: margin.pop() for name, margin in options if margin}
 
 
 class _WithoutPytestBenchmark:
@@ -703,7 +696,7 @@ def _gpus() -> dict[str, Any]:
     """Return the names of the machine's GPUs and their driver; empty if NVML is unavailable."""
     import pynvml
 
-    try:
+    with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
             handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
@@ -713,5 +706,4 @@ def _gpus() -> dict[str, Any]:
             }
         finally:
             pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return {}
+    return {}

@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -106,19 +105,25 @@ def test_uncommitted_changes_of_one_commit_can_differ(tmp_path: Path) -> None:
     assert change.run == 12  # the first run with uncommitted changes
 
 
-def test_the_newest_run_is_written_for_bencher(tmp_path: Path) -> None:
-    write_run(tmp_path, 0, {"test_a": 1e-6, "test_gone": 1e-6})
-    path = write_run(tmp_path, 1, {"test_a": 2e-6, "test_b": 3e-6})
-    unknown = path.read_text().replace("2.97e-06, 3.03e-06", "null, null")
-    path.write_text(unknown)
-    output = tmp_path / "bencher.bmf"
-    assert main(["history", str(tmp_path), "--bencher", str(output)]) == 0
-    written = json.loads(output.read_text())
-    assert written.keys() == {"test_a", "test_b"}
-    assert written["test_a"]["latency"] == pytest.approx(
-        {"value": 2000.0, "lower_value": 1980.0, "upper_value": 2020.0}
+def test_a_time_of_zero_is_left_out_of_its_series(tmp_path: Path) -> None:
+    for number in range(4):
+        write_run(tmp_path, number, {"test_a": 1e-5, "test_b": 0.0 if number == 1 else 1e-5})
+    history = convtime.history(tmp_path)
+    assert history.remarks == (
+        "'test_b' has a time of 0 in 1 of the runs, which are left out of its series",
     )
-    assert written["test_b"] == {"latency": {"value": pytest.approx(3000.0)}}
+    assert history["test_b"].runs == (0, 2, 3)
+
+
+def test_a_renamed_test_is_a_new_test(tmp_path: Path) -> None:
+    for number in range(6):
+        write_run(tmp_path, number, {"test_old" if number < 3 else "test_new": 1e-5})
+    history = convtime.history(tmp_path)
+    assert {series.name: series.runs for series in history.series} == {
+        "test_old": (0, 1, 2),
+        "test_new": (3, 4, 5),
+    }
+    assert history.remarks == ()
 
 
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,19 +141,11 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert "faster" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--test", "x*"], "--test must match a test"),
-        (["--renamed", "a"], "--renamed must be OLD=NEW, got 'a'"),
-        (["--bencher", "a.json", "--json", "a.json"], "must name different files"),
-    ],
-)
-def test_bad_arguments_are_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+def test_a_pattern_without_a_test_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_runs(tmp_path / "h", 3)
-    assert main(["history", str(folder), *arguments]) == 2
+    assert main(["history", str(folder), "--test", "x*"]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert "--test must match a test" in error
     assert error.count("\n") == 1

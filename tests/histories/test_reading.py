@@ -1,9 +1,12 @@
+import json
+from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import convtime
-from tests.helpers.histories import write_runs
+from tests.helpers.histories import BEGIN, noise, write_runs
 
 pytest.importorskip("ruptures")
 
@@ -22,6 +25,11 @@ def test_damaged_files_cost_a_sentence_each_and_no_run(tmp_path: Path) -> None:
         "type.json": (good.replace('"HistoryRun"', '"Sonnet"'), "Sonnet"),
         "field.json": (good.replace('"commit"', '"committed"'), "commit"),
         "binary.json": ("\xff\xfe\x00", "binary.json"),
+        "deep.json": ("[" * 100_000, "deep.json"),
+        "untimed.json": (
+            '{"machine_info": {}, "benchmarks": [{"fullname": "a", "stats": {}}]}',
+            "neither samples nor a median of 'a'",
+        ),
     }
     for name, (text, _) in damaged.items():
         (tmp_path / name).write_bytes(text.encode("latin-1"))
@@ -40,3 +48,21 @@ def test_a_folder_without_a_run_is_one_sentence(tmp_path: Path) -> None:
         convtime.history(tmp_path)
     with pytest.raises(convtime.InputError, match="must be a folder"):
         convtime.history(tmp_path / "none")
+
+
+def test_files_of_pytest_benchmark_outside_of_git_have_no_commit(tmp_path: Path) -> None:
+    for number, value in enumerate(1e-3 * np.exp(noise(1, 24)) * ([1.0] * 12 + [1.5] * 12)):
+        data = {"data": [value] * 20} if number % 2 else {}
+        document = {
+            "machine_info": {"cpu": {"brand_raw": "A CPU"}},
+            "commit_info": {"id": "unversioned", "dirty": None},
+            "datetime": (BEGIN + timedelta(hours=number)).isoformat(),
+            "benchmarks": [
+                {"fullname": "test_it.py::test_sum", "stats": {"median": value, **data}}
+            ],
+        }
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    history = convtime.history(tmp_path)
+    assert {run.commit for run in history.runs} == {""}
+    assert len({run.label for run in history.runs}) == 24  # the whole time, not only its hour
+    assert {series.conditions for series in history.series} > {"pytest-benchmark"}

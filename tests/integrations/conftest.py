@@ -16,6 +16,7 @@ from tests.helpers import ROOT
 # What a pytest within this one imports, it forgets afterwards, but for what was there before.
 for _module in (
     *("convtime.conv.sources.called", "convtime.device.gpu_turn", "convtime.exchange.files"),
+    *("convtime.exchange.nvbench", "convtime.exchange.pytest_benchmark"),
     *("convtime.histories.run", "convtime.integrations.gpu_benchmark"),
     *("convtime.regression.show", "convtime.timing.agreement", "convtime.timing.compare"),
     *("convtime.timing.show", "convtime.timing.time_op", "tests.helpers.measurements"),
@@ -114,7 +115,7 @@ def output(result: pytest.RunResult) -> str:
 
 
 def simulated_again(
-    gate: Gate, tests: Collection[str], _python: str | None = None, **_found: bool
+    gate: Gate, tests: Collection[str], _python: str | None = None, **_reproducers: bool
 ) -> tuple[dict[str, Any], str]:
     """What a fresh process would give that takes FACTOR_AGAIN times as long, or none."""
     now = os.environ.get("FACTOR", "1")

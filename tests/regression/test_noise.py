@@ -48,7 +48,7 @@ def test_noise_is_that_of_the_processes_that_count(medians: list[float], tick: f
     errors = [0.0005 * (1 + index % 3) for index in range(count)]
     repeats = Repeats(tuple(medians), tuple(errors))
     assert repeats.outlying == tuple(np.flatnonzero(is_far))
-    assert repeats.kept == tuple(np.flatnonzero(~is_far))
+    assert repeats.not_outlying == tuple(np.flatnonzero(~is_far))
     assert repeats.log_median == pytest.approx(logs[~is_far].mean(), abs=1e-12)
     is_pair = (~is_far).sum() > 1
     assert repeats.spread == pytest.approx(logs[~is_far].std(ddof=1) if is_pair else 0.0)

@@ -79,7 +79,7 @@ def test_rounds_alternate_until_the_budget_is_exceeded(monkeypatch: pytest.Monke
         clock = SimpleNamespace(perf_counter=itertools.count().__next__)  # of a second per reading
         monkeypatch.setattr(upgrading, "time", clock)
         bursts = upgrading._alternating(one, sides, known, budget, "cpu")
-        assert [len(each.seconds) for each in bursts or ()] == [rounds, rounds]
+        assert [len(answers) for answers in bursts or ()] == [rounds, rounds]
         turns = [("old", "new"), ("new", "old")] * (rounds // 2 + 1)
         assert asked[-2 * rounds :] == [which for turn in turns[:rounds] for which in turn]
 

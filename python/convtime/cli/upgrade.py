@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convtime.cli import arguments
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.output import add_outputs, check_outputs, deliver_result, text_of
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.conv.layouts import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
@@ -108,48 +108,40 @@ def _run(options: argparse.Namespace) -> int:
             bar.total, bar.n = total, done
             bar.set_description(what)
 
-        judging: dict[str, Any] = {
-            "margin": options.margin,
-            "pairs": options.pairs,
-            "tell": tell,
-        }
+        judging: dict[str, Any] = {"margin": options.margin, "pairs": options.pairs, "tell": tell}
         if tests:
-            found = upgrade_tests(interpreters, **judging)
+            result = upgrade_tests(interpreters, **judging)
         else:
             budget = BUDGET if options.budget is None else options.budget
-            found = upgrade(interpreters, layers=options.layer, budget=budget, **judging)
-    if not found.step and not found.layers:
-        why_not = (*found.failures, *found.missing[-1:])[0]
+            result = upgrade(interpreters, layers=options.layer, budget=budget, **judging)
+    if not result.step and not result.layers:
+        why_not = (*result.failures, *result.missing[-1:])[0]
         raise InputError(f"nothing was compared: {why_not}")
-    code, why = judge(found.findings, options)
+    code, why = judge(result.findings, options)
     deliver_result(
         options,
-        found.details if options.verbose else lambda: str(found),
-        found.to_json,
+        lambda: text_of(result, options),
+        result.to_json,
         why,
-        markdown=lambda: found.to_markdown(options.fail_on),
+        markdown=lambda: result.to_markdown(options.fail_on),
     )
-    if found.interrupted:
+    if result.interrupted:
         raise KeyboardInterrupt  # passes that were not timed may be slower
     return code
 
 
 def _device(device: str | None) -> str:
     if device is None:
-        return "cuda" if _has_gpu() else "cpu"
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise InputError(f"--device must be cpu, cuda or cuda:N, got {device!r}")
     return device
 
 
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def _are_tests(source: Sequence[str]) -> bool:
-    paths = [each.partition("::")[0] for each in source]
+    paths = [test.partition("::")[0] for test in source]
     absent = [path for path in paths if not Path(path).exists()]
     for path in absent:
         if path.endswith(".py") or (":" not in path and len(absent) < len(paths)):
@@ -177,11 +169,11 @@ def _load_tests(options: argparse.Namespace) -> dict[str, Any]:
 def _load(options: argparse.Namespace) -> dict[str, Any]:
     """Return the question that loads the layers in both interpreters."""
     functions = {kind.function for kind in KINDS}
-    lines = [each for each in options.source if each.partition(":")[0] in functions]
+    lines = [text for text in options.source if text.partition(":")[0] in functions]
     if lines and len(lines) == len(options.source):
         if options.input is not None:
             raise InputError("--input requires a model; a convolution in one line has its sizes")
-        return {"do": "load_lines", "lines": [_line(each) for each in dict.fromkeys(lines)]}
+        return {"do": "load_lines", "lines": [_line(text) for text in dict.fromkeys(lines)]}
     if lines or len(options.source) > 1:
         raise InputError(
             "MODEL must be one model, convolutions in one line each, or paths to tests; got "
@@ -202,18 +194,14 @@ def _line(text: str) -> dict[str, Any]:
     """Return a convolution's torch.nn layer and its input, as the probe takes them."""
     line = ProblemLine.parse(text)
     problem = line.problem
-    parameters = {
-        name: getattr(problem, name)
-        for name in ("in_channels", "out_channels", "kernel_size", "stride", "padding")
-    }
-    parameters |= {"dilation": problem.dilation, "groups": problem.groups, "bias": problem.bias}
-    parameters |= {"padding_mode": problem.padding_mode}
-    if problem.transposed:
-        parameters |= {"output_padding": problem.output_padding}
+    names = [
+        *("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation"),
+        *("groups", "bias", "padding_mode", *(["output_padding"] if problem.transposed else [])),
+    ]
     return {
         "name": text,
         "layer": problem.kind.layer,
-        "parameters": parameters,
+        "parameters": {name: getattr(problem, name) for name in names},
         "sizes": problem.input_shape,
         "dtype": line.dtype or "float32",
         "channels_last": (line.layout or LAYOUTS[0]) != LAYOUTS[0],

@@ -23,6 +23,7 @@ from convtime.core.files import extension_of, is_run_file, write_file
 from convtime.exchange.unknown import named
 from convtime.timing.measurement import Measurement
 from convtime.timing.measurements import Measurements
+from convtime.view.wording import listed
 
 if TYPE_CHECKING:
     import pandas
@@ -193,8 +194,8 @@ def with_names_in_common(
         return _under(name, before), _under(name, after)
     if not were.keys() & now.keys():
         raise InputError(
-            f"{first} and {second} have no name in common: the first has {_some(were)}, the "
-            f"second {_some(now)}"
+            f"{first} and {second} have no name in common: the first has "
+            f"{listed(map(shown, were)) or 'none'}, the second {listed(map(shown, now)) or 'none'}"
         )
     return before, after
 
@@ -214,18 +215,11 @@ def _under(name: str, single: Baseline) -> Baseline:
     )
 
 
-def _some(names: Mapping[str, object]) -> str:
-    some = ", ".join(map(shown, list(names)[:3])) or "none"
-    return f"{some} and {len(names) - 3} more" if len(names) > 3 else some
-
-
 def _all_of(result: codec.Stored) -> Iterator[Measurement]:
     yield from measurements_of(result).values()
     for visit in getattr(result, "controls", ()):  # of a run over axes
-        if getattr(visit, "comparison", None) is not None:
-            yield from visit.comparison.measurements.values()
-        elif getattr(visit, "measurement", None) is not None:
-            yield visit.measurement
+        control = getattr(visit, "comparison", None) or getattr(visit, "measurement", None)
+        yield from () if control is None else measurements_of(control).values()
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
@@ -276,7 +270,7 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
 
     The row's reproducer is added to their provenance.
     """
-    found = []
+    measurements = []
     machine = document.get("provenance", {})
     if not isinstance(machine, Mapping):
         raise ValueError(f"its provenance must be an object, got {shown(json.dumps(machine))}")
@@ -292,8 +286,8 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
         for side, fields in sides.items():
             measured = codec.decode(Measurement, {**fields, "provenance": provenance})
             name = f"{layer} {pass_name}: {side}"
-            found.append(dataclasses.replace(measured, name=name))
-    return found
+            measurements.append(dataclasses.replace(measured, name=name))
+    return measurements
 
 
 def write_measurements(
@@ -318,12 +312,12 @@ def write_measurements(
             has no name, or the file cannot be written.
     """
     as_csv = extension_of(path, (".json", ".csv")) == ".csv"
-    if not as_csv and isinstance(measurements, codec.Stored):
-        measurements.save(path)
-        return
-    several = Measurements(
-        measurements_of(measurements) if isinstance(measurements, codec.Stored) else measurements
-    )
+    if isinstance(measurements, codec.Stored):
+        if not as_csv:
+            measurements.save(path)
+            return
+        measurements = measurements_of(measurements)
+    several = Measurements(measurements)
     if not several:
         raise InputError(f"{path}: there must be at least one measurement to write, got none")
     if as_csv and "" in several:

@@ -87,21 +87,21 @@ def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> Measurem
             checked["sm_clock_hz"] = _number(row, "sm_clock_hz", where)
         rows_by_name.setdefault(str(row["name"]), []).append(checked)
     return named(
-        [_measurement(name, found, source, tool) for name, found in rows_by_name.items()], source
+        [_measurement(name, own, source, tool) for name, own in rows_by_name.items()], source
     )
 
 
 def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: str) -> Measurement:
-    kept = [row for row in rows if not row["discarded"]]
-    if not kept:
+    counting = [row for row in rows if not row["discarded"]]
+    if not counting:
         raise InputError(f"{source}: all samples of {shown(name)} are discarded; keep at least one")
     clocks_hz = tuple(
-        None if _absent(row.get("sm_clock_hz")) else float(row["sm_clock_hz"]) for row in kept
+        None if _absent(row.get("sm_clock_hz")) else float(row["sm_clock_hz"]) for row in counting
     )
     gpu = _common(rows, "gpu", source, name)
     return of_samples(
         name,
-        [row["seconds"] for row in kept],
+        [row["seconds"] for row in counting],
         tool,
         {} if gpu is None else {"gpu": gpu},
         discarded=tuple(row["seconds"] for row in rows if row["discarded"]),
@@ -115,13 +115,13 @@ def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: st
 
 def _common(rows: list[Mapping[Any, Any]], column: str, source: str, name: str) -> str | None:
     """Return a column's common value for all samples of a name; None if it is absent."""
-    found = {None if _absent(row.get(column)) else str(row[column]) for row in rows}
-    if len(found) > 1:
+    values = {None if _absent(row.get(column)) else str(row[column]) for row in rows}
+    if len(values) > 1:
         raise InputError(
             f"{source}: the samples of {shown(name)} must have the same {column}, got more than "
             f"one {column}; give the samples of each a different name"
         )
-    return found.pop()
+    return values.pop()
 
 
 def _number(row: Mapping[Any, Any], column: str, where: str) -> float:

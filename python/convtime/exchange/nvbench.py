@@ -22,7 +22,6 @@ _TOOL = "nvbench"
 _TIMES = "nv/json/bin:nv/cold/sample_times"
 _CLOCKS = "nv/json/freqs-bin:nv/cold/sample_freqs"
 _WHOLE_NUMBER = re.compile("[0-9]{1,20}")
-_WHOLE = "convtime/measurement"  # a summary that convtime adds, as nvbench lets its users do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +36,7 @@ class _Summary:
     data: tuple[_Value, ...] = ()
 
     def get(self, name: str) -> str | int | float | None:
-        return next((each.value for each in self.data if each.name == name), None)
+        return next((entry.value for entry in self.data if entry.name == name), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +48,7 @@ class _State:
     skip_reason: str | None = None
 
     def summary(self, tag: str) -> _Summary | None:
-        return next((each for each in self.summaries or () if each.tag == tag), None)
+        return next((summary for summary in self.summaries or () if summary.tag == tag), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +74,7 @@ def is_one(document: Mapping[str, Any]) -> bool:
     """Return whether the JSON is nvbench's, and not another format with benchmarks."""
     benchmarks = document.get("benchmarks")
     return isinstance(benchmarks, list) and any(
-        isinstance(each, Mapping) and "states" in each for each in benchmarks
+        isinstance(benchmark, Mapping) and "states" in benchmark for benchmark in benchmarks
     )
 
 
@@ -90,7 +89,7 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
     """
     run = codec.decode(_Run, document)
     devices = {device.id: device for device in run.devices or ()}
-    found = []
+    measurements = []
     for benchmark in run.benchmarks:
         for state in benchmark.states:
             name = f"{benchmark.name} [{state.name}]"
@@ -99,9 +98,9 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
                 warnings.warn(
                     f"{path}: nvbench skipped {shown(name)}: {why}", InputWarning, stacklevel=5
                 )
-                continue
-            found.append(_samples(name, state, devices, path))
-    return found
+            else:
+                measurements.append(_samples(name, state, devices, path))
+    return measurements
 
 
 def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Path) -> Measurement:
@@ -155,7 +154,7 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
             f"{path}: the size of {shown(written.name)} must be a whole number, got {shown(count)}"
         )
     try:
-        if any(each.is_symlink() for each in {beside, beside.parent} - {path.parent}):
+        if any(place.is_symlink() for place in {beside, beside.parent} - {path.parent}):
             raise InputError(
                 f"{path}: its samples must not be behind a symbolic link, got a link in "
                 f"{shown(os.path.join(written.parent.name, written.name))}; replace it by a copy"

@@ -20,6 +20,7 @@ _TOOL = "pytest-benchmark"
 @dataclasses.dataclass(frozen=True)
 class _Stats:
     data: tuple[Annotated[float, msgspec.Meta(ge=0)], ...] = ()
+    median: float | None = None
     iterations: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
@@ -31,23 +32,45 @@ class _Benchmark:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
+class Run:
+    """The parts of a file that convtime reads."""
+
     benchmarks: tuple[_Benchmark, ...]
     machine_info: dict[str, Any] = dataclasses.field(default_factory=dict)
     commit_info: dict[str, Any] = dataclasses.field(default_factory=dict)
     datetime: str | None = None
     version: str | None = None
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Run:
+        """Return the run in a file's JSON.
+
+        Raises:
+            ValueError: a field is missing or has the wrong type.
+        """
+        return codec.decode(cls, document)
+
+    @property
+    def cpu(self) -> object:
+        """The CPU's name; None if it is unknown."""
+        cpu = self.machine_info.get("cpu")
+        return cpu.get("brand_raw") if isinstance(cpu, Mapping) else None
+
+    @property
+    def commit(self) -> str:
+        """The commit; empty if it is unknown, for which pytest-benchmark writes a word."""
+        commit = str(self.commit_info.get("id") or "")
+        return "" if commit == "unversioned" else commit
+
+    @property
+    def tool(self) -> str:
+        """The tool with its version, if it is known."""
+        return f"{_TOOL} {self.version or ''}".strip()
+
 
 def is_one(document: Mapping[str, Any]) -> bool:
     """Return whether the JSON is pytest-benchmark's, and not another format with benchmarks."""
     return "benchmarks" in document and "machine_info" in document
-
-
-def commit_of(commit_info: Mapping[str, Any]) -> str:
-    """Return the commit; empty if it is unknown, for which pytest-benchmark writes a word."""
-    commit = str(commit_info.get("id") or "")
-    return "" if commit == "unversioned" else commit
 
 
 def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
@@ -57,11 +80,11 @@ def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
         InputError: a benchmark has no samples.
         ValueError: a field has the wrong type.
     """
-    run = codec.decode(_Run, document)
+    run = Run.of(document)
     return [_measurement(benchmark, run, source) for benchmark in run.benchmarks]
 
 
-def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
+def _measurement(benchmark: _Benchmark, run: Run, source: str) -> Measurement:
     if PAYLOAD in benchmark.extra_info:
         measured = Measurement.from_dict(benchmark.extra_info[PAYLOAD])
         return dataclasses.replace(measured, name=benchmark.fullname)
@@ -72,17 +95,13 @@ def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
             "pytest-benchmark with --benchmark-save-data or --benchmark-json"
         )
     averaged = f"; each sample is the mean of {stats.iterations} calls"
-    cpu = run.machine_info.get("cpu")
     return of_samples(
         benchmark.fullname,
         stats.data,
-        f"{_TOOL} {run.version or ''}".strip(),
+        run.tool,
         {
-            "cpu": cpu.get("brand_raw") if isinstance(cpu, Mapping) else None,
-            "git": {
-                "commit": commit_of(run.commit_info) or None,
-                "dirty": run.commit_info.get("dirty"),
-            },
+            "cpu": run.cpu,
+            "git": {"commit": run.commit or None, "dirty": run.commit_info.get("dirty")},
             "date": run.datetime,
             "machine_info": run.machine_info,
             "extra_info": benchmark.extra_info,

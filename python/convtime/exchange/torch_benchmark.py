@@ -33,19 +33,19 @@ def read(source: Any) -> Measurements:
     elif torch_benchmark is not None and isinstance(source, torch_benchmark.Measurement):
         source = [source]
     given = list(source) if hasattr(source, "__iter__") else [source]
-    for each in given:
-        if torch_benchmark is None or not isinstance(each, torch_benchmark.Measurement):
+    for one in given:
+        if torch_benchmark is None or not isinstance(one, torch_benchmark.Measurement):
             raise InputError(
                 "source must be a file, a data frame or measurements of torch.utils.benchmark, "
-                f"got an object of type {type(each).__name__}"
+                f"got an object of type {type(one).__name__}"
             )
-    own = [each.metadata[PAYLOAD] for each in given if PAYLOAD in (each.metadata or {})]
-    others = [each for each in given if PAYLOAD not in (each.metadata or {})]
-    calls = {each.task_spec: each.number_per_run for each in others}
+    own = [one.metadata[PAYLOAD] for one in given if PAYLOAD in (one.metadata or {})]
+    others = [one for one in given if PAYLOAD not in (one.metadata or {})]
+    calls = {one.task_spec: one.number_per_run for one in others}
     merged = type(others[0]).merge(others) if others else []
-    found = [Measurement.from_dict(fields) for fields in own]
-    found += [_measurement(each, calls[each.task_spec]) for each in merged]
-    return named(found, "the measurements of torch.utils.benchmark")
+    measurements = [Measurement.from_dict(fields) for fields in own]
+    measurements += [_measurement(one, calls[one.task_spec]) for one in merged]
+    return named(measurements, "the measurements of torch.utils.benchmark")
 
 
 def _measurement(theirs: benchmark.Measurement, calls_per_sample: int) -> Measurement:

@@ -51,14 +51,14 @@ def named(measurements: Sequence[Measurement], source: str) -> Measurements:
     Raises:
         InputError: two measurements have the same name, or there are none.
     """
-    found: dict[str, Measurement] = {}
+    by_name: dict[str, Measurement] = {}
     for measured in measurements:
-        if measured.name in found:
+        if measured.name in by_name:
             raise InputError(
                 f"{source}: has two measurements with the name {shown(measured.name)}; names must "
                 "be unique"
             )
-        found[measured.name] = measured
-    if not found:
+        by_name[measured.name] = measured
+    if not by_name:
         raise InputError(f"{source}: contains no measurement")
-    return Measurements(found)
+    return Measurements(by_name)

@@ -36,7 +36,7 @@ _MAD = 0.6745  # median absolute deviation of a normal variable
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class LevelChange:
     """A change point in a series.
 
     Attributes:
@@ -76,7 +76,7 @@ def import_ruptures() -> Any:
 
 def find_changes(
     values: Sequence[float], commits: Sequence[int], false_alarms: float
-) -> list[Found]:
+) -> list[LevelChange]:
     """Return the change points of a series.
 
     Args:
@@ -118,8 +118,8 @@ def _without_outliers(series: Array, deviation: float) -> Array:
     times = np.count_nonzero(np.diff(outlying, prepend=False) & outlying)
     if times > max(1, _MOST_OUTLIERS * len(series)):
         return series
-    kept: Array = np.where(outlying, local, series)
-    return kept
+    smoothed: Array = np.where(outlying, local, series)
+    return smoothed
 
 
 def _candidates(series: Array, deviation: float) -> list[int]:
@@ -149,9 +149,9 @@ class _Scan:
             del ends[chances.index(worst)]
         return ends
 
-    def located(self, ends: list[int]) -> list[Found]:
+    def located(self, ends: list[int]) -> list[LevelChange]:
         """Return where each change point is, given its neighbors; ``ends`` is changed."""
-        found = []
+        changes = []
         for number in range(len(ends)):
             chance = self._chance(ends, number)
             begin, stop = self._around(ends, number)
@@ -168,8 +168,8 @@ class _Scan:
             likely = np.append(ranked[:enough], best)
             ends[number] = at = int(places[best])
             shift, error = self._shift(number, ends)
-            found.append(
-                Found(
+            changes.append(
+                LevelChange(
                     at=at,
                     earliest=int(places[likely.min()]),
                     latest=int(places[likely.max()]),
@@ -179,7 +179,7 @@ class _Scan:
                     error=error,
                 )
             )
-        return found
+        return changes
 
     def _around(self, ends: list[int], number: int) -> tuple[int, int]:
         """Return the ends of the stretch in which a change point is the only one."""

@@ -7,12 +7,13 @@ import re
 import subprocess
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
 from convtime.core.errors import shown, why
 from convtime.histories.run import HistoryRun
+from convtime.view.wording import listed
 
 _GIT_SECONDS = 20.0
 # What git says where there is no commit at all.
@@ -46,9 +47,9 @@ def commits_of(folder: Path) -> tuple[dict[str, int], str]:
     except OSError as error:
         return {}, f"git cannot be run ({why(error)})"
     if log.returncode:
-        said = log.stderr.partition("\n")[0]
-        is_empty = any(each in log.stderr for each in _NO_COMMITS)
-        return {}, "" if is_empty else f"git cannot list the commits ({said})"
+        reason = log.stderr.partition("\n")[0]
+        is_empty = any(message in log.stderr for message in _NO_COMMITS)
+        return {}, "" if is_empty else f"git cannot list the commits ({reason})"
     lines = re.findall(r"^([0-9a-f]+) (\d+)$", log.stdout, re.MULTILINE)
     return {commit: int(seconds) for commit, seconds in lines}, ""
 
@@ -69,27 +70,22 @@ def in_order(
     others = [run for run in by_date if run.commit not in places]
     # The latest date so far: an old commit that was measured again later does not attract others.
     dates = list(accumulate((run.seconds_since_1970 for run in known), max))
-    slots: dict[int, list[HistoryRun]] = {}
-    for run in others:
-        slots.setdefault(bisect_right(dates, run.seconds_since_1970), []).append(run)
-    ordered: list[HistoryRun] = []
-    for place in range(len(known) + 1):
-        ordered += [*slots.get(place, ()), *known[place : place + 1]]
-    return ordered, [*_unknown(others, bool(commits)), *_skewed(runs, commits)]
+    positions = [(bisect_right(dates, run.seconds_since_1970), run) for run in others]
+    positions += enumerate(known)  # after the others, which come before the run of their position
+    ordered = [run for _, run in sorted(positions, key=lambda pair: pair[0])]
+    return ordered, [*_doubts(runs, others, commits)]
 
 
-def _unknown(others: Sequence[HistoryRun], git_knows_some: bool) -> list[str]:
-    strange = [run for run in others if run.commit]
-    if not (git_knows_some and strange):
-        return []
-    return [
-        f"{_some(strange)}: git does not know the commit among the ancestors of HEAD, so the date "
-        "decides the place"
-    ]
-
-
-def _skewed(runs: Sequence[HistoryRun], commits: Mapping[str, int]) -> list[str]:
-    """Describe runs whose clock was wrong: before their commit's time, or in the future."""
+def _doubts(
+    runs: Sequence[HistoryRun], others: Sequence[HistoryRun], commits: Mapping[str, int]
+) -> Iterator[str]:
+    """Describe runs of unknown commits, and those dated before their commit or in the future."""
+    unknown = [run for run in others if run.commit]
+    if commits and unknown:
+        yield (
+            f"{_files(unknown)}: git does not know the commit among the ancestors of HEAD, so the "
+            "date decides the place"
+        )
     now = time.time() + _SAME_CLOCK_SECONDS
     future = [run for run in runs if run.seconds_since_1970 > now]
     early = [
@@ -98,21 +94,18 @@ def _skewed(runs: Sequence[HistoryRun], commits: Mapping[str, int]) -> list[str]
         if run.commit in commits
         and run.seconds_since_1970 < commits[run.commit] - _SAME_CLOCK_SECONDS
     ]
-    sentences = []
     if early:
-        sentences.append(
-            f"{_some(early)}: dated before the commit, so a clock was wrong; the commit decides "
+        yield (
+            f"{_files(early)}: dated before the commit, so a clock was wrong; the commit decides "
             "the place"
         )
     if future:
         undecided = any(run.commit not in commits for run in future)
-        sentences.append(
-            f"{_some(future)}: dated in the future, so a clock is wrong"
+        yield (
+            f"{_files(future)}: dated in the future, so a clock is wrong"
             + ("; the place may be wrong, too" if undecided else "; the commit decides the place")
         )
-    return sentences
 
 
-def _some(runs: Sequence[HistoryRun]) -> str:
-    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    return f"{shown(runs[0].file)}{more}"
+def _files(runs: Sequence[HistoryRun]) -> str:
+    return listed((shown(run.file) for run in runs), most=1)

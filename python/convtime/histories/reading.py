@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import hashlib
-import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.exchange import pytest_benchmark
 from convtime.exchange.files import read_measurements
-from convtime.histories import foreign
-from convtime.histories.run import HistoryRun, moment, rows_of, run_of
+from convtime.histories.run import HistoryRun, Kind, make_run, moment, rows_of, run_of
 
 
 def read_runs(folder: str | os.PathLike[str]) -> tuple[list[HistoryRun], list[str]]:
@@ -33,72 +31,70 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[HistoryRun], list[st
         raise InputError(f"{folder}: must be a folder with a history, got no folder")
     runs: list[HistoryRun] = []
     problems: list[str] = []
-    known: dict[bytes, str] = {}  # digest of a file: its name
+    names_by_digest: dict[bytes, str] = {}
     for path in sorted(folder.rglob("*.json")):
-        if foreign.is_description(path):
-            continue
         name = str(path.relative_to(folder))
         try:
             content = path.read_bytes()
-            original = known.setdefault(hashlib.sha256(content).digest(), name)
+            original = names_by_digest.setdefault(hashlib.sha256(content).digest(), name)
             if original != name:
                 problems.append(f"{name}: is a copy of {original} and counts once")
                 continue
-            runs.append(_read(content, path, name))
+            runs.append(dataclasses.replace(_read(content, path), file=name))
         except (OSError, ValueError) as error:
-            said = why(error) if isinstance(error, OSError) else one_line(error)
-            problems.append(f"{name}: is left out: {said.removeprefix(f'{path}: ')}")
+            reason = why(error) if isinstance(error, OSError) else one_line(error)
+            problems.append(f"{name}: is left out: {reason.removeprefix(f'{path}: ')}")
     if not runs:
-        told = f" ({problems[0]})" if problems else ""
+        first_problem = f" ({problems[0]})" if problems else ""
         raise InputError(
-            f"{folder}: must have a run; pytest --convtime-history={folder} adds one{told}"
+            f"{folder}: must have a run; pytest --convtime-history={folder} adds one{first_problem}"
         )
     return runs, problems
 
 
-def _read(content: bytes, path: Path, name: str) -> HistoryRun:
+def _read(content: bytes, path: Path) -> HistoryRun:
     """Read a file of a run.
 
     Raises:
         ValueError: it is not one, or is damaged.
     """
-    document = _decoded(content)
+    try:
+        document = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = "empty" if not content.strip() else "not valid JSON, perhaps half-written"
+        raise ValueError(f"it is {problem} ({error})") from error
     if not isinstance(document, Mapping):
         raise ValueError(f"it must be a JSON object, got a {type(document).__name__}")
-    run = _run_in(document, path)
-    _check(run)
-    return HistoryRun(**{**vars(run), "file": name})
-
-
-def _decoded(content: bytes) -> Any:
-    try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        with contextlib.suppress(ValueError, RecursionError):
-            document = json.loads(content)  # reads NaN, which asv writes for skipped benchmarks
-            if isinstance(document, Mapping) and foreign.is_asv(document):
-                return document
-        what = "empty" if not content.strip() else "not valid JSON, perhaps half-written"
-        raise ValueError(f"it is {what} ({error})") from error
-
-
-def _run_in(document: Mapping[str, Any], path: Path) -> HistoryRun:
     if document.get("type") == HistoryRun.__name__:
-        return HistoryRun.from_dict(document)
-    if foreign.is_asv(document):
-        return foreign.read_asv(document, path)
-    if pytest_benchmark.is_one(document):
-        return foreign.read_pytest_benchmark(document, str(path))
-    measurements = read_measurements(path)
-    if not measurements:
-        raise ValueError("it contains no measurement")
-    return run_of(measurements)
-
-
-def _check(run: HistoryRun) -> None:
+        run = HistoryRun.from_dict(document)
+    elif pytest_benchmark.is_one(document):
+        run = _read_pytest_benchmark(pytest_benchmark.Run.of(document), path)
+    else:
+        run = run_of(read_measurements(path))
     try:
         moment(run.date)
     except ValueError as error:
         raise ValueError(f"its date must be in ISO 8601, got {shown(run.date)}") from error
     for _ in rows_of(run):  # raises for a kind that is missing
         pass
+    return run
+
+
+def _read_pytest_benchmark(run: pytest_benchmark.Run, path: Path) -> HistoryRun:
+    """Read a file of pytest-benchmark; without samples, the intervals are unknown."""
+    if all(benchmark.stats.data for benchmark in run.benchmarks):
+        return run_of(read_measurements(path))
+    medians: dict[str, float] = {}
+    for benchmark in run.benchmarks:
+        if benchmark.stats.median is None:
+            raise ValueError(f"it has neither samples nor a median of {shown(benchmark.fullname)}")
+        medians[benchmark.fullname] = benchmark.stats.median
+    kind = Kind(str(run.cpu or run.machine_info.get("node") or "unknown"), "pytest-benchmark")
+    return make_run(
+        date=run.datetime or "",
+        commit=run.commit,
+        dirty=run.commit_info.get("dirty"),
+        tool=run.tool,
+        machine={"cpu": run.cpu, "python": run.machine_info.get("python_version")},
+        times=(((name, median, -math.inf, math.inf), kind) for name, median in medians.items()),
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from convtime.core import codec
 from convtime.histories.run import HistoryRun
@@ -97,16 +96,16 @@ class History(codec.Stored, Shown, show="convtime.histories.show"):
 
     def __getitem__(self, name: str) -> Series:
         """Return the series of a test; of several, the one with the newest run."""
-        found = [series for series in self.series if series.name == name]
-        if not found:
+        named = [series for series in self.series if series.name == name]
+        if not named:
             raise KeyError(f"{name!r} is in no run")
-        return max(found, key=lambda series: series.runs[-1])
+        return max(named, key=lambda series: series.runs[-1])
 
     @property
     def changes(self) -> tuple[tuple[Series, ChangePoint], ...]:
         """All change points with their series, the newest first."""
-        found = [(series, change) for series in self.series for change in series.changes]
-        return tuple(sorted(found, key=lambda pair: -pair[1].run))
+        changes = [(series, change) for series in self.series for change in series.changes]
+        return tuple(sorted(changes, key=lambda pair: -pair[1].run))
 
     @property
     def expected_false_alarms(self) -> float:
@@ -134,21 +133,3 @@ class History(codec.Stored, Shown, show="convtime.histories.show"):
         """
         figure: Figure = self._drawing().plot(self, names)
         return figure
-
-    def to_bencher(self) -> dict[str, Any]:
-        """Return the newest run in the Bencher Metric Format, as a JSON-serializable dict.
-
-        Each test has the measure ``latency``, in nanoseconds, with the interval if it is known.
-        """
-        newest = len(self.runs) - 1
-        found = {}
-        for series in self.series:
-            if series.runs[-1] == newest:
-                ends = {"lower_value": series.low[-1], "upper_value": series.high[-1]}
-                values = {"value": series.seconds[-1], **ends}
-                found[series.name] = {
-                    "latency": {
-                        what: 1e9 * value for what, value in values.items() if math.isfinite(value)
-                    }
-                }
-        return found

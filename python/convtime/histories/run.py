@@ -13,12 +13,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from convtime.core import codec
 from convtime.core.errors import InputError, why
 from convtime.core.files import check_writable, write_file
-from convtime.regression.differences import on_host
+from convtime.regression.differences import git_of, on_host
 from convtime.timing.measurement import Measurement
 
 #: Properties of the machine and its software that a run keeps, in the order of their importance.
@@ -90,23 +89,24 @@ def moment(date: str) -> datetime:
     Raises:
         ValueError: it is no such date.
     """
-    found = datetime.fromisoformat(date.replace("Z", "+00:00"))
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    parsed = datetime.fromisoformat(date.replace("Z", "+00:00"))
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
 
 
 def run_of(measurements: Mapping[str, Measurement]) -> HistoryRun:
     """Return the run that gave some measurements; there must be at least one."""
-    provenance: Mapping[str, Any] = next(iter(measurements.values())).provenance
-    git = provenance.get("git")
-    git = git if isinstance(git, Mapping) else {}
-    medians = ((name, each.median, *each.median_interval) for name, each in measurements.items())
+    first = next(iter(measurements.values()))
+    provenance, git = first.provenance, git_of(first)
     return make_run(
         date=str(provenance.get("date") or ""),
         commit=str(git.get("commit") or ""),
         dirty=git.get("dirty"),
         tool=str(provenance.get("tool", "convtime")),
         machine={what: provenance.get(what) for what in _MACHINE},
-        times=zip(medians, map(_kind_of, measurements.values()), strict=True),
+        times=(
+            ((name, measured.median, *measured.median_interval), _kind_of(measured))
+            for name, measured in measurements.items()
+        ),
     )
 
 

@@ -1,14 +1,29 @@
-"""Show a history: its changes first, then remarks, series and runs."""
+"""Show a history: its changes first, then remarks, series and runs; and plot times over commits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from convtime.histories.plot import history_figure as plot
-from convtime.view.figure import Figure
+from convtime.core.errors import InputError, shown
+from convtime.view.figure import (
+    BLUE,
+    ORANGE,
+    Figure,
+    Spec,
+    columns,
+    intervals,
+    kept,
+    microseconds,
+    quantity,
+    thinned,
+    written,
+)
 from convtime.view.page import Block, Line, Sentences, Table
-from convtime.view.wording import format_estimate
+from convtime.view.wording import counted, format_estimate
 
 if TYPE_CHECKING:
     from convtime.histories.result import ChangePoint, History, Series
@@ -16,6 +31,11 @@ if TYPE_CHECKING:
 _CHANGES = ("verdict", "ratio [95 %]", "since", "± 1 commit", "by chance", "test")
 _SERIES = ("test", "runs", "newest [95 %]", "between runs", "changes", "hardware and conditions")
 _RUNS = ("run", "date", "tests", "tool", "file")
+_WIDTH = 640
+_MOST_PANELS = 12
+_MOST_TICKS = 16
+_MOST_POINTS = 500
+_LONGEST_TICK = 24
 
 
 def line(history: History) -> str:
@@ -23,11 +43,11 @@ def line(history: History) -> str:
     runs, series = history.runs, history.series
     by_date = sorted(runs, key=lambda run: run.seconds_since_1970)  # their order is by commit
     span = f"{by_date[0].date[:10]} to {by_date[-1].date[:10]}"
-    unjudged = sum(not each.judged for each in series)
+    unjudged = sum(not one.judged for one in series)
     few = f", {unjudged} with too few runs to judge" if unjudged else ""
     return (
-        f"{_count(len(runs), 'run')} ({span}), {len(series)} series{few}: "
-        f"{_count(len(history.changes), 'change')}, {history.expected_false_alarms:.2g} false "
+        f"{counted(len(runs), 'run')} ({span}), {len(series)} series{few}: "
+        f"{counted(len(history.changes), 'change')}, {history.expected_false_alarms:.2g} false "
         "alarms expected"
     )
 
@@ -46,16 +66,11 @@ def printed(history: History) -> Iterator[Block]:
 def details(history: History) -> Iterator[Block]:
     """Yield everything."""
     yield from printed(history)
-    yield Table(
-        _SERIES, [_series_row(each) for each in history.series], right=_SERIES[1:5], title="series"
-    )
-    counts = [0] * len(history.runs)
-    for each in history.series:
-        for number in each.runs:
-            counts[number] += 1
+    yield Table(_SERIES, [*map(_series_row, history.series)], right=_SERIES[1:5], title="series")
+    counts = Counter(number for series in history.series for number in series.runs)
     rows = [
-        (run.label, run.date, str(count), run.tool, run.file)
-        for run, count in zip(history.runs, counts, strict=True)
+        (run.label, run.date, str(counts[number]), run.tool, run.file)
+        for number, run in enumerate(history.runs)
     ]
     yield Table(_RUNS, rows, right=("tests",), title="runs, in order")
 
@@ -64,7 +79,7 @@ def _row(
     history: History, series: Series, change: ChangePoint
 ) -> tuple[str | tuple[str, ...], ...]:
     remarks = [f"95 %: {_span(change)}"]
-    if sum(each.name == series.name for each in history.series) > 1:
+    if sum(other.name == series.name for other in history.series) > 1:
         remarks.append(f"on {series.hardware}; {series.conditions}")
     remarks += [f"also: {', '.join(change.differs)}"] if change.differs else []
     return (
@@ -96,11 +111,183 @@ def _series_row(series: Series) -> tuple[str, ...]:
     )
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def figures(history: History) -> Iterator[Figure]:
     """Yield the figures, the most informative first."""
     if history.series:
         yield plot(history)
+
+
+def plot(history: History, names: Sequence[str] | None = None) -> Figure:
+    """Draw a panel for each test; see :meth:`History.plot`.
+
+    Raises:
+        InputError: a name is unknown.
+    """
+    by_name: dict[str, list[Series]] = {}
+    for series in history.series:
+        by_name.setdefault(series.name, []).append(series)
+    for name in names or ():
+        if name not in by_name:
+            raise InputError(f"names must be of tests in the history, got {shown(name)}")
+    changed = [series.name for series, _ in history.changes]
+    wanted = list(dict.fromkeys(names or changed or by_name))[:_MOST_PANELS]
+    across = quantity("run", "", domain=[-0.5, len(history.runs) - 0.5], nice=False)
+    across["axis"] = {"labels": False, "ticks": False, "grid": False, "title": None}
+    panels = [_panel(name, by_name[name], across) for name in wanted]
+    if panels:
+        panels[-1]["layer"].append(_ticks(history, across))
+    points = [len(series.runs) for name in wanted for series in by_name[name]]
+    left_out = f" {len(by_name) - len(wanted):,} other tests are not shown."
+    return Figure(
+        title="Times over commits",
+        description=(
+            f"Times of {counted(len(wanted), 'test')} over {counted(len(history.runs), 'run')}, "
+            f"with {counted(sum(name in wanted for name in changed), 'change point')}."
+            + left_out * (len(by_name) > len(wanted))
+            + thinned(sum(min(count, _MOST_POINTS) for count in points), sum(points), "times")
+        ),
+        view={"vconcat": panels, "spacing": 12},
+        key="dot: median; bar: its 95 % interval; line and band: a change, and where it may be",
+    )
+
+
+def _panel(name: str, of_one_test: Sequence[Series], across: Spec) -> Spec:
+    hardware: dict[int, str] = {}
+    for series in of_one_test:
+        hardware |= dict.fromkeys(series.runs, series.hardware)
+    breaks = _breaks(hardware)
+    changes = [*_changes(of_one_test)]
+    layers = [_times(of_one_test, breaks, across)]
+    if changes:
+        layers.append(_marked_changes(changes, across))
+    if breaks:
+        layers.append(_marked_breaks(breaks, [hardware[run] for run in breaks], across))
+    return {"title": written(name), "width": _WIDTH, "height": 130, "layer": layers}
+
+
+def _times(of_one_test: Sequence[Series], breaks: Sequence[int], across: Spec) -> Spec:
+    """Return a layer with the medians, their intervals, and a line for each unbroken stretch."""
+    runs: list[int] = []
+    stretches: list[int] = []
+    medians: list[float] = []
+    lows: list[float] = []
+    highs: list[float] = []
+    unbroken = (
+        (series, *ends) for series in of_one_test for ends in _unbroken(series.runs, breaks)
+    )
+    for number, (series, begin, stop) in enumerate(unbroken):
+        places = [begin + place for place in kept(series.seconds[begin:stop], _MOST_POINTS)]
+        stretches += [number] * len(places)
+        for column, values in (
+            (runs, series.runs), (medians, series.seconds), (lows, series.low), (highs, series.high)
+        ):  # fmt: skip
+            column += [values[place] for place in places]
+    time = quantity("time", "time (µs)")
+    return {
+        **columns(
+            run=runs,
+            stretch=stretches,
+            time=microseconds(medians),
+            **intervals(lows, highs, 1e6),
+        ),
+        "encoding": {"x": across},
+        "layer": [
+            {
+                "mark": {"type": "line", "color": BLUE, "strokeWidth": 1},
+                "encoding": {"y": time, "detail": {"field": "stretch", "type": "nominal"}},
+            },
+            {
+                "mark": {"type": "rule", "color": BLUE},
+                "encoding": {"y": time | {"field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "opacity": 1, "color": BLUE},
+                "encoding": {"y": time},
+            },
+        ],
+    }
+
+
+def _changes(of_one_test: Sequence[Series]) -> Iterator[tuple[float, float, float, str]]:
+    """Yield the place of each change point, the ends of its band, and its label."""
+    for series in of_one_test:
+        for change in series.changes:
+            place, begin, end = (
+                _before(series.runs, run) for run in (change.run, change.earliest, change.latest)
+            )
+            yield place, begin, end, written(f"{change.ratio.value:.3f}× since {change.commit}")
+
+
+def _marked_changes(changes: Sequence[tuple[float, float, float, str]], across: Spec) -> Spec:
+    runs, begins, ends, labels = zip(*changes, strict=True)
+    return {
+        **columns(run=runs, begin=begins, end=ends, change=labels),
+        "encoding": {"x": across},
+        "layer": [
+            {
+                "mark": {"type": "rect", "color": ORANGE, "opacity": 0.2},
+                "encoding": {"x": across | {"field": "begin"}, "x2": {"field": "end"}},
+            },
+            {"mark": {"type": "rule", "color": ORANGE}},
+            {
+                "mark": {"type": "text", "align": "left", "baseline": "top", "dx": 3, "dy": 2},
+                "encoding": {"y": {"value": 0}, "text": {"field": "change", "type": "nominal"}},
+            },
+        ],
+    }
+
+
+def _marked_breaks(breaks: Sequence[int], hardware: Sequence[str], across: Spec) -> Spec:
+    return {
+        **columns(
+            run=[place - 0.5 for place in breaks], hardware=[written(name) for name in hardware]
+        ),
+        "encoding": {"x": across},
+        "layer": [
+            {"mark": {"type": "rule", "style": "ink", "strokeDash": [2, 2]}},
+            {
+                "mark": {"type": "text", "align": "left", "baseline": "bottom", "dx": 3, "dy": -2},
+                "encoding": {
+                    "y": {"value": "height"},
+                    "text": {"field": "hardware", "type": "nominal"},
+                },
+            },
+        ],
+    }
+
+
+def _ticks(history: History, across: Spec) -> Spec:
+    """Return the labels of runs: an axis of numbers would only show their indices."""
+    ticks = range(0, len(history.runs), math.ceil(len(history.runs) / _MOST_TICKS))
+    return {
+        **columns(
+            run=[*ticks], label=[written(history.runs[tick].label, _LONGEST_TICK) for tick in ticks]
+        ),
+        "mark": {"type": "text", "angle": -45, "align": "right", "baseline": "top", "dy": 6},
+        "encoding": {
+            "x": across,
+            "y": {"value": "height"},
+            "text": {"field": "label", "type": "nominal"},
+        },
+    }
+
+
+def _before(runs: Sequence[int], run: int) -> float:
+    """Return the middle between a run and the series' run before it."""
+    return (runs[runs.index(run) - 1] + run) / 2
+
+
+def _breaks(hardware: dict[int, str]) -> list[int]:
+    """Return the runs whose hardware differs from that of the run before."""
+    ordered = sorted(hardware)
+    return [run for before, run in itertools.pairwise(ordered) if hardware[run] != hardware[before]]
+
+
+def _unbroken(runs: Sequence[int], breaks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the stretches of a series' indices without a change of hardware between them."""
+    starts = [
+        index
+        for index in range(1, len(runs))
+        if any(runs[index - 1] < place <= runs[index] for place in breaks)
+    ]
+    return list(zip([0, *starts], [*starts, len(runs)], strict=True))

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from convtime.core.codec import finite
+from convtime.regression.differences import median_sm_clock_hz
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import SAMPLE_CONDITIONS, Measurement
 
 if TYPE_CHECKING:
     from pytest_convtime import Timing
 
+_DISABLED = (
+    "gpu_benchmark called the function once and timed nothing: pytest-benchmark disables itself "
+    "under xdist; run without -n, or use time_op"
+)
 # Options of pytest-benchmark's marker, and the corresponding timing options.
 _LIMITS = {"max_time": "budget", "min_rounds": "min_samples"}
 
@@ -101,41 +106,31 @@ class GpuBenchmark:
             )
         benchmark._mode = mode
         if not (benchmark.enabled or self._timing.is_again):
-            self._tell_why_not()
+            if self._timing.under_xdist:
+                warnings.warn(pytest.PytestWarning(_DISABLED), stacklevel=3)
             return
         try:
             measured = self._timing.time_op(fn, *args, kwargs=kwargs, **options)
         except BaseException:
             benchmark.has_error = True
             raise
-        if not self._timing.is_again:  # that run is not one of pytest-benchmark's
-            self._feed(measured, iterations)
-
-    def _tell_why_not(self) -> None:
-        if self._timing.under_xdist:
-            told = (
-                "gpu_benchmark called the function once and timed nothing: pytest-benchmark "
-                "disables itself under xdist; run without -n, or use time_op"
-            )
-            warnings.warn(pytest.PytestWarning(told), stacklevel=4)
-
-    def _feed(self, measured: Measurement, iterations: int) -> None:
-        stats = self._benchmark._make_stats(iterations)
-        seconds = measured.seconds
+        if self._timing.is_again:  # that run is not one of pytest-benchmark's
+            return
+        stats, seconds = benchmark._make_stats(iterations), measured.seconds
         for first in range(0, len(seconds) - iterations + 1, iterations):
             stats.update(sum(seconds[first : first + iterations]))
-        self._benchmark.extra_info.update(_extra_info(measured))
+        benchmark.extra_info.update(_extra_info(measured))
 
 
 def _extra_info(measured: Measurement) -> dict[str, Any]:
     """Return the conditions of the measurement, for pytest-benchmark's files."""
-    clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
+    clock_hz = median_sm_clock_hz(measured)
     conditions = {name: getattr(measured, name) for name in (*SAMPLE_CONDITIONS, "clocks")}
-    reasons = (getattr(each, "reason", "") for each in conditions.values())
+    reasons = (getattr(condition, "reason", "") for condition in conditions.values())
     return {
-        **{name: str(each) for name, each in conditions.items()},
+        **{name: str(condition) for name, condition in conditions.items()},
         "reasons": [reason for reason in reasons if reason],
-        "sm_clock_mhz": clocks_hz[len(clocks_hz) // 2] / 1e6 if clocks_hz else None,
+        "sm_clock_mhz": None if clock_hz is None else clock_hz / 1e6,
         "gpu": measured.provenance.get("gpu"),
         "median_interval": finite(measured.median_interval),
         PAYLOAD: measured.to_dict(),

@@ -24,6 +24,7 @@ from convtime.histories.run import append_run, check_folder
 from convtime.regression.baseline import Baseline, reference_of
 from convtime.regression.changes import Change, Changes
 from convtime.regression.compare_runs import compare_runs
+from convtime.regression.differences import git_of
 from convtime.regression.show_baseline import remarks
 from convtime.timing.measurement import Measurement
 
@@ -53,17 +54,13 @@ _USE_RELATIVE = (
 def _of_base(before: Baseline, after: Baseline) -> Baseline:
     """Return the base's run with another commit: one folder's commit for both says nothing."""
     measurements = dict(before.measurements)
-    for name, measured in measurements.items():
-        later = after.measurements.get(name)
-        if later is not None and _commit(measured) == _commit(later) is not None:
+    for name in measurements.keys() & after.measurements.keys():
+        measured = measurements[name]
+        commit = git_of(measured).get("commit")
+        if commit is not None and commit == git_of(after.measurements[name]).get("commit"):
             provenance = {**measured.provenance, "git": _OF_BASE}
             measurements[name] = dataclasses.replace(measured, provenance=provenance)
     return dataclasses.replace(before, measurements=measurements)
-
-
-def _commit(measured: Measurement) -> object:
-    git = measured.provenance.get("git")
-    return git.get("commit") if isinstance(git, Mapping) else None
 
 
 def measurements_in(document: Mapping[str, Any]) -> dict[str, Measurement]:
@@ -78,7 +75,7 @@ class Gate:
 
     Attributes:
         changes: the changes since the other run; None before they are judged.
-        told: sentences for the summary.
+        remarks: sentences for the summary.
 
     Args:
         run: records the measurements of the run.
@@ -94,7 +91,7 @@ class Gate:
         self, run: Recorder, folder: Path, margins: Mapping[str, float], *, folder_is_first: bool
     ) -> None:
         self.changes: Changes | None = None
-        self.told: list[str] = []
+        self.remarks: list[str] = []
         self._run, self._margins = run, margins
         self._config, self._option = run.config, run.config.option
         self._folder, self._folder_is_first = folder, folder_is_first
@@ -149,13 +146,13 @@ class Gate:
     def _find_python(self, given: str | None) -> str | None:
         if given is None:
             return None
-        found = shutil.which(self._config.invocation_params.dir / given) or shutil.which(given)
-        if found is None:
+        python = shutil.which(self._config.invocation_params.dir / given) or shutil.which(given)
+        if python is None:
             raise pytest.UsageError(
                 "--convtime-base must be the Python of an environment with the earlier commit, got "
                 f"{given!r}, which cannot be run"
             )
-        return found
+        return python
 
     def _find_baseline(self, given: str) -> Path:
         file, saved = self._config.invocation_params.dir / given, self._folder / f"{given}.json"
@@ -171,13 +168,15 @@ class Gate:
     @property
     def kinds(self) -> set[str]:
         """The findings that an exit code can report; empty before the run is judged."""
-        changes = () if self.changes is None else self.changes.changes
-        return {kind for change in changes for kind in change.kinds}
+        return set() if self.changes is None else {kind for _, kind in self.changes.findings}
 
     def stop_early(self) -> None:
         """Neither save nor judge the run, because it lacks tests."""
+        self._leave_unchanged("the run stopped early")
+
+    def _leave_unchanged(self, reason: str) -> None:
         for path in filter(None, (self._save, self._history)):
-            self.told.append(f"the run stopped early: {path} is unchanged")
+            self.remarks.append(f"{reason}: {path} is unchanged")
 
     def finish(self, failures: tuple[str, ...]) -> str:
         """Save and judge the run, and return why that failed; empty if it did not.
@@ -185,22 +184,23 @@ class Gate:
         Args:
             failures: findings that fail the run; their tests run again.
         """
+        measurements = self._run.measurements
+        if not measurements:
+            self._leave_unchanged("nothing was measured")
         try:
-            self._save_run()
-            self._add_to_history()
+            if self._save is not None and measurements:
+                self._save_run(self._save)
+            if self._history is not None and measurements:
+                path = append_run(self._history, measurements)
+                self.remarks.append(f"{len(measurements)} measurements added as {path}")
             if self._baseline is not None:
                 self._judge(self._baseline, failures)
         except (ValueError, OSError) as error:  # from reading or writing files
-            self.told.append(f"error: {one_line(error)}")
+            self.remarks.append(f"error: {one_line(error)}")
             return one_line(error)
         return ""
 
-    def _save_run(self) -> None:
-        if self._save is None:
-            return
-        if not self._run.measurements:
-            self.told.append(f"nothing was measured: {self._save} is unchanged")
-            return
+    def _save_run(self, path: Path) -> None:
         tests = self._run.tests
         count = self._option.convtime_calibrate or self._option.convtime_runs
         runs = [self._run.measurements]
@@ -211,25 +211,16 @@ class Gate:
             runs.append(run)
         calibrated = self._option.convtime_calibrate is not None
         baseline = Baseline.of(runs, tests, calibrated=calibrated)
-        self.told += remarks(baseline, calibrated=calibrated)
+        self.remarks += remarks(baseline, calibrated=calibrated)
         new, others = len(baseline.measurements), 0
         # Another run may have saved other tests since this one began, or be about to.
         with turn(["saved-runs"], _PATIENCE_SECONDS):
-            if self._save.exists():
-                baseline = baseline.merged(read_baseline(self._save), self._run.passed)
+            if path.exists():
+                baseline = baseline.merged(read_baseline(path), self._run.passed)
                 others = len(baseline.measurements) - new
-            baseline.save(self._save)
-        kept = f"; {others} of tests that did not run or did not pass are kept" if others else ""
-        self.told.append(f"{len(tests)} measurements saved as {self._save}{kept}")
-
-    def _add_to_history(self) -> None:
-        if self._history is None:
-            return
-        if not self._run.measurements:
-            self.told.append(f"nothing was measured: {self._history} is unchanged")
-            return
-        path = append_run(self._history, self._run.measurements)
-        self.told.append(f"{len(self._run.measurements)} measurements added as {path}")
+            baseline.save(path)
+        earlier = f"; {others} of tests that did not run or did not pass are kept" if others else ""
+        self.remarks.append(f"{len(tests)} measurements saved as {path}{earlier}")
 
     def _judge(self, baseline: Baseline, failures: tuple[str, ...]) -> None:
         changes = self._compare(baseline, Baseline(self._run.measurements))
@@ -245,13 +236,13 @@ class Gate:
             self._run_again((), self._base_python)
         self.changes = dataclasses.replace(changes, different=self._run.different)
         on_cpu = any(
-            self._run.measurements[each.name].device == "cpu"
-            for each in changes.of("slower", "faster")
+            self._run.measurements[change.name].device == "cpu"
+            for change in changes.of("slower", "faster")
         )
         if on_cpu and not self._option.convtime_relative:
-            self.told.append(_USE_RELATIVE)
+            self.remarks.append(_USE_RELATIVE)
         if "margin" not in self._margins:
-            self.told += [f"too noisy to be worth its time: {one}" for one in baseline.too_noisy]
+            self.remarks += [f"too noisy to be worth its time: {one}" for one in baseline.too_noisy]
         if self._markdown is not None:
             write_file(self._markdown, self.changes.to_markdown(failures))
         if self._json is not None:
@@ -280,7 +271,7 @@ class Gate:
                 if reference:
                     tests[reference] = self._run.tests[reference]
         if self._base_python is None:
-            run, last = self._run_again(set(tests.values()), found=True)
+            run, last = self._run_again(set(tests.values()), reproducers=True)
             before, after = baseline, Baseline({name: run[name] for name in run if name in tests})
         else:
             before, after, last = self._alternate(baseline, tests, self._base_python)
@@ -301,7 +292,7 @@ class Gate:
         last = ""
         for _ in range(_ROUNDS):
             for python, runs in ((base_python, before), (sys.executable, after)):
-                run, line = self._run_again(set(tests.values()), python, found=True)
+                run, line = self._run_again(set(tests.values()), python, reproducers=True)
                 runs.append(run)
                 last = line if tests.keys() - run.keys() else last
         in_all = {
@@ -317,7 +308,7 @@ class Gate:
 
     def _tell_lost(self, names: Collection[str], last: str, consequence: str) -> None:
         if names:
-            self.told.append(
+            self.remarks.append(
                 f"run again alone, {', '.join(sorted(names))} gave no time ({last}): {consequence}"
             )
 
@@ -327,25 +318,25 @@ class Gate:
             reporter.write_line(f"\nconvtime: {sentence}")
 
     def _run_again(
-        self, tests: Collection[str], python: str | None = None, *, found: bool = False
+        self, tests: Collection[str], python: str | None = None, *, reproducers: bool = False
     ) -> tuple[dict[str, Measurement], str]:
         """Run tests in a fresh process; return its measurements and its last line.
 
         Args:
             tests: the node ids.
             python: the Python of the environment to run them in; None for this one.
-            found: whether the measurements need the commands that reproduce them.
+            reproducers: whether the measurements need the commands that reproduce them.
         """
         python = python or sys.executable
         again: dict[str, Measurement] = {}
         with tempfile.TemporaryDirectory() as folder:
-            asked, output = Path(folder, "asked.json"), Path(folder, "output.json")
-            request = {"tests": sorted(tests), "output": str(output), "reproducers": found}
-            asked.write_text(json.dumps(request), encoding="utf-8")
+            request, output = Path(folder, "request.json"), Path(folder, "output.json")
+            fields = {"tests": sorted(tests), "output": str(output), "reproducers": reproducers}
+            request.write_text(json.dumps(fields), encoding="utf-8")
             done = subprocess.run(
                 [
                     *(python, *self._start(python), *self._arguments(Path(folder, "cache"))),
-                    f"--convtime-again={asked}",
+                    f"--convtime-again={request}",
                 ],
                 cwd=self._config.invocation_params.dir,
                 env={**os.environ, "COVERAGE_FILE": str(Path(folder, "coverage"))},

@@ -16,6 +16,7 @@ from convtime.regression.differences import (
     SameGpu,
     differences,
     is_committed,
+    median_sm_clock_hz,
 )
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
@@ -69,21 +70,28 @@ def attribute(
         same_gpu: whether another GPU of the same model can be the cause (``uuid``).
         others_alike: a sentence if all tests changed alike; empty if not.
     """
-    found = {each.what: each for each in differences(before, after)}
-    method = _named(found, METHOD)
+    differing = {difference.what: difference for difference in differences(before, after)}
+    method = _named(differing, METHOD)
     if method:
         return Attribution("method", method)
-    work = _changed_work(before, after)
-    if work:
-        return Attribution("code", work)
+    instructions = None
+    if before.instructions and after.instructions is not None:
+        instructions = after.instructions / before.instructions
+    same_instructions = instructions is None or abs(instructions - 1) <= _SAME_INSTRUCTIONS
+    was, now = ({activity.label for activity in run.activities} for run in (before, after))
+    if was and now and was != now:
+        gone, new = (", ".join(sorted(labels)) or "none" for labels in (was - now, now - was))
+        return Attribution("code", f"it launches other kernels: {gone} → {new}")
+    if not same_instructions:
+        return Attribution("code", f"it executes {instructions:.4g}× the instructions")
+    same_work = "" if instructions is None else "it executes as many instructions as before"
     if same_gpu == "model":
-        found.pop("gpu_uuid", None)
-    hardware = _named(found, HARDWARE) or _clock(before, after, ratio)
+        differing.pop("gpu_uuid", None)
+    hardware = _named(differing, HARDWARE) or _clock(before, after, ratio)
     if hardware:
         return Attribution("hardware or clocks", hardware)
-    code = _named(found, (*CODE, *SOFTWARE))
-    same_work = _same_work(before, after)
-    disturbed = _disturbed(before, after, ratio, found)
+    code = _named(differing, (*CODE, *SOFTWARE))
+    disturbed = _disturbed(before, after, ratio, differing)
     if disturbed and (same_work or not code):
         return Attribution("noise", disturbed)
     if others_alike:
@@ -96,32 +104,8 @@ def attribute(
     return Attribution("code", UNKNOWN_COMMITS)
 
 
-def _named(found: Mapping[str, Difference], what: Iterable[str]) -> str:
-    return ", ".join(str(found[each]) for each in what if each in found)
-
-
-def _changed_work(before: Measurement, after: Measurement) -> str:
-    """Describe a difference in the work that a call does; empty if none is known."""
-    was, now = ({each.label for each in one.activities} for one in (before, after))
-    if was and now and was != now:
-        gone, new = (", ".join(sorted(each)) or "none" for each in (was - now, now - was))
-        return f"it launches other kernels: {gone} → {new}"
-    instructions = _instructions(before, after)
-    if instructions is not None and abs(instructions - 1) > _SAME_INSTRUCTIONS:
-        return f"it executes {instructions:.4g}× the instructions"
-    return ""
-
-
-def _same_work(before: Measurement, after: Measurement) -> str:
-    instructions = _instructions(before, after)
-    if instructions is None or abs(instructions - 1) > _SAME_INSTRUCTIONS:
-        return ""
-    return "it executes as many instructions as before"
-
-
-def _instructions(before: Measurement, after: Measurement) -> float | None:
-    was, now = before.instructions, after.instructions
-    return now / was if was and now is not None else None
+def _named(differing: Mapping[str, Difference], names: Iterable[str]) -> str:
+    return ", ".join(str(differing[name]) for name in names if name in differing)
 
 
 def _clock(before: Measurement, after: Measurement, ratio: Ratio) -> str:
@@ -137,16 +121,17 @@ def _clock(before: Measurement, after: Measurement, ratio: Ratio) -> str:
 
 def _clock_hz(measured: Measurement) -> float | None:
     """Return the clock of the SMs, or of the CPU's cores on average over the calls."""
-    known = sorted(clock for clock in measured.sm_clocks_hz if clock)
-    if known:
-        return known[len(known) // 2]
-    readings = [each for each in measured.host if each.cycles and each.cpu_seconds > 0]
-    seconds = math.fsum(each.cpu_seconds for each in readings)
-    return math.fsum(each.cycles or 0.0 for each in readings) / seconds if seconds else None
+    sm_clock_hz = median_sm_clock_hz(measured)
+    if sm_clock_hz is not None:
+        return sm_clock_hz
+    readings = [reading for reading in measured.host if reading.cycles and reading.cpu_seconds > 0]
+    seconds = math.fsum(reading.cpu_seconds for reading in readings)
+    cycles = math.fsum(reading.cycles or 0.0 for reading in readings)
+    return cycles / seconds if seconds else None
 
 
 def _disturbed(
-    before: Measurement, after: Measurement, ratio: Ratio, found: Mapping[str, Difference]
+    before: Measurement, after: Measurement, ratio: Ratio, differing: Mapping[str, Difference]
 ) -> str:
     """Describe what disturbed only the slower of the two; empty if nothing is known."""
     pairs = (("later", after, before), ("earlier", before, after))
@@ -158,7 +143,7 @@ def _disturbed(
     waiting = slower.waiting_share or 0.0
     if waiting - (faster.waiting_share or 0.0) > _LONG_WAIT:
         return f"its threads waited for a core for {waiting:.0%} of the {which} run"
-    load = found.get("load average")
+    load = differing.get("load average")
     if load is not None and (float(load.after) > float(load.before)) == (ratio.value > 1):
         return str(load)
     return ""

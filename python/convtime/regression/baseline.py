@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from convtime.core import codec
 from convtime.regression.medians import standard_error
@@ -52,13 +53,13 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
 
     def merged(self, earlier: Baseline, tests: Collection[str]) -> Baseline:
         """Return this baseline with the earlier one's measurements of all other tests."""
-        kept = {name for name in earlier.measurements if not _is_of(name, tests)}
 
-        def both(field: str) -> dict[str, object]:
+        def both(field: str) -> dict[str, Any]:
             mine, theirs = getattr(self, field), getattr(earlier, field)
-            return {name: theirs[name] for name in theirs if name in kept} | dict(mine)
+            others = (name for name in theirs if name in earlier.measurements)
+            return {name: theirs[name] for name in others if not _is_of(name, tests)} | dict(mine)
 
-        return Baseline(**{field.name: both(field.name) for field in dataclasses.fields(self)})  # type: ignore[arg-type]
+        return Baseline(**{field.name: both(field.name) for field in dataclasses.fields(self)})
 
     def only(self, names: Collection[str]) -> Baseline:
         """Return this baseline with only these names, as far as it has them."""
@@ -89,15 +90,15 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
 
         A second mode, which counts for a name's noise, is not outlying.
         """
-        found: dict[int, list[str]] = {}
+        sentences: dict[int, list[str]] = {}
         second_modes = self.second_modes
         for name, repeats in self.all_repeats().items():
             if name in second_modes:
                 continue
             for index in repeats.outlying:
                 factor = repeats.medians[index] / math.exp(repeats.log_median)
-                found.setdefault(index + 1, []).append(f"{name} ({factor:.2f}×)")
-        return found
+                sentences.setdefault(index + 1, []).append(f"{name} ({factor:.2f}×)")
+        return sentences
 
     @property
     def second_modes(self) -> dict[str, int]:
@@ -119,16 +120,14 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
         A name with a reference operation counts by its time relative to that.
         """
         references = {reference_of(name, self.measurements) for name in self.measurements}
-        found = []
-        for name, measured in self.measurements.items():
-            repeats = self.relative.get(name, self.repeats.get(name))
-            noise = None if repeats is None or name in references else repeats.noise
-            if noise is not None and noise.too_noisy:
-                found.append(
-                    f"{name} takes {measured.sampling_seconds:.2g} s and finds only changes "
-                    f"beyond {noise.margin:.0%}"
-                )
-        return tuple(found)
+        repeats = {**self.repeats, **self.relative}
+        noises = {name: repeats[name].noise for name in self.measurements if name in repeats}
+        return tuple(
+            f"{name} takes {self.measurements[name].sampling_seconds:.2g} s and finds only changes "
+            f"beyond {noise.margin:.0%}"
+            for name, noise in noises.items()
+            if noise is not None and noise.too_noisy and name not in references
+        )
 
 
 def _is_of(name: str, tests: Collection[str]) -> bool:
@@ -138,15 +137,15 @@ def _is_of(name: str, tests: Collection[str]) -> bool:
 
 def _repeats(by_name: Mapping[str, Sequence[Measurement]], calibrated: bool) -> dict[str, Repeats]:
     """Summarize the measurements of each name, if there are several and all have a time."""
-    found: dict[str, Repeats] = {}
-    for name, measurements in by_name.items():
-        medians = tuple(each.median for each in measurements)
+    repeats: dict[str, Repeats] = {}
+    for name, runs in by_name.items():
+        medians = tuple(run.median for run in runs)
         if len(medians) > 1 and min(medians) > 0:
-            found[name] = Repeats(medians, tuple(map(standard_error, measurements)))
+            repeats[name] = Repeats(medians, tuple(map(standard_error, runs)))
             if calibrated:
-                tick = max(each.clock_tick / each.median for each in measurements)
-                found[name] = found[name].calibrated(tick)
-    return found
+                tick = max(run.clock_tick / run.median for run in runs)
+                repeats[name] = repeats[name].calibrated(tick)
+    return repeats
 
 
 def _ratios(name: str, runs: Sequence[Run]) -> Iterator[Measurement]:

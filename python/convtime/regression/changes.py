@@ -23,10 +23,11 @@ from convtime.timing.verdict import (
 )
 from convtime.view import markdown
 from convtime.view.shown import Shown
+from convtime.view.wording import listed
 
 #: What :meth:`Changes.exit_code` can report.
 FINDS = (
-    *(each for each in get_args(ChangeVerdict) if each != "same"),
+    *(verdict for verdict in get_args(ChangeVerdict) if verdict != "same"),
     "contradictory",
     "more-instructions",
 )
@@ -211,7 +212,7 @@ class Changes(codec.Stored, Shown, show="convtime.regression.show"):
             if change.instructions_reason:
                 by_reason.setdefault(change.instructions_reason, []).append(change.name)
         return tuple(
-            f"more-instructions is not judged for {first_of(names)}: {reason}"
+            f"more-instructions is not judged for {listed(names, most=1)}: {reason}"
             for reason, names in by_reason.items()
         )
 
@@ -229,18 +230,13 @@ class Changes(codec.Stored, Shown, show="convtime.regression.show"):
         return markdown.render(self._drawing().judged(self, failures))
 
 
-def first_of(names: Sequence[str]) -> str:
-    """Return the first name, with the number of the others."""
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
 def _confirmed(first: Change, second: Change) -> Change:
-    found = "without a ratio" if first.ratio is None else str(first.ratio)
-    said = f"at first {first.verdict}: {found}"
+    ratio = "without a ratio" if first.ratio is None else str(first.ratio)
+    history = f"at first {first.verdict}: {ratio}"
     if first.verdict == second.verdict:
-        said = f"found twice, first as {found}"
+        history = f"found twice, first as {ratio}"
     if {first.verdict, second.verdict} == {"slower", "faster"}:
-        said += f", then {second.verdict}: the measurements disagree"
+        history += f", then {second.verdict}: the measurements disagree"
         instructions = second.more_instructions
         second = dataclasses.replace(
             second,
@@ -248,7 +244,7 @@ def _confirmed(first: Change, second: Change) -> Change:
             reason="not-confirmed",
             attribution=Attribution("code", instructions) if instructions else None,
         )
-    sentence = "; ".join(filter(None, (said, second.sentence)))
+    sentence = "; ".join(filter(None, (history, second.sentence)))
     return dataclasses.replace(second, sentence=sentence)
 
 
@@ -269,8 +265,8 @@ def common_change(changes: Sequence[Change]) -> CommonChange | None:
         if ratio.low - tolerance <= center <= ratio.high + tolerance
     }
     verdict: Verdict = "slower" if center > 1 else "faster"
-    found = [each.name for each in changes if each.name in alike and each.verdict == verdict]
-    if len(alike) < _MOST * len(ratios) or len(found) <= len(ratios) / 2:
+    agreeing = [one.name for one in changes if one.name in alike and one.verdict == verdict]
+    if len(alike) < _MOST * len(ratios) or len(agreeing) <= len(ratios) / 2:
         return None
-    values = [ratios[name].value for name in found]
-    return CommonChange(verdict, center, min(values), max(values), tuple(found), len(ratios))
+    values = [ratios[name].value for name in agreeing]
+    return CommonChange(verdict, center, min(values), max(values), tuple(agreeing), len(ratios))

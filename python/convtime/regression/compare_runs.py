@@ -26,7 +26,6 @@ from convtime.regression.noise import FALSE_ALARMS, Noise
 from convtime.regression.significance import LogRatio, adjusted, exponential, geomean
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
-    ChangeVerdict,
     Ratio,
     Reason,
     Verdict,
@@ -100,30 +99,27 @@ def compare_runs(
     were, now = earlier.measurements, later.measurements
     pairs = {name: (were[name], now[name]) for name in were if name in now}
     compared = {name: _compare(name, earlier, later, same_gpu) for name in pairs}
-    judged = [name for name, pair in compared.items() if pair.known is not None]
-    own = {name: compared[name].noise for name in judged if margin is None}
-    bars = _bars({name: _known(compared[name]) for name in judged}, own, fixed, false_discoveries)
+    ratios = {name: pair.known for name, pair in compared.items() if pair.known is not None}
+    noises = {name: compared[name].noise for name in ratios if margin is None}
+    bars = _bars(ratios, noises, fixed, false_discoveries)
 
     def change(name: str) -> Change:
-        if name not in pairs:
-            known = were.get(name) or now[name]
-            verdict: ChangeVerdict = "missing" if name in were else "new"
-            field = "before" if name in were else "after"
-            found = Change(name, verdict, **{field: known.median})  # type: ignore[arg-type]
-        else:
-            found = _judge(name, pairs[name], compared[name], bars.get(name))
-            found = _with_instructions(found, pairs[name], instructions_margin)
-        return dataclasses.replace(found, reproducer=_reproducer(now.get(name)))
+        if name not in now:
+            return Change(name, "missing", before=were[name].median)
+        reproducer = str(now[name].provenance.get("reproducer", ""))
+        if name not in were:
+            return Change(name, "new", after=now[name].median, reproducer=reproducer)
+        judged = _judge(name, pairs[name], compared[name], bars.get(name))
+        judged = _with_instructions(judged, pairs[name], instructions_margin)
+        return dataclasses.replace(judged, reproducer=reproducer)
 
     changes = [change(name) for name in dict.fromkeys((*were, *now))]
-    common = common_change([*changes, *(each for each in others if each.name not in pairs)])
+    common = common_change([*changes, *(one for one in others if one.name not in pairs)])
     return Changes(
-        changes=tuple(
-            _attributed(each, pairs.get(each.name), common, same_gpu) for each in changes
-        ),
+        changes=tuple(_attributed(one, pairs.get(one.name), common, same_gpu) for one in changes),
         margin=fixed,
         false_discoveries=float(false_discoveries),
-        geomean=geomean([_known(compared[name]) for name in judged]),
+        geomean=geomean([*ratios.values()]),
         differences=(*all_differences(pairs.values()), *drifts),
         environment=environment(pairs.values()),
     )
@@ -182,10 +178,6 @@ def _beside_baselines(
                 Difference(f"baseline {name}", format_seconds(speed), format_seconds(now))
             )
     return scaled(before), scaled(after), tuple(drifts)
-
-
-def _reproducer(measured: Measurement | None) -> str:
-    return "" if measured is None else str(measured.provenance.get("reproducer", ""))
 
 
 def _check_samples(name: str, measured: Measurement) -> None:
@@ -256,11 +248,6 @@ def _bars(
     return bars
 
 
-def _known(compared: _Compared) -> LogRatio:
-    assert compared.known is not None
-    return compared.known
-
-
 def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -> _Compared:
     before, after = earlier.measurements[name], later.measurements[name]
     for which, measured in (("before", before), ("now", after)):
@@ -278,7 +265,7 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
             calibrated_log_median(after, now, noise), calibrated_log_median(before, was, noise)
         )
     else:
-        spread = max(0.0 if each is None else each.spread for each in (was, now))
+        spread = max(0.0 if repeats is None else repeats.spread for repeats in (was, now))
         pair = LogRatio(log_median(after, now, spread), log_median(before, was, spread))
     low, high = pair.interval()
     ratio = Ratio(exponential(pair.value), exponential(low), exponential(high))
@@ -296,12 +283,13 @@ def _judge(
     if bar is not None:
         ratio = compared.ratio
         assert ratio is not None
+        assert compared.known is not None
         if bar.chance <= bar.limit:
             verdict = "slower" if ratio.value > 1 else "faster"
         elif compared.is_same or _C.judge(ratio.low, ratio.high, bar.margin) == "same":
             verdict = "same"
         else:
-            reason, sentence = _doubt(ratio, _known(compared), bar, pair)
+            reason, sentence = _doubt(ratio, compared.known, bar, pair)
     contradicted = _contradiction(verdict, pair, _MARGIN if bar is None else bar.margin)
     before, after = (measured.median for measured in pair)
     return Change(
@@ -328,7 +316,11 @@ def _with_instructions(
     change = dataclasses.replace(change, instructions_ratio=ratio)
     if change.reason == "other-conditions":
         return dataclasses.replace(change, instructions_reason=change.sentence)
-    if any(map(_by_several_threads, pair)):
+    threads = (
+        [reading.threads for reading in measured.host if reading.threads is not None]
+        for measured in pair
+    )
+    if any(counts and statistics.median(counts) > 1 for counts in threads):
         return dataclasses.replace(
             change,
             instructions_reason="several threads computed, and threads that wait for each other "
@@ -356,22 +348,16 @@ def _why_not_counted(pair: tuple[Measurement, Measurement]) -> str:
     return "the earlier run counted no instructions"
 
 
-def _by_several_threads(measured: Measurement) -> bool:
-    threads = [each.threads for each in measured.host if each.threads is not None]
-    return bool(threads) and statistics.median(threads) > 1
-
-
 def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:
     """Describe contradictory verdicts on busy time, span or another metric; empty for none."""
     metric = pair[0].metric.used
     other = other_metric(metric)
-    series = [getattr(measured, f"{other}_seconds") for measured in pair]
-    if verdict == "uncertain" or not all(series):
-        return ""
     before, after = (
-        dataclasses.replace(measured, seconds=seconds)
-        for measured, seconds in zip(pair, series, strict=True)
+        dataclasses.replace(measured, seconds=getattr(measured, f"{other}_seconds"))
+        for measured in pair
     )
+    if verdict == "uncertain" or not (before.seconds and after.seconds):
+        return ""
     if not min(before.median, after.median) > 0:
         return ""
     low, high = LogRatio(log_median(after), log_median(before)).interval()
@@ -397,12 +383,9 @@ def _doubt(
     if not all(math.isfinite(measured.median_interval[0]) for measured in pair):
         few = " and ".join(str(len(measured.seconds)) for measured in pair)
         return "too-few-samples", f"{few} samples give no interval at that confidence"
-    half = (ratio.high - ratio.low) / 2
-    if half <= bar.margin:
-        return "at-the-margin", (
-            f"the margin's edge lies within {ratio.low:.4f} .. {ratio.high:.4f}"
-        )
     interval = f"{ratio.low:.4f} .. {ratio.high:.4f}"
+    if (ratio.high - ratio.low) / 2 <= bar.margin:
+        return "at-the-margin", f"the margin's edge lies within {interval}"
     return "wide-interval", (
         f"the interval, {interval}, is wider than the margin of {bar.margin:.2%}"
     )

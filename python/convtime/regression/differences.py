@@ -66,11 +66,11 @@ def all_differences(
     pairs: Iterable[tuple[Measurement, Measurement]],
 ) -> tuple[Difference, ...]:
     """Return the differences of all pairs, each once, with the number of pairs that have it."""
-    counts = Counter(found for pair in pairs for found in differences(*pair))
+    counts = Counter(difference for pair in pairs for difference in differences(*pair))
     order = (*CODE, *_PROVENANCE)
     ranks = {what: rank for rank, what in enumerate(order)}
-    found = [dataclasses.replace(difference, count=count) for difference, count in counts.items()]
-    return tuple(sorted(found, key=lambda difference: ranks.get(difference.what, len(order))))
+    counted = [dataclasses.replace(difference, count=count) for difference, count in counts.items()]
+    return tuple(sorted(counted, key=lambda difference: ranks.get(difference.what, len(order))))
 
 
 def differences(before: Measurement, after: Measurement) -> Iterator[Difference]:
@@ -80,14 +80,14 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
         known = value not in _UNKNOWN and now[what] not in _UNKNOWN
         if known and value != now[what]:
             yield Difference(what, str(value), str(now[what]))
-    dirty = _git(before).get("dirty"), _git(after).get("dirty")
+    dirty = git_of(before).get("dirty"), git_of(after).get("dirty")
     # The changes themselves are not recorded: they count as different unless the runs are equal.
     if None not in dirty and any(dirty) and not is_same(before, after):
         was, is_now = ("yes" if one else "no" for one in dirty)
         yield Difference("uncommitted changes", was, is_now)
-    clock, new_clock = _clock_mhz(before), _clock_mhz(after)
+    clock, new_clock = median_sm_clock_hz(before), median_sm_clock_hz(after)
     if clock and new_clock and abs(new_clock - clock) > _SAME_CLOCK * max(clock, new_clock):
-        yield Difference("SM clock", f"{clock:.0f} MHz", f"{new_clock:.0f} MHz")
+        yield Difference("SM clock", f"{clock / 1e6:.0f} MHz", f"{new_clock / 1e6:.0f} MHz")
     load, new_load = _load(before), _load(after)
     if load is not None and new_load is not None and abs(new_load - load) > _SAME_LOAD:
         yield Difference("load average", f"{load:.1f}", f"{new_load:.1f}")
@@ -97,7 +97,7 @@ def _facts(measured: Measurement) -> dict[str, Any]:
     facts = {what: measured.provenance.get(what) for what in _PROVENANCE}
     if "tracers" in measured.provenance and facts["tracers"] is None:  # older files lack the field
         facts["tracers"] = "none"
-    facts["commit"] = _git(measured).get("commit")
+    facts["commit"] = git_of(measured).get("commit")
     for what in (*_CONDITIONS, "exclusive"):
         value = getattr(measured, what)
         facts[what] = value.used if isinstance(value, Condition) else value
@@ -107,26 +107,30 @@ def _facts(measured: Measurement) -> dict[str, Any]:
 
 def is_committed(measured: Measurement) -> bool:
     """Return whether its code is that of a recorded commit."""
-    git = _git(measured)
+    git = git_of(measured)
     return bool(git.get("commit")) and git.get("dirty") is False
 
 
 def environment(pairs: Iterable[tuple[Measurement, Measurement]]) -> dict[str, str]:
     """Return the machine, the versions and the commits of the first pair, with their changes."""
-    found: dict[str, str] = {}
-    for before, after in pairs:
-        was, now = _facts(before), _facts(after)
-        machine = "cpu" if after.device == "cpu" else "gpu"
-        for what in (machine, "driver", *SOFTWARE, "convtime", "commit"):
-            shown = _SHOWN_OF_COMMIT if what == "commit" else None
-            values = [str(value)[:shown] for value in (was[what], now[what]) if value]
-            if values:
-                found[what] = " → ".join(dict.fromkeys(values))
-        break
-    return found
+    pair = next(iter(pairs), None)
+    if pair is None:
+        return {}
+    was, now = map(_facts, pair)
+    machine = "cpu" if pair[1].device == "cpu" else "gpu"
+    values = {
+        what: dict.fromkeys(
+            str(facts[what])[: _SHOWN_OF_COMMIT if what == "commit" else None]
+            for facts in (was, now)
+            if facts[what]
+        )
+        for what in (machine, "driver", *SOFTWARE, "convtime", "commit")
+    }
+    return {what: " → ".join(distinct) for what, distinct in values.items() if distinct}
 
 
-def _git(measured: Measurement) -> Mapping[str, Any]:
+def git_of(measured: Measurement) -> Mapping[str, Any]:
+    """Return the commit and whether it was changed, as far as its provenance has them."""
     git = measured.provenance.get("git")
     return git if isinstance(git, Mapping) else {}
 
@@ -136,9 +140,10 @@ def is_same(before: Measurement, after: Measurement) -> bool:
     return before.seconds == after.seconds and before.provenance == after.provenance
 
 
-def _clock_mhz(measured: Measurement) -> float | None:
+def median_sm_clock_hz(measured: Measurement) -> float | None:
+    """Return the median clock of the GPU's SMs; None if it is unknown."""
     known = [clock_hz for clock_hz in measured.sm_clocks_hz if clock_hz]
-    return statistics.median(known) / 1e6 if known else None
+    return statistics.median(known) if known else None
 
 
 def _load(measured: Measurement) -> float | None:
@@ -153,19 +158,19 @@ def on_host(measured: Measurement) -> bool:
 
 def incomparable(before: Measurement, after: Measurement, same_gpu: SameGpu) -> str:
     """Return why two times cannot be compared, as a clause; empty if they can be."""
-    found = {difference.what: difference for difference in differences(before, after)}
+    differing = {difference.what: difference for difference in differences(before, after)}
     for what in _OF_ANOTHER_KIND:
-        if what in found:
-            return f"its {found[what]}: these times are not comparable"
+        if what in differing:
+            return f"its {differing[what]}: these times are not comparable"
     if before.device.partition(":")[0] != after.device.partition(":")[0]:
         return f"it ran on {before.device} and runs on {after.device}"
-    if on_host(before) and "cpu" in found:
-        return f"it was measured on another CPU ({found['cpu']})"
+    if on_host(before) and "cpu" in differing:
+        return f"it was measured on another CPU ({differing['cpu']})"
     if before.device != "cpu":
-        if "gpu" in found:
-            return f"it was measured on another GPU ({found['gpu']})"
-        if same_gpu == "uuid" and "gpu_uuid" in found:
-            return f"it was measured on another GPU of the same model ({found['gpu_uuid']})"
-    if "regime" in found and "SM clock" in found:
-        return f"its {found['regime']}, at another clock ({found['SM clock']})"
+        if "gpu" in differing:
+            return f"it was measured on another GPU ({differing['gpu']})"
+        if same_gpu == "uuid" and "gpu_uuid" in differing:
+            return f"it was measured on another GPU of the same model ({differing['gpu_uuid']})"
+    if "regime" in differing and "SM clock" in differing:
+        return f"its {differing['regime']}, at another clock ({differing['SM clock']})"
     return ""

@@ -39,14 +39,14 @@ def log_median(
     between = between_processes(measured)
     if measured.between_runs:
         between = 0.0  # already included in the interval
-    found = LogMedian.of_interval(
-        *(measured.median, *measured.median_interval, measured.interval_count),
-        max(between, spread),
+    between = max(between, spread)
+    single = LogMedian.of_interval(
+        measured.median, *measured.median_interval, measured.interval_count, between
     )
     if repeats is None:
-        return found
-    between = found.between_processes / math.sqrt(len(repeats.kept))
-    return dataclasses.replace(found, value=repeats.log_median, between_processes=between)
+        return single
+    between /= math.sqrt(len(repeats.not_outlying))
+    return dataclasses.replace(single, value=repeats.log_median, between_processes=between)
 
 
 def calibrated_log_median(
@@ -80,7 +80,7 @@ def calibrated(own: LogMedian, repeats: Repeats | None, noise: Noise) -> LogMedi
         value=repeats.log_median,
         below=0.0,
         above=0.0,
-        between_processes=noise.spread / math.sqrt(len(repeats.kept)),
+        between_processes=noise.spread / math.sqrt(len(repeats.not_outlying)),
         processes=noise.processes,
     )
 

@@ -89,7 +89,7 @@ class Repeats:
         return outlying(self.medians)
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def not_outlying(self) -> tuple[int, ...]:
         """Indices of the other processes."""
         left_out = self.outlying
         return tuple(index for index in range(len(self.medians)) if index not in left_out)
@@ -103,12 +103,12 @@ class Repeats:
     @property
     def log_median(self) -> float:
         """Mean of the logarithms of the medians."""
-        return statistics.fmean(math.log(self.medians[index]) for index in self.kept)
+        return statistics.fmean(math.log(self.medians[index]) for index in self.not_outlying)
 
     @property
     def spread(self) -> float:
         """Standard deviation of the medians, as a share; 0 for fewer than two."""
-        return self._spread_of(self.kept)
+        return self._spread_of(self.not_outlying)
 
     def _spread_of(self, processes: Sequence[int]) -> float:
         logs = [math.log(self.medians[index]) for index in processes]
@@ -127,14 +127,14 @@ class Repeats:
         return dataclasses.replace(self, noise=self._noise(tick))
 
     def _noise(self, tick: float) -> Noise | None:
-        kept = tuple(range(len(self.medians))) if self.has_second_mode else self.kept
-        count = len(kept)
+        counting = tuple(range(len(self.medians))) if self.has_second_mode else self.not_outlying
+        count = len(counting)
         if count < LEAST_PROCESSES:
             return None
-        within = statistics.median(self.errors[index] for index in kept)
+        within = statistics.median(self.errors[index] for index in counting)
         if not math.isfinite(within):  # too few samples for an interval: assume none within
             within = 0.0
-        spread = max(self._spread_of(kept), _LEAST_SPREAD, tick / math.sqrt(12))
+        spread = max(self._spread_of(counting), _LEAST_SPREAD, tick / math.sqrt(12))
         within = min(within, spread)
         between = math.sqrt(spread**2 - within**2)
         return Noise(count, within, between, margin_of(spread, count))

@@ -65,22 +65,20 @@ def remarks(baseline: Baseline, *, calibrated: bool = False) -> Iterator[str]:
 def _uncalibrated(baseline: Baseline) -> list[str]:
     """Return the names that have a time but no noise, with the number of runs that count."""
     timed = (name for name, one in baseline.measurements.items() if one.median > 0)
-    found: dict[str, Repeats | None] = dict.fromkeys(timed)
-    found |= baseline.all_repeats()
+    repeats_by_name: dict[str, Repeats | None] = dict.fromkeys(timed)
+    repeats_by_name |= baseline.all_repeats()
     return [
-        f"{name} ({counted(1 if repeats is None else len(repeats.kept), 'run')} left)"
-        for name, repeats in found.items()
+        f"{name} ({counted(1 if repeats is None else len(repeats.not_outlying), 'run')} left)"
+        for name, repeats in repeats_by_name.items()
         if repeats is None or repeats.noise is None
     ]
 
 
 def _noise(repeats: Repeats | None) -> tuple[str, str, str, str]:
-    if repeats is None:
-        return "1", "", "", ""
-    count = str(len(repeats.kept))
-    if repeats.noise is None:
+    count = "1" if repeats is None else str(len(repeats.not_outlying))
+    noise = None if repeats is None else repeats.noise
+    if noise is None:
         return count, "", "", ""
-    noise = repeats.noise
     return count, f"{noise.within:.2%}", f"{noise.between:.2%}", f"{noise.margin:.2%}"
 
 

@@ -176,11 +176,10 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     Annals of Statistics 29, 2001).
     """
     count = len(p_values)
-    found = [1.0] * count
+    rates = [1.0] * count
     least = 1.0
     by_size = sorted(range(count), key=p_values.__getitem__)
     for rank in range(count, 0, -1):
         index = by_size[rank - 1]
-        least = min(least, p_values[index] * count / rank)
-        found[index] = least
-    return found
+        rates[index] = least = min(least, p_values[index] * count / rank)
+    return rates

@@ -33,7 +33,6 @@ Cause = Literal[
 _CALL: tuple[Cause, ...] = ("dtype", "module", "sizes", "layout")
 _CHOICES: tuple[Cause, ...] = ("backend", "plan", "kernels")
 _VERSIONS = ("torch", "cuda", "cudnn")
-_NOTHING = "no recorded fact differs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,35 +99,33 @@ def cause_of(
         for what in (*_CALL, *_CHOICES)
         if getattr(before, what) != getattr(after, what)
     }
-    call = [what for what in _CALL if what in differing]
-    chosen = [what for what in _CHOICES if what in differing]
+    choices = [f"{what}: {differing[what]}" for what in _CHOICES if what in differing]
     flags = _differing(*settings, "flag ")
+    gate_cause = None if attribution is None else attribution.cause
+    gate_evidence = "" if attribution is None else attribution.evidence
+    if not differing.keys().isdisjoint(_CALL):
+        return _first_of(differing)
+    if gate_cause == "method":
+        return Explained("method", gate_evidence)
     # A setting holds for the whole process: it is the cause only where it has an effect.
-    if call:
-        return _explained(call[0], differing, [*call, *chosen])
-    if attribution is not None and attribution.cause == "method":
-        return Explained("method", attribution.evidence)
-    if flags and (chosen or _other_bits(before, after)):
-        told = ", ".join(flags.values())
-        more = "; ".join(f"{what}: {differing[what]}" for what in chosen)
-        return Explained("flag", "; ".join(filter(None, (told, more))))
-    if chosen:
-        return _explained(chosen[0], differing, chosen)
+    if flags and (choices or _other_bits(before, after)):
+        return Explained("flag", "; ".join([", ".join(flags), *choices]))
+    if choices:
+        return _first_of(differing)
     if threads := _differing(*settings, "threads"):
-        return Explained("threads", *threads.values())
-    if attribution is not None and attribution.cause == "hardware or clocks":
-        return Explained("clock", attribution.evidence)
-    versions = [told for what in _VERSIONS for told in _differing(*settings, what).values()]
-    told = _NOTHING if attribution is None else attribution.evidence
-    if told == UNKNOWN_COMMITS:  # an interpreter has none
-        told = _NOTHING
-    named = [each for each in versions if each not in told]
-    return Explained("version" if versions else "unknown", "; ".join([*named, told]))
+        return Explained("threads", *threads)
+    if gate_cause == "hardware or clocks":
+        return Explained("clock", gate_evidence)
+    if gate_evidence in ("", UNKNOWN_COMMITS):  # an interpreter has no commit
+        gate_evidence = "no recorded fact differs"
+    versions = [text for what in _VERSIONS for text in _differing(*settings, what)]
+    new = [text for text in versions if text not in gate_evidence]
+    return Explained("version" if versions else "unknown", "; ".join([*new, gate_evidence]))
 
 
-def difference_of(before: PassFacts, after: PassFacts) -> str:
+def difference_of(before: PassFacts | None, after: PassFacts | None) -> str:
     """Describe how the results differ in their bits; empty if they agree or do not repeat."""
-    if not _other_bits(before, after):
+    if before is None or after is None or not _other_bits(before, after):
         return ""
     if before.error is None or after.error is None:
         return "the results differ in their bits"
@@ -142,28 +139,25 @@ def _other_bits(before: PassFacts, after: PassFacts) -> bool:
     return bool(before.bits and after.bits) and before.bits != after.bits
 
 
-def _explained(cause: Cause, differing: Mapping[Cause, str], named: list[Cause]) -> Explained:
-    first, *others = named
-    more = [f"{other}: {differing[other]}" for other in others]
-    return Explained(cause, "; ".join([differing[first], *more]))
+def _first_of(differing: Mapping[Cause, str]) -> Explained:
+    (cause, evidence), *others = differing.items()
+    return Explained(cause, "; ".join([evidence, *(f"{what}: {text}" for what, text in others)]))
 
 
 def _change(before: str | tuple[str, ...], after: str | tuple[str, ...]) -> str:
     if isinstance(before, str) or isinstance(after, str):
         return f"{before or 'none'} → {after or 'none'}"
-    gone = [each for each in before if each not in after]
-    new = [each for each in after if each not in before]
+    gone = [item for item in before if item not in after]
+    new = [item for item in after if item not in before]
     return f"{', '.join(gone) or 'none'} → {', '.join(new) or 'none'}"
 
 
-def _differing(
-    before: Mapping[str, str], after: Mapping[str, str], beginning: str
-) -> dict[str, str]:
+def _differing(before: Mapping[str, str], after: Mapping[str, str], beginning: str) -> list[str]:
     """Return the settings that begin so and differ; one that only one side knows does not."""
-    return {
-        what: f"{what.removeprefix('flag ')}: {value} → {after[what]}"
+    return [
+        f"{what.removeprefix('flag ')}: {value} → {after[what]}"
         for what, value in before.items()
         if what.startswith(beginning)
         and after.get(what, value) != value
         and "unknown" not in (value, after[what])
-    }
+    ]

@@ -20,6 +20,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -121,25 +122,30 @@ class Layer:
             return False
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         return type(module).__module__.startswith("torch.nn.") and not any(
-            getattr(module, each, None) for each in hooks
+            getattr(module, attribute, None) for attribute in hooks
         )
 
     def described(self) -> dict[str, Any]:
         """Describe the call by the facts that decide its kernels."""
         blanks = [*_leaves(_all_blank(self.arguments), Blank)]
-        weights = [Blank.of(each) for each in self.module.parameters()]
-        dtypes = [each.dtype for each in (*blanks, *weights)]
+        tensors = [*blanks, *map(Blank.of, self.module.parameters())]
+        dtypes = [tensor.dtype for tensor in tensors]
         dtypes += [f"autocast to {dtype}" for _, dtype in self.modes.autocast]
+        layouts = [tensor.layout for tensor in tensors if len(tensor.sizes) > 1]
+        text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(self.module).split()))
+        mode = "" if self.module.training else " in evaluation mode"  # the model trains
+        extends_torch = any(
+            base.__module__.startswith("torch.nn.") and base is not torch.nn.Module
+            for base in type(self.module).__mro__
+        )
         return {
             "name": self.name,
             "key": self._key(),
-            "module": _without_addresses(self.module) if self.name != STEP else "",
-            "attributes": _attributes(self.module) if _extends_torch(self.module) else {},
+            "module": text + mode if self.name != STEP else "",
+            "attributes": _attributes(self.module) if extends_torch else {},
             "dtype": ", ".join(dict.fromkeys(dtypes)),
-            "sizes": ", ".join("×".join(map(str, each.sizes)) for each in blanks),
-            "layout": ", ".join(
-                dict.fromkeys(each.layout for each in (*blanks, *weights) if len(each.sizes) > 1)
-            ),
+            "sizes": ", ".join("×".join(map(str, blank.sizes)) for blank in blanks),
+            "layout": ", ".join(dict.fromkeys(layouts)),
         }
 
     def _key(self) -> str:
@@ -155,29 +161,16 @@ class Layer:
         return repr((self.module, _attributes(self.module), called, named))
 
 
-def _without_addresses(module: torch.nn.Module) -> str:
-    mode = "" if module.training else " in evaluation mode"  # the model is in training mode
-    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(module).split())) + mode
-
-
-def _extends_torch(module: torch.nn.Module) -> bool:
-    """Whether it is a layer of torch's or a subclass of one."""
-    return any(
-        base.__module__.startswith("torch.nn.") and base is not torch.nn.Module
-        for base in type(module).__mro__
-    )
-
-
 def _attributes(module: torch.nn.Module) -> dict[str, str]:
     """Return the settings of a layer of torch's; its description differs between versions."""
     simple = (bool, int, float, str, tuple, type(None))
-    found = {
+    settings = {
         name: repr(value)
         for name, value in vars(module).items()
         if not name.startswith("_") and isinstance(value, simple)
     }
     names = ", ".join(sorted(name for name, _ in module.named_parameters()))
-    return {"type": type(module).__name__, "parameters": names, **found}
+    return {"type": type(module).__name__, "parameters": names, **settings}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,30 +192,17 @@ class Blank:
             tensor.requires_grad,
         )
 
-    def with_gradient(self) -> Blank:
-        return dataclasses.replace(self, needs_gradient=True)
-
     @property
     def layout(self) -> str:
         """``contiguous``, ``channels_last``, the strides, or ``without strides``."""
         if len(self.strides) != len(self.sizes):
             return "without strides"
-        steps = {"contiguous": range(len(self.sizes))}
-        if len(self.sizes) > 2:
-            steps["channels_last"] = (0, *range(2, len(self.sizes)), 1)  # type: ignore[assignment]
-        for name, order in steps.items():
-            if self._follows(order):
-                return name
+        empty = torch.empty_strided(self.sizes, self.strides, device="meta")
+        if empty.is_contiguous():
+            return "contiguous"
+        if empty.dim() > 2 and empty.movedim(1, -1).is_contiguous():
+            return "channels_last"
         return f"strides {self.strides}"
-
-    def _follows(self, order: Any) -> bool:
-        """Return whether dimensions, from the outermost, have the strides of a dense tensor."""
-        expected = 1
-        for dim in reversed([*order]):
-            if self.sizes[dim] != 1 and self.strides[dim] != expected:
-                return False
-            expected *= self.sizes[dim]
-        return True
 
     def filled(self, device: torch.device, seed: int) -> torch.Tensor:
         """Return a tensor with these sizes and strides, whose values depend on the seed only."""
@@ -234,28 +214,23 @@ class Blank:
         return tensor.copy_(values).requires_grad_(self.needs_gradient)
 
 
-def numbers(count: int, seed: int, device: torch.device) -> torch.Tensor:
+def _values(
+    sizes: tuple[int, ...], seed: int, device: torch.device, *, is_complex: bool
+) -> torch.Tensor:
     """Return numbers from -√3 to √3, of mean 0 and variance 1, that every torch computes alike.
 
     Integer arithmetic has one result everywhere; torch's generators may differ between versions.
+    The imaginary parts of complex numbers are such numbers, too.
     """
-    bits = torch.arange(count, dtype=torch.int64, device=device) + 1 + (seed << 32)
+    shape = (*sizes, 2) if is_complex else sizes
+    bits = torch.arange(math.prod(shape), dtype=torch.int64, device=device) + 1 + (seed << 32)
     for _ in range(3):
         bits = bits * _MULTIPLIER + 1442695040888963407
         bits = bits ^ (bits >> 29)
     bits = (bits >> 16) & (2**_SPREAD_BITS - 1)
-    uniform: torch.Tensor = bits.to(torch.float32) / 2 ** (_SPREAD_BITS - 1) - 1
-    return uniform * math.sqrt(3)
-
-
-def _values(
-    sizes: tuple[int, ...], seed: int, device: torch.device, *, is_complex: bool
-) -> torch.Tensor:
-    """Return a tensor of :func:`numbers`, which are also the imaginary parts of complex ones."""
-    if is_complex:
-        parts = numbers(2 * math.prod(sizes), seed, device)
-        return torch.view_as_complex(parts.view(*sizes, 2))
-    return numbers(math.prod(sizes), seed, device).view(sizes)
+    uniform = bits.to(torch.float32) / 2 ** (_SPREAD_BITS - 1) - 1
+    values = (uniform * math.sqrt(3)).view(shape)
+    return torch.view_as_complex(values) if is_complex else values
 
 
 def fingerprint(tensors: list[torch.Tensor]) -> str:
@@ -263,15 +238,15 @@ def fingerprint(tensors: list[torch.Tensor]) -> str:
 
     It is empty if there are none, or some are not dense.
     """
-    if not tensors or any(each.layout != torch.strided for each in tensors):
+    if not tensors or any(tensor.layout != torch.strided for tensor in tensors):
         return ""
     total = 0
     for tensor in tensors:
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
         if flat.is_complex():
             flat = torch.view_as_real(flat).reshape(-1)
-        kind = _INTEGERS[flat.element_size()]
-        bits = (flat if flat.dtype == torch.bool else flat.view(kind)).to(torch.int64)
+        integer = _INTEGERS[flat.element_size()]
+        bits = (flat if flat.dtype == torch.bool else flat.view(integer)).to(torch.int64)
         weights = torch.arange(bits.numel(), dtype=torch.int64, device=bits.device) * 2 + 1
         total = total * 31 + int((bits * weights * _MULTIPLIER).sum())
     return f"{total % 2**64:016x}"
@@ -281,47 +256,44 @@ def _leaves(value: Any, kind: type) -> Iterator[Any]:
     """Yield the objects of a type in nested containers and dataclasses."""
     if isinstance(value, kind):
         yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _leaves(each, kind)
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _leaves(each, kind)
-    elif _is_dataclass(value):
-        for each in _fields(value).values():
-            yield from _leaves(each, kind)
+        return
+    for part in _parts(value).values():
+        yield from _leaves(part, kind)
 
 
 def _mapped(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any]) -> Any:
     """Replace the objects of a type in nested containers and dataclasses."""
     if isinstance(value, kind):
         return change(value)
-    if isinstance(value, Mapping):
-        items = {key: _mapped(each, kind, change) for key, each in value.items()}
-        if type(value) is dict or not isinstance(value, MutableMapping):
-            return items
-        copied = copy.copy(value)
-        for key, each in items.items():
-            copied[key] = each
-        return copied
+    parts = {key: _mapped(part, kind, change) for key, part in _parts(value).items()}
     if isinstance(value, (tuple, list)):
-        found = [_mapped(each, kind, change) for each in value]
-        return type(value)._make(found) if hasattr(value, "_make") else type(value)(found)
-    if _is_dataclass(value):
-        copied = copy.copy(value)  # its constructor may expect tensors
-        for name, each in _fields(value).items():
-            object.__setattr__(copied, name, _mapped(each, kind, change))
-        return copied
-    return value
+        items = [*parts.values()]
+        return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
+    if type(value) is dict or (
+        isinstance(value, Mapping) and not isinstance(value, MutableMapping)
+    ):
+        return parts
+    if not parts:
+        return value
+    copied = copy.copy(value)  # the constructor of a dataclass may expect tensors
+    for key, part in parts.items():
+        if isinstance(value, Mapping):
+            copied[key] = part
+        else:
+            object.__setattr__(copied, key, part)
+    return copied
 
 
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    names = (each.name for each in dataclasses.fields(value))
-    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+def _parts(value: Any) -> dict[Any, Any]:
+    """Return the parts of a container or dataclass; empty for other objects."""
+    if isinstance(value, Mapping):
+        return dict(value.items())
+    if isinstance(value, (tuple, list)):
+        return dict(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return {}
 
 
 def _has_values(tensor: torch.Tensor) -> bool:
@@ -331,9 +303,8 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor in double precision; integers stay as they are."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float64)) if is_number else tensor
 
 
 def _all_blank(arguments: Any) -> Any:
@@ -347,7 +318,14 @@ def _blank(tensor: torch.Tensor) -> Any:
 
 
 class Call:
-    """One pass of a layer with its tensors, ready to be repeated."""
+    """One pass of a layer with its tensors, ready to be repeated.
+
+    Attributes:
+        run: runs it.
+        issue_seconds: time that the host took for a call in the last burst.
+    """
+
+    run: Callable[[], Any]
 
     def __init__(
         self, layer: Layer, which: str, device: torch.device, *, exact: bool = False
@@ -360,7 +338,7 @@ class Call:
             device: where it runs.
             exact: whether the module and all values are in double precision.
         """
-        self.issue_seconds = 0.0  # of the host, in the last burst
+        self.issue_seconds = 0.0
         module: Any = layer.module
         if exact:
             module = copy.deepcopy(module)._apply(_exact)  # to() would make complex numbers real
@@ -382,52 +360,45 @@ class Call:
             with casting():
                 return module(*args, **kwargs)
 
-        self._run: Callable[[], Any]
-        if which == FORWARD and layer.name != STEP:
-            self._run = torch.no_grad()(forward)
-            return
         if which == FORWARD:
-            self._run = forward
+            self.run = forward if layer.name == STEP else torch.no_grad()(forward)
             return
         if not modes.gradient:
             raise UnusableError("it has no gradient")
-        wanted = [each for each in _leaves((args, kwargs), torch.Tensor) if each.requires_grad]
-        wanted += [each for each in module.parameters() if each.requires_grad]
+        tensors = (*_leaves((args, kwargs), torch.Tensor), *module.parameters())
+        wanted = [tensor for tensor in tensors if tensor.requires_grad]
         # A module may change its input in place, which a leaf that needs a gradient does not allow.
         used = _mapped((args, kwargs), torch.Tensor, torch.clone)
         with casting():
             results = module(*used[0], **used[1])
-        tensors = [*_leaves(results, torch.Tensor)]
-        if wanted and not tensors:
+        results = [*_leaves(results, torch.Tensor)]
+        if wanted and not results:
             raise UnusableError("its results contain no tensors that convtime knows")
-        outputs = [each for each in tensors if each.requires_grad]
+        outputs = [tensor for tensor in results if tensor.requires_grad]
         if not outputs or not wanted:
             raise UnusableError("it has no gradient")
         gradients = [
-            dataclasses.replace(Blank.of(each), needs_gradient=False).filled(device, -index)
-            for index, each in enumerate(outputs, 1)
+            Blank.of(output.detach()).filled(device, -index)
+            for index, output in enumerate(outputs, 1)
         ]
 
         def step_backward() -> list[Any]:
             torch.autograd.backward(outputs, gradients, retain_graph=True)
-            found = [each.grad for each in wanted]
-            for each in wanted:
-                each.grad = None
-            return found
+            gradients_of_inputs = [tensor.grad for tensor in wanted]
+            for tensor in wanted:
+                tensor.grad = None
+            return gradients_of_inputs
 
         # As in a training step; reentrant checkpoints in a model also require it.
-        self._run = step_backward
+        self.run = step_backward
         if layer.name != STEP:
-            self._run = lambda: torch.autograd.grad(
+            self.run = lambda: torch.autograd.grad(
                 outputs, wanted, gradients, retain_graph=True, allow_unused=True
             )
 
-    def __call__(self) -> Any:
-        return self._run()
-
     def results(self) -> list[torch.Tensor]:
         """Run it, and return its tensors."""
-        return [*_leaves(self._run(), torch.Tensor)]
+        return [*_leaves(self.run(), torch.Tensor)]
 
 
 class Probe:
@@ -449,10 +420,10 @@ class Probe:
             "build_plans": self._build_plans,
             "time": self._time,
         }
-        found = answers[question.pop("do")](**question)
+        answer = answers[question.pop("do")](**question)
         if self.device.type == "cpu":
             wait_until_quiet()
-        return found
+        return answer
 
     def environment(self) -> dict[str, Any]:
         """Return the versions, and the GPU if the device is one."""
@@ -460,6 +431,7 @@ class Probe:
         # A process's first call with a gradient imports sympy, for seconds that no layer costs.
         torch.autograd.grad(x * 2, x, torch.ones_like(x))
         on_gpu = self.device.type == "cuda"
+        gpu: Any = torch.cuda.get_device_properties(self.device) if on_gpu else None
         cudnn: Any = torch.backends.cudnn
         version = cudnn.version() if cudnn.is_available() else None
         return {
@@ -467,17 +439,13 @@ class Probe:
             "torch": str(torch.__version__),
             "cuda": torch.version.cuda if on_gpu else None,
             "cudnn": None if version is None else _dotted(version),
-            "gpu": torch.cuda.get_device_name(self.device) if on_gpu else None,
-            "gpu_uuid": (
-                str(getattr(torch.cuda.get_device_properties(self.device), "uuid", "unknown"))
-                if on_gpu
-                else None
-            ),
+            "gpu": gpu.name if on_gpu else None,
+            "gpu_uuid": str(getattr(gpu, "uuid", "unknown")) if on_gpu else None,
         }
 
     def _load_model(self, model: str, shape: list[int]) -> dict[str, Any]:
         torch.manual_seed(0)
-        module = _made(model).to(self.device).train()
+        module = _model_of(model).to(self.device).train()
 
         def call(given: torch.Tensor) -> None:
             try:
@@ -488,29 +456,22 @@ class Probe:
                     f"the model of {model}, called on shape {tuple(shape)}, raised {_said(error)}"
                 ) from error
 
-        floating = (each.dtype for each in module.parameters() if each.is_floating_point())
+        floating = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
         dtype = next(floating, torch.get_default_dtype())
-        example = Blank(str(dtype).partition(".")[2], tuple(shape), (), False)
-        strides = torch.empty(shape, device="meta").stride()
-        example = dataclasses.replace(example, strides=tuple(strides))
+        example = Blank.of(torch.empty(shape, dtype=dtype, device="meta"))
         if any(map(torch.nn.parameter.is_lazy, module.parameters())):
             with torch.no_grad():
                 call(example.filled(self.device, 1))  # which initializes them
         fill_parameters(module)
-        arguments: Any = ((example,), {})
-        recorder = _Recorder(self._synchronize)
-        parts = {
-            name: part for name, part in module.named_modules() if name and not [*part.children()]
-        }
-        self._scripted = [
-            name for name, part in parts.items() if isinstance(part, torch.jit.ScriptModule)
-        ]
-        hooks = [
-            hook
-            for name, part in parts.items()
-            if name not in self._scripted  # hooks cannot be added to them
-            for hook in recorder.hooks(name, part)
-        ]
+        calls: list[Layer] = []
+        hooks: list[Any] = []
+        for name, part in module.named_modules():
+            if not name or [*part.children()]:
+                continue
+            if isinstance(part, torch.jit.ScriptModule):  # hooks cannot be added to them
+                self._scripted.append(name)
+            else:
+                hooks += _record_calls(name, part, calls, self._synchronize)
         given = example.filled(self.device, 1)
         self._synchronize()
         start = time.perf_counter()
@@ -520,25 +481,21 @@ class Probe:
             for hook in hooks:
                 hook.remove()
         first = time.perf_counter() - start
-        self.layers = {STEP: Layer(STEP, module, arguments, first)}
-        self.layers.update((each.name, each) for each in recorder.found)
+        step = Layer(STEP, module, ((example,), {}), first)
+        self.layers = {layer.name: layer for layer in (step, *calls)}
         return self._loaded()
 
     def _load_lines(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
         for line in lines:
-            dtype = getattr(torch, line["dtype"])
+            name, sizes, dtype = line["name"], line["sizes"], getattr(torch, line["dtype"])
+            formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+            usual = torch.contiguous_format
+            memory_format = formats.get(len(sizes), usual) if line["channels_last"] else usual
             module = getattr(torch.nn, line["layer"])(**line["parameters"])
-            module = module.to(self.device, dtype)
+            module = module.to(self.device, dtype, memory_format=memory_format)
             fill_parameters(module)
-            sizes, strides = line["sizes"], None
-            if line["channels_last"]:
-                order = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(sizes))
-                if order is not None:
-                    module = module.to(memory_format=order)
-                    strides = torch.empty(sizes, device="meta", memory_format=order).stride()
-            strides = strides or torch.empty(sizes, device="meta").stride()
-            x = Blank(line["dtype"], tuple(sizes), tuple(strides), True)
-            self.layers[line["name"]] = Layer(line["name"], module, ((x,), {}))
+            x = torch.empty(sizes, dtype=dtype, device="meta", memory_format=memory_format)
+            self.layers[name] = Layer(name, module, ((Blank.of(x.requires_grad_()),), {}))
         return self._loaded()
 
     def _loaded(self) -> dict[str, Any]:
@@ -555,9 +512,9 @@ class Probe:
 
         A layer's backward pass must come before the step's, which would make its first call.
         """
-        one = self.layers[layer]
+        subject = self.layers[layer]
         self._ready = None
-        call = Call(one, which, self.device)
+        call = Call(subject, which, self.device)
         self._synchronize()
         on_gpu = self.device.type == "cuda"
         if on_gpu:
@@ -568,39 +525,35 @@ class Probe:
         self._synchronize()
         first: float | None = time.perf_counter() - start
         if which == FORWARD:  # the call that found the layers came first
-            first = one.first_forward_seconds or first
+            first = subject.first_forward_seconds or first
         elif layer == STEP:
             first = None  # its layers' backward passes came first
         peak = torch.cuda.max_memory_allocated(self.device) - used if on_gpu else None
         bits = fingerprint(results)
-        again = Call(one, which, self.device)
-        found = {
+        again = Call(subject, which, self.device)
+        return {
             "first_call_seconds": first,
             "memory_bytes": peak,
             "bits": bits if bits and fingerprint(again.results()) == bits else "",
-            "backend": backend(one, self.device),
+            "backend": backend(subject, self.device),
             "kernels": self._kernels(again),
-            "error": None,
+            "error": None if layer == STEP else self._error(subject, which),
         }
-        if layer != STEP:
-            found["error"] = self._error(one, which)
-        return found
 
     def _build_plans(self, layer: str, which: str) -> dict[str, Any]:
         """Call a pass where cuDNN's plans are not cached, so that its frontend logs them.
 
         torch caches plans per thread, and runs backward passes in separate threads.
         """
-        one = self.layers[layer]
-        if one.plain and not backend(one, self.device).startswith("Cudnn"):
+        subject = self.layers[layer]
+        if subject.plain and not backend(subject, self.device).startswith("Cudnn"):
             return {}
-
-        call = Call(one, which, self.device)  # this thread has the plans of the forward pass
+        call = Call(subject, which, self.device)  # this thread has the plans of the forward pass
 
         def run() -> None:
             self._synchronize()  # some engines need the thread to have a CUDA context
             with torch.autograd.set_multithreading_enabled(False):
-                call()
+                call.run()
 
         with ThreadPoolExecutor(1) as fresh:
             fresh.submit(run).result()
@@ -623,8 +576,7 @@ class Probe:
             for given, right in zip(results, exact)  # noqa: B905  # strict= needs Python 3.10
             if _has_values(right) and right.any()  # an error has no share of zero
         ]
-        known = [each for each in errors if math.isfinite(each)]
-        return max(known) if known else None
+        return max(filter(math.isfinite, errors), default=None)
 
     def _kernels(self, call: Call) -> list[str]:
         """Return the names of the GPU's kernels, or of the operations that work on a CPU."""
@@ -633,20 +585,20 @@ class Probe:
         with torch.autograd.profiler.profile(
             use_kineto=True, use_cpu=not on_gpu, use_device="cuda" if on_gpu else None
         ) as profiled:
-            call()
+            call.run()
             self._synchronize()
         events = profiled.function_events or []
         if on_gpu:
             # Annotations of the host's functions are on the same device as the kernels.
-            names = [
-                each.name
-                for each in events
-                if str(each.device_type).endswith("CUDA")
-                and not each.name.startswith("ProfilerStep")
+            events = [
+                event
+                for event in events
+                if str(event.device_type).endswith("CUDA")
+                and not event.name.startswith("ProfilerStep")
             ]
         else:
-            names = [each.name for each in events if _works(each) and not _working_children(each)]
-        counts = Counter(names)
+            events = [event for event in events if _works(event) and not _working_children(event)]
+        counts = Counter(event.name for event in events)
         return [f"{count}× {name}" if count > 1 else name for name, count in sorted(counts.items())]
 
     def _time(self, layer: str, which: str, calls: int) -> dict[str, Any]:
@@ -676,10 +628,10 @@ class Probe:
         """
         self._synchronize()
         if self.device.type != "cuda":
-            call()  # the other process had the caches, and threads wake up
+            call.run()  # the other process had the caches, and threads wake up
             start = time.perf_counter()
             for _ in range(calls):
-                call()
+                call.run()
             return time.perf_counter() - start, None
         with torch.cuda.device(self.device):
             event: Any = torch.cuda.Event
@@ -691,7 +643,7 @@ class Probe:
             start = time.perf_counter()
             begin.record()
             for _ in range(calls):
-                call()
+                call.run()
             end.record()
             call.issue_seconds = (time.perf_counter() - start) / calls
             clock_hz, _ = self._clock()
@@ -750,20 +702,16 @@ def fill_parameters(module: torch.nn.Module) -> None:
     They depend on the name only, so that another parameter more does not change them.
     """
     with torch.no_grad():
-        for name, each in module.named_parameters():
-            is_number = each.is_floating_point() or each.is_complex()
-            if not is_number or (each.dim() < 2 and _is_scale(name, each)):
+        for name, weight in module.named_parameters():
+            if not _has_values(weight):
                 continue
-            fan_in = math.prod(each.shape[1:]) if each.dim() > 1 else 100
+            is_bias = "bias" in name.rpartition(".")[2]
+            if weight.dim() < 2 and not is_bias and (weight == weight.reshape(-1)[:1]).all():
+                continue  # a scale, such as the weight of a normalization
+            fan_in = math.prod(weight.shape[1:]) if weight.dim() > 1 else 100
             seed = zlib.crc32(name.encode()) >> 1
-            values = _values(tuple(each.shape), seed, each.device, is_complex=each.is_complex())
-            each.copy_(values / math.sqrt(max(fan_in, 1)))
-
-
-def _is_scale(name: str, vector: torch.Tensor) -> bool:
-    """Whether it is constant and no bias, such as the weight of a normalization."""
-    is_bias = "bias" in name.rpartition(".")[2]
-    return not is_bias and bool((vector == vector.reshape(-1)[:1]).all())
+            values = _values(weight.shape, seed, weight.device, is_complex=weight.is_complex())
+            weight.copy_(values / math.sqrt(max(fan_in, 1)))
 
 
 def settings() -> dict[str, Any]:
@@ -792,14 +740,11 @@ def flags() -> dict[str, str]:
         "float32_matmul_precision": torch.get_float32_matmul_precision,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
     }
-    return {name: _setting(value) for name, value in read.items()}
-
-
-def _setting(read: Callable[[], Any]) -> str:
-    try:
-        return str(read())
-    except (AttributeError, RuntimeError):  # this torch lacks it, or it has no single value
-        return "unknown"
+    settings = dict.fromkeys(read, "unknown")
+    for name, value in read.items():
+        with contextlib.suppress(AttributeError, RuntimeError):  # lacking, or no single value
+            settings[name] = str(value())
+    return settings
 
 
 def backend(layer: Layer, device: torch.device) -> str:
@@ -829,58 +774,50 @@ def _works(event: Any) -> bool:
 def _working_children(event: Any) -> bool:
     """Return whether an operation leaves its work to others, except for copying and filling."""
     return any(
-        (_works(each) and each.name[6:] not in _PREPARATIONS) or _working_children(each)
-        for each in event.cpu_children
+        (_works(child) and child.name[6:] not in _PREPARATIONS) or _working_children(child)
+        for child in event.cpu_children
     )
 
 
-class _Recorder:
-    """Records the calls of a model's layers.
+def _record_calls(
+    name: str, module: torch.nn.Module, calls: list[Layer], synchronize: Callable[[], None]
+) -> list[Any]:
+    """Register hooks that append each call of a module without children; return the hooks."""
+    start = 0.0
 
-    Attributes:
-        found: the layers, in the order of their calls.
-    """
+    def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        nonlocal start
+        earlier = sum(call.module is module for call in calls)
+        title = f"{name} (call {earlier + 1})" if earlier else name
+        blanks = _mapped((args, kwargs), torch.Tensor, _blank)
+        modes = Modes.now()
+        if not modes.gradient and _is_checkpointed():  # the backward pass calls it once more
+            modes = dataclasses.replace(modes, gradient=True)
+            blanks = _mapped(
+                blanks, Blank, lambda blank: dataclasses.replace(blank, needs_gradient=True)
+            )
+        calls.append(Layer(title, module, blanks, modes=modes))
+        synchronize()
+        start = time.perf_counter()
 
-    def __init__(self, synchronize: Callable[[], None]) -> None:
-        self.found: list[Layer] = []
-        self._synchronize = synchronize
-        self._start = 0.0
+    def after(*_: Any) -> None:
+        synchronize()
+        calls[-1].first_forward_seconds = time.perf_counter() - start
 
-    def hooks(self, name: str, module: torch.nn.Module) -> list[Any]:
-        """Register hooks around the calls of a module without children."""
-
-        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            earlier = sum(each.module is module for each in self.found)
-            called = f"{name} (call {earlier + 1})" if earlier else name
-            blanks = _mapped((args, kwargs), torch.Tensor, _blank)
-            modes = Modes.now()
-            if not modes.gradient and _is_checkpointed():  # the backward pass calls it once more
-                modes = dataclasses.replace(modes, gradient=True)
-                blanks = _mapped(blanks, Blank, Blank.with_gradient)
-            self.found.append(Layer(called, module, blanks, modes=modes))
-            self._synchronize()
-            self._start = time.perf_counter()
-
-        def after(*_: Any) -> None:
-            self._synchronize()
-            self.found[-1].first_forward_seconds = time.perf_counter() - self._start
-
-        return [
-            # Before the user's hooks, which are part of each call and may replace its input.
-            module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
-            module.register_forward_hook(after),
-        ]
+    return [
+        # Before the user's hooks, which are part of each call and may replace its input.
+        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
+        module.register_forward_hook(after),
+    ]
 
 
 def _is_checkpointed() -> bool:
     """Whether the caller runs in a reentrant checkpoint of torch's, which turns gradients off."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        where = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if where == ("torch.utils.checkpoint", "forward"):
-            return True
-    return False
+    return any(
+        (frame.f_globals.get("__name__"), frame.f_code.co_name)
+        == ("torch.utils.checkpoint", "forward")
+        for frame, _ in traceback.walk_stack(None)
+    )
 
 
 def _dotted(cudnn: int) -> str:
@@ -889,7 +826,7 @@ def _dotted(cudnn: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def _made(spec: str) -> torch.nn.Module:
+def _model_of(spec: str) -> torch.nn.Module:
     """Return the model of ``package.module:factory``."""
     module_name, _, attribute = spec.partition(":")
     try:

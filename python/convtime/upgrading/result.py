@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from convtime.core import codec
 from convtime.regression.changes import Change
 from convtime.timing.verdict import ChangeVerdict, Finding, Ratio, check_failures
-from convtime.upgrading.causes import Explained, PassFacts
+from convtime.upgrading.causes import Explained, PassFacts, cause_of
 from convtime.view import markdown
 from convtime.view.shown import Shown
 
 #: Findings that an exit code can report.
-FINDS = (*(each for each in get_args(ChangeVerdict) if each != "same"), "different")
+FINDS = (*(verdict for verdict in get_args(ChangeVerdict) if verdict != "same"), "different")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,36 @@ class LayerChange:
     after: PassFacts | None = None
     cause: Explained | None = None
     different: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        layers: tuple[str, ...],
+        which: str,
+        change: Change,
+        facts: Sequence[PassFacts | None],
+        settings: tuple[Mapping[str, str], Mapping[str, str]],
+        different: str,
+    ) -> LayerChange:
+        """Add the facts of both interpreters to a change, with its cost and cause if both ran it.
+
+        Args:
+            layers: names of the layers with identical calls.
+            which: the pass.
+            change: verdict and times.
+            facts: facts of the old and the new interpreter.
+            settings: versions and settings of both interpreters.
+            different: how the results differ.
+        """
+        before, after = facts
+        if before is None or after is None:
+            return cls(layers, which, change, None, before, after)
+        cause = cost = None
+        if change.verdict in ("slower", "faster"):
+            cause = cause_of(before, after, settings, change.attribution)
+        if change.before is not None and change.after is not None:
+            cost = len(layers) * (change.after - change.before)
+        return cls(layers, which, change, cost, before, after, cause, different)
 
     @property
     def title(self) -> str:
@@ -82,22 +112,22 @@ class Upgrade(codec.Stored, Shown, show="convtime.upgrading.show"):
 
     def __getitem__(self, title: str) -> LayerChange:
         """Return the change of any layer's pass, e.g. ``conv1 forward``, or of a test's time."""
-        for each in (*self.step, *self.layers):
-            if title in {f"{layer} {each.which}".strip() for layer in each.layers}:
-                return each
+        for change in (*self.step, *self.layers):
+            if title in {f"{layer} {change.which}".strip() for layer in change.layers}:
+                return change
         raise KeyError(f"{title!r} was not timed")
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Pairs of a pass and a finding, for an exit code."""
         return tuple(
-            (each.title, kind) for each in (*self.step, *self.layers) for kind in each.kinds
+            (change.title, kind) for change in (*self.step, *self.layers) for kind in change.kinds
         )
 
     @property
     def step_ratio(self) -> Ratio | None:
         """Ratio of the forward pass of the whole step; None without a model."""
-        forward = (each.change.ratio for each in self.step if each.which == "forward")
+        forward = (one.change.ratio for one in self.step if one.which == "forward")
         return next(forward, None)
 
     def to_markdown(self, fail_on: str | Collection[str] = ()) -> str:

@@ -16,7 +16,7 @@ from convtime.device.gpu_turn import turn
 from convtime.exchange.unknown import of_samples
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
-from convtime.upgrading.causes import PassFacts, cause_of, difference_of
+from convtime.upgrading.causes import PassFacts, difference_of
 from convtime.upgrading.confirming import INTERRUPTED, Pair, Run, confirmed
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.probe import BACKWARD, FORWARD, STEP
@@ -58,12 +58,6 @@ class _Known:
     facts: list[PassFacts | None]
     failures: list[str]
 
-    def add_first_call(self, index: int, seconds: float) -> None:
-        """Add the time of a side's first call, unless it is known."""
-        facts = self.facts[index]
-        if facts is not None and facts.first_call_seconds is None:
-            self.facts[index] = dataclasses.replace(facts, first_call_seconds=seconds)
-
 
 @dataclasses.dataclass(frozen=True)
 class _Examined:
@@ -87,6 +81,12 @@ class _Examined:
     def kind(self) -> str:
         """The kind of device."""
         return "cpu" if self.environments[0]["gpu_uuid"] is None else "cuda"
+
+    def without_failures(self) -> list[_Pass]:
+        """Return the passes that both interpreters can run, as far as is known."""
+        return [
+            one_pass for one_pass in self.passes if not any(self.known[one_pass.title].failures)
+        ]
 
     @property
     def gpus(self) -> list[str]:
@@ -124,7 +124,7 @@ def upgrade(
     # Those that time start with those that look for facts, since the import of torch takes long.
     with contextlib.closing(interpreters.pairs(2, first_logs=True)) as both:
         work = _examined(next(both), layers, tell)
-        timed = [each for each in work.passes if not any(work.known[each.title].failures)]
+        timed = work.without_failures()
         try:
             if timed:
                 with turn(work.gpus, _PATIENCE):
@@ -138,40 +138,38 @@ def upgrade(
                 raise
             interrupted = True
             untimed = [
-                each
-                for each in timed
-                if each.title not in first and not any(work.known[each.title].failures)
+                one_pass for one_pass in work.without_failures() if one_pass.title not in first
             ]
 
     def again(names: Collection[str]) -> Iterator[Run]:
-        chosen = [each for each in timed if each.title in names]
+        chosen = [one_pass for one_pass in timed if one_pass.title in names]
         with turn(work.gpus, _PATIENCE):
             for number, pair in enumerate(interpreters.pairs(pairs), start=1):
                 # A failure here leaves the first verdict as it is.
-                known = {each.title: _Known([None, None], ["", ""]) for each in chosen}
+                known = {one_pass.title: _Known([None, None], ["", ""]) for one_pass in chosen}
                 what = f"confirming, pair {number}"
                 yield dict(_times(pair, chosen, work, known, budget, what, tell))
 
     verdicts = confirmed(first, again, margin, pairs, interrupted=interrupted)
     judged = {change.name: change for change in verdicts.changes.changes}
     changes = [
-        _layer_change(each, work, judged.get(each.title), interpreters)
-        for each in work.passes
-        if each not in untimed and work.known[each.title].failures.count(_NO_GRADIENT) < 2
+        _layer_change(one_pass, work, judged.get(one_pass.title), interpreters)
+        for one_pass in work.passes
+        if one_pass not in untimed and work.known[one_pass.title].failures.count(_NO_GRADIENT) < 2
     ]
-    failed = [each for each in changes if all(work.known[each.title].failures)]
-    rest = [each for each in changes if each not in failed]
+    failed = [change for change in changes if all(work.known[change.title].failures)]
+    rest = [change for change in changes if change not in failed]
     return Upgrade(
-        layers=by_cost(each for each in rest if each.layers[0] != STEP),
+        layers=by_cost(change for change in rest if change.layers[0] != STEP),
         before=work.settings[0],
         after=work.settings[1],
         margin=margin,
         pairs=verdicts.pairs,
-        step=tuple(each for each in rest if each.layers[0] == STEP),
+        step=tuple(change for change in rest if change.layers[0] == STEP),
         missing=(*work.missing, *verdicts.missing),
         failures=(
-            *(f"{each.title}: {each.change.sentence}" for each in failed),
-            *(f"{each.title}: {INTERRUPTED}" for each in untimed),
+            *(f"{change.title}: {change.change.sentence}" for change in failed),
+            *(f"{one_pass.title}: {INTERRUPTED}" for one_pass in untimed),
         ),
         interrupted=verdicts.interrupted,
     )
@@ -184,21 +182,22 @@ def _examined(sides: tuple[Side, Side], layers: Collection[str], tell: Tell) -> 
     passes = _passes(sides, layers)
     known = {}
     # The layers come before the step, which would make their first calls.
-    for index, each in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
+    for index, one_pass in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
         tell("facts", index, len(passes))
-        known[each.title] = _known(each, sides, on_gpu=on_gpu)
+        known[one_pass.title] = _known(one_pass, sides, on_gpu=on_gpu)
     missing = [*_missing(sides, on_gpu=on_gpu)]
     if on_gpu and (idle := _idle(passes, known)):
-        told = f"the times of passes that run no kernels ({len(idle)}, e.g. {idle[0].title})"
-        missing.append(told)
-        passes = [each for each in passes if each not in idle]
+        missing.append(
+            f"the times of passes that run no kernels ({len(idle)}, e.g. {idle[0].title})"
+        )
+        passes = [one_pass for one_pass in passes if one_pass not in idle]
     settings = (sides[0].settings(), sides[1].settings())
     return _Examined(environments, settings, passes, known, missing)
 
 
 def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
     """Return the passes; layers with identical calls in both interpreters are timed once."""
-    old, new = ({each["name"]: each for each in side.loaded["layers"]} for side in sides)
+    old, new = ({layer["name"]: layer for layer in side.loaded["layers"]} for side in sides)
     names = [*dict.fromkeys((*old, *new))]
     for name in wanted:
         if name not in names:
@@ -213,32 +212,27 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
     ]
 
 
-def _known(each: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
+def _known(one_pass: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
     known = _Known([None, None], ["", ""])
-    described = [_described(each, side) for side in sides]
+    by_name = [{layer["name"]: layer for layer in side.loaded["layers"]} for side in sides]
+    described = [layers.get(one_pass.layers[0]) for layers in by_name]
     modules = _modules(*described)
-    for index, (side, described_one) in enumerate(zip(sides, described, strict=True)):
-        if described_one is None:
+    for index, (side, description) in enumerate(zip(sides, described, strict=True)):
+        if description is None:
             known.failures[index] = f"the {side.which} interpreter does not have it"
             continue
         try:
-            facts = side.ask("facts", **each.question)
+            facts = side.ask("facts", **one_pass.question)
             plan = ""
-            if on_gpu and each.layers[0] != STEP:  # the step has the plans of all layers
-                _, plan = side.ask_with_plans("build_plans", **each.question)
+            if on_gpu and one_pass.layers[0] != STEP:  # the step has the plans of all layers
+                _, plan = side.ask_with_plans("build_plans", **one_pass.question)
         except FailedError as error:
             known.failures[index] = str(error)
             continue
-        call = {what: described_one[what] for what in ("dtype", "sizes", "layout")}
+        described_call = {what: description[what] for what in ("dtype", "sizes", "layout")}
         facts["kernels"] = tuple(facts["kernels"])
-        known.facts[index] = PassFacts(module=modules[index], **call, **facts, plan=plan)
+        known.facts[index] = PassFacts(module=modules[index], **described_call, **facts, plan=plan)
     return known
-
-
-def _described(each: _Pass, side: Side) -> dict[str, Any] | None:
-    """Return an interpreter's description of a layer; None if it does not have it."""
-    by_name = {one["name"]: one for one in side.loaded["layers"]}
-    return by_name.get(each.layers[0])
 
 
 def _modules(old: dict[str, Any] | None, new: dict[str, Any] | None) -> tuple[str, str]:
@@ -257,20 +251,20 @@ def _modules(old: dict[str, Any] | None, new: dict[str, Any] | None) -> tuple[st
 def _idle(passes: Collection[_Pass], known: Mapping[str, _Known]) -> list[_Pass]:
     """Return the passes that run no kernels in either interpreter, such as an identity's."""
 
-    def kernels(each: _Pass) -> list[str]:
-        return [name for facts in known[each.title].facts if facts for name in facts.kernels]
+    def kernels(one_pass: _Pass) -> list[str]:
+        return [name for facts in known[one_pass.title].facts if facts for name in facts.kernels]
 
-    idle = [each for each in passes if not any(known[each.title].failures) and not kernels(each)]
+    idle = [
+        one_pass
+        for one_pass in passes
+        if not any(known[one_pass.title].failures) and not kernels(one_pass)
+    ]
     # Where the profiler sees no kernels at all, it tells nothing.
     return idle if any(map(kernels, passes)) else []
 
 
-@dataclasses.dataclass(frozen=True)
-class _Bursts:
-    """Times per call of one side's bursts, and the GPU's clock during each, if it is known."""
-
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    clocks_hz: list[float | None] = dataclasses.field(default_factory=list)
+#: The old and the new interpreter's answers about their bursts: time per call and the GPU's clock.
+_Bursts = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
 def _times(
@@ -283,21 +277,21 @@ def _times(
     tell: Tell,
 ) -> Iterator[tuple[str, Pair]]:
     """Yield the times of passes by title; failures are noted in ``known``."""
-    for index, each in enumerate(passes):
+    for index, one_pass in enumerate(passes):
         tell(what, index, len(passes))
-        bursts = _alternating(each, sides, known[each.title], budget, work.kind)
+        bursts = _alternating(one_pass, sides, known[one_pass.title], budget, work.kind)
         if bursts is not None:
-            yield each.title, _measured(each.title, bursts, work.environments, work.kind)
+            yield one_pass.title, _measured(one_pass.title, bursts, work)
 
 
 def _alternating(
-    each: _Pass, sides: tuple[Side, Side], known: _Known, budget: float, kind: str
-) -> tuple[_Bursts, _Bursts] | None:
+    one_pass: _Pass, sides: tuple[Side, Side], known: _Known, budget: float, kind: str
+) -> _Bursts | None:
     """Time a pass in rounds of one burst per side; None if one of them fails, which is noted."""
 
     def burst(index: int, calls: int) -> dict[str, Any]:
         try:
-            return sides[index].ask("time", **each.question, calls=calls)
+            return sides[index].ask("time", **one_pass.question, calls=calls)
         except FailedError as error:
             known.failures[index] = str(error)
             other = 1 - index
@@ -311,49 +305,44 @@ def _alternating(
     try:
         for index in (0, 1):
             first = burst(index, 1)["seconds"]  # it allocates and chooses algorithms
-            if kind == "cuda":  # on a CPU, a call that is not timed comes before it
-                known.add_first_call(index, first)
+            facts = known.facts[index]
+            # On a CPU, a call that is not timed comes before it.
+            if kind == "cuda" and facts is not None and facts.first_call_seconds is None:
+                known.facts[index] = dataclasses.replace(facts, first_call_seconds=first)
         calls = _calls(slowest(1), kind)
         calls = _calls(slowest(calls), kind)
-        found = _Bursts(), _Bursts()
+        bursts: _Bursts = ([], [])
         end = time.perf_counter() + budget
         for number in range(_MOST_ROUNDS):
             if number >= _LEAST_ROUNDS and time.perf_counter() > end:
                 break
             for index in (0, 1) if number % 2 == 0 else (1, 0):
-                answer = burst(index, calls)
-                found[index].seconds.append(answer["seconds"])
-                found[index].clocks_hz.append(answer["clock_hz"])
+                bursts[index].append(burst(index, calls))
     except FailedError:
         return None
-    return found
+    return bursts
 
 
 def _calls(once: float, kind: str) -> int:
     return max(1, min(_MOST_CALLS, math.ceil(_BURST_SECONDS[kind] / once)))
 
 
-def _measured(
-    name: str,
-    bursts: tuple[_Bursts, _Bursts],
-    environments: tuple[Mapping[str, Any], Mapping[str, Any]],
-    kind: str,
-) -> tuple[Measurement, Measurement]:
+def _measured(name: str, bursts: _Bursts, work: _Examined) -> tuple[Measurement, Measurement]:
     """Return both sides' times, the new ones relative to the old ones of the same round.
 
     What changes both bursts of a round alike, such as the clock, then cancels out.
     """
-    old, new = bursts
-    center = statistics.median(old.seconds)
-    ratios = [after / before for before, after in zip(old.seconds, new.seconds, strict=True)]
+    center = statistics.median(burst["seconds"] for burst in bursts[0])
+    ratios = [new["seconds"] / old["seconds"] for old, new in zip(*bursts, strict=True)]
     seconds = ([center] * len(ratios), [center * ratio for ratio in ratios])
+    on_gpu = work.kind == "cuda"
     before, after = (
         of_samples(
-            *(name, seconds[index], "convtime upgrade", environments[index]),
-            method="event" if kind == "cuda" else "cpu",
+            *(name, seconds[index], "convtime upgrade", work.environments[index]),
+            method="event" if on_gpu else "cpu",
             cache="warm",
-            device=kind,
-            sm_clocks_hz=tuple(bursts[index].clocks_hz) if kind == "cuda" else (),
+            device=work.kind,
+            sm_clocks_hz=tuple(burst["clock_hz"] for burst in bursts[index]) if on_gpu else (),
         )
         for index in (0, 1)
     )
@@ -361,41 +350,33 @@ def _measured(
 
 
 def _layer_change(
-    each: _Pass,
+    one_pass: _Pass,
     work: _Examined,
     change: Change | None,
     interpreters: Interpreters,
 ) -> LayerChange:
-    known = work.known[each.title]
-    before, after = known.facts
+    known = work.known[one_pass.title]
     if any(known.failures):
-        verdict = "missing" if known.failures[1] else "new"
-        told = " and ".join(
+        sentence = " and ".join(
             f"the {which} interpreter: {failure}"
             for which, failure in zip(("old", "new"), known.failures, strict=True)
             if failure
         )
-        change = Change(each.title, verdict, sentence=told)  # type: ignore[arg-type]
+        change = Change(
+            one_pass.title, "missing" if known.failures[1] else "new", sentence=sentence
+        )
     assert change is not None
-    reproducer = f"{interpreters.command} {shlex.quote(each.layers[0])}"
+    reproducer = f"{interpreters.command} {shlex.quote(one_pass.layers[0])}"
     change = dataclasses.replace(change, reproducer=reproducer)
-    found = LayerChange(each.layers, each.which, change, None, before, after)
-    if before is None or after is None:
-        return found
-    cause = None
-    if change.verdict in ("slower", "faster"):
-        cause = cause_of(before, after, work.settings, change.attribution)
-    cost = None
-    if change.before is not None and change.after is not None:
-        cost = len(each.layers) * (change.after - change.before)
-    return dataclasses.replace(
-        found, cost_seconds=cost, cause=cause, different=difference_of(before, after)
+    different = difference_of(*known.facts)
+    return LayerChange.of(
+        one_pass.layers, one_pass.which, change, known.facts, work.settings, different
     )
 
 
 def by_cost(changes: Iterable[LayerChange]) -> tuple[LayerChange, ...]:
     """Sort changes: those that add or save most time come first."""
-    return tuple(sorted(changes, key=lambda each: -abs(each.cost_seconds or 0.0)))
+    return tuple(sorted(changes, key=lambda change: -abs(change.cost_seconds or 0.0)))
 
 
 def _missing(sides: tuple[Side, Side], *, on_gpu: bool) -> Iterator[str]:

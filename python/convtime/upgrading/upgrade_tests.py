@@ -10,7 +10,7 @@ from convtime.core.errors import InputError
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import ChangeVerdict
-from convtime.upgrading.causes import PassFacts, cause_of
+from convtime.upgrading.causes import PassFacts
 from convtime.upgrading.confirming import INTERRUPTED, Run, confirmed
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.result import LayerChange, Upgrade
@@ -19,7 +19,6 @@ from convtime.upgrading.workers import FailedError, Side
 
 _MISSING = "sizes, layouts, backends, memory and bits of results: tests do not record them"
 _ABSENT = "it does not have this test"
-_CHANGED: tuple[ChangeVerdict, ...] = ("slower", "faster")
 
 
 @dataclasses.dataclass
@@ -42,11 +41,8 @@ class _Recorded:
 
     def add(self, other: _Recorded) -> None:
         """Add what other tests recorded."""
-        self.measured |= other.measured
-        self.tests |= other.tests
-        self.different |= other.different
-        self.plans |= other.plans
-        self.failures |= other.failures
+        for field, values in vars(other).items():
+            getattr(self, field).update(values)
 
     def facts(self, name: str) -> PassFacts | None:
         """Return the facts of a time; None if there is none."""
@@ -55,7 +51,7 @@ class _Recorded:
             return None
         return PassFacts(
             plan=self.plans.get(self.tests[name], ""),
-            kernels=tuple(sorted({each.label for each in measured.activities})),
+            kernels=tuple(sorted({activity.label for activity in measured.activities})),
             first_call_seconds=measured.first_call_seconds,
         )
 
@@ -109,7 +105,7 @@ def upgrade_tests(
 
     verdicts = confirmed(_run(old, new), again, margin, pairs, interrupted=interrupted)
     missing = [_MISSING, *verdicts.missing]
-    changed = [change.name for change in verdicts.changes.of(*_CHANGED)]
+    changed = [change.name for change in verdicts.changes.of("slower", "faster")]
     if changed and on_gpu and verdicts.interrupted:
         missing.append(f"cuDNN's plans: {INTERRUPTED}")
     elif changed and on_gpu:
@@ -117,11 +113,11 @@ def upgrade_tests(
             with interpreters.pair(logs=True) as sides:
                 logged = _Recorded(), _Recorded()
                 _record(sides, tests_of(changed), "plans", tell, logged)
-            old.plans, new.plans = (each.plans for each in logged)
+            old.plans, new.plans = (recorded.plans for recorded in logged)
         except InputError as error:
             missing.append(f"cuDNN's plans: {error}")
     judged = {change.name: change for change in verdicts.changes.changes}
-    found = [
+    changes = [
         _change(name, tests[name], judged.get(name), (old, new), settings, interpreters.command)
         for name in tests
     ]
@@ -130,7 +126,7 @@ def upgrade_tests(
     if silent:
         missing.append(f"the times of tests that recorded none ({len(silent)}, e.g. {silent[0]})")
     return Upgrade(
-        layers=by_cost(found),
+        layers=by_cost(changes),
         before=settings[0],
         after=settings[1],
         margin=margin,
@@ -154,20 +150,20 @@ def _record(
     """Run tests in both interpreters, alternating; an interrupt adds a test to both or neither."""
     for number, test in enumerate(tests):
         tell(what, number, len(tests))
-        found = _Recorded(), _Recorded()
+        of_test = _Recorded(), _Recorded()
         for index in (0, 1) if number % 2 == 0 else (1, 0):
-            _record_one(sides[index], test, tests[number + 1 :], found[index])
-        for recorded, one in zip(both, found, strict=True):
-            recorded.add(one)
+            _record_one(sides[index], test, tests[number + 1 :], of_test[index])
+        for recorded, added in zip(both, of_test, strict=True):
+            recorded.add(added)
 
 
 def _record_one(side: Side, test: str, later: Sequence[str], recorded: _Recorded) -> None:
-    has = side.loaded["tests"]
-    if test not in has:
+    available = side.loaded["tests"]
+    if test not in available:
         recorded.failures[test] = _ABSENT
         return
     # Pytest keeps the fixtures that the next test shares.
-    following = next((each for each in later if each in has), None)
+    following = next((test for test in later if test in available), None)
     try:
         answer, recorded.plans[test] = side.ask_with_plans("time", test=test, next=following)
     except FailedError as error:
@@ -202,17 +198,8 @@ def _change(
         change = Change(name, verdict, sentence=_failure(test, name, old, new))
     if _ABSENT not in (old.failures.get(test), new.failures.get(test)):  # pytest rejects it there
         change = dataclasses.replace(change, reproducer=f"{command} {shlex.quote(test)}")
-    found = LayerChange((name,), "", change, None, before, after)
-    if before is None or after is None:
-        return found
-    cause = None
-    if change.verdict in _CHANGED:
-        cause = cause_of(before, after, settings, change.attribution)
-    cost = None
-    if change.before is not None and change.after is not None:
-        cost = change.after - change.before
     different = "" if name in old.different else new.different.get(name, "")
-    return dataclasses.replace(found, cost_seconds=cost, cause=cause, different=different)
+    return LayerChange.of((name,), "", change, (before, after), settings, different)
 
 
 def _failure(test: str, name: str, old: _Recorded, new: _Recorded) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 _LONGEST = 2000  # characters that a page shows of a text, since a name can have megabytes
 
@@ -24,6 +25,13 @@ def shortened(text: str) -> str:
 def counted(number: int, one: str, several: str = "") -> str:
     """Return a number with its noun, e.g. "1 pass" or "2,000 passes"; by default with an "s"."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """Return names separated by commas; of many, the first ones and the number of the others."""
+    every = list(names)
+    others = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + others
 
 
 _UNITS = ((0, 1.0, "s"), (-3, 1e-3, "ms"), (-6, 1e-6, "µs"), (-9, 1e-9, "ns"))
