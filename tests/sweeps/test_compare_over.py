@@ -10,7 +10,7 @@ import torch
 import convtime
 from convtime import Candidate, ComparisonTable
 from convtime.core.errors import InputError
-from convtime.sweeps import compare_over as running
+from convtime.sweeps import compare as running
 
 QUICK: dict[str, Any] = {
     "stop": "count", "min_samples": 10, "max_samples": 10, "warmup": 1, "interference": False

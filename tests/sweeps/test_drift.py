@@ -19,10 +19,10 @@ def taking(seconds: float) -> Measurement:
 
 
 def controls_of(**factors: Sequence[float]) -> Controls:
-    visits = [
-        (name, taking(1e-6 * factor), "") for name, those in factors.items() for factor in those
-    ]
-    return Controls.of("relu", visits)
+    by_worker = {
+        name: [taking(1e-6 * factor) for factor in those] for name, those in factors.items()
+    }
+    return Controls("relu", {name: visits for name, visits in by_worker.items() if visits})
 
 
 factors = st.integers(800, 1250).map(lambda each: each / 1000)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -40,8 +39,8 @@ def test_the_control_is_due_after_eight_points_or_enough_time(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: made.clock[0])
         measuring = worker.Worker(made)
-        visits = [measuring.visit(point, PLAN.control, is_last=False).visits for _ in range(30)]
-        last = measuring.visit(point, PLAN.control, is_last=True).visits
+        visits = [measuring.visit(point, PLAN.control, is_last=False)[1] for _ in range(30)]
+        last = measuring.visit(point, PLAN.control, is_last=True)[1]
     expected, now, due, count = [], 0, 0, 0
     for _ in range(30):
         is_due = count == 8 or now >= due
@@ -65,8 +64,8 @@ def test_runs_that_share_a_process_visit_the_control_as_often_as_alone(
     (point,) = PLAN.points()
 
     def visits(run: str) -> int:
-        made: Any = worker.visit(b"", run, machine, point, PLAN.control, is_last=False)
-        return len(made.visits)
+        _, made = worker.visit(b"", run, machine, point, PLAN.control, is_last=False)
+        return len(made)
 
     assert [visits(run) for run in "abab"] == [2, 2, 1, 1]
     assert [visits(run) for run in "cdaefa"] == [2, 2, 1, 2, 2, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.regression.compare_runs import compare_runs
@@ -31,17 +31,6 @@ class Controls:
     name: str
     by_worker: Mapping[str, Sequence[Measurement]]
     failure: str = ""
-
-    @classmethod
-    def of(cls, name: str, visits: Iterable[tuple[str, Measurement | None, str]]) -> Controls:
-        """Collect visits, in order of time: worker, measurement, and error or an empty string."""
-        by_worker: dict[str, list[Measurement]] = {}
-        failure = ""
-        for worker, measured, error in visits:
-            failure = failure or error
-            if measured is not None:
-                by_worker.setdefault(worker, []).append(measured)
-        return cls(name, by_worker, failure)
 
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """Return how the control's time changed from its first visit to its last.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import pickle
@@ -13,7 +12,7 @@ import types
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -22,7 +21,6 @@ from convtime.sweeps.local_pool import LocalPool, places
 from convtime.sweeps.plan import Point
 from convtime.sweeps.worker import (
     Maker,
-    Report,
     Worker,
     call_alone,
     check_alike,
@@ -38,46 +36,8 @@ _FIRST_ANSWER_SECONDS = 60.0
 Item = TypeVar("Item")
 #: What runs the points: None for this process, a number of local workers, or an executor.
 Workers = Executor | int | Literal["gpus"] | None
-
-
-class VisitPoint(Protocol[Point]):
-    """Measures a point; see :meth:`Worker.visit`."""
-
-    def __call__(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Crew(Generic[Point]):
-    """The workers of a run.
-
-    Attributes:
-        machine: the machine that all of them have.
-        executor: runs them.
-        visit: their function.
-    """
-
-    machine: Mapping[str, Any]
-    executor: Executor
-    visit: VisitPoint[Point]
-
-    def submit(
-        self, point: Point, control: Point | None, *, is_last: bool
-    ) -> Future[Report[Point]]:
-        """Have a worker measure a point; arguments as for :meth:`Worker.visit`.
-
-        Raises:
-            BrokenExecutor: the executor takes no points.
-        """
-        return _submitted(self.executor, self.visit, point, control, is_last=is_last)
-
-
-class _ThisThread(Executor):
-    """Makes each call at once, in the thread that submits it."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
+#: Has a worker measure a point.
+Submit = Callable[..., Future[Any]]
 
 
 def _submitted(
@@ -91,16 +51,24 @@ def _submitted(
     """
     try:
         return executor.submit(call, *args, **kwargs)
+    except (BrokenExecutor, InputError):
+        raise
     except Exception as error:
-        # This thread's submit makes the call, so that errors are those of the call.
-        if isinstance(executor, _ThisThread) or isinstance(error, BrokenExecutor | InputError):
-            raise
         raise BrokenExecutor(f"submit raised {first_line(error)}") from error
 
 
+def _made_here(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(call(*args, **kwargs))
+    return future
+
+
 @contextlib.contextmanager
-def crew_of(workers: Workers, maker: Maker[Point]) -> Iterator[Crew[Point]]:
-    """Yield the workers of a run. Local ones end afterwards, the caller's executor does not.
+def workers_of(workers: Workers, maker: Maker[Point]) -> Iterator[tuple[Mapping[str, Any], Submit]]:
+    """Yield the machine that all workers of a run have, and the function that gives them points.
+
+    The function takes the arguments of :meth:`Worker.visit`, and raises a BrokenExecutor if the
+    executor takes no points. Local workers end afterwards, the caller's executor does not.
 
     Raises:
         InputError: the executor has another type, it cannot run convtime, or something that is
@@ -108,14 +76,17 @@ def crew_of(workers: Workers, maker: Maker[Point]) -> Iterator[Crew[Point]]:
     """
     if workers is None:
         worker = Worker(maker)
-        yield Crew(machine_of(maker.device), _ThisThread(), worker.visit)
+        yield machine_of(maker.device), functools.partial(_made_here, worker.visit)
         return
     requested = maker.axes.options.get("device")
     sent = _sent(maker)
     run = secrets.token_hex(8)
     with _hired(workers, requested) as executor:
         machine = _machine(executor, requested, run)
-        yield Crew(machine, executor, functools.partial(visit, sent, run, machine))
+        yield (
+            machine,
+            functools.partial(_submitted, executor, functools.partial(visit, sent, run, machine)),
+        )
 
 
 def _hired(
@@ -146,7 +117,7 @@ def call_in_workers(
         call, those of items that no worker has begun have its BrokenExecutor.
 
     Raises:
-        InputError: as for :func:`crew_of`.
+        InputError: as for :func:`workers_of`.
     """
     sent = _pickled(call, "this call")
     run = secrets.token_hex(8)
@@ -208,8 +179,7 @@ def _machine(
             f"executor must run convtime, but its first call failed ({first_line(error)})"
         ) from error
     ours = machine_of(torch.device("cpu"))
-    both = {what: ours[what] for what in ("convtime", "torch")}
-    check_alike(name, machine, both, "in this process")
+    check_alike(name, machine, ours, ("convtime", "torch"), "in this process")
     return machine
 
 
@@ -243,11 +213,10 @@ def _sent(maker: Maker[Any]) -> bytes:
             "stream must be left out with executor, whose processes do not have it, got "
             f"{maker.axes.options['stream']!r}"
         )
-    for name, application in maker.applications.items():
-        _pickled(application.make, repr(name))
+    parts = {repr(name): application.make for name, application in maker.applications.items()}
     for axis, values in maker.axes.values.items():
-        for label, value in values.items():
-            _pickled(value, f"the value {label!r} of axis {axis!r}")
-    for option, value in maker.axes.options.items():
-        _pickled(value, f"option {option}")
+        parts |= {f"the value {label!r} of axis {axis!r}": value for label, value in values.items()}
+    parts |= {f"option {option}": value for option, value in maker.axes.options.items()}
+    for what, value in parts.items():
+        _pickled(value, what)
     return _pickled(maker, "this run")

@@ -1,10 +1,11 @@
-"""The table of a sweep: a row for each point and quantity, with statistics."""
+"""The columns of tables; and the rows of a sweep, one for each point and quantity."""
 
 from __future__ import annotations
 
 import math
+import operator
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -17,20 +18,28 @@ if TYPE_CHECKING:
 TIME: Final = "time"
 
 _CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
-_STATISTICS = ("count", "mean", "min", "max", "median", "median_low", "median_high")
 
-#: The columns other than the axes; an axis must not have one of these names.
-COLUMNS = (
+#: The columns of a sweep other than the axes; an axis must not have one of these names.
+SWEEP_COLUMNS = (
     "application",
     "quantity",
     "kernel",
     "unit",
-    *_STATISTICS,
+    *("count", "mean", "min", "max", "median", "median_low", "median_high"),
     *(f"{condition}_used" for condition in _CONDITIONS),
     "gpu",
     "worker",
     "control_ratio",
     "error",
+)
+
+#: The columns of a comparison over axes other than the axes.
+COMPARISON_COLUMNS = (
+    "candidate",
+    *("count", "median", "median_low", "median_high"),
+    *("ratio", "ratio_low", "ratio_high", "verdict", "outcome"),
+    *("flops_per_second", "flops_share", "bytes_per_second", "bytes_share"),
+    *("gpu", "worker", "control_ratio", "error"),
 )
 
 
@@ -53,15 +62,15 @@ def rows(
     if measured is None:
         yield {**same, "error": point.error}
         return
-    used = {f"{condition}_used": getattr(measured, condition) for condition in _CONDITIONS}
-    used["gpu"] = measured.provenance.get("gpu")
-    used["control_ratio"] = ratios.get(point.worker)
+    conditions = {f"{condition}_used": getattr(measured, condition) for condition in _CONDITIONS}
+    conditions["gpu"] = measured.provenance.get("gpu")
+    conditions["control_ratio"] = ratios.get(point.worker)
     for quantity in (TIME, *metrics(point)):
+        quantities = {"quantity": quantity, "unit": unit(point, quantity)}
         for kernel in ("", *(kernel_names(point) if kernels else ())):
-            found = summary(point, quantity, kernel)
-            if found or not kernel:
-                told = {"quantity": quantity, "kernel": kernel, "unit": unit(point, quantity)}
-                yield {**same, **told, **found, **used}
+            values = summary(point, quantity, kernel)
+            if values or not kernel:
+                yield {**same, **quantities, "kernel": kernel, **values, **conditions}
 
 
 def metrics(point: SweepPoint) -> list[str]:
@@ -75,9 +84,11 @@ def metrics(point: SweepPoint) -> list[str]:
 
 def kernel_names(point: SweepPoint) -> list[str]:
     """Return the short names of the work that a call launches."""
-    activities = () if point.measurement is None else point.measurement.activities
-    counted = () if point.counters is None else point.counters.kernels
-    names = [*(each.short_name for each in activities), *(each.short_name for each in counted)]
+    names = []
+    if point.measurement is not None:
+        names += [activity.short_name for activity in point.measurement.activities]
+    if point.counters is not None:
+        names += [kernel.short_name for kernel in point.counters.kernels]
     return list(dict.fromkeys(names))
 
 
@@ -108,50 +119,51 @@ def summary(point: SweepPoint, quantity: str, kernel: str = "") -> dict[str, Any
 def _of_times(measured: Measurement, kernel: str) -> dict[str, Any]:
     if kernel:
         return _statistics(
-            [
-                seconds
-                for activity in measured.activities
-                if activity.short_name == kernel
-                for seconds in activity.seconds
-                if seconds is not None
-            ]
+            seconds
+            for activity in measured.activities
+            if activity.short_name == kernel
+            for seconds in activity.seconds
         )
-    interval = measured.median_interval
-    known = all(map(math.isfinite, interval))
-    values = (
-        len(measured.seconds), measured.mean, measured.min, measured.max, measured.median,
-        *(interval if known else (None, None)),
-    )  # fmt: skip
-    return dict(zip(_STATISTICS, values, strict=True))
+    low, high = measured.median_interval
+    is_known = math.isfinite(low) and math.isfinite(high)
+    return {
+        "count": len(measured.seconds),
+        "mean": measured.mean,
+        "min": measured.min,
+        "max": measured.max,
+        "median": measured.median,
+        "median_low": low if is_known else None,
+        "median_high": high if is_known else None,
+    }
 
 
 def _of_counters(counted: Counters, metric: str, kernel: str) -> dict[str, Any]:
+    """Return the statistics of a metric; its values are unknown where one of its terms is."""
     terms = counted.translated.get(metric, {metric: 1.0})
-    each_time: list[Mapping[str, float | None]]
+    counts: Iterable[Sequence[float | None]]
     if kernel:
-        each_time = [each.values for each in counted.kernels if each.short_name == kernel]
+        counts = (
+            [grid.values.get(term) for term in terms]
+            for grid in counted.kernels
+            if grid.short_name == kernel
+        )
     else:
-        samples = (counted.samples.get(term, ()) for term in terms)
-        each_time = [dict(zip(terms, values, strict=True)) for values in zip(*samples, strict=True)]
-    values = [_sum(terms, counts) for counts in each_time]
-    return _statistics([value for value in values if value is not None])
+        counts = zip(*(counted.samples.get(term, ()) for term in terms), strict=True)
+    return _statistics(
+        None if None in values else sum(map(operator.mul, terms.values(), values))
+        for values in counts
+    )
 
 
-def _sum(terms: Mapping[str, float], counts: Mapping[str, float | None]) -> float | None:
-    """Compute a metric from its terms; None if a term is unknown."""
-    total = 0.0
-    for term, weight in terms.items():
-        count = counts.get(term)
-        if count is None:
-            return None
-        total += weight * count
-    return total
-
-
-def _statistics(values: Sequence[float]) -> dict[str, Any]:
+def _statistics(values: Iterable[float | None]) -> dict[str, Any]:
     """Return statistics without an interval: the values are too few, or too little understood."""
-    if not values:
+    known = [value for value in values if value is not None]
+    if not known:
         return {}
-    mean, median = statistics.fmean(values), statistics.median(values)
-    found = (len(values), mean, min(values), max(values), median)
-    return dict(zip(_STATISTICS, found, strict=False))
+    return {
+        "count": len(known),
+        "mean": statistics.fmean(known),
+        "min": min(known),
+        "max": max(known),
+        "median": statistics.median(known),
+    }

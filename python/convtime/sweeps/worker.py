@@ -9,7 +9,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic
 
 import torch
@@ -56,19 +56,6 @@ class Maker(Generic[Point]):
         raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
-class Report(Generic[Point]):
-    """What a worker did.
-
-    Attributes:
-        visits: the point that it was given, and visits of the control before and after it.
-        process: identifies the process, which is not part of results.
-    """
-
-    visits: tuple[Point, ...]
-    process: str
-
-
 class Worker(Generic[Point]):
     """Measures points of a run in this process."""
 
@@ -80,13 +67,18 @@ class Worker(Generic[Point]):
         self._points = 0  # since the last control
         self._next_control = 0.0
 
-    def visit(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]:
+    def visit(
+        self, point: Point, control: Point | None, *, is_last: bool
+    ) -> tuple[str, tuple[Point, ...]]:
         """Measure a point, after the control if that is due.
 
         Args:
             point: the point.
             control: the control; None to leave it out.
             is_last: whether the worker gets no further point, so that the control follows.
+
+        Returns:
+            What identifies the process, and the visits in order of time.
         """
         visits = []
         is_due = self._points >= _POINTS_BETWEEN_CONTROLS or time.monotonic() >= self._next_control
@@ -96,7 +88,7 @@ class Worker(Generic[Point]):
         self._points += 1
         if control is not None and is_last:
             visits.append(self._visit_control(control))
-        return Report(tuple(visits), self._process)
+        return self._process, tuple(visits)
 
     def _visit_control(self, control: Point) -> Point:
         start = time.monotonic()
@@ -109,7 +101,7 @@ class Worker(Generic[Point]):
         return made
 
     def _made(self, point: Point) -> Point:
-        made: Point = dataclasses.replace(self._maker.make(point), worker=self.name)  # type: ignore[type-var]
+        made: Point = dataclasses.replace(self._maker.make(point), worker=self.name)
         # Cached blocks of this point's sizes rarely fit the next point.
         torch.cuda.empty_cache()
         return made
@@ -125,7 +117,7 @@ def name_of_worker(device: torch.device) -> str:
 def machine_of(device: torch.device) -> dict[str, Any]:
     """Return the facts that must be the same for all points of a run."""
     facts = provenance(device)
-    return {what: facts[what] for what in _MACHINE if facts[what] is not None}
+    return {fact: facts[fact] for fact in _MACHINE if facts[fact] is not None}
 
 
 def describe(requested: torch.device | str | int | None, _run: str) -> tuple[str, dict[str, Any]]:
@@ -140,7 +132,11 @@ def describe(requested: torch.device | str | int | None, _run: str) -> tuple[str
 
 
 def check_alike(
-    name: str, machine: Mapping[str, Any], expected: Mapping[str, Any], whose: str
+    name: str,
+    machine: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    facts: Sequence[str] = _MACHINE,
+    whose: str = "on the first worker",
 ) -> None:
     """Require that a worker's machine is as expected.
 
@@ -148,16 +144,17 @@ def check_alike(
         name: name of the worker.
         machine: facts of its machine.
         expected: facts that it must have.
+        facts: names of the facts that must be equal.
         whose: where the expected facts come from.
 
     Raises:
         InputError: a fact differs.
     """
-    for what, value in expected.items():
-        if machine.get(what) != value:
+    for fact in facts:
+        if machine.get(fact) != expected.get(fact):
             raise InputError(
-                f"all workers must have the same {what}, got {machine.get(what)} on worker {name} "
-                f"and {value} {whose}"
+                f"all workers must have the same {fact}, got {machine.get(fact)} on worker {name} "
+                f"and {expected.get(fact)} {whose}"
             )
 
 
@@ -167,7 +164,7 @@ _workers: dict[str, Worker[Any]] = {}  # of the latest runs, by their identifier
 
 def visit(
     sent: bytes, run: str, machine: Mapping[str, Any], point: Any, control: Any, *, is_last: bool
-) -> Report[Any]:
+) -> tuple[str, tuple[Any, ...]]:
     """Measure a point in a process of an executor.
 
     Args:
@@ -187,7 +184,7 @@ def visit(
             if len(_workers) == _MOST_RUNS:
                 del _workers[next(iter(_workers))]
             worker = Worker(_loaded(sent))
-            _check_machine(worker.name, machine_of(worker.device), machine)
+            check_alike(worker.name, machine_of(worker.device), machine)
         _workers[run] = worker
         return worker.visit(point, control, is_last=is_last)
 
@@ -213,7 +210,7 @@ def call_alone(
     """
     with _alone():
         device = resolve_device(requested)
-        _check_machine(name_of_worker(device), machine_of(device), machine)
+        check_alike(name_of_worker(device), machine_of(device), machine)
         return _loaded(sent)(item)
 
 
@@ -241,12 +238,7 @@ def _loaded(sent: bytes) -> Any:
         ) from error
 
 
-def _check_machine(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    everything = {what: expected.get(what) for what in _MACHINE}
-    check_alike(name, found, everything, "on the first worker")
-
-
-def told(error: BaseException) -> str:
+def failure_of(error: BaseException) -> str:
     """Return why a point failed, in one line."""
     if isinstance(error, InputError):
         return one_line(error)
