@@ -58,15 +58,16 @@ def test_the_control_is_due_after_eight_points_or_enough_time(
 def test_runs_that_share_a_process_visit_the_control_as_often_as_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "_workers", {})
-    monkeypatch.setattr(worker, "_loaded", lambda _: Made({}, Axes({}, {"device": "cpu"})))
+    maker = Made({}, Axes({}, {"device": "cpu"}))
+    monkeypatch.setattr(worker, "_functions", {})
+    monkeypatch.setattr(worker, "_loaded", lambda _: worker.Worker(maker).visit)
     machine = worker.machine_of(torch.device("cpu"))
     (point,) = PLAN.points()
 
     def visits(run: str) -> int:
-        _, made = worker.visit(b"", run, machine, point, PLAN.control, is_last=False)
+        _, made = worker.call(b"", run, "cpu", machine, point, PLAN.control, is_last=False)
         return len(made)
 
     assert [visits(run) for run in "abab"] == [2, 2, 1, 1]
     assert [visits(run) for run in "cdaefa"] == [2, 2, 1, 2, 2, 1]
-    assert [*worker._workers] == ["d", "e", "f", "a"]  # the others are forgotten
+    assert [*worker._functions] == ["d", "e", "f", "a"]  # the others are forgotten

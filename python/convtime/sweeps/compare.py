@@ -20,7 +20,7 @@ from convtime.sweeps.plan import ComparisonPlan, ComparisonPoint
 from convtime.sweeps.scheduler import visit_all
 from convtime.sweeps.worker import Maker, failure_of
 from convtime.timing.agreement import Check, check_results
-from convtime.timing.candidate import Candidate, distinct, name_of
+from convtime.timing.candidate import Candidate, candidates_of
 from convtime.timing.compare import Candidates, check_flags
 from convtime.timing.compare import compare as compare_once
 from convtime.timing.comparison import Agreement, Comparison
@@ -172,7 +172,12 @@ def compare(
         )
     how = check_flags(check, **flags)
     axes = read_axes(over, given, "compare")
-    named = _named(candidates)
+    named: Mapping[Any, Any]
+    if isinstance(candidates, Mapping):
+        named = candidates
+    else:
+        names_of = [candidate.name for candidate in candidates_of(candidates)]
+        named = dict(zip(names_of, candidates, strict=True))
     if len(named) < 2:
         got = f"{shown(next(iter(named)))} alone; use sweep" if named else "none"
         raise InputError(f"over needs at least two candidates, got {got}")
@@ -182,22 +187,6 @@ def compare(
     if baseline not in names:
         raise InputError(f"baseline must be one of {names}, got {baseline!r}")
     return run(applications, axes, baseline, how, flags, **arguments)
-
-
-def _named(candidates: object) -> dict[Any, Any]:
-    """Return candidates by name; in a sequence, those with equal names are numbered."""
-    if isinstance(candidates, Mapping):
-        return dict(candidates)
-    if not isinstance(candidates, Sequence) or isinstance(candidates, str | bytes):
-        raise InputError(
-            "over needs callables or Candidates, in a mapping by name or in a sequence, got "
-            f"{type(candidates).__name__}"
-        )
-    named: dict[Any, Any] = {}
-    for candidate in candidates:
-        name = candidate.name if isinstance(candidate, Candidate) else name_of(candidate)
-        named[distinct(name, named)] = candidate
-    return named
 
 
 def run(

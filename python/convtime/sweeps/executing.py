@@ -22,11 +22,10 @@ from convtime.sweeps.plan import Point
 from convtime.sweeps.worker import (
     Maker,
     Worker,
-    call_alone,
+    call,
     check_alike,
     describe,
     machine_of,
-    visit,
 )
 
 # A point can compile kernels for minutes, but a worker says at once what it is.
@@ -74,34 +73,34 @@ def workers_of(workers: Workers, maker: Maker[Point]) -> Iterator[tuple[Mapping[
         InputError: the executor has another type, it cannot run convtime, or something that is
             timed cannot be sent to it.
     """
+    visit = Worker(maker).visit
     if workers is None:
-        worker = Worker(maker)
-        yield machine_of(maker.device), functools.partial(_made_here, worker.visit)
+        yield machine_of(maker.device), functools.partial(_made_here, visit)
         return
-    requested = maker.axes.options.get("device")
-    sent = _sent(maker)
+    _check_parts(maker)
+    sent = _pickled(visit, "this run")
+    with _executor_of(workers, maker.axes.options.get("device"), sent) as executor:
+        yield executor
+
+
+@contextlib.contextmanager
+def _executor_of(
+    workers: Executor | int | Literal["gpus"],
+    requested: torch.device | str | int | None,
+    sent: bytes,
+) -> Iterator[tuple[Mapping[str, Any], Submit]]:
+    """Yield the machine of an executor, and what submits calls of a pickled function to it."""
     run = secrets.token_hex(8)
-    with _hired(workers, requested) as executor:
+    executor = workers if isinstance(workers, Executor) else LocalPool(places(workers, requested))
+    with contextlib.nullcontext() if executor is workers else executor:
         machine = _machine(executor, requested, run)
-        yield (
-            machine,
-            functools.partial(_submitted, executor, functools.partial(visit, sent, run, machine)),
-        )
-
-
-def _hired(
-    workers: Executor | int | Literal["gpus"], requested: torch.device | str | int | None
-) -> contextlib.AbstractContextManager[Executor]:
-    """Return a context of the executor, after which local workers end and the caller's do not."""
-    if isinstance(workers, Executor):
-        return contextlib.nullcontext(workers)
-    return LocalPool(places(workers, requested))
+        yield machine, functools.partial(_submitted, executor, call, sent, run, requested, machine)
 
 
 def call_in_workers(
     workers: Executor | int | Literal["gpus"],
     requested: torch.device | str | int | None,
-    call: Callable[[Item], object],
+    function: Callable[[Item], object],
     items: Sequence[Item],
 ) -> Iterator[tuple[int, Future[Any]]]:
     """Call a function with each item, one at a time in each worker.
@@ -109,7 +108,7 @@ def call_in_workers(
     Args:
         workers: the processes that call it.
         requested: the device that the calls use; None for the default.
-        call: a function that other processes can import.
+        function: a function that other processes can import.
         items: its arguments.
 
     Yields:
@@ -119,16 +118,13 @@ def call_in_workers(
     Raises:
         InputError: as for :func:`workers_of`.
     """
-    sent = _pickled(call, "this call")
-    run = secrets.token_hex(8)
-    with _hired(workers, requested) as executor:
-        machine = _machine(executor, requested, run)
-        made = functools.partial(call_alone, sent, run, machine, requested)
+    sent = _pickled(function, "this call")
+    with _executor_of(workers, requested, sent) as (_, submit):
         futures: dict[Future[Any], int] = {}
         try:
             try:
                 for place, item in enumerate(items):
-                    futures[_submitted(executor, made, item)] = place
+                    futures[submit(item)] = place
             except BrokenExecutor as error:
                 untaken: Future[Any] = Future()
                 untaken.set_exception(error)
@@ -206,8 +202,8 @@ def _pickled(value: object, what: str) -> bytes:
     return buffer.getvalue()
 
 
-def _sent(maker: Maker[Any]) -> bytes:
-    """Pickle the data that workers need; an error names the part that cannot be."""
+def _check_parts(maker: Maker[Any]) -> None:
+    """Require that everything that workers need can be pickled; an error names the part."""
     if maker.axes.options.get("stream") is not None:
         raise InputError(
             "stream must be left out with executor, whose processes do not have it, got "
@@ -219,4 +215,3 @@ def _sent(maker: Maker[Any]) -> bytes:
     parts |= {f"option {option}": value for option, value in maker.axes.options.items()}
     for what, value in parts.items():
         _pickled(value, what)
-    return _pickled(maker, "this run")

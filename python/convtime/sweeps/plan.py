@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
+import numpy as np
+
 from convtime.core.errors import InputError
 from convtime.counting.kernel_counters import Counters
 from convtime.timing.comparison import Agreement, Comparison
@@ -52,16 +54,6 @@ class Visit:
     def name(self) -> str:
         """The name of the point, which is unique in its plan."""
         return self.position
-
-    @property
-    def measurements(self) -> Mapping[str, Measurement]:
-        """The measurements by application."""
-        raise NotImplementedError
-
-    @property
-    def failures(self) -> Mapping[str, str]:
-        """Why applications were not measured, by name."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +137,7 @@ class ComparisonPoint(Visit):
         return f"{self.name}: {errors or 'not measured'}"
 
 
-Point = TypeVar("Point", bound=Visit)
+Point = TypeVar("Point", bound=SweepPoint | ComparisonPoint)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,15 +296,11 @@ def others_than(x: str, values: Mapping[str, Label], axes: Mapping[str, Sequence
 
 def is_geometric(values: Sequence[float]) -> bool:
     """Return whether values are spaced more evenly on a logarithmic scale than on a linear one."""
-    ordered = sorted(values)
+    ordered = np.sort([*values])
     if len(ordered) < 2 or ordered[0] <= 0:
         return False
     if len(ordered) == 2:
-        return ordered[1] >= _GEOMETRIC_PAIR * ordered[0]
-    return _unevenness([math.log(value) for value in ordered]) < _unevenness(ordered)
-
-
-def _unevenness(ordered: Sequence[float]) -> float:
-    """Return the largest gap over the mean gap."""
-    gaps = [after - before for before, after in itertools.pairwise(ordered)]
-    return max(gaps) * len(gaps) / math.fsum(gaps)
+        return bool(ordered[1] >= _GEOMETRIC_PAIR * ordered[0])
+    gaps, gaps_of_logarithms = np.diff(ordered), np.diff(np.log(ordered))
+    unevenness = gaps_of_logarithms.max() / gaps_of_logarithms.mean()
+    return bool(unevenness < gaps.max() / gaps.mean())

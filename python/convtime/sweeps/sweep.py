@@ -186,25 +186,22 @@ class _Visits(Maker[SweepPoint]):
         """Return the point with its measurement, or with the error that prevented it."""
         time.sleep(self.rest)
         try:
-            return self._measured(point)
+            application = self.applications[point.application]
+            candidate = application.candidate(self.axes.parameters_at(point.values), point.name)
+            measured = time_op(candidate, **self.axes.options_at(point.values))
+            counters, reason = self._counted(candidate, point, measured)
         except (Exception, SystemExit) as error:  # anything that the user's code raises
             return dataclasses.replace(point, error=failure_of(error))
-
-    def _measured(self, point: SweepPoint) -> SweepPoint:
-        application = self.applications[point.application]
-        candidate = application.candidate(self.axes.parameters_at(point.values), point.name)
-        measured = time_op(candidate, **self.axes.options_at(point.values))
-        counted, why_not = None, ""
-        if self.counters and not point.control:
-            counted, why_not = self._counted(candidate, point, measured)
         return dataclasses.replace(
-            point, measurement=measured, counters=counted, counters_reason=why_not
+            point, measurement=measured, counters=counters, counters_reason=reason
         )
 
     def _counted(
         self, candidate: Candidate, point: SweepPoint, measured: Measurement
     ) -> tuple[Counters | None, str]:
         """Return the counters, or why they are missing."""
+        if point.control or not self.counters:
+            return None, ""
         calls = point.values.get(ITERATIONS, _COUNTED_CALLS)
         assert isinstance(calls, int)
         cache: Any = measured.cache if measured.cache in get_args(CounterCache) else "cold"
