@@ -99,11 +99,6 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         """The names of the candidates."""
         return tuple(self.plan.applications)
 
-    @property
-    def control(self) -> str:
-        """The name of the candidate and the point whose times show drift."""
-        return self.controlled.name
-
     @cached_property
     def _judged(self) -> JudgedTable:
         return JudgedTable(
@@ -272,7 +267,7 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         GPU, the worker, with several workers the control's time on this one over that on a typical
         one, and the error of a candidate that failed.
         """
-        ratios = self.controlled.ratios()
+        ratios = self.worker_ratios()
         return [
             {
                 **point.values,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from convtime.sweeps.table import PointTable
+from convtime.sweeps.table import DRIFT_MARGIN, PointTable
 from convtime.timing import show_measurements
 from convtime.timing.roofline import rooflines
 from convtime.timing.show import facts_of, grouped, reservations
 from convtime.view.figure import Figure
 from convtime.view.page import Block
+from convtime.view.safe_text import counted
 
 _MOST_NAMED = 3  # in a sentence
 # Facts of a measurement that describe its conditions.
@@ -45,9 +45,8 @@ def cautions(table: PointTable[Any], plural: str) -> Iterator[str]:
         table: the result.
         plural: the word for several measurements.
     """
-    yield from table.controlled.sentences(
-        collections.Counter(point.worker for point in table.points)
-    )
+    yield _drift(table)
+    yield from _workers(table)
     reserved = (
         (reservation, name)
         for name, measured in table.measurements.items()
@@ -55,6 +54,52 @@ def cautions(table: PointTable[Any], plural: str) -> Iterator[str]:
     )
     for reservation, names in grouped(reserved).items():
         yield f"{reservation}: {named(names, plural)}"
+
+
+def _drift(table: PointTable[Any]) -> str:
+    drift = table.drift()
+    if drift is None:
+        errors = (error for point in table.controls for error in point.failures.values())
+        error = next(errors, "")
+        reason = f"it failed: {error}" if error else "it was measured fewer than two times"
+        return f"drift is unknown: the control is {table.control}, and {reason}"
+    if drift.ratio is None:
+        return f"drift is unknown: the control is {drift.name}, and {drift.sentence}"
+    if drift.verdict == "same":
+        conclusion = f"the machine was stable within {DRIFT_MARGIN:.0%}"
+    elif drift.verdict == "uncertain":
+        conclusion = f"the machine's stability is uncertain: {drift.sentence}"
+    else:
+        conclusion = (
+            f"WARNING: the machine became {drift.verdict} during the run, by more than "
+            f"{DRIFT_MARGIN:.0%}; drift alone may explain smaller differences between points"
+        )
+    ratio = f"{drift.ratio} of its initial time by the end"
+    return f"drift: {drift.name} ran at {ratio}; {conclusion}"
+
+
+def _workers(table: PointTable[Any]) -> Iterator[str]:
+    """Yield the differences between workers."""
+    workers = table.workers()
+    if workers and {change.verdict for change in workers.values()} == {"same"}:
+        yield (
+            f"{len(workers) + 1} workers took equally long for the control, within "
+            f"{DRIFT_MARGIN:.0%}"
+        )
+        return
+    for worker, change in workers.items():
+        ratio = (
+            f"worker {worker} took {change.ratio} of the time of worker {table.typical_worker} "
+            "for the control"
+        )
+        if change.verdict in ("slower", "faster"):
+            points = counted(sum(point.worker == worker for point in table.points), "point")
+            yield (
+                f"WARNING: {ratio}: it is {change.verdict} by more than {DRIFT_MARGIN:.0%}, and "
+                f"so are the times of its {points}"
+            )
+        elif change.verdict != "same":
+            yield f"{ratio}; whether it is as fast is uncertain: {change.sentence}"
 
 
 def facts(table: PointTable[Any], application: str, **own: str) -> dict[str, str]:

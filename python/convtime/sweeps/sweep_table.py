@@ -52,7 +52,7 @@ class Sweep(PointTable[SweepPoint], show="convtime.sweeps.show_sweep"):
             kernels: whether to add rows for each kernel of a call, by its short name: the times of
                 all of its launches, and its metrics per launch.
         """
-        ratios = self.controlled.ratios()
+        ratios = self.worker_ratios()
         return [row for point in self.points for row in rows(point, ratios, kernels=kernels)]
 
     @property

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from convtime.core import codec
 from convtime.core.errors import shown
-from convtime.sweeps.drift import DRIFT_MARGIN, Controls
+from convtime.regression.changes import Change
+from convtime.regression.compare_runs import compare_runs
 from convtime.sweeps.plan import Plan, Point
 from convtime.timing import forms
 from convtime.timing.measurement import Measurement
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     import pandas
     from typing_extensions import Self
 
-    from convtime.regression.changes import Change
+
+Item = TypeVar("Item")
+#: Relative difference of the control's times above which a run warns.
+DRIFT_MARGIN = 0.03
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -93,6 +98,21 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
         first = self.plan.points()[0].name
         raise KeyError(f"{name!r} is not a visited point; the first point is {first!r}")
 
+    @property
+    def control(self) -> str:
+        """The name of the application and the point whose times show drift."""
+        return f"{self.plan.controlled} {self.plan.control.position}"
+
+    @cached_property
+    def control_times(self) -> dict[str, list[Measurement]]:
+        """The control's measurements in order of time, by worker."""
+        by_worker: dict[str, list[Measurement]] = {}
+        for point in self.controls:
+            if self.plan.controlled in point.measurements:
+                measured = point.measurements[self.plan.controlled]
+                by_worker.setdefault(point.worker, []).append(measured)
+        return by_worker
+
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """Return how the control's time changed from its first visit to its last.
 
@@ -106,13 +126,25 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
         Returns:
             The change; None if no worker measured the control twice.
         """
-        return self.controlled.drift(margin)
+        is_alone = len(self.control_times) < 2
+        changes = [
+            _change(
+                self.control if is_alone else f"{self.control} on worker {worker}",
+                visits[0],
+                visits[-1],
+                margin,
+            )
+            for worker, visits in self.control_times.items()
+            if len(visits) > 1
+        ]
+        return max(changes, key=_size, default=None)
 
     def workers(self, margin: float = DRIFT_MARGIN) -> dict[str, Change]:
         """Return how the control's time on each of several workers differs from a typical one's.
 
-        The typical worker is the one with the median time. ``ratio`` is a worker's time over that
-        of the typical one, and ``verdict`` is as for :meth:`drift`.
+        The typical worker is the one with the median time; of an even number, the shorter of both.
+        A worker's time is the median one of its visits. ``ratio`` is a worker's time over that of
+        the typical one, and ``verdict`` is as for :meth:`drift`.
 
         Args:
             margin: relative difference that counts as equal.
@@ -120,18 +152,33 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
         Returns:
             The changes by worker; empty if one worker measured all points.
         """
-        return self.controlled.workers(margin)
+        medians = self._median_visits
+        return {
+            worker: _change(worker, medians[self.typical_worker], measured, margin)
+            for worker, measured in medians.items()
+            if worker != self.typical_worker
+        }
 
     @cached_property
-    def controlled(self) -> Controls:
-        """The times that show drift, by worker."""
-        name = self.plan.controlled
-        by_worker: dict[str, list[Measurement]] = {}
-        for point in self.controls:
-            if name in point.measurements:
-                by_worker.setdefault(point.worker, []).append(point.measurements[name])
-        errors = (error for point in self.controls for error in point.failures.values())
-        return Controls(f"{name} {self.plan.control.position}", by_worker, next(errors, ""))
+    def _median_visits(self) -> dict[str, Measurement]:
+        return {
+            worker: _median_low(visits, key=lambda measured: measured.median)
+            for worker, visits in self.control_times.items()
+        }
+
+    @property
+    def typical_worker(self) -> str:
+        """The worker that others are compared with; empty if the control was not measured."""
+        medians = self._median_visits
+        return _median_low(medians, key=lambda name: medians[name].median) if medians else ""
+
+    def worker_ratios(self) -> dict[str, float | None]:
+        """Return the control's time on each of several workers over that on the typical worker."""
+        ratios = {
+            worker: None if change.ratio is None else change.ratio.value
+            for worker, change in self.workers().items()
+        }
+        return {self.typical_worker: 1.0, **ratios} if ratios else {}
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return the table as rows."""
@@ -152,3 +199,17 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
     def to_csv(self, **options: Any) -> str:
         """Return :meth:`to_rows`, which takes the same arguments, as CSV without rounding."""
         return forms.csv_of(self.to_rows(**options), self._columns)
+
+
+def _change(name: str, before: Measurement, after: Measurement, margin: float) -> Change:
+    (change,) = compare_runs({name: before}, {name: after}, margin=margin).changes
+    return change
+
+
+def _size(change: Change) -> float:
+    return -1.0 if change.ratio is None else abs(math.log(change.ratio.value))
+
+
+def _median_low(items: Iterable[Item], key: Callable[[Item], float]) -> Item:
+    ordered = sorted(items, key=key)
+    return ordered[(len(ordered) - 1) // 2]
