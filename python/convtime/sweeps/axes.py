@@ -162,7 +162,7 @@ def _label(axis: str, value: Any, advice: str = "give a mapping of names to valu
     if isinstance(value, _TORCH_VALUES):
         return str(value).removeprefix("torch.")
     if isinstance(value, tuple | list):
-        return str(tuple(_label(axis, each, advice) for each in value))
+        return str(tuple(_label(axis, part, advice) for part in value))
     label = _plain(value)
     if label is None and value is not None:
         is_integer = isinstance(value, int)

@@ -207,7 +207,7 @@ def run(
         flags: further arguments of ``compare`` that are no timing options.
         arguments: ``file``, ``seed``, ``progress`` and ``executor``, as for ``sweep``.
     """
-    journal = visit_all(
+    table: ComparisonTable = visit_all(
         ComparisonPlan,
         _Visits(applications, axes, baseline, check, flags),
         {**axes.options, **flags, "check": check},
@@ -215,7 +215,7 @@ def run(
         margin=float(axes.options["margin"]),
         **arguments,
     )
-    return ComparisonTable.of_visits(journal.plan, journal.visits)
+    return table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +287,7 @@ class _Visits(Maker[ComparisonPoint]):
         order.sort(key=lambda name: name != self.baseline)
         chosen = Options(**options)
         return check_results(
-            sorted(candidates, key=lambda each: order.index(each.name)),
+            sorted(candidates, key=lambda candidate: order.index(candidate.name)),
             self.check,
             chosen,
             TimeLimit.of(chosen.timeout),

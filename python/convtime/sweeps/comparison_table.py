@@ -250,10 +250,10 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         """Return a JSON-serializable dict with schema version, outcomes, crossovers and means."""
         derived = {
             "verdict": list(self.verdict),
-            "outcomes": {name: codec.encode(each) for name, each in self.outcomes.items()},
-            "crossovers": [codec.encode(each) for each in self.crossovers],
+            "outcomes": {name: codec.encode(outcome) for name, outcome in self.outcomes.items()},
+            "crossovers": [codec.encode(crossover) for crossover in self.crossovers],
             "geomeans": {
-                name: codec.finite(codec.encode(each)) for name, each in self.geomeans.items()
+                name: codec.finite(codec.encode(mean)) for name, mean in self.geomeans.items()
             },
         }
         return super().to_dict() | derived

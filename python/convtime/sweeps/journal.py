@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -46,18 +47,26 @@ _PARTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RunFile:
-    """The content of a file.
+class Journal(Generic[Point]):
+    """The plan of a run and its visits in memory and, optionally, in a file.
 
     Attributes:
-        plan: plan of the run.
-        visits: visits in the order in which they were written.
-        length: length of the complete lines, in bytes.
+        plan: plan of the run; a resumed run keeps its original seed.
+        visits: all visits so far, in order.
+        length: length of the complete lines that were read, in bytes.
+        append: writes a line to the file.
     """
 
-    plan: Plan[Any]
-    visits: tuple[Any, ...]
-    length: int
+    plan: Plan[Point]
+    visits: list[Point] = dataclasses.field(default_factory=list)
+    length: int = 0
+    append: Callable[[str], None] | None = None
+
+    def add(self, visit: Point) -> None:
+        """Add a visit, and write it to disk before returning."""
+        if self.append is not None:
+            self.append(codec.to_json_line(codec.encode(visit)) + "\n")
+        self.visits.append(visit)
 
     @property
     def result(self) -> PointTable[Any]:
@@ -70,7 +79,7 @@ def _kind_of(plan: Plan[Any]) -> str:
     return next(kind for kind, types in _TYPES.items() if isinstance(plan, types[1]))
 
 
-def read(lines: Iterable[bytes], source: str) -> RunFile:
+def read(lines: Iterable[bytes], source: str) -> Journal[Any]:
     """Parse the lines of a file, each with its line end.
 
     Args:
@@ -109,34 +118,13 @@ def read(lines: Iterable[bytes], source: str) -> RunFile:
             raise InputError(f"{where}: {error}") from error
     if plan is None:
         raise InputError(f"{source}: ends in its first line, before any complete data")
-    return RunFile(plan, tuple(visits), length)
+    return Journal(plan, visits, length)
 
 
 def first_line(plan: Plan[Any]) -> str:
     """Return the first line of a file."""
     document = codec.document(_kind_of(plan), {"plan": codec.encode(plan)})
     return codec.to_json_line(document) + "\n"
-
-
-@dataclasses.dataclass(frozen=True)
-class Journal(Generic[Point]):
-    """Visits in memory and, optionally, in a file.
-
-    Attributes:
-        plan: plan of the run; a resumed run keeps its original seed.
-        visits: all visits so far, in order.
-        append: writes a line to the file.
-    """
-
-    plan: Plan[Point]
-    visits: list[Point] = dataclasses.field(default_factory=list)
-    append: Callable[[str], None] | None = None
-
-    def add(self, visit: Point) -> None:
-        """Add a visit, and write it to disk before returning."""
-        if self.append is not None:
-            self.append(codec.to_json_line(codec.encode(visit)) + "\n")
-        self.visits.append(visit)
 
 
 @contextlib.contextmanager
@@ -156,12 +144,10 @@ def opened(path: Path | None, plan: Plan[Point], *, seed_given: bool) -> Iterato
         yield Journal(plan)
         return
     check_writable(path)
-    with contextlib.ExitStack() as stack:
-        file = _open(path)
-        stack.callback(os.close, file)
+    with _open(path) as file:
         _lock(path, file)
         append = functools.partial(_append, path, file)
-        if os.fstat(file).st_size == 0:
+        if os.fstat(file.fileno()).st_size == 0:
             append(first_line(plan))
         before = _read(path)
         if not seed_given:
@@ -173,18 +159,18 @@ def opened(path: Path | None, plan: Plan[Point], *, seed_given: bool) -> Iterato
                 "this one"
             )
         # A partial line from an interrupted process would corrupt the next line.
-        os.truncate(file, before.length)
-        yield Journal(plan, list(before.visits), append)
+        file.truncate(before.length)
+        yield dataclasses.replace(before, append=append)
 
 
-def _open(path: Path) -> int:
+def _open(path: Path) -> io.FileIO:
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        return path.open("ab", buffering=0)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def _lock(path: Path, file: int) -> None:
+def _lock(path: Path, file: io.FileIO) -> None:
     """Lock the file; the system releases the lock when the process ends."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,23 +185,23 @@ def _lock(path: Path, file: int) -> None:
         ) from error
 
 
-def _append(path: Path, file: int, line: str) -> None:
+def _append(path: Path, file: io.FileIO, line: str) -> None:
     rest = line.encode()
-    before = os.fstat(file).st_size
+    before = os.fstat(file.fileno()).st_size
     try:
         while rest:
-            rest = rest[os.write(file, rest) :]
-        os.fsync(file)
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
     except OSError as error:
         with contextlib.suppress(OSError):  # a file with a partial first line is not resumed
-            os.truncate(file, before)
+            file.truncate(before)
         raise InputError(
             f"{path}: cannot be written ({error.strerror}); it contains the earlier visits, and "
             "running the same again resumes there"
         ) from error
 
 
-def _read(path: Path) -> RunFile:
+def _read(path: Path) -> Journal[Any]:
     try:
         with path.open("rb") as file:
             if not is_run_file(file.peek()):

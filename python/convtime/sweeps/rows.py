@@ -84,11 +84,9 @@ def metrics(point: SweepPoint) -> list[str]:
 
 def kernel_names(point: SweepPoint) -> list[str]:
     """Return the short names of the work that a call launches."""
-    names = []
-    if point.measurement is not None:
-        names += [activity.short_name for activity in point.measurement.activities]
-    if point.counters is not None:
-        names += [kernel.short_name for kernel in point.counters.kernels]
+    activities = point.measurement.activities if point.measurement else ()
+    kernels = point.counters.kernels if point.counters else ()
+    names = [*(work.short_name for work in activities), *(kernel.short_name for kernel in kernels)]
     return list(dict.fromkeys(names))
 
 

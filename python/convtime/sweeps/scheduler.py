@@ -34,8 +34,8 @@ def visit_all(
     progress: bool | None = None,
     executor: Workers = None,
     **plan_fields: Any,
-) -> Journal[Point]:
-    """Visit each point that the file does not have yet.
+) -> Any:
+    """Visit each point that the file does not have yet, and return the result of all.
 
     Args:
         plan_type: type of the plan.
@@ -59,7 +59,7 @@ def visit_all(
     path = None if file is None else Path(file)
     with workers_of(executor, maker) as (machine, submit):
         plan = plan_type(
-            applications={name: each.identity for name, each in maker.applications.items()},
+            applications={name: made.identity for name, made in maker.applications.items()},
             axes=maker.axes.labels,
             options={
                 name: value if isinstance(value, bool | int | float | str | None) else str(value)
@@ -84,7 +84,7 @@ def visit_all(
                         f"executor broke before {len(_remaining(journal))} of "
                         f"{len(plan.points())} points were measured ({first_line(error)}); {advice}"
                     ) from error
-            return journal
+            return journal.result
 
 
 class _HandOut(Generic[Point]):

@@ -70,8 +70,8 @@ def _ratios(table: ComparisonTable) -> Table:
     others = [name for name in table.candidates if name != table.plan.baseline]
     rows = []
     for point in table.points:
-        judged = [table.against_baseline(point, name) for name in others]
-        cells = [f"{each.ratio} {each.verdict}" if each else "–" for each in judged]
+        judgements = [table.against_baseline(point, name) for name in others]
+        cells = [f"{judged.ratio} {judged.verdict}" if judged else "–" for judged in judgements]
         rows.append([*map(str, point.values.values()), *cells])
     headers = [*table.plan.axes, *others]
     return Table(headers, rows, right=headers, title=f"ratio to {table.plan.baseline} [95 %]")

@@ -147,7 +147,7 @@ def run(
     visits = _Visits(applications, axes, split_names(counters) if counters else (), float(rest))
     if visits.counters and not isinstance(executor, Executor):  # which may be on other machines
         _check_metrics(visits.counters, visits.device)
-    journal = visit_all(
+    swept: Sweep = visit_all(
         SweepPlan,
         visits,
         axes.options,
@@ -156,7 +156,7 @@ def run(
         rest=visits.rest,
         **arguments,
     )
-    return Sweep.of_visits(journal.plan, journal.visits)
+    return swept
 
 
 def _check_metrics(names: Iterable[str], device: torch.device) -> None:
