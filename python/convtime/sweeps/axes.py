@@ -12,8 +12,9 @@ import torch
 
 from convtime.core import codec
 from convtime.core.errors import InputError
+from convtime.sweeps.comparison_table import COMPARISON_COLUMNS
 from convtime.sweeps.plan import ITERATIONS, Label
-from convtime.sweeps.rows import COMPARISON_COLUMNS, SWEEP_COLUMNS
+from convtime.sweeps.sweep_table import SWEEP_COLUMNS
 from convtime.timing.options import Options
 from convtime.timing.signature import options_of
 

@@ -29,7 +29,6 @@ from convtime.sweeps.plan import (
     numbers_of,
     others_than,
 )
-from convtime.sweeps.rows import COMPARISON_COLUMNS
 from convtime.sweeps.table import PointTable
 from convtime.timing.comparison import FINDS, findings_of
 from convtime.timing.verdict import (
@@ -41,6 +40,15 @@ from convtime.timing.verdict import (
     exit_code_of,
 )
 from convtime.view.figure import Figure
+
+#: The columns other than the axes; an axis must not have one of these names.
+COMPARISON_COLUMNS = (
+    "candidate",
+    *("count", "median", "median_low", "median_high"),
+    *("ratio", "ratio_low", "ratio_high", "verdict", "outcome"),
+    *("flops_per_second", "flops_share", "bytes_per_second", "bytes_share"),
+    *("gpu", "worker", "control_ratio", "error"),
+)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -17,8 +17,7 @@ from convtime.sweeps.plan import (
     numbers_of,
     others_than,
 )
-from convtime.sweeps.rows import TIME, summary, unit
-from convtime.sweeps.sweep_table import Sweep
+from convtime.sweeps.sweep_table import TIME, Sweep, summary, unit
 from convtime.timing.plot import ratio_panel
 from convtime.view.figure import (
     Figure,

@@ -7,10 +7,9 @@ from typing import Any
 
 from convtime.sweeps.plan import SweepPoint
 from convtime.sweeps.plot import sweep_figure as plot
-from convtime.sweeps.rows import summary, unit
 from convtime.sweeps.show import appendix as appendix
 from convtime.sweeps.show import cautions, facts, named, not_measured, roofline_figures, title_of
-from convtime.sweeps.sweep_table import Sweep
+from convtime.sweeps.sweep_table import Sweep, summary, unit
 from convtime.timing.show import estimate, grouped
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Facts, Sentences, Table
