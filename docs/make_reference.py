@@ -150,7 +150,8 @@ def _with_parts(kinds: set[type]) -> set[type]:
 def _fields(kind: type) -> Iterator[str]:
     for name, text in _attributes(kind):
         yield _item(name, text)
-    for name, member in vars(kind).items():
+    members = {name: vars(base)[name] for base in reversed(kind.__mro__) for name in vars(base)}
+    for name, member in members.items():
         if isinstance(member, property) and not name.startswith("_"):
             yield _item(name, " ".join(_paragraphs(inspect.getdoc(member) or "")))
     yield ""

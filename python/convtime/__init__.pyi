@@ -37,14 +37,14 @@ from .regression.baseline import Baseline
 from .regression.changes import Change, Changes
 from .regression.compare_runs import compare_runs
 from .storage.load import load
+from .sweeps.compare import compare
+from .sweeps.comparison_table import ComparisonTable
 from .sweeps.plan import SweepPoint
-from .sweeps.result import Sweep
 from .sweeps.sweep import sweep
-from .sweeps.table import ComparisonTable
+from .sweeps.sweep_table import Sweep
 from .timing.batch_record import BatchRecord
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
-from .timing.compare import compare
 from .timing.comparison import Agreement, Comparison
 from .timing.measurement import Ceilings, Condition, Measurement
 from .timing.options import Options

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from convtime import cli
-from convtime.sweeps import compare_over, sweep
+from convtime.sweeps import compare, sweep
 from tests.cli.conftest import Judged
 from tests.helpers.commands import COUNTED, ON_CPU, Capture, error_of
 
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_one_sentence_before_anything_runs(
     says: str,
 ) -> None:
     asked = judged()
-    for module in (sweep, compare_over):
+    for module in (sweep, compare):
         monkeypatch.setattr(module, "time_op", lambda *_, **__: pytest.fail("it was timed"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(tmp_path)

@@ -10,9 +10,9 @@ import pytest
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.exchange.files import read_measurements, write_measurements
-from convtime.sweeps import files as sweeps
+from convtime.sweeps import journal
 from convtime.sweeps.plan import SweepPlan
-from convtime.sweeps.result import Sweep
+from convtime.sweeps.sweep_table import Sweep
 from convtime.timing.comparison import Comparison
 from tests.helpers.foreign import make, write
 
@@ -111,7 +111,7 @@ def test_bad_files_are_one_sentence(document: object, error: str, tmp_path: Path
 
 
 def test_json_within_a_file_is_read_as_strictly(tmp_path: Path) -> None:
-    first = sweeps.first_line(SweepPlan({"relu": "a"}, {"size": (1,)}))
+    first = journal.first_line(SweepPlan({"relu": "a"}, {"size": (1,)}))
     for text, said in (
         ("[1e999]", "1e999"),
         ("[" * 100_000, "levels deep"),

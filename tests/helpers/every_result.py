@@ -21,8 +21,8 @@ from convtime.histories.run import HistoryRun
 from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Change
 from convtime.storage.load import MODULES
-from convtime.sweeps.comparison_plan import ComparisonPlan
-from convtime.sweeps.table import ComparisonTable
+from convtime.sweeps.comparison_table import ComparisonTable
+from convtime.sweeps.plan import ComparisonPlan
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Ceilings, Measurement
 from convtime.timing.measurements import Measurements

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from convtime import Measurement
-from convtime.sweeps.drift import Controls
+from convtime.sweeps import show
+from convtime.sweeps.plan import SweepPlan
+from convtime.sweeps.sweep_table import Sweep
 from tests.helpers.measurements import make
 
 
@@ -18,11 +20,24 @@ def taking(seconds: float) -> Measurement:
     return make(seconds=tuple(seconds * (1 + 1e-7 * (n - 50)) for n in range(101)))
 
 
-def controls_of(**factors: Sequence[float]) -> Controls:
-    visits = [
-        (name, taking(1e-6 * factor), "") for name, those in factors.items() for factor in those
-    ]
-    return Controls.of("relu", visits)
+PLAN = SweepPlan({"relu": "a"}, {"n": (1,)})
+
+
+def swept_by(**factors: Sequence[float]) -> Sweep:
+    """A sweep whose workers measured the control with these times."""
+    return Sweep(
+        PLAN,
+        (),
+        tuple(
+            dataclasses.replace(PLAN.control, worker=name, measurement=taking(1e-6 * factor))
+            for name, those in factors.items()
+            for factor in those
+        ),
+    )
+
+
+def cautions(swept: Sweep) -> list[str]:
+    return [*show.cautions(swept, "points")]
 
 
 factors = st.integers(800, 1250).map(lambda each: each / 1000)
@@ -43,9 +58,9 @@ def verdicts_of(ratio: float) -> set[str]:
 def test_workers_are_compared_with_a_typical_one_and_with_themselves(
     by_worker: dict[str, list[float]],
 ) -> None:
-    controls = controls_of(**by_worker)
+    swept = swept_by(**by_worker)
     lasting = {name: those[-1] / those[0] for name, those in by_worker.items() if len(those) > 1}
-    drift = controls.drift()
+    drift = swept.drift()
     if not lasting:
         assert drift is None
     else:
@@ -56,39 +71,42 @@ def test_workers_are_compared_with_a_typical_one_and_with_themselves(
         assert any(drift.ratio.value == pytest.approx(each) for each in lasting.values())
         assert drift.verdict in verdicts_of(drift.ratio.value)
     times = {name: statistics.median_low(those) for name, those in by_worker.items()}
-    changes = controls.workers()
+    changes = swept.workers()
     if len(times) < 2:
-        assert changes == {} == controls.ratios()
+        assert changes == {} == swept.worker_ratios()
         return
-    typical = times[controls.typical_worker]
+    typical = times[swept.typical_worker]
     assert typical == statistics.median_low(times.values())
     expected = {name: each / typical for name, each in times.items()}
-    assert controls.ratios() == pytest.approx(expected)
-    assert set(changes) == set(times) - {controls.typical_worker}
+    assert swept.worker_ratios() == pytest.approx(expected)
+    assert set(changes) == set(times) - {swept.typical_worker}
     for name, change in changes.items():
         assert change.verdict in verdicts_of(times[name] / typical)
 
 
 def test_what_is_said_of_drift_and_of_workers() -> None:
-    steady, told = [*controls_of(a=(1, 1), b=(1.1, 1.1), c=(1.001,)).sentences({"b": 5})]
+    swept = swept_by(a=(1, 1), b=(1.1, 1.1), c=(1.001,))
+    points = (dataclasses.replace(PLAN.points()[0], worker="b", error="E"),)
+    steady, worker = cautions(dataclasses.replace(swept, points=points))
     assert "the machine was stable within 3%" in steady
-    assert told.startswith("WARNING: worker b took 1.09")
-    assert "it is slower by more than 3%, and so are the times of its 5 points" in told
-    drifted, *_ = controls_of(a=(1, 1.2), b=(1.0,)).sentences({})
-    assert "drift: relu on worker a ran at 1.2" in drifted
+    assert worker.startswith("WARNING: worker b took 1.09")
+    assert "it is slower by more than 3%, and so are the times of its 1 point" in worker
+    drifted, *_ = cautions(swept_by(a=(1, 1.2), b=(1.0,)))
+    assert "drift: relu n=1 on worker a ran at 1.2" in drifted
     assert "WARNING: the machine became slower during the run, by more than 3%" in drifted
-    _, equal = controls_of(a=(1, 1), b=(1.001, 1.0)).sentences({})
+    _, equal = cautions(swept_by(a=(1, 1), b=(1.001, 1.0)))
     assert equal == "2 workers took equally long for the control, within 3%"
-    once = controls_of(a=(1,))
-    assert [*once.sentences({})] == [
-        "drift is unknown: the control is relu, and it was measured fewer than two times"
+    once = swept_by(a=(1,))
+    assert cautions(once) == [
+        "drift is unknown: the control is relu n=1, and it was measured fewer than two times"
     ]
-    failed = dataclasses.replace(once, failure="E: x")
-    assert "it failed: E: x" in next(failed.sentences({}))
-    idle = controls_of(a=(0, 0))
-    assert "its median before is 0 s, so there is no ratio" in next(idle.sentences({}))
-    unsure = controls_of(a=(2, 2.06))
-    assert "the machine's stability is uncertain" in next(unsure.sentences({}))
+    failed = dataclasses.replace(PLAN.control, error="E: x")
+    (unknown,) = cautions(dataclasses.replace(once, controls=(failed,)))
+    assert "it failed: E: x" in unknown
+    (idle,) = cautions(swept_by(a=(0, 0)))
+    assert "its median before is 0 s, so there is no ratio" in idle
+    unsure = swept_by(a=(2, 2.06))
+    assert "the machine's stability is uncertain" in cautions(unsure)[0]
     change = unsure.drift(margin=0.5)
     assert change is not None
     assert change.verdict == "same"

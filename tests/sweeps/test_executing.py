@@ -19,7 +19,7 @@ import torch
 import convtime
 from convtime import ComparisonTable, Sweep, cli
 from convtime.core.errors import InputError
-from convtime.sweeps import executing, visiting, worker
+from convtime.sweeps import executing, scheduler, worker
 from convtime.sweeps.local_pool import Place
 from tests.helpers import swept
 
@@ -204,7 +204,7 @@ def test_an_interrupt_ends_our_processes_and_cancels_those_of_others(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(executing, "LocalPool", Ours)
-    monkeypatch.setattr(visiting, "wait", interrupt)
+    monkeypatch.setattr(scheduler, "wait", interrupt)
     for given in (1, Failing(1, end=waiting.append)):
         with pytest.raises(KeyboardInterrupt):
             convtime.sweep(swept.relu, SIZES, executor=given, **QUICK)
@@ -328,7 +328,7 @@ def test_that_no_worker_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(warnings, "warn", warn_and_tell)
     monkeypatch.setattr(executing, "_FIRST_ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(visiting, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(scheduler, "ANSWER_SECONDS", 0.1)
     with pytest.warns(UserWarning, match=r"no worker has answered for 0\.1 s"):
         found = convtime.sweep(swept.relu, {"size": [64]}, executor=Slow(warned), **QUICK)
     assert not found.failed

@@ -16,12 +16,11 @@ from convtime import Sweep
 from convtime.core.errors import InputError
 from convtime.device.provenance import provenance
 from convtime.sweeps import application, journal, worker
-from convtime.sweeps import files as sweeps
 from tests.sweeps.test_sweep import COUNTED, PLAN, QUICK, SIZES, Recorder, nothing
 
 
 def read(file: Path) -> Sweep:
-    found = sweeps.read(io.BytesIO(file.read_bytes()), "a").result
+    found = journal.read(io.BytesIO(file.read_bytes()), "a").result
     assert isinstance(found, Sweep)
     return found
 

@@ -16,7 +16,7 @@ import torch
 import convtime
 from convtime import Counters, CountersUnavailable, Sweep
 from convtime.core.errors import InputError
-from convtime.sweeps import files as sweeps
+from convtime.sweeps import journal
 from convtime.sweeps import sweep as running
 from convtime.sweeps.plan import SweepPlan
 from convtime.timing.measurements import Measurements
@@ -349,10 +349,13 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
     lines, document = tmp_path / "a.jsonl", tmp_path / "a.json"
     swept = swept_of(counters=counters_of(written=(7.0, None)))
     visits = [*swept.points, *swept.controls]
-    lines.write_text(sweeps.first_line(PLAN) + "".join(map(sweeps.visit_line, visits)))
+    written = [journal.first_line(PLAN)]
+    for visit in visits:
+        journal.Journal(PLAN, append=written.append).add(visit)
+    lines.write_text("".join(written))
     convtime.write_measurements(swept, document)
     assert Sweep.from_dict(json.loads(document.read_text())) == swept
-    assert sweeps.read(io.BytesIO(lines.read_bytes()), "a").result == swept
+    assert journal.read(io.BytesIO(lines.read_bytes()), "a").result == swept
     for path in (lines, document):
         assert convtime.read_measurements(path) == Measurements(swept.measurements)
     with pytest.raises(ValueError, match="of schema '2.0' cannot be read"):
@@ -365,7 +368,7 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
         ({"applications": {}}, "from 1 to 1,000,000 points, got 0"),
         ({"axes": {axis: [*range(50)] for axis in "abcd"}}, "1,000,000 points, got 12,500,000"),
         ({"axes": {f"a{number}": [1, 2] for number in range(2000)}}, "got more than 10^18"),
-        ({"axes": {}}, "must be a point of the sweep's plan"),
+        ({"axes": {}}, "must be a point of the table's plan"),
         ({"axes": {"layout": ["x"], "iterations": [1, 10, 100]}}, "must be a point of the"),
     ],
 )

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 import convtime
 from convtime import ComparisonTable
 from convtime.core.errors import InputError
-from convtime.sweeps.comparison_plan import ComparisonPlan, ComparisonPoint
+from convtime.sweeps.plan import ComparisonPlan, ComparisonPoint
 from convtime.timing.measurements import Measurements
 from tests.helpers.figures import check_drawn, encodings, of_series, parts, tables
 from tests.helpers.figures import table as table_of_figure
 from tests.helpers.texts import flat
-from tests.sweeps.test_outcomes import simulated
+from tests.sweeps.test_fastest import simulated
 
 PLAN = ComparisonPlan(
     {"a": "x", "<b>": "y"}, {"batch": (1, 8, 64), "kind": ("p", "q")}, baseline="a"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -40,8 +39,8 @@ def test_the_control_is_due_after_eight_points_or_enough_time(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: made.clock[0])
         measuring = worker.Worker(made)
-        visits = [measuring.visit(point, PLAN.control, is_last=False).visits for _ in range(30)]
-        last = measuring.visit(point, PLAN.control, is_last=True).visits
+        visits = [measuring.visit(point, PLAN.control, is_last=False)[1] for _ in range(30)]
+        last = measuring.visit(point, PLAN.control, is_last=True)[1]
     expected, now, due, count = [], 0, 0, 0
     for _ in range(30):
         is_due = count == 8 or now >= due
@@ -59,15 +58,16 @@ def test_the_control_is_due_after_eight_points_or_enough_time(
 def test_runs_that_share_a_process_visit_the_control_as_often_as_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "_workers", {})
-    monkeypatch.setattr(worker, "_loaded", lambda _: Made({}, Axes({}, {"device": "cpu"})))
+    maker = Made({}, Axes({}, {"device": "cpu"}))
+    monkeypatch.setattr(worker, "_functions", {})
+    monkeypatch.setattr(worker, "_loaded", lambda _: worker.Worker(maker).visit)
     machine = worker.machine_of(torch.device("cpu"))
     (point,) = PLAN.points()
 
     def visits(run: str) -> int:
-        made: Any = worker.visit(b"", run, machine, point, PLAN.control, is_last=False)
-        return len(made.visits)
+        _, made = worker.call(b"", run, "cpu", machine, point, PLAN.control, is_last=False)
+        return len(made)
 
     assert [visits(run) for run in "abab"] == [2, 2, 1, 1]
     assert [visits(run) for run in "cdaefa"] == [2, 2, 1, 2, 2, 1]
-    assert [*worker._workers] == ["d", "e", "f", "a"]  # the others are forgotten
+    assert [*worker._functions] == ["d", "e", "f", "a"]  # the others are forgotten

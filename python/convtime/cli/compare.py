@@ -25,9 +25,8 @@ from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
-from convtime.sweeps.compare_over import How, run
-from convtime.sweeps.table import ComparisonTable
-from convtime.sweeps.table_rows import COLUMNS
+from convtime.sweeps.compare import run
+from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.timing.agreement import Check
 from convtime.timing.compare import compare
 from convtime.timing.comparison import FINDS, Comparison
@@ -184,22 +183,20 @@ def table_of(
         )
     else:
         variables = dict(namespace)
-    timing = {"margin": _MARGIN} | timing_options(options)
     axes = read_axes(
         {
             axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, variables)
             for axis, text in texts_of(options.over, "--over").items()
         },
-        timing,
-        COLUMNS,
+        {"margin": _MARGIN} | timing_options(options),
         "compare",
     )
-    given = {"control": options.control, "interference": options.interference}
-    baseline = options.baseline or next(iter(statements))
     return run(
         applications_of(statements, options, axes, namespace),
         axes,
-        How(baseline, _check(options), timing["margin"], given),
+        options.baseline or next(iter(statements)),
+        _check(options),
+        {"control": options.control, "interference": options.interference},
         file=options.file,
         seed=options.seed,
         executor=options.workers,

@@ -33,7 +33,6 @@ from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS
-from convtime.sweeps.rows import COLUMNS
 from convtime.sweeps.sweep import run
 
 _EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
@@ -105,7 +104,6 @@ def _run(options: argparse.Namespace) -> None:
     axes = read_axes(
         {axis: values(axis, text) for axis, text in texts_of(options.axis, "--axis").items()},
         timing_options(options),
-        COLUMNS,
     )
     if are_problems:
         applications = _layers(options, axes, device)

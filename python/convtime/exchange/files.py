@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from convtime.regression.baseline import Baseline
     from convtime.regression.noise import Repeats
-    from convtime.sweeps.result import Sweep
-    from convtime.sweeps.table import ComparisonTable
+    from convtime.sweeps.comparison_table import ComparisonTable
+    from convtime.sweeps.sweep_table import Sweep
     from convtime.timing.comparison import Comparison
 
 
@@ -44,10 +44,10 @@ _READABLE = (
 MEASURED = {
     "Baseline": "convtime.regression.baseline",
     "Comparison": "convtime.timing.comparison",
-    "ComparisonTable": "convtime.sweeps.table",
+    "ComparisonTable": "convtime.sweeps.comparison_table",
     "Measurement": "convtime.timing.measurement",
     "Measurements": "convtime.timing.measurements",
-    "Sweep": "convtime.sweeps.result",
+    "Sweep": "convtime.sweeps.sweep_table",
 }
 _FOR_EACH_SAMPLE = (
     *("raw_seconds", "busy_seconds", "span_seconds", "sum_seconds"),
@@ -133,9 +133,9 @@ def read_file(
 
         return frame.read_csv(_text(content, path), str(path))
     if is_run_file(content):
-        from convtime.sweeps import files
+        from convtime.sweeps import journal
 
-        result: codec.Stored = files.read(io.BytesIO(content), str(path)).result
+        result: codec.Stored = journal.read(io.BytesIO(content), str(path)).result
     else:
         document = strict_json.parse(_text(content, path), str(path))
         try:

@@ -18,7 +18,7 @@ from IPython.display import display
 from convtime.cli import compare, snippet
 from convtime.core.errors import InputError, one_line
 from convtime.integrations.progress import following
-from convtime.sweeps.table import ComparisonTable
+from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.sampling.measure import watch_with

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from convtime.core.errors import InputError
+from convtime.sweeps.axes import AXIS_OPTIONS
 from convtime.timing.candidate import Candidate, name_of
-from convtime.timing.options import Options
 
-_OPTION_NAMES = [field.name for field in dataclasses.fields(Options)]
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -64,7 +63,7 @@ def read_applications(given: object, parameters: Sequence[str]) -> dict[str, App
         given = {given.name if isinstance(given, Candidate) else name_of(given): given}
     if not given:
         raise InputError("a sweep must have at least one application, got none")
-    return {name: _application(name, each, parameters) for name, each in given.items()}
+    return {name: _application(name, timed, parameters) for name, timed in given.items()}
 
 
 def _application(name: object, given: Any, parameters: Sequence[str]) -> Application:
@@ -76,10 +75,10 @@ def _application(name: object, given: Any, parameters: Sequence[str]) -> Applica
                 f"{name!r} is a Candidate, which takes no parameters, and {parameters[0]!r} is not "
                 "an option of time_op; pass a factory that returns the Candidate"
             )
-        return Application(functools.partial(_itself, given), described(given))
-    if not callable(given):
+    elif callable(given):
+        _check_signature(name, given, parameters)
+    else:
         raise InputError(f"{name!r} must be callable, or a Candidate, got {type(given).__name__}")
-    _check_signature(name, given, parameters)
     make = given if parameters else functools.partial(_itself, given)
     return Application(make, described(given))
 
@@ -95,32 +94,30 @@ def _check_signature(name: str, given: Callable[..., object], parameters: Sequen
     except (TypeError, ValueError):  # for some C functions
         return
     own = signature.parameters.values()
-    names = [each.name for each in own if each.kind in _BY_NAME]
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in own)
+    names = [parameter.name for parameter in own if parameter.kind in _BY_NAME]
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own)
     for axis in parameters:
         if axis not in names and not takes_any:
             raise InputError(
                 f"axis {axis!r} must be a timing option or a parameter of {name!r}, which "
                 f"takes {', '.join(names) or 'none'}"
             )
-    for each in own:
-        is_needed = each.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY)
-        if is_needed and each.default is each.empty and each.name not in parameters:
-            raise InputError(_why_needed(name, each.name, parameters))
-
-
-def _why_needed(name: str, parameter: str, parameters: Sequence[str]) -> str:
-    if parameter in _OPTION_NAMES and parameter != "device":
-        return (
-            f"{name!r} has a parameter {parameter!r}, which is an option of time_op and is not "
-            "passed to factories; rename it"
-        )
-    if parameters:
-        return f"{name!r} needs {parameter!r}, which no axis gives"
-    return (
-        f"{name!r} needs {parameter!r}, and no axis is a parameter; make it an axis, or pass "
-        "convtime.Candidate(fn, *args)"
-    )
+    for parameter in own:
+        is_needed = parameter.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY)
+        if (
+            not is_needed
+            or parameter.default is not parameter.empty
+            or parameter.name in parameters
+        ):
+            continue
+        if parameter.name in AXIS_OPTIONS:
+            raise InputError(
+                f"{name!r} has a parameter {parameter.name!r}, which is an option of time_op and "
+                "is not passed to factories; rename it"
+            )
+        advice = "make it an axis, or pass convtime.Candidate(fn, *args)"
+        reason = "which no axis gives" if parameters else f"and no axis is a parameter; {advice}"
+        raise InputError(f"{name!r} needs {parameter.name!r}, {reason}")
 
 
 def described(fn: Callable[..., object] | Candidate) -> str:

@@ -12,7 +12,9 @@ import torch
 
 from convtime.core import codec
 from convtime.core.errors import InputError
+from convtime.sweeps.comparison_table import COMPARISON_COLUMNS
 from convtime.sweeps.plan import ITERATIONS, Label
+from convtime.sweeps.sweep_table import SWEEP_COLUMNS
 from convtime.timing.options import Options
 from convtime.timing.signature import options_of
 
@@ -34,9 +36,10 @@ _OF_ITERATIONS: Mapping[str, Any] = {
     "pages": "as-is",
     "regime": "as-is",
 }
-# Names of the functions' arguments.
+# The functions' arguments, and the columns of their tables, which no axis can be named like.
 _ARGUMENTS = {"sweep": "axes", "compare": "over"}
-_SAID_BY_ITERATIONS = ("stop", "tolerance", "min_samples", "max_samples", "budget")
+_COLUMNS = {"sweep": SWEEP_COLUMNS, "compare": COMPARISON_COLUMNS}
+_SET_BY_ITERATIONS = ("stop", "tolerance", "min_samples", "max_samples", "budget")
 _TORCH_VALUES = (torch.dtype, torch.memory_format, torch.layout, torch.device)
 
 
@@ -82,15 +85,12 @@ class Axes:
         return {**_OF_ITERATIONS, **given, **counted}
 
 
-def read_axes(
-    given: object, options: Mapping[str, Any], columns: Collection[str], function: str = "sweep"
-) -> Axes:
+def read_axes(given: object, options: Mapping[str, Any], function: str = "sweep") -> Axes:
     """Return the axes and options of a call.
 
     Args:
         given: values by axis.
         options: options that are the same at all points.
-        columns: columns of the result's table, which no axis can be named like.
         function: name of the function that was called, ``sweep`` or ``compare``.
 
     Raises:
@@ -105,7 +105,8 @@ def read_axes(
         )
     options_of(function, options)
     axes = Axes(
-        {_name(axis, columns): _values(axis, values) for axis, values in given.items()}, options
+        {_name(axis, _COLUMNS[function]): _values(axis, values) for axis, values in given.items()},
+        options,
     )
     for axis in axes.values:
         if axis in options:
@@ -162,7 +163,7 @@ def _label(axis: str, value: Any, advice: str = "give a mapping of names to valu
     if isinstance(value, _TORCH_VALUES):
         return str(value).removeprefix("torch.")
     if isinstance(value, tuple | list):
-        return str(tuple(_label(axis, each, advice) for each in value))
+        return str(tuple(_label(axis, part, advice) for part in value))
     label = _plain(value)
     if label is None and value is not None:
         is_integer = isinstance(value, int)
@@ -212,11 +213,11 @@ def _check_iterations(axes: Axes) -> None:
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise InputError(f"axis {ITERATIONS!r} must have integers of at least 1, got {count!r}")
     both = {*axes.options, *axes.values}
-    said = [name for name in _SAID_BY_ITERATIONS if name in both]
-    if said:
+    excluded = [name for name in _SET_BY_ITERATIONS if name in both]
+    if excluded:
         raise InputError(
-            f"{ITERATIONS!r} sets the number of timed calls; remove {' and '.join(said)} or the "
-            "axis"
+            f"{ITERATIONS!r} sets the number of timed calls; remove {' and '.join(excluded)} or "
+            "the axis"
         )
     if "graph" in (axes.options.get("method"), *axes.values.get("method", ())):
         raise InputError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import pickle
@@ -13,7 +12,7 @@ import types
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -22,13 +21,11 @@ from convtime.sweeps.local_pool import LocalPool, places
 from convtime.sweeps.plan import Point
 from convtime.sweeps.worker import (
     Maker,
-    Report,
     Worker,
-    call_alone,
+    call,
     check_alike,
     describe,
     machine_of,
-    visit,
 )
 
 # A point can compile kernels for minutes, but a worker says at once what it is.
@@ -38,46 +35,8 @@ _FIRST_ANSWER_SECONDS = 60.0
 Item = TypeVar("Item")
 #: What runs the points: None for this process, a number of local workers, or an executor.
 Workers = Executor | int | Literal["gpus"] | None
-
-
-class VisitPoint(Protocol[Point]):
-    """Measures a point; see :meth:`Worker.visit`."""
-
-    def __call__(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Crew(Generic[Point]):
-    """The workers of a run.
-
-    Attributes:
-        machine: the machine that all of them have.
-        executor: runs them.
-        visit: their function.
-    """
-
-    machine: Mapping[str, Any]
-    executor: Executor
-    visit: VisitPoint[Point]
-
-    def submit(
-        self, point: Point, control: Point | None, *, is_last: bool
-    ) -> Future[Report[Point]]:
-        """Have a worker measure a point; arguments as for :meth:`Worker.visit`.
-
-        Raises:
-            BrokenExecutor: the executor takes no points.
-        """
-        return _submitted(self.executor, self.visit, point, control, is_last=is_last)
-
-
-class _ThisThread(Executor):
-    """Makes each call at once, in the thread that submits it."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
+#: Has a worker measure a point.
+Submit = Callable[..., Future[Any]]
 
 
 def _submitted(
@@ -91,46 +50,57 @@ def _submitted(
     """
     try:
         return executor.submit(call, *args, **kwargs)
+    except (BrokenExecutor, InputError):
+        raise
     except Exception as error:
-        # This thread's submit makes the call, so that errors are those of the call.
-        if isinstance(executor, _ThisThread) or isinstance(error, BrokenExecutor | InputError):
-            raise
         raise BrokenExecutor(f"submit raised {first_line(error)}") from error
 
 
+def _made_here(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(call(*args, **kwargs))
+    return future
+
+
 @contextlib.contextmanager
-def crew_of(workers: Workers, maker: Maker[Point]) -> Iterator[Crew[Point]]:
-    """Yield the workers of a run. Local ones end afterwards, the caller's executor does not.
+def workers_of(workers: Workers, maker: Maker[Point]) -> Iterator[tuple[Mapping[str, Any], Submit]]:
+    """Yield the machine that all workers of a run have, and the function that gives them points.
+
+    The function takes the arguments of :meth:`Worker.visit`, and raises a BrokenExecutor if the
+    executor takes no points. Local workers end afterwards, the caller's executor does not.
 
     Raises:
         InputError: the executor has another type, it cannot run convtime, or something that is
             timed cannot be sent to it.
     """
+    visit = Worker(maker).visit
     if workers is None:
-        worker = Worker(maker)
-        yield Crew(machine_of(maker.device), _ThisThread(), worker.visit)
+        yield machine_of(maker.device), functools.partial(_made_here, visit)
         return
-    requested = maker.axes.options.get("device")
-    sent = _sent(maker)
+    _check_parts(maker)
+    sent = _pickled(visit, "this run")
+    with _executor_of(workers, maker.axes.options.get("device"), sent) as executor:
+        yield executor
+
+
+@contextlib.contextmanager
+def _executor_of(
+    workers: Executor | int | Literal["gpus"],
+    requested: torch.device | str | int | None,
+    sent: bytes,
+) -> Iterator[tuple[Mapping[str, Any], Submit]]:
+    """Yield the machine of an executor, and what submits calls of a pickled function to it."""
     run = secrets.token_hex(8)
-    with _hired(workers, requested) as executor:
+    executor = workers if isinstance(workers, Executor) else LocalPool(places(workers, requested))
+    with contextlib.nullcontext() if executor is workers else executor:
         machine = _machine(executor, requested, run)
-        yield Crew(machine, executor, functools.partial(visit, sent, run, machine))
-
-
-def _hired(
-    workers: Executor | int | Literal["gpus"], requested: torch.device | str | int | None
-) -> contextlib.AbstractContextManager[Executor]:
-    """Return a context of the executor, after which local workers end and the caller's do not."""
-    if isinstance(workers, Executor):
-        return contextlib.nullcontext(workers)
-    return LocalPool(places(workers, requested))
+        yield machine, functools.partial(_submitted, executor, call, sent, run, requested, machine)
 
 
 def call_in_workers(
     workers: Executor | int | Literal["gpus"],
     requested: torch.device | str | int | None,
-    call: Callable[[Item], object],
+    function: Callable[[Item], object],
     items: Sequence[Item],
 ) -> Iterator[tuple[int, Future[Any]]]:
     """Call a function with each item, one at a time in each worker.
@@ -138,7 +108,7 @@ def call_in_workers(
     Args:
         workers: the processes that call it.
         requested: the device that the calls use; None for the default.
-        call: a function that other processes can import.
+        function: a function that other processes can import.
         items: its arguments.
 
     Yields:
@@ -146,18 +116,15 @@ def call_in_workers(
         call, those of items that no worker has begun have its BrokenExecutor.
 
     Raises:
-        InputError: as for :func:`crew_of`.
+        InputError: as for :func:`workers_of`.
     """
-    sent = _pickled(call, "this call")
-    run = secrets.token_hex(8)
-    with _hired(workers, requested) as executor:
-        machine = _machine(executor, requested, run)
-        made = functools.partial(call_alone, sent, run, machine, requested)
+    sent = _pickled(function, "this call")
+    with _executor_of(workers, requested, sent) as (_, submit):
         futures: dict[Future[Any], int] = {}
         try:
             try:
                 for place, item in enumerate(items):
-                    futures[_submitted(executor, made, item)] = place
+                    futures[submit(item)] = place
             except BrokenExecutor as error:
                 untaken: Future[Any] = Future()
                 untaken.set_exception(error)
@@ -208,8 +175,7 @@ def _machine(
             f"executor must run convtime, but its first call failed ({first_line(error)})"
         ) from error
     ours = machine_of(torch.device("cpu"))
-    both = {what: ours[what] for what in ("convtime", "torch")}
-    check_alike(name, machine, both, "in this process")
+    check_alike(name, machine, ours, ("convtime", "torch"), "in this process")
     return machine
 
 
@@ -236,18 +202,16 @@ def _pickled(value: object, what: str) -> bytes:
     return buffer.getvalue()
 
 
-def _sent(maker: Maker[Any]) -> bytes:
-    """Pickle the data that workers need; an error names the part that cannot be."""
+def _check_parts(maker: Maker[Any]) -> None:
+    """Require that everything that workers need can be pickled; an error names the part."""
     if maker.axes.options.get("stream") is not None:
         raise InputError(
             "stream must be left out with executor, whose processes do not have it, got "
             f"{maker.axes.options['stream']!r}"
         )
-    for name, application in maker.applications.items():
-        _pickled(application.make, repr(name))
+    parts = {repr(name): application.make for name, application in maker.applications.items()}
     for axis, values in maker.axes.values.items():
-        for label, value in values.items():
-            _pickled(value, f"the value {label!r} of axis {axis!r}")
-    for option, value in maker.axes.options.items():
-        _pickled(value, f"option {option}")
-    return _pickled(maker, "this run")
+        parts |= {f"the value {label!r} of axis {axis!r}": value for label, value in values.items()}
+    parts |= {f"option {option}": value for option, value in maker.axes.options.items()}
+    for what, value in parts.items():
+        _pickled(value, what)

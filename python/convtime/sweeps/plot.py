@@ -6,12 +6,18 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from convtime.core.errors import InputError
-from convtime.sweeps.crossovers import is_geometric
-from convtime.sweeps.plan import Label, SweepPoint, main_axis, numbers_of, others_than
-from convtime.sweeps.rows import TIME, summary, unit
+from convtime.sweeps.comparison_table import ComparisonTable
+from convtime.sweeps.plan import (
+    Label,
+    SweepPoint,
+    is_geometric,
+    main_axis,
+    numbers_of,
+    others_than,
+)
+from convtime.sweeps.sweep_table import TIME, Sweep, summary, unit
 from convtime.timing.plot import ratio_panel
 from convtime.view.figure import (
     Figure,
@@ -29,11 +35,6 @@ from convtime.view.figure import (
 )
 from convtime.view.wording import counted
 
-if TYPE_CHECKING:
-    from convtime.sweeps.result import Sweep
-    from convtime.sweeps.table import ComparisonTable
-    from convtime.timing.measurement import Measurement
-
 _WIDTH, _HEIGHT = 320, 220  # pixels of a panel
 _MOST_ABREAST = 3
 _MEDIAN = "median, 95 % interval"
@@ -47,9 +48,9 @@ class Mark:
         row: label of the panel's row: quantity and unit.
         values: the value of each axis.
         series: what it belongs to, in the legend.
-        low: lower end; NaN if it is unknown.
-        middle: the value; NaN if it is unknown.
-        high: upper end; NaN if it is unknown.
+        low: lower end; not finite if it is unknown.
+        middle: the value; not finite if it is unknown.
+        high: upper end; not finite if it is unknown.
     """
 
     row: str
@@ -58,6 +59,13 @@ class Mark:
     low: float
     middle: float
     high: float
+
+    @property
+    def range(self) -> tuple[float, ...]:
+        """The finite values that are drawn: an interval is drawn if both ends are known."""
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return self.low, self.middle, self.high
+        return (self.middle,) if math.isfinite(self.middle) else ()
 
 
 def sweep_figure(
@@ -75,16 +83,35 @@ def sweep_figure(
         InputError: an axis, quantity or kernel is unknown, or the sweep has no measurements.
     """
     known = (TIME, *swept.metrics)
-    wanted = known if quantities is None else tuple(quantities)
-    for each in wanted:
-        if each not in known:
-            raise InputError(f"quantities must be from {', '.join(known)}, got {each!r}")
+    drawn = known if quantities is None else tuple(quantities)
+    for name in drawn:
+        if name not in known:
+            raise InputError(f"quantities must be from {', '.join(known)}, got {name!r}")
     if kernel and kernel not in swept.kernels:
         names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
         raise InputError(f"kernel must be one of {names}, got {kernel!r}")
-    marks = [_mark(swept, point, each, kernel) for each in wanted for point in swept.points]
+    marks = [_mark(swept, point, name, kernel) for name in drawn for point in swept.points]
     title = ", ".join(swept.plan.applications) + (f": {kernel}" if kernel else "")
     return _marks_figure(title, swept.plan.axes, x, marks if swept.measurements else ())
+
+
+def _mark(swept: Sweep, point: SweepPoint, quantity: str, kernel: str) -> Mark:
+    values = summary(point, quantity, kernel)
+    ends, scale = ("min", "max"), 1.0
+    if quantity == TIME:
+        scale = 1e6
+        row = "time (µs): median, min to max"
+        if not kernel:
+            ends, row = ("median_low", "median_high"), f"time (µs): {_MEDIAN}"
+    else:
+        units = (unit(point, quantity) for point in swept.points)
+        named = f"{quantity} ({next(filter(None, units), '')})".removesuffix(" ()")
+        row = f"{named}: median, min to max"
+    low, middle, high = (
+        math.nan if values.get(column) is None else scale * values[column]
+        for column in (ends[0], "median", ends[1])
+    )
+    return Mark(row, point.values, point.application, low, middle, high)
 
 
 def table_figure(table: ComparisonTable, x: str | None = None) -> Figure:
@@ -116,9 +143,16 @@ def geomeans_figure(table: ComparisonTable) -> Figure:
 def _times(table: ComparisonTable) -> Iterator[Mark]:
     for point in table.points:
         for name in table.timed_at(point):
-            measured = point.comparison.measurements[name]  # type: ignore[union-attr]
-            low, middle, high = (1e6 * seconds for seconds in _median_band(measured))
-            yield Mark(f"time (µs): {_MEDIAN}", point.values, name, low, middle, high)
+            measured = point.measurements[name]
+            low, high = measured.median_interval
+            yield Mark(
+                f"time (µs): {_MEDIAN}",
+                point.values,
+                name,
+                1e6 * low,
+                1e6 * measured.median,
+                1e6 * high,
+            )
 
 
 def _ratios(table: ComparisonTable) -> Iterator[Mark]:
@@ -127,52 +161,26 @@ def _ratios(table: ComparisonTable) -> Iterator[Mark]:
         timed = table.timed_at(point)
         for name in timed if baseline in timed else ():
             ratio = point.comparison.ratio(name, baseline)  # type: ignore[union-attr]
-            known = all(map(math.isfinite, (ratio.low, ratio.high)))
-            low, high = (ratio.low, ratio.high) if known else (math.nan, math.nan)
-            label = f"ratio to {baseline}, 95 % interval"
-            yield Mark(label, point.values, name, low, ratio.value, high)
+            row = f"ratio to {baseline}, 95 % interval"
+            yield Mark(row, point.values, name, ratio.low, ratio.value, ratio.high)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Across:
-    """The horizontal axis.
-
-    Attributes:
-        name: name of the axis.
-        places: the position of each value, by its text.
-        encoding: the axis in Vega-Lite.
-        is_numeric: whether positions are numbers, not labels.
-    """
-
-    name: str
-    places: Mapping[str, float]
-    encoding: Spec
-    is_numeric: bool
-
-    def at(self, mark: Mark) -> float | str:
-        place = self.places[str(mark.values[self.name])]
-        if self.is_numeric:
-            return place
-        label: str = self.encoding["scale"]["domain"][int(place)]
-        return label
-
-
-def _across(name: str, values: Sequence[Label]) -> _Across:
+def _horizontal(name: str, values: Sequence[Label]) -> tuple[dict[str, float | str], Spec]:
+    """Return the position of each value by its string, and the axis in Vega-Lite."""
+    names = [*map(str, values)]
     numeric = numbers_of(values)
-    if not all(map(math.isfinite, numeric)):
-        numeric = []
-    places = dict(zip(map(str, values), numeric or range(len(values)), strict=True))
+    if not (numeric and all(map(math.isfinite, numeric))):
+        texts = labels(names)
+        nominal: Spec = {"field": "x", "type": "nominal", "title": axis_title(name)}
+        nominal |= {"scale": {"domain": texts}, "axis": {"labelAngle": 0}}
+        return dict(zip(names, texts, strict=True)), nominal
     # Panels without some of the values have the same axis.
-    ends = [min(numeric, default=0), max(numeric, default=0)]
-    if not numeric:
-        encoding: Spec = {"field": "x", "type": "nominal", "title": axis_title(name)}
-        encoding |= {"scale": {"domain": labels(map(str, values))}, "axis": {"labelAngle": 0}}
-    elif is_geometric(numeric):
+    ends = [min(numeric), max(numeric)]
+    encoding = quantity("x", name, domain=ends)
+    if is_geometric(numeric):
         ticks = {"values": numeric, "format": "~g"}
         encoding = quantity("x", name, type="log", domain=ends, axis=ticks)
-    else:
-        encoding = quantity("x", name, domain=ends)
-    return _Across(name, places, encoding, bool(numeric))
+    return dict(zip(names, numeric, strict=True)), encoding
 
 
 def _marks_figure(
@@ -192,21 +200,31 @@ def _marks_figure(
         raise InputError("there must be at least one measurement to draw, got none")
     names = list(dict.fromkeys(mark.series for mark in marks))
     series = dict(zip(names, labels(names), strict=True))
-    across = _across(x, axes[x])
+    places, horizontal = _horizontal(x, axes[x])
     panels: dict[str, dict[str, list[Mark]]] = {}
     for mark in marks:
         row = panels.setdefault(mark.row, {})
         row.setdefault(others_than(x, mark.values, axes), []).append(mark)
     rows: list[Spec] = []
     for by_title in panels.values():
-        values = itertools.chain.from_iterable(by_title.values())
-        ends = [end for mark in values for end in (mark.low, mark.middle, mark.high)]
-        scale = scale_for(end for end in ends if math.isfinite(end))
-        found = [
-            _panel(across, series, of_panel, title, scale) for title, of_panel in by_title.items()
-        ]
+        row_marks = itertools.chain.from_iterable(by_title.values())
+        scale = scale_for(itertools.chain.from_iterable(mark.range for mark in row_marks))
+        views = []
+        for panel_title, panel_marks in by_title.items():
+            if horizontal["type"] == "quantitative":
+                panel_marks.sort(key=lambda mark: places[str(mark.values[x])])
+            view = _panel(horizontal, series, panel_marks, scale)
+            view |= columns(
+                x=[places[str(mark.values[x])] for mark in panel_marks],
+                series=[series[mark.series] for mark in panel_marks],
+                middle=numbers([mark.middle for mark in panel_marks]),
+                **intervals(
+                    [mark.low for mark in panel_marks], [mark.high for mark in panel_marks]
+                ),
+            )
+            views.append(view | {"title": written(panel_title)})
         rows.append(
-            {"concat": found, "columns": _MOST_ABREAST, "resolve": {"scale": {"y": "shared"}}}
+            {"concat": views, "columns": _MOST_ABREAST, "resolve": {"scale": {"y": "shared"}}}
         )
     return Figure(
         title=title,
@@ -219,62 +237,15 @@ def _marks_figure(
     )
 
 
-def _panel(
-    across: _Across,
-    series: Mapping[str, str],
-    marks: Sequence[Mark],
-    title: str,
-    scale: Spec,
-) -> Spec:
+def _panel(horizontal: Spec, series: Mapping[str, str], marks: Sequence[Mark], scale: Spec) -> Spec:
     """Return a panel with a line and a band per series, or marks if the axis is not numeric."""
-    marks = sorted(marks, key=lambda mark: across.places[str(mark.values[across.name])])
-    ends = intervals([mark.low for mark in marks], [mark.high for mark in marks])
-    middle = numbers([mark.middle for mark in marks])
     value = {field: quantity(field, marks[0].row, **scale) for field in ("middle", "low", "high")}
     interval = {"y": value["low"], "y2": {"field": "high"}}
     dots: Spec = {"mark": {"type": "line", "point": True}, "encoding": {"y": value["middle"]}}
     band: Spec = {"mark": {"type": "area", "opacity": 0.3}, "encoding": interval}
-    shift = {}
-    if not across.is_numeric:
+    encoding = {"x": horizontal, "color": series_color([*series.values()])}
+    if horizontal["type"] == "nominal":
         dots["mark"] = {"type": "point", "filled": True, "opacity": 1}
         band["mark"] = {"type": "rule", "opacity": 0.5, "strokeWidth": 4}
-        shift = {"xOffset": series_offset([*series.values()])}
-    return {
-        **columns(
-            x=[across.at(mark) for mark in marks],
-            series=[series[mark.series] for mark in marks],
-            middle=middle,
-            **ends,
-        ),
-        "title": written(title),
-        "width": _WIDTH,
-        "height": _HEIGHT,
-        "encoding": {"x": across.encoding, "color": series_color([*series.values()]), **shift},
-        "layer": [band, dots],
-    }
-
-
-def _mark(swept: Sweep, point: SweepPoint, quantity: str, kernel: str) -> Mark:
-    label = _axis_label(swept, quantity, kernel)
-    if quantity == TIME and not kernel and point.measurement is not None:
-        ends = [1e6 * seconds for seconds in _median_band(point.measurement)]
-    else:
-        found = summary(point, quantity, kernel)
-        scale = 1e6 if quantity == TIME else 1.0
-        ends = [scale * found.get(name, math.nan) for name in ("min", "median", "max")]
-    return Mark(label, point.values, point.application, *ends)
-
-
-def _axis_label(swept: Sweep, quantity: str, kernel: str) -> str:
-    if quantity == TIME:
-        return f"time (µs): {'median, min to max' if kernel else _MEDIAN}"
-    units = (unit(point, quantity) for point in swept.points)
-    named = f"{quantity} ({next(filter(None, units), '')})".removesuffix(" ()")
-    return f"{named}: median, min to max"
-
-
-def _median_band(measured: Measurement) -> tuple[float, float, float]:
-    """Return the median with the ends of its interval; NaN for an unbounded interval."""
-    low, high = measured.median_interval
-    known = math.isfinite(low) and math.isfinite(high)
-    return (low if known else math.nan), measured.median, (high if known else math.nan)
+        encoding["xOffset"] = series_offset([*series.values()])
+    return {"width": _WIDTH, "height": _HEIGHT, "encoding": encoding, "layer": [band, dots]}

@@ -1,192 +1,143 @@
-"""Show a Sweep: a table, and all facts; and a point as one line."""
+"""What sweeps and comparisons over axes show alike."""
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from convtime.sweeps.plot import sweep_figure as plot
-from convtime.sweeps.rows import summary, unit
+from convtime.sweeps.table import DRIFT_MARGIN, PointTable
 from convtime.timing import show_measurements
 from convtime.timing.roofline import rooflines
-from convtime.timing.show import estimate, facts_of, grouped, reservations
+from convtime.timing.show import facts_of, grouped, reservations
 from convtime.view.figure import Figure
-from convtime.view.page import Block, Details, Facts, Sentences, Table
-from convtime.view.wording import format_seconds, printable
+from convtime.view.page import Block
+from convtime.view.wording import counted
 
-if TYPE_CHECKING:
-    from convtime.sweeps.plan import Plan, SweepPoint, Visit
-    from convtime.sweeps.result import Sweep
-    from convtime.timing.measurement import Measurement
-
-_TIMES = ("median [95 %]", "mean", "min .. max")
-_MOST_NAMED = 3  # points in a sentence
+_MOST_NAMED = 3  # in a sentence
 # Facts of a measurement that describe its conditions.
 _CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 
 
-def line(swept: Sweep) -> str:
-    """Return one line with applications, axes, number of points, and drift."""
-    applications = ", ".join(swept.plan.applications)
-    axes = " × ".join(f"{len(values)} {axis}" for axis, values in swept.plan.axes.items())
-    told = [f"{applications}: {axes}", f"{len(swept.measurements)} points measured"]
-    if swept.failed:
-        told.append(f"{len(swept.failed)} failed")
-    if swept.missing:
-        told.append(f"{len(swept.missing)} missing")
-    drift = swept.drift()
-    if drift is not None and drift.ratio is not None:
-        told.append(f"drift {drift.ratio}")
-    return printable(", ".join(told))
+def title_of(table: PointTable[Any]) -> str:
+    """Return the applications, and the number of values of each axis."""
+    axes = " × ".join(f"{len(values)} {axis}" for axis, values in table.plan.axes.items())
+    return f"{', '.join(table.plan.applications)}: {axes}"
 
 
-def printed(swept: Sweep) -> Iterator[Block]:
-    """Yield a table of the times, and notes below it."""
-    yield _with_axes(swept, _TIMES, _times)
-    yield Sentences(_sentences(swept), role="caution")
+def named(names: Sequence[str], plural: str = "points") -> str:
+    """Return a few names, or the number of many."""
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} {plural}"
 
 
-def details(swept: Sweep) -> Iterator[Block]:
-    """Yield :func:`printed`, the counters, the control's visits, and the plan."""
-    yield from printed(swept)
-    if swept.metrics:
-        yield _counted(swept)
-    yield Details([_controls(swept), Facts(_facts(swept))])
+def not_measured(table: PointTable[Any]) -> Iterator[str]:
+    """Yield a sentence about the points that an interrupted run lacks."""
+    if table.missing:
+        yield (
+            f"{named([point.name for point in table.missing])} not measured: the run was "
+            "interrupted; call it again with its file to resume"
+        )
 
 
-def _times(point: SweepPoint) -> list[str]:
-    measured = point.measurement
-    if measured is None:
-        return ["failed", "", ""]
-    ends = f"{format_seconds(measured.min)} .. {format_seconds(measured.max)}"
-    return [estimate(measured), format_seconds(measured.mean), ends]
+def cautions(table: PointTable[Any], plural: str) -> Iterator[str]:
+    """Yield how steady the workers were, and reservations about measurements.
 
-
-def _counted(swept: Sweep) -> Table:
-    """Return the mean of each metric, with its range if the values differ."""
-
-    def cells(point: SweepPoint) -> list[str]:
-        return [_written(summary(point, metric), unit(point, metric)) for metric in swept.metrics]
-
-    return _with_axes(swept, swept.metrics, cells)
-
-
-def _written(known: Mapping[str, Any], unit: str) -> str:
-    if not known:
-        return "–"
-    ends = ""
-    if known["min"] < known["max"]:
-        ends = f" ({known['min']:.4g} .. {known['max']:.4g})"
-    return f"{known['mean']:.4g} {unit}{ends}".strip()
-
-
-def _with_axes(
-    swept: Sweep, headers: tuple[str, ...], cells: Callable[[SweepPoint], list[str]]
-) -> Table:
-    """Return a table with one row per point."""
-    rows = [
-        [point.application, *map(str, point.values.values()), *cells(point)]
-        for point in swept.points
-    ]
-    named = [*swept.plan.axes, *headers]
-    return Table(["", *named], rows, right=named)
-
-
-def _controls(swept: Sweep) -> Table:
-    first, *others = _TIMES
-    headers = ["visit", f"control: {first}", *others, "worker"]
-    rows = [[f"{point.visit + 1}", *_times(point), point.worker] for point in swept.controls]
-    return Table(headers, rows, right=headers[:-1])
-
-
-def _sentences(swept: Sweep) -> Iterator[str]:
-    """Yield reservations about the table."""
-    if swept.missing:
-        yield not_measured(swept.missing)
-    for error, points in grouped((point.error, point) for point in swept.failed).items():
-        yield f"{named(points)} failed: {error}"
-    yield from swept.controlled.sentences(points_by_worker(swept.points))
+    Args:
+        table: the result.
+        plural: the word for several measurements.
+    """
+    yield _drift(table)
+    yield from _workers(table)
     reserved = (
-        (reservation, point)
-        for point in swept.points
-        if point.measurement is not None
-        for reservation in reservations(point.measurement)
+        (reservation, name)
+        for name, measured in table.measurements.items()
+        for reservation in reservations(measured)
     )
-    for reservation, points in grouped(reserved).items():
-        yield f"{reservation}: {named(points)}"
-    uncounted = ((point.counters_reason, point) for point in swept.points if point.counters_reason)
-    for reason, points in grouped(uncounted).items():
-        yield f"counters were not read at {named(points)}: {reason}"
-    if swept.metrics:
-        yield f"{len(swept.metrics)} metrics were counted; see details()"
+    for reservation, names in grouped(reserved).items():
+        yield f"{reservation}: {named(names, plural)}"
 
 
-def points_by_worker(points: Iterable[Visit]) -> Mapping[str, int]:
-    """Return the number of points that each worker measured."""
-    return collections.Counter(point.worker for point in points)
+def _drift(table: PointTable[Any]) -> str:
+    drift = table.drift()
+    if drift is None:
+        errors = (error for point in table.controls for error in point.failures.values())
+        error = next(errors, "")
+        reason = f"it failed: {error}" if error else "it was measured fewer than two times"
+        return f"drift is unknown: the control is {table.control}, and {reason}"
+    if drift.ratio is None:
+        return f"drift is unknown: the control is {drift.name}, and {drift.sentence}"
+    if drift.verdict == "same":
+        conclusion = f"the machine was stable within {DRIFT_MARGIN:.0%}"
+    elif drift.verdict == "uncertain":
+        conclusion = f"the machine's stability is uncertain: {drift.sentence}"
+    else:
+        conclusion = (
+            f"WARNING: the machine became {drift.verdict} during the run, by more than "
+            f"{DRIFT_MARGIN:.0%}; drift alone may explain smaller differences between points"
+        )
+    ratio = f"{drift.ratio} of its initial time by the end"
+    return f"drift: {drift.name} ran at {ratio}; {conclusion}"
 
 
-def not_measured(points: Sequence[Visit]) -> str:
-    """Return a sentence about the points that an interrupted run lacks."""
-    return (
-        f"{named(points)} not measured: the run was interrupted; call it again with its file to "
-        "resume"
-    )
+def _workers(table: PointTable[Any]) -> Iterator[str]:
+    """Yield the differences between workers."""
+    workers = table.workers()
+    if workers and {change.verdict for change in workers.values()} == {"same"}:
+        yield (
+            f"{len(workers) + 1} workers took equally long for the control, within "
+            f"{DRIFT_MARGIN:.0%}"
+        )
+        return
+    for worker, change in workers.items():
+        ratio = (
+            f"worker {worker} took {change.ratio} of the time of worker {table.typical_worker} "
+            "for the control"
+        )
+        if change.verdict in ("slower", "faster"):
+            points = counted(sum(point.worker == worker for point in table.points), "point")
+            yield (
+                f"WARNING: {ratio}: it is {change.verdict} by more than {DRIFT_MARGIN:.0%}, and "
+                f"so are the times of its {points}"
+            )
+        elif change.verdict != "same":
+            yield f"{ratio}; whether it is as fast is uncertain: {change.sentence}"
 
 
-def named(points: Sequence[Visit]) -> str:
-    """Return the names of a few points, or the number of many."""
-    if len(points) <= _MOST_NAMED:
-        return ", ".join(point.name for point in points)
-    return f"{len(points)} points"
+def facts(table: PointTable[Any], application: str, **own: str) -> dict[str, str]:
+    """Return the facts of the plan, and the conditions that all measurements share.
 
-
-def _facts(swept: Sweep) -> dict[str, str]:
-    plan = swept.plan
-    facts = plan_facts(plan, "application")
-    if plan.counters:
-        facts["counters"] = ", ".join(plan.counters)
-    facts["rest"] = format_seconds(plan.rest) if plan.rest else "none"
-    return facts | common_conditions(swept.measurements.values())
-
-
-def plan_facts(plan: Plan[Any], what: str) -> dict[str, str]:
-    """Return the facts of every plan; ``what`` is the word for an application."""
-    facts = {f"{what} {name}": identity for name, identity in plan.applications.items()}
+    Args:
+        table: the result.
+        application: the word for an application.
+        own: the facts that only plans of this type have.
+    """
+    plan = table.plan
+    facts = {f"{application} {name}": identity for name, identity in plan.applications.items()}
     facts |= {f"axis {axis}": ", ".join(map(str, values)) for axis, values in plan.axes.items()}
     if plan.options:
         facts["options"] = ", ".join(f"{name}={value}" for name, value in plan.options.items())
     facts["seed"] = f"{plan.seed}, for the order of the points"
     facts["machine"] = ", ".join(f"{part} {value}" for part, value in plan.machine.items())
+    facts |= own
+    sheets = [facts_of(measured) for measured in table.measurements.values()]
+    for condition in _CONDITIONS:
+        values = {sheet.get(condition) for sheet in sheets}
+        if len(values) == 1 and None not in values:
+            facts[condition] = str(values.pop())
     return facts
 
 
-def common_conditions(measurements: Iterable[Measurement]) -> dict[str, str]:
-    """Return the measurement conditions that all points share."""
-    sheets = [facts_of(measured) for measured in measurements]
-    found = {}
-    for condition in _CONDITIONS:
-        told = {sheet.get(condition) for sheet in sheets}
-        if len(told) == 1 and None not in told:
-            found[condition] = str(told.pop())
-    return found
-
-
-def figures(swept: Sweep) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
-    if swept.measurements:
-        yield plot(swept)
+def roofline_figures(table: PointTable[Any]) -> Iterator[Figure]:
+    """Yield the rooflines of all measurements, with a series for each application."""
     yield from rooflines(
-        ", ".join(swept.plan.applications),
+        ", ".join(table.plan.applications),
         (
-            (point.application, point.name, point.measurement)
-            for point in swept.points
-            if point.measurement is not None
+            (name, f"{name} {point.position}", point.measurements[name])
+            for point in table.points
+            for name in table.timed_at(point)
         ),
     )
 
 
-def appendix(swept: Sweep) -> Iterator[Block]:
+def appendix(table: PointTable[Any]) -> Iterator[Block]:
     """Yield the measurements, for a page."""
-    yield from show_measurements.appendix(swept.measurements)
+    yield from show_measurements.appendix(table.measurements)

@@ -20,12 +20,11 @@ from convtime.counting.kernel_counters import Counters
 from convtime.counting.names import resolve, split_names
 from convtime.sweeps.application import Application, read_applications
 from convtime.sweeps.axes import Axes, read_axes
-from convtime.sweeps.executing import Workers, crew_of
+from convtime.sweeps.executing import Workers
 from convtime.sweeps.plan import ITERATIONS, SweepPlan, SweepPoint
-from convtime.sweeps.result import Sweep
-from convtime.sweeps.rows import COLUMNS
-from convtime.sweeps.visiting import check_arguments, drawn, visit_all, written
-from convtime.sweeps.worker import Maker, told
+from convtime.sweeps.scheduler import visit_all
+from convtime.sweeps.sweep_table import Sweep
+from convtime.sweeps.worker import Maker, failure_of
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import is_finite
@@ -107,13 +106,13 @@ def sweep(
         TypeError: an option is unknown.
         KeyboardInterrupt: the run was interrupted; earlier measurements are in the file.
     """
-    parsed = read_axes(axes, options, COLUMNS)
+    parsed = read_axes(axes, options)
     return run(
         read_applications(fn, parsed.parameters),
         parsed,
-        file=file,
         counters=counters,
         rest=rest,
+        file=file,
         seed=seed,
         progress=progress,
         executor=executor,
@@ -124,37 +123,40 @@ def run(
     applications: Mapping[str, Application],
     axes: Axes,
     *,
-    file: str | os.PathLike[str] | None = None,
     counters: str | Iterable[str] = (),
     rest: float | None = None,
-    seed: int | None = None,
-    progress: bool | None = None,
     executor: Workers = None,
+    **arguments: Any,
 ) -> Sweep:
-    """Run :func:`sweep` on applications and axes that were already checked."""
+    """Run :func:`sweep` on applications and axes that were already checked.
+
+    Args:
+        applications: the applications by name.
+        axes: the axes, and the options.
+        counters: as for ``sweep``.
+        rest: as for ``sweep``.
+        executor: as for ``sweep``.
+        arguments: ``file``, ``seed`` and ``progress``.
+    """
     if rest is None:
         rest = _REST_BEFORE_ITERATIONS if axes.count_iterations else 0.0
     elif not (is_finite(rest) and 0 <= rest <= _LONGEST_REST):
         raise InputError(
             f"rest must be a number of seconds from 0 to {_LONGEST_REST} (a day), got {rest!r}"
         )
-    check_arguments(file, seed)
     visits = _Visits(applications, axes, split_names(counters) if counters else (), float(rest))
     if visits.counters and not isinstance(executor, Executor):  # which may be on other machines
         _check_metrics(visits.counters, visits.device)
-    with crew_of(executor, visits) as crew:
-        plan = SweepPlan(
-            applications={name: each.identity for name, each in applications.items()},
-            axes=axes.labels,
-            options=written(axes.options),
-            seed=drawn(seed),
-            machine=crew.machine,
-            counters=visits.counters,
-            rest=visits.rest,
-        )
-        journal = visit_all(plan, crew, file=file, seed=seed, progress=progress)
-    assert isinstance(journal.plan, SweepPlan)
-    return Sweep.of_visits(journal.plan, journal.visits)
+    swept: Sweep = visit_all(
+        SweepPlan,
+        visits,
+        axes.options,
+        executor=executor,
+        counters=visits.counters,
+        rest=visits.rest,
+        **arguments,
+    )
+    return swept
 
 
 def _check_metrics(names: Iterable[str], device: torch.device) -> None:
@@ -184,30 +186,27 @@ class _Visits(Maker[SweepPoint]):
         """Return the point with its measurement, or with the error that prevented it."""
         time.sleep(self.rest)
         try:
-            return self._measured(point)
+            application = self.applications[point.application]
+            candidate = application.candidate(self.axes.parameters_at(point.values), point.name)
+            measured = time_op(candidate, **self.axes.options_at(point.values))
+            counters, reason = self._counted(candidate, point, measured)
         except (Exception, SystemExit) as error:  # anything that the user's code raises
-            return dataclasses.replace(point, error=told(error))
-
-    def _measured(self, point: SweepPoint) -> SweepPoint:
-        application = self.applications[point.application]
-        candidate = application.candidate(self.axes.parameters_at(point.values), point.name)
-        measured = time_op(candidate, **self.axes.options_at(point.values))
-        counted, why_not = None, ""
-        if self.counters and not point.control:
-            counted, why_not = self._counted(candidate, point, measured)
+            return dataclasses.replace(point, error=failure_of(error))
         return dataclasses.replace(
-            point, measurement=measured, counters=counted, counters_reason=why_not
+            point, measurement=measured, counters=counters, counters_reason=reason
         )
 
     def _counted(
         self, candidate: Candidate, point: SweepPoint, measured: Measurement
     ) -> tuple[Counters | None, str]:
         """Return the counters, or why they are missing."""
+        if point.control or not self.counters:
+            return None, ""
         calls = point.values.get(ITERATIONS, _COUNTED_CALLS)
         assert isinstance(calls, int)
         cache: Any = measured.cache if measured.cache in get_args(CounterCache) else "cold"
         try:
-            found = read_counters(
+            counted = read_counters(
                 candidate,
                 metrics=self.counters,
                 repeats=min(calls, _COUNTED_CALLS),
@@ -215,5 +214,5 @@ class _Visits(Maker[SweepPoint]):
                 cache=cache,
             )
         except Exception as error:
-            return None, one_line(error) if isinstance(error, RuntimeError) else told(error)
-        return found, ""
+            return None, one_line(error) if isinstance(error, RuntimeError) else failure_of(error)
+        return counted, ""

@@ -9,7 +9,8 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Generic
 
 import torch
@@ -27,8 +28,8 @@ from convtime.timing.snippet import raised_by
 # sooner. A control that takes long still gets no larger share of the time.
 _POINTS_BETWEEN_CONTROLS = 8
 _SECONDS_BETWEEN_CONTROLS = 180.0
-# Runs whose workers a process keeps, as several can use the same executor at a time. A worker has
-# the values of its run's axes, which can be large.
+# Runs whose functions a process keeps, as several can use the same executor at a time. A function
+# has the values of its run's axes, which can be large.
 _MOST_RUNS = 4
 # Facts that distinguish machines with incomparable times.
 _MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
@@ -56,37 +57,26 @@ class Maker(Generic[Point]):
         raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
-class Report(Generic[Point]):
-    """What a worker did.
-
-    Attributes:
-        visits: the point that it was given, and visits of the control before and after it.
-        process: identifies the process, which is not part of results.
-    """
-
-    visits: tuple[Point, ...]
-    process: str
-
-
 class Worker(Generic[Point]):
-    """Measures points of a run in this process."""
+    """Measures points of a run in the process to which it is sent before its first point."""
 
     def __init__(self, maker: Maker[Point]) -> None:
         self._maker = maker
-        self.device = maker.device
-        self.name = name_of_worker(self.device)
-        self._process = f"{socket.gethostname()} {os.getpid()}"
         self._points = 0  # since the last control
         self._next_control = 0.0
 
-    def visit(self, point: Point, control: Point | None, *, is_last: bool) -> Report[Point]:
+    def visit(
+        self, point: Point, control: Point | None, *, is_last: bool
+    ) -> tuple[str, tuple[Point, ...]]:
         """Measure a point, after the control if that is due.
 
         Args:
             point: the point.
             control: the control; None to leave it out.
             is_last: whether the worker gets no further point, so that the control follows.
+
+        Returns:
+            What identifies the process, and the visits in order of time.
         """
         visits = []
         is_due = self._points >= _POINTS_BETWEEN_CONTROLS or time.monotonic() >= self._next_control
@@ -96,7 +86,7 @@ class Worker(Generic[Point]):
         self._points += 1
         if control is not None and is_last:
             visits.append(self._visit_control(control))
-        return Report(tuple(visits), self._process)
+        return f"{socket.gethostname()} {os.getpid()}", tuple(visits)
 
     def _visit_control(self, control: Point) -> Point:
         start = time.monotonic()
@@ -108,8 +98,12 @@ class Worker(Generic[Point]):
         )
         return made
 
+    @cached_property
+    def _name(self) -> str:
+        return name_of_worker(self._maker.device)
+
     def _made(self, point: Point) -> Point:
-        made: Point = dataclasses.replace(self._maker.make(point), worker=self.name)  # type: ignore[type-var]
+        made: Point = dataclasses.replace(self._maker.make(point), worker=self._name)
         # Cached blocks of this point's sizes rarely fit the next point.
         torch.cuda.empty_cache()
         return made
@@ -125,7 +119,7 @@ def name_of_worker(device: torch.device) -> str:
 def machine_of(device: torch.device) -> dict[str, Any]:
     """Return the facts that must be the same for all points of a run."""
     facts = provenance(device)
-    return {what: facts[what] for what in _MACHINE if facts[what] is not None}
+    return {fact: facts[fact] for fact in _MACHINE if facts[fact] is not None}
 
 
 def describe(requested: torch.device | str | int | None, _run: str) -> tuple[str, dict[str, Any]]:
@@ -140,7 +134,11 @@ def describe(requested: torch.device | str | int | None, _run: str) -> tuple[str
 
 
 def check_alike(
-    name: str, machine: Mapping[str, Any], expected: Mapping[str, Any], whose: str
+    name: str,
+    machine: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    facts: Sequence[str] = _MACHINE,
+    whose: str = "on the first worker",
 ) -> None:
     """Require that a worker's machine is as expected.
 
@@ -148,73 +146,54 @@ def check_alike(
         name: name of the worker.
         machine: facts of its machine.
         expected: facts that it must have.
+        facts: names of the facts that must be equal.
         whose: where the expected facts come from.
 
     Raises:
         InputError: a fact differs.
     """
-    for what, value in expected.items():
-        if machine.get(what) != value:
+    for fact in facts:
+        if machine.get(fact) != expected.get(fact):
             raise InputError(
-                f"all workers must have the same {what}, got {machine.get(what)} on worker {name} "
-                f"and {value} {whose}"
+                f"all workers must have the same {fact}, got {machine.get(fact)} on worker {name} "
+                f"and {expected.get(fact)} {whose}"
             )
 
 
 _busy = threading.Lock()  # held while this process measures a point for an executor
-_workers: dict[str, Worker[Any]] = {}  # of the latest runs, by their identifiers; latest last
+_functions: dict[str, Any] = {}  # of the latest runs, by their identifiers; latest last
 
 
-def visit(
-    sent: bytes, run: str, machine: Mapping[str, Any], point: Any, control: Any, *, is_last: bool
-) -> Report[Any]:
-    """Measure a point in a process of an executor.
-
-    Args:
-        sent: the pickled :class:`Maker`.
-        run: identifies the run.
-        machine: the machine that the run is on.
-        point: the point.
-        control: the control; None to leave it out.
-        is_last: as for :meth:`Worker.visit`.
-
-    Raises:
-        InputError: this process cannot be a worker of the run.
-    """
-    with _alone():
-        worker: Worker[Any] | None = _workers.pop(run, None)
-        if worker is None:
-            if len(_workers) == _MOST_RUNS:
-                del _workers[next(iter(_workers))]
-            worker = Worker(_loaded(sent))
-            _check_machine(worker.name, machine_of(worker.device), machine)
-        _workers[run] = worker
-        return worker.visit(point, control, is_last=is_last)
-
-
-def call_alone(
+def call(
     sent: bytes,
-    _run: str,
-    machine: Mapping[str, Any],
+    run: str,
     requested: torch.device | str | int | None,
-    item: Any,
+    machine: Mapping[str, Any],
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    """Call a function in a process of an executor.
+    """Call a function in a process of an executor, which keeps the function for the next call.
 
     Args:
         sent: the pickled function.
-        _run: identifies the run; see :func:`describe`.
-        machine: the machine that the run is on.
+        run: identifies the run; see :func:`describe`.
         requested: the run's device; None for the default.
-        item: the argument.
+        machine: the machine that the run is on.
+        args: arguments of the function.
+        kwargs: keyword arguments of the function.
 
     Raises:
         InputError: this process cannot be a worker of the run.
     """
     with _alone():
-        device = resolve_device(requested)
-        _check_machine(name_of_worker(device), machine_of(device), machine)
-        return _loaded(sent)(item)
+        function = _functions.pop(run, None)
+        if function is None:
+            if len(_functions) == _MOST_RUNS:
+                del _functions[next(iter(_functions))]
+            function = _loaded(sent)
+            check_alike(*describe(requested, run), machine)
+        _functions[run] = function
+        return function(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -241,12 +220,7 @@ def _loaded(sent: bytes) -> Any:
         ) from error
 
 
-def _check_machine(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    everything = {what: expected.get(what) for what in _MACHINE}
-    check_alike(name, found, everything, "on the first worker")
-
-
-def told(error: BaseException) -> str:
+def failure_of(error: BaseException) -> str:
     """Return why a point failed, in one line."""
     if isinstance(error, InputError):
         return one_line(error)

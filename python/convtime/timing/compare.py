@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 from convtime.timing import confirming
 from convtime.timing.agreement import Check, check_results
@@ -22,64 +20,20 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from typing_extensions import Unpack
 
-    from convtime.sweeps.table import ComparisonTable
     from convtime.timing.options import SharedOptions
 
-_Candidates = (
+#: Operations to compare, by name or in a sequence.
+Candidates = (
     Mapping[str, Callable[..., object] | Candidate] | Sequence[Callable[..., object] | Candidate]
 )
-_Axes = Mapping[str, Iterable[Any] | Mapping[str, Any]]
 
 _IN_GROUP = "further calls would have to be agreed between the ranks"
 
 
-@overload
-def compare(
-    candidates: _Candidates,
-    over: None = None,
-    *,
-    baseline: str | None = None,
-    check: Check | bool | None = "close",
-    control: bool = False,
-    interference: bool = True,
-    confirm: bool = False,
-    group: dist.ProcessGroup | None = None,
-    stop: Stop | None = None,
-    margin: float = 0.01,
-    **options: Unpack[SharedOptions],
-) -> Comparison: ...
-
-
-@overload
-def compare(
-    candidates: _Candidates,
-    over: _Axes,
-    *,
-    file: str | os.PathLike[str] | None = None,
-    seed: int | None = None,
-    progress: bool | None = None,
-    executor: Executor | int | Literal["gpus"] | None = None,
-    baseline: str | None = None,
-    check: Check | bool | None = "close",
-    control: bool = False,
-    interference: bool = True,
-    confirm: bool = False,
-    group: dist.ProcessGroup | None = None,
-    stop: Stop | None = None,
-    margin: float = 0.01,
-    **options: Unpack[SharedOptions],
-) -> ComparisonTable: ...
-
-
 @takes_options()
 def compare(
-    candidates: _Candidates,
-    over: _Axes | None = None,
+    candidates: Candidates,
     *,
-    file: str | os.PathLike[str] | None = None,
-    seed: int | None = None,
-    progress: bool | None = None,
-    executor: Executor | int | Literal["gpus"] | None = None,
     baseline: str | None = None,
     check: Check | bool | None = "close",
     control: bool = False,
@@ -89,94 +43,15 @@ def compare(
     stop: Stop | None = None,
     margin: float = 0.01,
     **options: Unpack[SharedOptions],
-) -> Comparison | ComparisonTable:
-    """Time several callables interleaved, so that drift affects all of them equally.
-
-    Each round calls every candidate once, in random order; ``time_op`` does the same with one
-    candidate. ``budget`` applies to the whole comparison. The default of ``stop`` is ``verdict``
-    for several candidates and ``interval`` for one.
-
-    With ``over``, the candidates are compared at each combination of the axes' values, each time
-    with this budget. An axis is an option of ``time_op``, as for ``sweep``, or a parameter of the
-    candidates. If any axis is a parameter, each candidate is a factory: it is called with a point's
-    values, and returns a callable without arguments or a :class:`convtime.Candidate`. PyTorch's
-    random numbers are the same for each factory, so that all draw the same inputs. The result tells
-    which candidates are fastest at each point; differences count at a false-discovery rate of 5 %
-    among all pairs of candidates at all points. A candidate that fails at a point is left out
-    there.
-
-    Args:
-        candidates: callables without arguments, or with them (:class:`convtime.Candidate`), by name
-            or in a sequence. In a mapping, a Candidate's own name is ignored; in a sequence,
-            candidates with the same name are numbered.
-        over: values of each axis, as for ``sweep``.
-        file: only with ``over``: file to which each point is written when done. If the file exists,
-            the comparison resumes, as a ``sweep`` does.
-        seed: only with ``over``: seed of the order of the points. Default: random, and recorded.
-        progress: only with ``over``: whether to show a progress bar on standard error. Default: on
-            a terminal only.
-        executor: only with ``over``: where the points are compared, as for ``sweep``.
-        baseline: name of the candidate that the others are compared with. Default: the first one.
-        check: whether further calls after the timing compare the candidates' results with the
-            baseline's: ``close`` (within a tolerance for each dtype, see
-            docs/explanation/comparing.md), ``exact`` (bit by bit), or None (no check). A different
-            result is not an error; the comparison's ``same_results`` reports it.
-        control: whether to time a duplicate of the baseline as an additional candidate. If it is
-            found to differ, no verdict counts.
-        interference: whether to time each candidate briefly in isolation, to find those whose time
-            changes when it runs with the others. This takes up to a tenth of the comparison's time,
-            or 0.02 s per candidate if that is more. Skipped in a regime other than ``as-is``.
-        confirm: whether a fresh process repeats the comparison, which takes some seconds. A verdict
-            that it does not confirm is ``uncertain``. This accounts for differences between
-            processes, such as the state of memory. Functions must be defined in modules, which the
-            process imports.
-        group: process group whose ranks compare together, as for ``time_op``: each of them makes
-            the same call. Neither results nor interference are then checked, and neither ``over``
-            nor ``confirm`` can be used.
-        {options}
-
-    Returns:
-        A :class:`convtime.Comparison`; with ``over``, a :class:`convtime.ComparisonTable`.
-
-    Raises:
-        ValueError: if there are no candidates, the baseline is not one of their names, or the
-            margin is not positive; otherwise as ``time_op``.
-        TypeError: for a candidate that is not callable, or an unknown option.
-        TimeoutError: if ``timeout`` passes before the first sample.
-    """
+) -> Comparison:
+    """Run :func:`convtime.compare` without ``over``."""
     with telling(group):
-        if group is not None and (over is not None or confirm):
-            what = "over" if over is not None else "confirm=True"
-            raise ValueError(f"{what} cannot be used in a group of ranks; leave out {what}")
-        known = check is None or isinstance(check, bool)
-        if not known and not (isinstance(check, str) and check in get_args(Check)):
-            raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
-        flags = (("control", control), ("interference", interference), ("confirm", confirm))
-        for what, value in flags:
-            if not isinstance(value, bool):
-                raise ValueError(f"{what} must be True or False, got {value!r}")
-        how: Check | None = "close" if check is True else check or None
-        given: dict[str, Any] = {"margin": margin, **options}
-        if over is not None:
-            # The only function of a room above: it calls this one at each point.
-            from convtime.sweeps.compare_over import compare_over
-
-            return compare_over(
-                candidates,
-                over,
-                given if stop is None else {"stop": stop, **given},
-                baseline=baseline,
-                check=how,
-                given=dict(flags),
-                file=file,
-                seed=seed,
-                progress=progress,
-                executor=executor,
+        if group is not None and confirm:
+            raise ValueError(
+                "confirm=True cannot be used in a group of ranks; leave out confirm=True"
             )
-        only_over = (("file", file), ("seed", seed), ("progress", progress), ("executor", executor))
-        for what, argument in only_over:
-            if argument is not None:
-                raise ValueError(f"{what} must be left out without over, got {argument!r}")
+        how = check_flags(check, control=control, interference=interference, confirm=confirm)
+        given: dict[str, Any] = {"margin": margin, **options}
         compared = candidates_of(candidates)
         if not compared:
             raise ValueError("there must be at least one candidate to compare, got none")
@@ -231,6 +106,21 @@ def compare(
         interference_reason=why_not,
         confirmation=confirmation,
     )
+
+
+def check_flags(check: object, **flags: object) -> Check | None:
+    """Return how results are compared, and require that the other arguments are True or False.
+
+    Raises:
+        ValueError: an argument has another value.
+    """
+    is_known = isinstance(check, str) and check in get_args(Check)
+    if not (is_known or check is None or isinstance(check, bool)):
+        raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
+    for flag, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{flag} must be True or False, got {value!r}")
+    return "close" if check is True else check or None  # type: ignore[return-value]
 
 
 def _options_sent(given: Mapping[str, Any], chosen: Options) -> dict[str, Any]:

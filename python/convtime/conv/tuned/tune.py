@@ -30,7 +30,7 @@ from convtime.core.load import _C
 from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.executing import Workers, call_in_workers
-from convtime.sweeps.worker import told
+from convtime.sweeps.worker import failure_of
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import is_finite
 from convtime.timing.signature import options_of, takes_options
@@ -240,7 +240,7 @@ def _failures(failed: Sequence[tuple[str, Exception]]) -> str:
     """Say why passes have no plan; passes with the same reason are counted."""
     reasons: dict[str, list[str]] = {}
     for name, error in failed:
-        reasons.setdefault(told(error), []).append(name)
+        reasons.setdefault(failure_of(error), []).append(name)
     sentences = (
         f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {reason}"
         for reason, names in reasons.items()

@@ -8,9 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from convtime import Comparison
-from convtime.sweeps.outcomes import Outcome, rows_of
-from convtime.sweeps.words import verdict_along
+from convtime import Comparison, Judgement
+from convtime.sweeps.fastest import JudgedTable, Outcome, verdict_along
 from tests.helpers.measurements import make
 
 
@@ -34,7 +33,7 @@ def simulated(
 
 def outcome_of(medians: Mapping[str, float], noise: float) -> Outcome:
     compared = simulated(random.Random(1), medians, noise)
-    return rows_of({"x": (compared, [*medians])})["x"].outcome
+    return JudgedTable({"x": (compared, [*medians])}).outcomes["x"]
 
 
 @given(st.lists(st.sampled_from([1.0, 1.001, 1.03, 1.05, 1.2]), min_size=1, max_size=4))
@@ -53,6 +52,11 @@ def test_leaders_that_noise_hides_are_undecided() -> None:
     assert (found.kind, found.leaders) == ("undecided", ("a", "b"))
 
 
+def judgements_of(compared: Mapping[str, Comparison]) -> list[Judgement]:
+    table = JudgedTable({name: (each, ("a", "b")) for name, each in compared.items()})
+    return [table.judge(name, "a", "b") for name in compared]
+
+
 def test_false_discoveries_are_controlled_over_the_table() -> None:
     """Without differences beyond the margin, rows judged alone find some, and the table none."""
     chance = random.Random(7)
@@ -60,20 +64,15 @@ def test_false_discoveries_are_controlled_over_the_table() -> None:
         str(row): simulated(chance, {"a": 1.01, "b": 1.0}, 0.03, rounds=400) for row in range(600)
     }
     alone = [each.verdict("a", "b") for each in compared.values()]
-    rows = rows_of({name: (each, ("a", "b")) for name, each in compared.items()})
-    judged = [row.judge("a", "b") for row in rows.values()]
+    judged = judgements_of(compared)
     assert alone.count("slower") >= 3
     assert not [each for each in judged if each.verdict == "slower"]
     assert [each.reason for each in judged].count("one-of-many") == alone.count("slower")
     tens = [dict([*compared.items()][start : start + 10]) for start in range(0, 600, 10)]
-    in_tens = [
-        row.judge("a", "b").verdict
-        for those in tens
-        for row in rows_of({name: (each, ("a", "b")) for name, each in those.items()}).values()
-    ]
+    in_tens = [judged.verdict for those in tens for judged in judgements_of(those)]
     assert in_tens.count("slower") <= 1  # at most 5 % of the tables would have one
-    few = rows_of({"0": (simulated(chance, {"a": 1.03, "b": 1.0}, 0.01), ("a", "b"))})
-    assert few["0"].judge("a", "b").verdict == "slower"
+    (alone_in_table,) = judgements_of({"0": simulated(chance, {"a": 1.03, "b": 1.0}, 0.01)})
+    assert alone_in_table.verdict == "slower"
 
 
 SDPA = Outcome("winner", "sdpa", ("sdpa",))

@@ -10,7 +10,7 @@ import torch
 import convtime
 from convtime import Candidate, ComparisonTable
 from convtime.core.errors import InputError
-from convtime.sweeps import compare_over as running
+from convtime.sweeps import compare as running
 
 QUICK: dict[str, Any] = {
     "stop": "count", "min_samples": 10, "max_samples": 10, "warmup": 1, "interference": False
@@ -113,8 +113,10 @@ def test_options_are_axes_and_no_candidate_takes_the_name_of_another() -> None:
     assert table.candidates == ("<lambda>", "<lambda> 2")
     caches = [each.cache.requested for each in table.measurements.values()]
     assert caches == ["auto", "auto", "warm", "warm"]
-    named = running._named([Candidate(int, name="int 3"), int, int, int])
-    assert list(named) == ["int 3", "int", "int 2", "int 4"]
+    named = convtime.compare(
+        [Candidate(int, name="int 3"), int, int, int], over={"cache": ["warm"]}, **QUICK
+    )
+    assert named.candidates == ("int 3", "int", "int 2", "int 4")
 
 
 def call(n: int) -> Callable[[], None]:
@@ -146,7 +148,7 @@ def test_what_does_not_fit_is_one_sentence_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, candidates: Any, given: dict[str, Any], said: str
 ) -> None:
     monkeypatch.setattr(running, "time_op", lambda *_, **__: pytest.fail("it was timed"))
-    with pytest.raises(ValueError, match=".") as refused:
+    with pytest.raises((ValueError, TypeError), match=".") as refused:
         convtime.compare(candidates, **given)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
