@@ -55,7 +55,7 @@ def pool() -> Iterator[LocalPool]:
     cpus = sorted(os.sched_getaffinity(0))
     with LocalPool([Place(frozenset({each}), gpu="7") for each in (cpus[0], cpus[-1])]) as opened:
         yield opened
-        pids = running(opened, 1)  # one that was killed is replaced when it gets a call
+        pids = running(opened, 2)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 

@@ -5,6 +5,7 @@ A process that is killed is replaced, and its call is made again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -182,6 +183,8 @@ class LocalPool(ThreadPoolExecutor):
                     raise error.__cause__ from None
                 deaths += 1
                 if deaths == _MOST_DEATHS:
+                    with contextlib.suppress(ChildError):  # the pool was shut down
+                        child.start()
                     raise WorkerDiedError(
                         f"{deaths} worker processes ended while measuring it, and the last {error}"
                     ) from None
