@@ -2,11 +2,12 @@
 
 The import takes seconds. A server imports torch once, and forks a process for each call of an
 executable that takes the arguments ``-c`` and ``-m`` as Python does, with the caller's working
-directory, environment and standard streams. Other arguments start a real interpreter.
+directory, environment and inherited descriptors. Other arguments start a real interpreter.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import runpy
@@ -22,7 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-STREAMS = (0, 1, 2)
+_MOST_DESCRIPTORS = 64
+_UNUSED = 1000  # and above: numbers of descriptors that no process has
 
 
 @contextmanager
@@ -62,14 +64,23 @@ def main() -> None:
                 break
             except (FileNotFoundError, ConnectionRefusedError):  # the server is still starting
                 select.select([], [], [], 0.02)
-        request = json.dumps([arguments, folder, dict(os.environ)]).encode()
-        socket.send_fds(connection, [len(request).to_bytes(4, "big")], STREAMS)
+        inherited = [*inherited_descriptors()]
+        request = json.dumps([inherited, arguments, folder, dict(os.environ)]).encode()
+        socket.send_fds(connection, [len(request).to_bytes(4, "big")], inherited)
         connection.sendall(request)
         status = int(connection.recv(16))
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
+
+
+def inherited_descriptors() -> Iterator[int]:
+    """Yield the numbers of descriptors that this process got from its parent."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one of the folder is closed again
+            if os.get_inheritable(int(name)):
+                yield int(name)
 
 
 def serve() -> None:
@@ -96,18 +107,23 @@ def serve() -> None:
 def keep(connection: socket.socket) -> NoReturn:
     """Fork the process that was asked for, and tell how it ended; kill it if its caller dies."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    size, streams, _, _ = socket.recv_fds(connection, 4, len(STREAMS))
+    size, streams, _, _ = socket.recv_fds(connection, 4, _MOST_DESCRIPTORS)
     request = b""
     while len(request) < int.from_bytes(size, "big"):
         request += connection.recv(2**16)
+    inherited, *asked = json.loads(request)
     child = os.fork()
     if child == 0:
         connection.close()
-        for stream, wanted in zip(streams, STREAMS, strict=True):
+        # A number can be wanted for one descriptor, and have been given to another one.
+        moved = [fcntl.fcntl(stream, fcntl.F_DUPFD, _UNUSED) for stream in streams]
+        for stream in streams:
+            os.close(stream)
+        for stream, wanted in zip(moved, inherited, strict=True):
             os.dup2(stream, wanted)
             os.close(stream)
-        run(*json.loads(request))
-    for stream in (*streams, *STREAMS):
+        run(*asked)
+    for stream in (*streams, 0, 1, 2):
         os.close(stream)  # their readers wait for the child alone
     ended = os.pidfd_open(child)
     ready, _, _ = select.select([ended, connection.fileno()], [], [])

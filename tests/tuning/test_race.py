@@ -106,7 +106,7 @@ def test_a_race_goes_on_without_those_that_end_its_process(monkeypatch: pytest.M
     now = iter([0.0, 1.0, 2.0, 5.0, 6.0, 11.0])
     raced = run(SimulatedTimer({"a": 1e-5, "b": 1.2e-5}))
 
-    def run_once(plan: isolation.Plan, tell: object) -> Race:
+    def run_once(_run: object, plan: isolation.Plan, _tell: object) -> Race:
         plans.append(plan)
         if "bad" in plan.candidates:
             raise isolation._ChildEndedError("bad", "it ended its process")
@@ -148,8 +148,8 @@ def test_a_child_process_survives_what_ends_it(
     }
     raced = race(candidates, isolated=True, timeout=1, budget=0.2)
     assert raced.winner in ("add", "double")
-    assert "it ended its process by signal 6" in raced.dropped["abort"].reason
-    assert "it had not ended after" in raced.dropped["never_return"].reason
+    assert "its process ended by SIGABRT" in raced.dropped["abort"].reason
+    assert "its process gave no answer in" in raced.dropped["never_return"].reason
     assert "ArithmeticError: no result for this input" in raced.dropped["fail"].reason
     assert raced.order == tuple(candidates)
 

@@ -1,6 +1,6 @@
 import hashlib
-import io
 import json
+import multiprocessing
 import textwrap
 import threading
 from pathlib import Path
@@ -19,8 +19,10 @@ from convtime.upgrading.probe import (
     Probe,
     UnusableError,
     _answer,
+    answer,
     fill_parameters,
     fingerprint,
+    questions,
 )
 from tests.helpers.waiting import wait_until
 
@@ -299,19 +301,21 @@ def test_of_pytest_and_convtime_the_one_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for missing in ("pytest", "convtime"):
-        questions, answers = io.StringIO('null\n{"paths": []}\n'), io.StringIO()
+        ours, theirs = multiprocessing.Pipe()
+        for question in (b"null", b'{"paths": []}'):
+            ours.send_bytes(question)
         program = {
-            "own_streams": lambda found=(questions, answers): found,
+            "questions": questions,
+            "answer": answer,
             "Probe": lambda _: SimpleNamespace(environment=dict),
             "torch": torch,
-            "ANSWER": "",
         }
         installed = {"pytest", "pytest_convtime"} - {missing, f"pytest_{missing}"}
         util = SimpleNamespace(find_spec=lambda name, has=installed: name if name in has else None)
         monkeypatch.setattr(pytest_probe, "importlib", SimpleNamespace(util=util))
         monkeypatch.setattr("runpy.run_path", lambda _, found=program: found)
-        assert pytest_probe.main() == 0
-        environment, told = map(json.loads, answers.getvalue().splitlines())
+        assert pytest_probe.main(theirs) == 0
+        environment, told = (json.loads(ours.recv_bytes()) for _ in range(2))
         assert environment == {}
         assert told["unusable"].startswith(f"{missing} is not installed there")
 

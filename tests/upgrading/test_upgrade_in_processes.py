@@ -239,7 +239,7 @@ def test_layer_that_crashes_in_one_interpreter_is_missing_and_the_others_are_tim
     found = upgraded(folder, "crash-layer", "--pairs", "0", model="crashing_layer")
     crashed = found["1 forward"]
     assert crashed.change.verdict == "missing"
-    assert "the new interpreter: it ended by signal 6" in crashed.change.sentence
+    assert "the new interpreter: it ended by SIGABRT" in crashed.change.sentence
     assert found["0 forward"].change.ratio is not None
     assert found["2 backward"].change.ratio is not None
 
@@ -289,7 +289,7 @@ def test_tests_are_compared_by_name_with_their_causes(folder, capsys):
     [
         (["--new", "/nowhere/python"], "--new must be a Python interpreter.*'/nowhere/python'"),
         (["--new", "{no_torch}"], "--new .*it ended with exit code 1 .*No module named 'torch'"),
-        (["--new", "{crash}"], "--new .*python-crash: it ended by signal 6"),
+        (["--new", "{crash}"], "--new .*python-crash: it ended by SIGABRT"),
         (["planted_models:broken"], "--old .*broken\\(\\) raised RuntimeError: no weights$"),
         (["planted_models:missing"], "--old .*has no attribute 'missing'"),
         (["planted_models:needs_an_argument"], "--old .*missing 1 required positional argument"),

@@ -12,26 +12,31 @@ from tests.helpers.waiting import wait_until
 PYTHON = sys.executable
 
 
-def program_that_prints(folder: Path, *lines: str) -> str:
+def script(folder: Path, *lines: str) -> str:
     path = folder / "python"
-    path.write_text("\n".join(["#!/bin/sh", *lines, "exec sleep 60\n"]))
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
 
-def test_a_process_that_cannot_load_or_continue_is_ended_and_other_encodings_are_read(tmp_path):
-    prints = [
-        *("printf '\\377\\n'", "echo 'convtime: null'", "echo 'convtime: {}'"),
-        """echo 'convtime: {"unusable": "no model", "broken": true}'""",
-    ]
-    with Side("old", program_that_prints(tmp_path, *prints), [], {}) as side:
+def program_that_answers(folder: Path, *answers: str) -> list[str]:
+    """A program that sends expressions of Python as its answers."""
+    path = folder / "program.py"
+    sent = "".join(f"parent.send_bytes(json.dumps({answer}).encode())\n" for answer in answers)
+    path.write_text(f"import json, os, time\nos.write(1, b'\\377')\n{sent}time.sleep(60)\n")
+    return [str(path)]
+
+
+def test_a_process_that_cannot_load_or_continue_is_ended(tmp_path):
+    program = program_that_answers(tmp_path, "{}", "{'unusable': 'no model', 'broken': True}")
+    with Side("old", PYTHON, program, {}) as side:
         with pytest.raises(InputError, match="no model"):
             side.load()
-        assert side._process is None
+        assert side.pid is None
         side.await_start()
         with pytest.raises(FailedError, match="no model"):
             side.ask("facts")
-        assert side._process is None
+        assert side.pid is None
 
 
 def test_a_program_that_is_no_interpreter_is_said_to_be_none():
@@ -42,39 +47,12 @@ def test_a_program_that_is_no_interpreter_is_said_to_be_none():
         side.load()
 
 
-def test_reason_of_a_crash_is_what_python_or_pytest_says_of_it():
-    crash = b"""earlier
-ERROR: cache is stale
-Fatal Python error: Aborted
-
-  File "a.py", line 1 in forward
-
-Extension modules: numpy (total: 1)
-"""
-    log = b"ValueError: too small\nERROR:2026-01-01 09:00:00 1:1 a.cpp:56] failed with code 35\n"
-    usage = b"ERROR: not found: test_a\n(no name)\n"
-    for do, written, said in (
-        ("load_model", crash, " (Fatal Python error: Aborted)"),
-        ("load_model", log, " (ValueError: too small)"),
-        ("load_model", usage, " ((no name))"),
-        ("load_tests", usage, " (ERROR: not found: test_a (no name))"),
-    ):
-        with Side("old", PYTHON, [], {"do": do}) as side:
-            side._errors().write_bytes(written)
-            assert side._last_error() == said
-            side._told_bytes = len(written)  # all of it came before the last answer
-            assert side._last_error() == ""
-
-
-@pytest.mark.thorough  # which takes seconds to start
 def test_a_script_that_starts_the_interpreter_as_its_child_leaves_no_process(tmp_path):
-    script = program_that_prints(tmp_path, f'"{sys.executable}" "$@"')
-    program = tmp_path / "program.py"
-    said = """print('convtime: {"pid": %d}' % os.getpid(), flush=True)"""
-    program.write_text(f"import os, time\n{said}\ntime.sleep(60)\n")
-    with Side("old", script, [str(program)], {}) as side:
-        side.begin()
-        child = side._receive(30)["pid"]
+    python = script(tmp_path, f'"{sys.executable}" "$@"')
+    with Side("old", python, program_that_answers(tmp_path, "{'pid': os.getpid()}"), {}) as side:
+        side.await_start()
+        child = side.environment["pid"]
+        assert child != side.pid
     wait_until(lambda: not Path(f"/proc/{child}").exists())
 
 
@@ -103,9 +81,6 @@ def test_processes_keep_the_pages_of_freed_memory(
 ) -> None:
     for name in KEPT_MEMORY:  # as Dask sets it for the processes that it starts
         monkeypatch.delenv(name, raising=False)
-    names = ", ".join(f'"{name}": "\'"${name}"\'"' for name in KEPT_MEMORY)
-    prints = ["echo 'convtime: null'", *[f"echo 'convtime: {{{names}}}'"] * 2]
-    program = program_that_prints(tmp_path, *prints)
-    with Side("old", program, [], {}) as side:
+    with Side("old", PYTHON, program_that_answers(tmp_path, *["dict(os.environ)"] * 2), {}) as side:
         side.load()
     assert {name: side.environment[name] for name in KEPT_MEMORY} == KEPT_MEMORY

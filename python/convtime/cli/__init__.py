@@ -59,7 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser = make_parser(words[:1])
             raise_on_interrupt()
             options = parser.parse_args(arguments)
-            options.arguments = tuple(arguments)
             code: int = options.run(options) or DONE
     except InputError as error:
         print_error(f"convtime: error: {printable(one_line(error))}")

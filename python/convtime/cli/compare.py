@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from convtime.cli import snippet
@@ -22,6 +19,7 @@ from convtime.cli.axes import (
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
+from convtime.core.child import job
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
@@ -30,11 +28,10 @@ from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.timing.agreement import Check
 from convtime.timing.compare import compare
 from convtime.timing.comparison import FINDS, Comparison
-from convtime.timing.confirming import ratios_in, run_fresh
+from convtime.timing.confirming import confirm
 from convtime.timing.options import Options
 from convtime.timing.verdict import Ratio
 
-_CONFIRM = "--confirm"
 _MARGIN = Options().margin
 
 
@@ -52,7 +49,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     snippet.add_statements(parser, "to compare")
     add_options(parser)
     parser.add_argument(
-        _CONFIRM,
+        "--confirm",
         action="store_true",
         help="compare again in a fresh process; verdicts that it does not confirm become uncertain",
     )
@@ -225,13 +222,14 @@ def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int
 
 
 def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
-    """Run the same command in a fresh process, and return its ratios."""
-    same = [argument for argument in options.arguments if argument != _CONFIRM]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "comparison.json")
-        command = [sys.executable, "-m", "convtime", *same, "--json", str(file)]
-        try:
-            run_fresh([*command, "--check", "none", "--no-interference"], options.budget)
-            return ratios_in(file)
-        except (RuntimeError, OSError) as error:
-            raise InputError(f"--confirm: {error}") from error
+    """Run the same statements in a fresh process, and return its ratios."""
+    same = argparse.Namespace(**{**vars(options), "check": "none", "interference": False})
+    try:
+        return confirm(job(_compared_again, same), options.budget)
+    except RuntimeError as error:
+        raise InputError(f"--confirm: {error}") from error
+
+
+def _compared_again(options: argparse.Namespace) -> Comparison:
+    with snippet.prepared(options) as (namespace, _):
+        return compare_statements(snippet.named_statements(options), options, namespace)

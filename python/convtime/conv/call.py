@@ -1,8 +1,4 @@
-"""A convolution call as data: another process can repeat the identical PyTorch call from it.
-
-torch is the only compiled import: the child process of convtime.conv.plan_oracle loads this module
-without convtime's core.
-"""
+"""A convolution call as data: another process can repeat the identical PyTorch call from it."""
 
 from __future__ import annotations
 

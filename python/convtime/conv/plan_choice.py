@@ -1,8 +1,4 @@
-"""cuDNN execution plans as data: PyTorch's, parsed from cuDNN's log, and convtime's.
-
-No compiled imports: the child process of convtime.conv.plan_oracle loads this module without
-convtime's core.
-"""
+"""cuDNN execution plans as data: PyTorch's, parsed from cuDNN's log, and convtime's."""
 
 from __future__ import annotations
 

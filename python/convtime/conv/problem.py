@@ -1,8 +1,4 @@
-"""A convolution as data: sizes and parameters, independent of dtype and tensor layouts.
-
-This module imports nothing compiled: the child process of convtime.conv.plan_oracle loads it
-without convtime's core.
-"""
+"""A convolution as data: sizes and parameters, independent of dtype and tensor layouts."""
 
 from __future__ import annotations
 

@@ -2,9 +2,6 @@
 
 A reader fills fields that older minor versions lack with their defaults, ignores fields that newer
 minor versions add, and rejects every other major version.
-
-msgspec is the only compiled import: the child process of convtime.conv.plan_oracle loads this
-module without convtime's core.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Parameters with one number per spatial dimension.
-
-No compiled imports: the child process of convtime.conv.plan_oracle loads this module without
-convtime's core.
-"""
+"""Parameters with one number per spatial dimension."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The table of the six convolutions, from which functions, layers and checks are generated.
-
-No compiled imports: the child process of convtime.conv.plan_oracle loads this module without
-convtime's core.
-"""
+"""The table of the six convolutions, from which functions, layers and checks are generated."""
 
 from __future__ import annotations
 

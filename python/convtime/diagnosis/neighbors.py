@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import statistics
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
 import torch
 
+from convtime.core.child import Child, ChildError, job
 from convtime.device import nvml
 from convtime.diagnosis.evidence import Evidence, Neighbors
 from convtime.diagnosis.subject import Subject
@@ -29,7 +27,7 @@ _COPIES, _COPIES_AT_ONCE = 5, 8
 _BESIDE_BYTES, _MOST_LAUNCHES = 1 << 30, 900  # the queue has room for about 1024
 _BESIDE_SECONDS = 0.5  # duration of the concurrent work
 _PIECE_SECONDS, _AT_ONCE = 1e-3, 8
-_BEGUN = "begun"
+_BEGIN_SECONDS = 60.0
 
 
 def look_at_neighbors(subject: Subject, evidence: Evidence) -> Evidence:
@@ -115,22 +113,12 @@ def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
     Raises:
         ValueError: the other process did not start.
     """
-    with subprocess.Popen(
-        [sys.executable, "-m", __name__, str(device), eats],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    with Child(job(_keep_busy, device, eats)) as process:
         try:
-            if process.stdout.readline().strip() != _BEGUN:
-                raise ValueError("the concurrent process on the GPU did not start")
-            yield
-        finally:
-            process.stdin.close()  # ends the process
+            process.await_start()
+        except ChildError as error:
+            raise ValueError(f"the concurrent process on the GPU {error}") from error
+        yield
 
 
 def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], float]:
@@ -144,30 +132,22 @@ def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], floa
     return lambda: target.copy_(source), 2 * _BESIDE_BYTES / (_highest_rate(device) or 1e12)
 
 
-def main(name: str, eats: Eats) -> None:
-    """Keep a GPU busy until standard input is closed."""
-    closed = threading.Event()
+def _keep_busy(device: torch.device, eats: Eats) -> None:
+    """Keep a GPU busy until the process ends."""
+    begun = threading.Event()
 
-    def wait() -> None:
-        sys.stdin.read()
-        closed.set()
+    def work() -> None:
+        event: Any = torch.cuda.Event
+        with torch.cuda.device(device):
+            piece, _ = _piece(device, eats)
+            done = event()
+            while True:
+                for _ in range(_AT_ONCE):
+                    piece()
+                done.synchronize()  # of the previous pieces: the queue never drains
+                done.record()
+                begun.set()
 
-    threading.Thread(target=wait, daemon=True).start()
-    device = torch.device(name)
-    event: Any = torch.cuda.Event
-    with torch.cuda.device(device):
-        piece, _ = _piece(device, eats)
-        done = event()
-        begun = False
-        while not closed.is_set():
-            for _ in range(_AT_ONCE):
-                piece()
-            done.synchronize()  # of the previous pieces: the queue never drains
-            done.record()
-            if not begun:
-                print(_BEGUN, flush=True)
-                begun = True
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])  # type: ignore[arg-type]
+    threading.Thread(target=work, daemon=True).start()
+    if not begun.wait(_BEGIN_SECONDS):
+        raise TimeoutError(f"no work ran within {_BEGIN_SECONDS:.0f} s")

@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from convtime.core import codec
+from convtime.core.child import Child, ChildError, ended, job
 from convtime.diagnosis.evidence import Evidence, Timing
 from convtime.diagnosis.subject import Subject, copied_elsewhere
 from convtime.timing.measurement import Measurement
@@ -45,52 +44,44 @@ def time_in_fresh_one(subject: Subject) -> Timing:
     Raises:
         ValueError: the operation cannot be passed to the process, or failed there.
     """
-    with _command(subject) as command:
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=_LONGEST_SECONDS,
-                check=False,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ValueError(
-                f"a fresh process took longer than {_LONGEST_SECONDS:.0f} s"
-            ) from error
+    try:
+        return Timing.of(_repeated(subject.again) if subject.again else _timed_call(subject))
+    except ChildError as error:
+        raise ValueError(f"a fresh process {error}") from error
+
+
+def _repeated(command: Sequence[str]) -> Measurement:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_SECONDS,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ChildError(f"gave no answer in {error.timeout:.0f} s") from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"]
-        raise ValueError(f"a fresh process failed: {said[-1]}")
-    return Timing.of(Measurement.from_dict(json.loads(done.stdout)))
+        raise ended(done.returncode, done.stderr)
+    return Measurement.from_dict(json.loads(done.stdout))
 
 
-@contextmanager
-def _command(subject: Subject) -> Iterator[Sequence[str]]:
-    if subject.again:
-        yield subject.again
-        return
+def _timed_call(subject: Subject) -> Measurement:
     candidate = subject.candidate
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Child() as child:
         path = Path(folder, "call.pt")
         call = (candidate.fn, candidate.args, dict(candidate.kwargs), str(subject.place.device))
         try:
             torch.save(call, path)
         except Exception as error:  # from pickle, or from an argument's pickling code
             raise ValueError(f"it cannot be passed to another process ({error})") from error
-        yield sys.executable, "-m", __name__, str(path)
+        measured: Measurement = child.call(job(_time, path), _LONGEST_SECONDS)
+        return measured
 
 
-def main(path: str) -> None:
-    """Time the call that the parent process saved, and print the result as JSON."""
+def _time(path: Path) -> Measurement:
     # Safe to unpickle: the parent process just wrote it to a folder that only its user can access.
     fn, args, kwargs, device = torch.load(path, weights_only=False)
     options: dict[str, Any] = {"regime": "as-is", "placement": "as-is", "cache": "warm"}
-    measured = time_op(
-        fn, *args, kwargs=kwargs, device=device, budget=0.3, exclusive=False, **options
-    )
-    print(codec.to_json(measured.to_dict()))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    return time_op(fn, *args, kwargs=kwargs, device=device, budget=0.3, exclusive=False, **options)

@@ -1,35 +1,30 @@
 """An executor with a process for each GPU, or for each share of the CPUs, of this machine.
 
-A process that is killed is replaced, and its call goes to the next free process.
+A process that is killed is replaced, and its call is made again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
 import os
-import pickle
-import queue
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from multiprocessing import spawn
 from typing import Any
 
 import torch
 
+from convtime.core.child import Child, ChildError, job
 from convtime.core.errors import InputError, first_line
 from convtime.device.cpu import by_core
 from convtime.device.resolve import resolve_device
-from convtime.view.wording import counted
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MOST_DEATHS = 2  # of processes during one call
 _MOST_STARTS = 10  # of processes that are killed before one is ready
-_context = multiprocessing.get_context("spawn")
+_is_importing_main = False  # in a worker
 
 
 class WorkerDiedError(Exception):
@@ -102,221 +97,115 @@ def _visible_gpus() -> list[str]:
     return [gpu.strip() for gpu in gpus[:count]]
 
 
-@dataclasses.dataclass
-class _Call:
-    """A call that a process makes.
-
-    Attributes:
-        content: the pickled function and arguments.
-        future: its result.
-        deaths: number of processes that ended during it.
-    """
-
-    content: bytes
-    future: Future[Any]
-    deaths: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Process:
-    process: BaseProcess
-    pipe: Connection[Any, Any]
-
-
-class LocalPool(Executor):
+class LocalPool(ThreadPoolExecutor):
     """An executor of this machine's processes, which all start at once.
 
-    Each process belongs to a thread of this one, which starts it, sends calls, and waits for their
-    results.
+    Each process belongs to a thread of this one.
 
     Args:
         where: the place of each process.
     """
 
     def __init__(self, where: Sequence[Place]) -> None:
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # for the fields below, and for starting and ending processes
-        self._processes: dict[int, _Process] = {}
-        self._broken = ""  # why the pool takes no calls
-        self._threads = torch.get_num_threads()
-        self._owners = [
-            threading.Thread(target=self._own, args=(number, place), daemon=True)
-            for number, place in enumerate(where)
-        ]
-        for owner in self._owners:
-            owner.start()
+        if _is_importing_main:
+            raise RuntimeError("a worker cannot start workers while it imports the script")
+        main = spawn.get_preparation_data("worker")
+        del main["authkey"]  # which cannot be sent, and is not needed
+        first = job(_prepare, main, torch.get_num_threads())
+        self._unused = [(Child(first, variables=_seeing(p), shows_output=True), p) for p in where]
+        self._children = [child for child, _ in self._unused]
+        self._own = threading.local()
+        self._broken_by = ""  # why the pool takes no calls
+        super().__init__(len(where), initializer=self._begin)
+        for _ in where:
+            super().submit(self._await_start)
 
     @property
     def pids(self) -> list[int]:
         """The process IDs of the workers that run."""
-        with self._lock:
-            return [each.process.pid or 0 for each in self._processes.values()]
+        return [pid for child in self._children if (pid := child.pid)]
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Have a process make a call; see :class:`concurrent.futures.Executor`."""
-        call = _Call(pickle.dumps((fn, args, kwargs)), Future())
-        with self._lock:
-            if self._broken:
-                raise BrokenExecutor(self._broken)
-            self._calls.put(call)
-        return call.future
+        if self._broken_by:
+            raise BrokenExecutor(self._broken_by)
+        return super().submit(self._made, job(_call, fn, args, kwargs))
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """End all processes at once, also those that are in a call."""
-        with self._lock:
-            self._broken = self._broken or "the pool was shut down"
-            for each in self._processes.values():
-                each.process.kill()
-        for _ in self._owners:
-            self._calls.put(None)
-        for owner in self._owners:
-            owner.join()
-        self._fail_all()
+        self._broken_by = self._broken_by or "the pool was shut down"
+        for child in self._children:
+            child.kill()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for child in self._children:
+            child.end()
 
-    def _own(self, number: int, place: Place) -> None:
-        """Run a thread: keep a process at a place, and have it make one call after the other."""
-        # A process inherits both from the thread that starts it. Ctrl-C is for the parent alone.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    def _begin(self) -> None:
+        """Give a thread a child, which inherits the thread's CPUs."""
+        self._own.child, place = self._unused.pop()
         if place.cpus is not None:
             os.sched_setaffinity(0, place.cpus)
-        while self._start(number, place):
-            call = self._calls.get()
-            while call is not None and self._made(number, call):
-                call = self._calls.get()
-            if call is None:
-                self._end(number)
-                return
-            reason = self._end(number)
-            if call.deaths < _MOST_DEATHS:
-                self._calls.put(call)
-                continue
-            deaths = counted(call.deaths, "worker process", "worker processes")
-            told = f"{deaths} ended while measuring it, the last {reason}"
-            call.future.set_exception(WorkerDiedError(told))
-        self._fail_all()
 
-    def _start(self, number: int, place: Place) -> bool:
-        """Start a process, and wait until it is ready; False if the pool has ended."""
+    def _await_start(self) -> Child:
+        """Return the thread's child when it is ready.
+
+        Raises:
+            BrokenExecutor: it cannot start, or the pool was shut down.
+        """
+        child: Child = self._own.child
         for _ in range(_MOST_STARTS):
-            ours, theirs = _context.Pipe()
-            with self._lock:
-                if self._broken:
-                    return False
-                process = _context.Process(target=_serve, args=(theirs, self._threads))
-                with _seeing(place.gpu):
-                    process.start()
-                self._processes[number] = _Process(process, ours)
-            theirs.close()  # so that the pipe ends with the process
+            if self._broken_by:
+                raise BrokenExecutor(self._broken_by)
             try:
-                ours.recv()
-            except (EOFError, OSError):
-                reason = f"a worker process ended {self._end(number)} before it was ready"
-                if (process.exitcode or 0) > 0:  # which another process would repeat
+                child.await_start()
+            except ChildError as error:
+                reason = f"a worker process {error} before it was ready"
+                if (error.code or 0) > 0:  # which another process would repeat
                     reason += (
                         "; its output is above, and a script must call convtime only under if "
                         "__name__ == '__main__', because workers import it"
                     )
                     break
             else:
-                return True
-        with self._lock:
-            self._broken = self._broken or reason
-        return False
+                return child
+        self._broken_by = self._broken_by or reason
+        raise BrokenExecutor(self._broken_by)
 
-    def _made(self, number: int, call: _Call) -> bool:
-        """Have the process make a call; False if the process ended."""
-        if not (call.future.running() or call.future.set_running_or_notify_cancel()):
-            return True
-        pipe = self._processes[number].pipe
-        try:
-            pipe.send_bytes(call.content)
-        except OSError:  # it ended before this call
-            return False
-        try:
-            answer = pipe.recv_bytes()
-        except (EOFError, OSError):
-            call.deaths += 1
-            return False
-        try:
-            succeeded, result = pickle.loads(answer)  # noqa: S301 (from our own process)
-        except Exception as error:
-            succeeded, result = False, error
-        if succeeded:
-            call.future.set_result(result)
-        else:
-            call.future.set_exception(result)
-        return True
-
-    def _end(self, number: int) -> str:
-        """Remove a process that has ended, and return how it ended, in words."""
-        with self._lock:
-            ended = self._processes.pop(number)
-            ended.pipe.close()
-            ended.process.kill()  # it may have closed the pipe and still run
-            ended.process.join()
-        code = ended.process.exitcode or 0
-        return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-
-    def _fail_all(self) -> None:
-        """Fail all calls that no process has yet."""
-        with self._lock:
-            for _ in range(self._calls.qsize()):
-                call = self._calls.get_nowait()
-                if call is None:  # which is for a thread that waits
-                    self._calls.put(call)
-                elif call.future.running() or call.future.set_running_or_notify_cancel():
-                    call.future.set_exception(BrokenExecutor(self._broken))
-
-
-@contextlib.contextmanager
-def _seeing(gpu: str) -> Iterator[None]:
-    """Let processes that start in the context see only one GPU.
-
-    A process must have this in its environment when it starts: importing the user's script may
-    already initialize CUDA.
-    """
-    before = os.environ.get(_VISIBLE)
-    if gpu:
-        os.environ[_VISIBLE] = gpu
-    try:
-        yield
-    finally:
-        if gpu and before is None:
-            del os.environ[_VISIBLE]
-        elif gpu and before is not None:
-            os.environ[_VISIBLE] = before
-
-
-def _serve(pipe: Connection[Any, Any], threads: int) -> None:
-    """Main function of a worker process: make the calls that are sent, until the pipe ends."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(min(threads, len(os.sched_getaffinity(0))))
-    pipe.send("ready")
-    with contextlib.suppress(EOFError, OSError):
+    def _made(self, call: bytes) -> Any:
+        """Return the result of a call; if its process is killed, another one makes it again."""
+        deaths = 0
         while True:
-            content = pipe.recv_bytes()
+            child = self._await_start()
             try:
-                fn, args, kwargs = pickle.loads(content)  # noqa: S301 (from the parent)
-                answer = pickle.dumps((True, fn(*args, **kwargs)))
-            except BaseException as error:  # an exit, too, is an error of the call
-                answer = _pickled_error(error)
-            pipe.send_bytes(answer)
+                return child.call(call, None)
+            except ChildError as error:
+                if error.__cause__ is not None:
+                    raise error.__cause__ from None
+                deaths += 1
+                if deaths == _MOST_DEATHS:
+                    with contextlib.suppress(ChildError):  # the pool was shut down
+                        child.start()
+                    raise WorkerDiedError(
+                        f"{deaths} worker processes ended while measuring it, and the last {error}"
+                    ) from None
 
 
-def _pickled_error(error: BaseException) -> bytes:
-    """Pickle the error of a call; a RuntimeError with its text stands for one that cannot be.
-
-    Also for an exit or an interrupt, which would end the parent.
-    """
-    if isinstance(error, Exception):
-        with contextlib.suppress(Exception):  # whatever the error's own methods raise
-            return pickle.dumps((False, error))
-    return pickle.dumps((False, RuntimeError(first_line(error))))
+def _seeing(place: Place) -> dict[str, str]:
+    """Return the environment of a process: importing the user's script may initialize CUDA."""
+    return {_VISIBLE: place.gpu} if place.gpu else {}
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent was killed, which leaves a long measurement running."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _prepare(main: dict[str, Any], threads: int) -> None:
+    """Import the main module of the parent, whose functions calls can name."""
+    global _is_importing_main
+    torch.set_num_threads(min(threads, len(os.sched_getaffinity(0))))
+    _is_importing_main = True
+    spawn.prepare(main)
+    _is_importing_main = False
+
+
+def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return fn(*args, **kwargs)
+    except (SystemExit, KeyboardInterrupt) as error:  # an error of the call, not of the worker
+        raise RuntimeError(first_line(error)) from error

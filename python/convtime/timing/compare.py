@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+from convtime.core.child import job
 from convtime.timing import confirming
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct
@@ -68,14 +69,16 @@ def compare(
         elif stop == "verdict" and len(timed) == 1:
             raise ValueError(f"stop='verdict' needs several candidates, got {names} alone")
         chosen = options_of("compare", {"stop": stop, **given})
-    sent = b""
+    again = b""
     if confirm and len(compared) > 1:
         if chosen.stream is not None:
             raise ValueError(
                 "confirm=True cannot use a stream, which does not exist in a fresh process; leave "
                 "out stream"
             )
-        sent = confirming.send(compared, _options_sent(given, chosen))
+        confirming.check_sendable(compared, "confirm=True")
+        by_name = {candidate.name: candidate for candidate in compared}
+        again = job(compare, by_name, **_options_sent(given, chosen))
     limit = TimeLimit.of(chosen.timeout)
     with watched(chosen) as shown:
         found = measure_together(timed, shown, group, limit)
@@ -94,7 +97,7 @@ def compare(
         }
     elif how is not None and len(compared) > 1:
         same_results = check_results(compared, how, chosen, limit)
-    confirmation = confirming.confirm(sent, chosen.budget) if sent else {}
+    confirmation = confirming.confirm(again, chosen.budget) if again else {}
     measured = {each.name: with_rates(each, measured[each.name], chosen) for each in timed}
     return Comparison(
         {name: measured[name] for name in (*names, *measured)},

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import multiprocessing
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
-from typing import IO, Any
+from collections.abc import Callable, Mapping, Sequence
 
+from convtime.core.child import ChildError, job, report
+from convtime.core.errors import one_line
 from convtime.timing.agreement import Check
 from convtime.timing.candidate import Candidate
-from convtime.timing.confirming import fresh_environment, send
+from convtime.timing.confirming import check_sendable, fresh
 from convtime.timing.options import Options
-from convtime.tuning.heats import Tell, none_left
+from convtime.tuning.heats import Tell, UnusableError, none_left
 from convtime.tuning.race_result import Dropped, Race
 
-_CHILD = "convtime.tuning.child"
-_START_SECONDS = 120.0  # mostly for the import of torch
+_BEGIN_SECONDS = 120.0  # up to the first report, mostly of CUDA's initialization
 _MARGIN_SECONDS = 10.0  # for the child to report a timeout itself
 _LONGEST_ROUND = 20.0  # times the planned duration of the race, beyond the timeout
 
@@ -57,6 +51,10 @@ class Plan:
         )
 
 
+#: Runs a race in the process that calls it.
+Run = Callable[[Plan, Tell], Race]
+
+
 class _ChildEndedError(Exception):
     """The child process cannot go on.
 
@@ -71,8 +69,13 @@ class _ChildEndedError(Exception):
         self.reason = reason
 
 
-def run(plan: Plan, tell: Tell) -> Race:
+def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
     """Run a race in child processes, each without the candidates that ended the ones before.
+
+    Args:
+        run_here: runs a race in the process that calls it.
+        plan: the race.
+        tell: is called with each stage and the names in it.
 
     Raises:
         RuntimeError: no candidate is left, several make the process end only together, or the child
@@ -87,7 +90,7 @@ def run(plan: Plan, tell: Tell) -> Race:
             raise none_left(dropped)
         started = time.monotonic() - start
         try:
-            race = _run_once(left, tell)
+            race = _run_once(run_here, left, tell)
         except _ChildEndedError as ended:
             if ended.name:
                 dropped[ended.name] = Dropped(ended.reason, "alone", time.monotonic() - start)
@@ -112,66 +115,40 @@ def run(plan: Plan, tell: Tell) -> Race:
         )
 
 
-def _run_once(plan: Plan, tell: Tell) -> Race:
+def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race:
     """Run a race in one child process."""
-    sent = send(
-        [*plan.candidates.values(), *([plan.reference] if plan.reference else [])],
-        {"plan": plan},
-        what="isolated=True",
+    check_sendable(
+        [*plan.candidates.values(), *([plan.reference] if plan.reference else [])], "isolated=True"
     )
-    with tempfile.TemporaryFile() as errors, _child(errors) as (process, pipe):
-        with contextlib.suppress(BrokenPipeError):  # then it has ended, which recv() notices
-            pipe.send_bytes(sent)
-        name, patience, has_begun = "", _START_SECONDS, False
-        while pipe.poll(patience):
-            try:
-                kind, told = pipe.recv()
-            except (EOFError, OSError):
-                process.wait()
-                why = _why(process, errors)
-                if not has_begun:
-                    raise RuntimeError(f"the isolated race could not begin: {why}") from None
-                raise _ChildEndedError(name, why) from None
-            if kind == "race":
-                return Race.from_dict(told)
-            if kind == "unusable":
-                raise _ChildEndedError(*told)
-            if kind == "failed":
-                raise RuntimeError(told)
-            tell(kind, told)
-            has_begun = True
-            alone = kind == "alone"
-            name = told[0] if alone else ""
-            patience = float(plan.options.timeout or 0.0) + _MARGIN_SECONDS
-            patience += 0.0 if alone else _LONGEST_ROUND * plan.seconds
-        raise _ChildEndedError(name, f"it had not ended after {patience:.0f} s")
+    name, has_begun = "", False
+
+    def reported(stage: tuple[str, list[str]]) -> float:
+        nonlocal name, has_begun
+        tell(*stage)
+        kind, names = stage
+        alone, has_begun = kind == "alone", True
+        name = names[0] if alone else ""
+        patience = float(plan.options.timeout or 0.0) + _MARGIN_SECONDS
+        return patience + (0.0 if alone else _LONGEST_ROUND * plan.seconds)
+
+    try:
+        with fresh() as child:
+            race = child.call(job(_race, run_here, plan), _BEGIN_SECONDS, reported)
+            if isinstance(race, Race):
+                return race
+            raise _ChildEndedError(*race)
+    except ChildError as ended:
+        error = ended.__cause__
+        if isinstance(error, RuntimeError | ValueError):
+            raise RuntimeError(one_line(error)) from None
+        if not has_begun:
+            raise RuntimeError(f"the isolated race could not begin: its process {ended}") from None
+        raise _ChildEndedError(name, f"its process {ended}") from None
 
 
-@contextlib.contextmanager
-def _child(errors: IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], Connection[Any, Any]]]:
-    """Start the child process, with a pipe to it; kill it at the end."""
-    ours, theirs = multiprocessing.Pipe()
-    with ours, theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", _CHILD, str(theirs.fileno())],
-            env=fresh_environment(),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-        )
-        try:
-            theirs.close()  # so that the pipe ends with the child
-            yield process, ours
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _why(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
-    code = process.returncode
-    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    said = f" ({' '.join(lines[-1].split())})" if lines else ""
-    return f"it ended its process {how}{said}"
+def _race(run_here: Run, plan: Plan) -> Race | tuple[str, str]:
+    """Return the race, or the candidate after which the process is unusable and why."""
+    try:
+        return run_here(plan, lambda stage, names: report((stage, [*names])))
+    except UnusableError as error:
+        return error.name, one_line(error.__context__ or error)

@@ -135,7 +135,7 @@ def race(
         options=chosen,
     )
     with _shown(progress, len(raced)) as tell:
-        return isolation.run(plan, tell) if isolated else run(plan, tell)
+        return isolation.run(run, plan, tell) if isolated else run(plan, tell)
 
 
 def run(plan: isolation.Plan, tell: heats.Tell) -> Race:

@@ -75,8 +75,8 @@ class Interpreters:
             Side("old", self.old, self.program, self.load, logs=logs) as old,
             Side("new", self.new, self.program, self.load, logs=logs) as new,
         ):
-            old.begin()
-            new.begin()
+            old.start()
+            new.start()
             yield old, new
 
 

@@ -1,8 +1,8 @@
 """Program of a process that runs a model's layers under any torch, without convtime.
 
 The interpreter that runs it may have another torch than convtime was built for, or no convtime at
-all. Therefore this file imports only torch and the standard library. It answers each line of JSON
-from standard input with a line of JSON, until standard input closes.
+all. Therefore this file imports only torch and the standard library. It answers the questions
+of its parent, in JSON, until the parent ends. Its global variable ``parent`` is the connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import importlib
 import json
 import math
 import operator
-import os
 import re
 import sys
 import threading
@@ -25,13 +24,12 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-#: Begins each answer: an interpreter can print other lines before this program starts.
-ANSWER = "convtime: "
 FORWARD, BACKWARD = "forward", "backward"
 STEP = "whole step"
 # Operations that only allocate or describe memory: which of them run differs between versions of
@@ -850,24 +848,23 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def own_streams() -> tuple[IO[str], IO[str]]:
-    """Return the streams of questions and answers.
-
-    Other code of this process may read from standard input, which is then empty, and print to
-    standard output, which is then standard error.
-    """
-    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    return questions, answers
+def questions(parent: Connection[Any, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the questions of the parent, until it ends."""
+    with contextlib.suppress(EOFError):
+        while True:
+            yield json.loads(parent.recv_bytes())
 
 
-def main(device: str) -> None:
-    """Answer until standard input closes."""
-    questions, answers = own_streams()
+def answer(parent: Connection[Any, Any], found: dict[str, Any]) -> None:
+    """Answer a question."""
+    parent.send_bytes(json.dumps(found).encode())
+
+
+def main(parent: Connection[Any, Any], device: str) -> None:
+    """Answer the questions of the parent."""
     probe = Probe(device)
-    for line in questions:
-        print(ANSWER + json.dumps(_answer(probe, json.loads(line))), file=answers, flush=True)
+    for question in questions(parent):
+        answer(parent, _answer(probe, question))
 
 
 def _answer(probe: Probe, question: dict[str, Any]) -> dict[str, Any]:
@@ -881,4 +878,4 @@ def _answer(probe: Probe, question: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(globals()["parent"], sys.argv[1])

@@ -1,18 +1,20 @@
 """Program of a process that runs pytest tests, one for each question, for their recorded times.
 
-Its interpreter's convtime times them: the fixtures of the pytest plugin. It answers each line of
-JSON from standard input with a line of JSON, until standard input closes.
+Its interpreter's convtime times them: the fixtures of the pytest plugin. It answers questions
+as probe.py does.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import runpy
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 
 class Turns:
@@ -23,14 +25,18 @@ class Turns:
     """
 
     def __init__(
-        self, questions: IO[str], answers: IO[str], program: dict[str, Any], probe: Any
+        self,
+        questions: Iterator[dict[str, Any]],
+        answer: Callable[[dict[str, Any]], None],
+        program: dict[str, Any],
+        probe: Any,
     ) -> None:
-        """Take the streams, and probe.py's definitions and its probe of the device."""
+        """Take the questions, and probe.py's definitions and its probe of the device."""
         self.answered = False
         self._program = program
         self._probe = probe
         self._questions = questions
-        self._answers = answers
+        self._answer = answer
         self._failures: list[str] = []
 
     def pytest_collectreport(self, report: Any) -> None:
@@ -48,15 +54,14 @@ class Turns:
             self._failures.append(f"it was skipped ({report.longrepr[2].partition(': ')[2]})")
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        """Answer until standard input closes."""
+        """Answer until the parent ends."""
         self.answered = True
         if self._failures:
             self._answer({"unusable": f"its tests cannot be collected ({self._failures[0]})"})
             return True
         items = {item.nodeid: item for item in session.items}
         self._answer({"tests": [*items], **self._program["settings"]()})
-        for line in self._questions:
-            question = json.loads(line)
+        for question in self._questions:
             self._answer(self._run(items[question["test"]], items.get(question["next"])))
         return True
 
@@ -71,24 +76,18 @@ class Turns:
         document: dict[str, Any] = item.config.stash[_SESSION].document(item.nodeid)
         return document
 
-    def _answer(self, answer: dict[str, Any]) -> None:
-        print(self._program["ANSWER"] + json.dumps(answer), file=self._answers, flush=True)
 
-
-def main() -> int:
-    """Answer until standard input closes; return pytest's exit code."""
+def main(parent: Any) -> int:
+    """Answer the questions of the parent; return pytest's exit code."""
     # By its path, because this interpreter's convtime may be another one.
     program = runpy.run_path(str(Path(__file__).with_name("probe.py")))
-    questions, answers = program["own_streams"]()
-
-    def answer(found: dict[str, Any]) -> None:
-        print(program["ANSWER"] + json.dumps(found), file=answers, flush=True)
-
-    questions.readline()  # about the environment
+    questions = program["questions"](parent)
+    answer = functools.partial(program["answer"], parent)
+    next(questions)  # about the environment
     device = "cuda" if program["torch"].cuda.is_available() else "cpu"
     probe = program["Probe"](device)
     answer(probe.environment())
-    paths = json.loads(questions.readline())["paths"]
+    paths = next(questions)["paths"]
     for package in ("pytest", "pytest_convtime"):
         if importlib.util.find_spec(package) is None:
             name = package.partition("_")[2] or package
@@ -96,7 +95,7 @@ def main() -> int:
             return 0
     import pytest
 
-    turns = Turns(questions, answers, program, probe)
+    turns = Turns(questions, answer, program, probe)
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder, "asked.json")
         asked.write_text(
@@ -114,4 +113,4 @@ def _last_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(globals()["parent"]))

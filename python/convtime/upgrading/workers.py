@@ -5,41 +5,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
-import re
 import shutil
-import signal
-import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from convtime.conv.plan_log import kept_tags
+from convtime.core.child import START_SECONDS, Child, ChildError
 from convtime.core.errors import InputError
-from convtime.upgrading.probe import ANSWER
 
-_START_SECONDS = 180.0  # the import of torch from a cold disk, and the start of CUDA
 _ANSWER_SECONDS = 300.0  # a layer's first call may compile
 # The C library keeps freed memory for later calls. Otherwise a process may return it after each
 # call and map its pages again in the next one, which depends on what else it has allocated.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-# With -c, the working directory is on the import path, which the model may need. The first line
+# With -c, the working directory is on the import path, which the model may need. The empty message
 # shows that the program is a Python interpreter.
 _BOOT = (
-    f"import runpy, sys; print({ANSWER + 'null'!r}, flush=True); "
-    "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    "import runpy, sys; from multiprocessing.connection import Connection; "
+    "parent = Connection(int(sys.argv.pop())); parent.send_bytes(b''); "
+    "runpy.run_path(sys.argv.pop(1), {'parent': parent}, '__main__')"
 )
-# Lines of the profiler's log, and the end of what Python writes about a crash.
-_NO_REASON = re.compile(r"(USDT|INFO|WARNING|ERROR):\d{4}-|Extension modules:")
 
 
 class FailedError(Exception):
     """An interpreter cannot run a layer; the message is a sentence."""
 
 
-class Side:
+class Side(Child):
     """One interpreter, with a process that starts with the first question and after it died.
 
     Use it as a context manager.
@@ -66,27 +59,20 @@ class Side:
         self.which = which
         self.environment: dict[str, Any] = {}
         self.loaded: dict[str, Any] = {}
-        self._command = [executable(which, python), "-c", _BOOT, *program]
+        self._python = executable(which, python)
         self._load = load
-        self._logs = logs
-        self._process: subprocess.Popen[str] | None = None
-        self._has_started = False
-        self._runs_python = False
-        self._told_bytes = 0  # of standard error, before the last answer
-        self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder = tempfile.TemporaryDirectory(prefix="convtime-upgrade-")
+        self._plan_log = Path(self._folder.name, "frontend.log")  # of cuDNN's frontend
+        variables = {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
+        if logs:
+            variables["CUDNN_FRONTEND_LOG_INFO"] = "1"
+            variables["CUDNN_FRONTEND_LOG_FILE"] = str(self._plan_log)
+        super().__init__(command=[self._python, "-c", _BOOT, *program], variables=variables)
 
-    def __enter__(self) -> Side:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.end()
+        super().__exit__(*exception)
         self._folder.cleanup()
-
-    @property
-    def _plan_log(self) -> Path:
-        """The file to which cuDNN's frontend logs its plans."""
-        return Path(self._folder.name, "frontend.log")
 
     def ask_with_plans(self, do: str, **question: Any) -> tuple[dict[str, Any], str]:
         """Return the answer, and the tags of the plans that cuDNN built for it; empty for none."""
@@ -107,55 +93,41 @@ class Side:
         facts |= {f"flag {name}": value for name, value in flags.items()}
         return {name: str(value) for name, value in facts.items() if value is not None}
 
-    def begin(self) -> None:
-        """Start the process without waiting for it."""
-        variables = {**KEPT_MEMORY, **os.environ}
-        if self._logs:
-            variables |= {
-                "CUDNN_FRONTEND_LOG_INFO": "1",
-                "CUDNN_FRONTEND_LOG_FILE": str(self._plan_log),
-            }
-        with self._errors().open("wb") as errors:
-            try:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    errors="replace",  # a script can print in any encoding
-                    env=variables,
-                    start_new_session=True,  # a script can start the interpreter as its child
-                )
-            except OSError as error:
-                raise InputError(
-                    f"--{self.which}: {self._command[0]} cannot be run ({error.strerror})"
-                ) from error
-        self._lines = queue.Queue()
-        self._has_started = self._runs_python = False
-        self._told_bytes = 0
-        threading.Thread(
-            target=self._read_lines, args=(self._process.stdout, self._lines), daemon=True
-        ).start()
-        self._send({"do": "environment"})
+    def start(self) -> None:
+        """Start the process if none runs, without waiting for it.
+
+        Raises:
+            InputError: the interpreter cannot be run.
+        """
+        if self.pid is not None:
+            return
+        try:
+            super().start()
+        except OSError as error:
+            raise InputError(
+                f"--{self.which}: {self._python} cannot be run ({error.strerror})"
+            ) from error
+        self._ask({"do": "environment"})
 
     def await_start(self) -> None:
-        """Wait until the process, which is begun if it has not been, has imported torch.
+        """Wait until the process, which is started if none runs, has imported torch.
 
         Raises:
             InputError: the interpreter cannot be used.
         """
-        if self._process is None:
-            self.begin()
-        if self._has_started:
+        self.start()
+        if self._is_ready:
             return
         with self._named_errors():
-            environment = self._receive(_START_SECONDS)
+            try:
+                super().await_start()
+            except ChildError as error:
+                raise FailedError(f"it {error}; it is perhaps not a Python interpreter") from None
+            environment = self._answer(START_SECONDS)
             if self.environment and environment != self.environment:
                 self.end()
                 raise FailedError(f"its process started again with {_changed(self, environment)}")
         self.environment = environment
-        self._has_started = True
 
     def load(self) -> None:
         """Wait for the process and load the layers or tests.
@@ -165,9 +137,9 @@ class Side:
         """
         self.await_start()
         with self._named_errors():
-            self._send(self._load)
+            self._ask(self._load)
             try:
-                self.loaded = self._receive(_ANSWER_SECONDS)
+                self.loaded = self._answer(_ANSWER_SECONDS)
             except FailedError:
                 self.end()  # the next question needs a process that has loaded them
                 raise
@@ -177,7 +149,7 @@ class Side:
         try:
             yield
         except FailedError as error:
-            raise InputError(f"--{self.which} {self._command[0]}: {error}") from error
+            raise InputError(f"--{self.which} {self._python}: {error}") from error
 
     def ask(self, do: str, **question: Any) -> dict[str, Any]:
         """Return the answer to a question; a process that died before is started again.
@@ -185,83 +157,27 @@ class Side:
         Raises:
             FailedError: the process died, or it cannot answer.
         """
-        if self._process is None:
+        if self.pid is None:
             try:
                 self.load()
             except InputError as error:
                 raise FailedError(str(error)) from error
-        self._send({"do": do, **question})
-        return self._receive(_ANSWER_SECONDS)
+        self._ask({"do": do, **question})
+        return self._answer(_ANSWER_SECONDS)
 
-    def _send(self, question: Mapping[str, Any]) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        # A process that has ended rejects writes; its output says why.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
+    def _ask(self, question: Mapping[str, Any]) -> None:
+        self.send(json.dumps(question).encode())
 
-    def _receive(self, patience: float) -> dict[str, Any]:
-        assert self._process is not None
+    def _answer(self, seconds: float) -> dict[str, Any]:
         try:
-            line = self._lines.get(timeout=patience)
-        except queue.Empty:
-            self.end()
-            raise FailedError(f"it gave no answer in {patience:.0f} s") from None
-        if line is None:
-            status = self._process.wait()
-            how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
-            self.end()
-            no_python = "" if self._runs_python else "; it is perhaps not a Python interpreter"
-            raise FailedError(f"it ended {how}{self._last_error()}{no_python}")
-        self._told_bytes = self._errors().stat().st_size
-        answer: dict[str, Any] = json.loads(line)
+            answer: dict[str, Any] = json.loads(self.receive(seconds))
+        except ChildError as error:
+            raise FailedError(f"it {error}") from None
         if "unusable" in answer:
             if answer.get("broken"):
                 self.end()
             raise FailedError(answer["unusable"])
         return answer
-
-    def _errors(self) -> Path:
-        return Path(self._folder.name, "errors.txt")
-
-    def _last_error(self) -> str:
-        written = self._errors().read_bytes()[self._told_bytes :].decode(errors="replace")
-        lines = [line for line in written.splitlines() if line and not _NO_REASON.match(line)]
-        # Python ends with one line about an error, but begins with one about a signal.
-        told = lines[-1:]
-        for number, line in enumerate(lines):
-            if line.startswith("Fatal Python error"):
-                told = [line]
-            elif line.startswith("ERROR: ") and self._load.get("do") == "load_tests":
-                told = lines[number:]  # pytest ends with several lines about an error
-        sentence = " ".join(" ".join(told).split())
-        return f" ({sentence})" if sentence else ""
-
-    def end(self) -> None:
-        """End the process, if there is one."""
-        if self._process is None:
-            return
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
-
-    def _read_lines(self, stream: IO[str] | None, lines: queue.Queue[str | None]) -> None:
-        assert stream is not None
-        try:
-            with stream:
-                for line in stream:
-                    _, marker, answer = line.partition(ANSWER)
-                    if answer.strip() == "null":
-                        self._runs_python = True
-                    elif marker:
-                        lines.put(answer)
-        finally:
-            lines.put(None)
 
 
 def executable(which: str, python: str) -> str:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ from convtime import ops
 from convtime.conv.call import FPROP, ConvTensors, backward_pass
 from convtime.conv.plan_cache import plan_cache
 from convtime.conv.tuned.subjects import Subject, subject_of
+from convtime.core.child import Child, ChildError, job
 from convtime.core.errors import InputError
 from convtime.tuning.loading import is_in_use, load_plans, use, used
 from convtime.tuning.plan_set import Plans, StoredPlan, read_plans
@@ -61,28 +58,18 @@ def replayed_elsewhere(plans: Plans, device: torch.device) -> list[Replayed]:
     Raises:
         InputError: the process failed.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Child() as child:
         path = Path(folder) / "plans.json"
         plans.save(path)
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", __name__, str(path), str(device)],
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-                check=True,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise InputError(
-                f"the chosen plans did not run in a fresh process within {_SECONDS:.0f} s"
-            ) from error
-        except subprocess.CalledProcessError as error:
-            last = (error.stderr or "").strip().rsplit("\n", 1)[-1]
-            raise InputError(
-                f"the chosen plans failed in a fresh process with exit code {error.returncode}: "
-                f"{last}"
-            ) from error
-    return [Replayed(**each) for each in json.loads(done.stdout.rsplit("\n", 2)[-2])]
+            there: list[Replayed] = child.call(job(_replayed_file, path, device), _SECONDS)
+        except ChildError as error:
+            raise InputError(f"the fresh process that ran the chosen plans {error}") from error
+    return there
+
+
+def _replayed_file(path: Path, device: torch.device) -> list[Replayed]:
+    return replayed(read_plans(path), device)
 
 
 def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
@@ -135,14 +122,3 @@ def run_op(subject: Subject, tensors: ConvTensors) -> torch.Tensor:
     )
     gradient: torch.Tensor = results[wanted]
     return gradient
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Run the plans of a file on a device, and print the results as JSON in the last line."""
-    path, device = arguments
-    plans = read_plans(path)
-    print(json.dumps([dataclasses.asdict(each) for each in replayed(plans, torch.device(device))]))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
