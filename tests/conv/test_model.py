@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional as F
 
 import convtime
+from convtime.conv.model import LoadedModel, from_model, load_model
 from convtime.conv.problem import ConvLayer, ConvProblem
-from convtime.conv.sources.model import LoadedModel, from_model, load_model
-from convtime.conv.sources.resnet50 import resnet50
+from convtime.conv.resnet50 import resnet50
 from convtime.core.errors import InputError
 
 MODELS = """

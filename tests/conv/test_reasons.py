@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.explain.reasons import why
 from convtime.conv.flags import Flags
 from convtime.conv.identity import compare_bits
+from convtime.conv.reasons import why
 from tests.helpers.convolutions import dense
 
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convtime import Comparison, Race
-from convtime.conv.tuned import search as searching
-from convtime.conv.tuned.search import PYTORCH, Limits, Search
-from convtime.tuning.plan_set import Choice, Facts
+from convtime.conv.plans import search as searching
+from convtime.conv.plans.plan_set import Choice, Facts
+from convtime.conv.plans.search import PYTORCH, Limits, Search
 from tests.helpers.simulated_races import SimulatedTimer
 from tests.helpers.simulated_races import run as run_race
 

@@ -116,13 +116,13 @@ def test_a_second_thread_builds_the_same_plans_from_engine_and_knobs(
     tensors = problem.tensors(device)
     for pass_name in PASSES:
         ours = convtime_call(problem, pass_name, tensors, policy)
-        convtime.clear_plan_cache()
+        convtime.conv.clear_plan_cache()
         with problem.flags.applied(), torch.no_grad(), FreshThread(device) as thread:
             assert problem.backend(pass_name, tensors) in CUDNN_BACKENDS
             first = ours()
-            (selected,) = convtime.plan_cache()
+            (selected,) = convtime.conv.plan_cache()
             second = thread.call(ours)
-            (rebuilt,) = convtime.plan_cache()
+            (rebuilt,) = convtime.conv.plan_cache()
             assert rebuilt.tag == selected.tag
             assert (selected.uses, selected.rebuilds) == (1, 0)
             assert (rebuilt.uses, rebuilt.rebuilds) == (2, 1)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from convtime.conv.csv_file import whole_number
 from convtime.conv.problem import LARGEST_SIZE
-from convtime.conv.sources.csv_file import whole_number
 
 _Value = TypeVar("_Value")
 

@@ -18,17 +18,17 @@ from convtime.cli.output import (
     print_result,
 )
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.conv import show as convolutions
-from convtime.conv.compare import MARGIN, LayerResult, compare_layers
-from convtime.conv.plot import layers_figure
+from convtime.conv.plans.loading import is_in_use, load_plans
+from convtime.conv.plans.plan_set import Plans
 from convtime.conv.problem import FORWARD, PASSES
-from convtime.conv.step import StepResult, compare_step
 from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
+from convtime.layers import show as convolutions
+from convtime.layers.compare import MARGIN, LayerResult, compare_layers
+from convtime.layers.show import layers_figure
+from convtime.layers.step import StepResult, compare_step
 from convtime.timing.comparison import FINDS
 from convtime.timing.verdict import Finding
-from convtime.tuning.loading import is_in_use, load_plans
-from convtime.tuning.plan_set import Plans
 from convtime.view.progress import progress_bar
 
 # Sampling time for a pass in seconds. A CPU's times scatter more, and a longer time helps less.

@@ -7,19 +7,19 @@ import argparse
 from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
-from convtime.conv.compare import build_layers
-from convtime.conv.engines.engines import engines
+from convtime.conv.engine_listing import engines
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
+from convtime.layers.compare import build_layers
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command to its parser."""
     parser.description = (
         "Lists and times every engine that cuDNN has for a convolution, next to PyTorch's choice, "
-        f"with convtime.engines. For example: convtime engines {EXAMPLE}"
+        f"with convtime.conv.engines. For example: convtime engines {EXAMPLE}"
     )
     parser.set_defaults(run=_run)
     parser.add_argument(

@@ -8,12 +8,12 @@ import dataclasses
 import torch
 
 from convtime.cli import arguments
+from convtime.conv.csv_file import from_csv
 from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.model import LoadedModel, from_model, is_source_of, load_model
 from convtime.conv.problem import ConvLayer
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
-from convtime.conv.sources.csv_file import from_csv
-from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, load_model
-from convtime.conv.sources.resnet50 import resnet50
+from convtime.conv.resnet50 import resnet50
 from convtime.core.errors import InputError
 
 # Images per call of ResNet-50's layers. With this, a CPU takes half a minute for all layers.

@@ -24,12 +24,12 @@ from convtime.cli.axes import (
 )
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
-from convtime.conv.compare import SIDES, layer_call
 from convtime.conv.problem import BACKWARD, FORWARD
 from convtime.conv.problem_line import ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
+from convtime.layers.compare import SIDES, layer_call
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS

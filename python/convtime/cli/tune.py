@@ -9,20 +9,20 @@ from convtime.cli.exit_codes import DONE
 from convtime.cli.layers import add_layer_options, groups_of, model_of
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.conv.call import FPROP, PASSES
-from convtime.conv.compare import build_layers
-from convtime.conv.tuned.tune import revalidated, tune
+from convtime.conv.plans.plan_set import Plans, read_plans
+from convtime.conv.plans.tune import revalidated, tune
 from convtime.core.errors import InputError
 from convtime.core.files import check_writable
 from convtime.device.resolve import resolve_device
-from convtime.tuning.plan_set import Plans, read_plans
+from convtime.layers.compare import build_layers
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command to its parser."""
     parser.description = (
-        "Chooses the fastest plan of cuDNN for each convolution with convtime.tune, and writes the "
-        "choices to a file, which convtime.load_plans or CONVTIME_PLANS makes convtime's "
-        "convolutions use."
+        "Chooses the fastest plan of cuDNN for each convolution with convtime.conv.tune, and "
+        "writes the choices to a file, which convtime.conv.load_plans or CONVTIME_PLANS makes "
+        "convtime's convolutions use."
     )
     parser.set_defaults(run=_run)
     add_layer_options(parser)

@@ -98,7 +98,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class PlanChoice(Shown, Plan, show="convtime.conv.show_plan"):
+class PlanChoice(Shown, Plan, show="convtime.conv.show_plan", package="convtime.conv"):
     """A plan that convtime's convolutions have selected, and the convolution it is for.
 
     Attributes:

@@ -1,0 +1,231 @@
+"""Identify the convolution in a call: functions and layers, and their arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from convtime import ops
+from convtime.conv.call import ConvCall, ConvTensors, TensorLayout
+from convtime.conv.flags import Flags
+from convtime.core.dimensions import Numbers, per_dimension
+from convtime.core.kinds import KINDS
+from convtime.ops.arguments import DTYPES, pad_end, resolve_padding
+from convtime.timing.candidate import Candidate
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundCall:
+    """The arguments of a convolution, by their names in :mod:`convtime.ops`."""
+
+    input: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    stride: Numbers = 1
+    padding: Numbers | str = 0
+    dilation: Numbers = 1
+    groups: int = 1
+    policy: str | None = None
+    transposed: bool = False
+    output_padding: Numbers = 0
+
+
+# Signatures of the functions, by name, and the namespaces that contain them.
+_SIGNATURES = {kind.function: inspect.signature(getattr(ops, kind.function)) for kind in KINDS}
+_NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
+_LAYERS: dict[type[torch.nn.Module], str] = {
+    getattr(torch.nn, kind.layer): kind.function for kind in KINDS
+}
+#: Classes of layers that compute a convolution and nothing else; convtime.nn adds its own.
+PLAIN_LAYERS: set[type[torch.nn.Module]] = {*_LAYERS}
+_TAKEN = (
+    f"takes {', '.join(_SIGNATURES)} of torch.nn.functional or convtime.ops, or a module of "
+    "torch.nn or convtime.nn that calls one of them"
+)
+# Forward pre-hooks that compute the weight and leave the input unchanged.
+_WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
+
+
+def function_of(fn: object, caller: str = "explain") -> str:
+    """Return the name of the function that fn is, or that the module calls.
+
+    ``caller`` is the function that errors are about, also below.
+    """
+    for kind, op in _LAYERS.items():
+        if isinstance(fn, kind):
+            reason = _why_not_plain(fn)
+            if reason:
+                raise TypeError(
+                    f"{caller} {_TAKEN}; got a {type(fn).__name__} that may compute something "
+                    f"else: {reason}; pass torch.nn.functional.{op} with its tensors instead"
+                )
+            return op
+    for op in _SIGNATURES:
+        if any(fn is getattr(namespace, op, None) for namespace in _NAMESPACES):
+            return op
+    hint = ""
+    if isinstance(fn, torch.nn.Module):
+        inside = sum(isinstance(module, tuple(_LAYERS)) for module in fn.modules())
+        if inside:
+            hint = f"; it contains {inside} convolution(s), which can be passed one by one"
+    name = getattr(fn, "__name__", type(fn).__name__)
+    raise TypeError(f"{caller} {_TAKEN}; got {name}{hint}")
+
+
+def own_class_of(module: torch.nn.Module) -> type:
+    """Return the module's class without the one that torch.nn.utils.parametrize adds."""
+    return type(module).__bases__[0] if is_parametrized(module) else type(module)
+
+
+def why_not_plain(module: torch.nn.Module) -> str | None:
+    """Return why a convolution layer may not compute the same as torch.nn's class of its kind."""
+    # Plain layers skip these checks, for speed: each fused call runs this function.
+    if type(module) not in PLAIN_LAYERS:
+        own_class = own_class_of(module)
+        if isinstance(module, LazyModuleMixin):
+            return f"a {own_class.__name__} has no shapes before its first call"
+        if isinstance(module, torch.jit.ScriptModule):
+            return "TorchScript has compiled it"
+        if own_class not in PLAIN_LAYERS:
+            return (
+                f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn itself"
+            )
+    for function in ("forward", "_conv_forward"):
+        if function in vars(module):
+            return f"its {function} is replaced on the object"
+    return None
+
+
+def _why_not_plain(module: torch.nn.Module) -> str | None:
+    why = why_not_plain(module)
+    if why:
+        return why
+    for hook in module._forward_pre_hooks.values():
+        if not isinstance(hook, _WEIGHT_HOOKS):
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            return f"{name}, a forward pre-hook, may change its input"
+    return None
+
+
+def bound_call(
+    caller: str,
+    fn: Callable[..., object] | Candidate,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    backward: bool | None,
+) -> BoundCall:
+    """Check the arguments of a function that takes a convolution's call, and bind that call.
+
+    Raises:
+        TypeError: fn is not a convolution, or may be more than one.
+        ValueError: backward is not a bool. PyTorch's own errors for invalid arguments propagate.
+    """
+    if backward is not None and not isinstance(backward, bool):
+        raise ValueError(f"backward must be True, False or None, got {backward!r}")
+    if isinstance(fn, Candidate) and (args or kwargs):
+        raise TypeError(
+            f"{caller} got the Candidate {fn.name!r} and arguments; pass these to the Candidate"
+        )
+    candidate = fn if isinstance(fn, Candidate) else Candidate(fn, *args, kwargs=kwargs)
+    function = function_of(candidate.fn, caller)
+    candidate.fn(*candidate.args, **candidate.kwargs)  # raise PyTorch's own errors first
+    return bind(function, candidate.fn, candidate.args, candidate.kwargs)
+
+
+def bind(
+    op: str, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> BoundCall:
+    if not isinstance(fn, torch.nn.Module):
+        given = _SIGNATURES[op].bind(*args, **kwargs).arguments
+        return BoundCall(**given, transposed="output_padding" in _SIGNATURES[op].parameters)
+    module: Any = fn
+    x, output_padding = _module_input(module, *args, **kwargs)
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        x = F.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        padding = 0
+    return BoundCall(
+        x,
+        module.weight,
+        module.bias,
+        module.stride,
+        padding,
+        module.dilation,
+        module.groups,
+        getattr(module, "policy", None),  # only convtime's layers have one
+        module.transposed,
+        output_padding,
+    )
+
+
+def _module_input(
+    module: Any, input: torch.Tensor, output_size: Sequence[int] | None = None
+) -> tuple[torch.Tensor, Numbers]:
+    """Return the input of a module's call, and the output_padding that output_size requires."""
+    if output_size is None:
+        return input, module.output_padding
+    output_padding: list[int] = module._output_padding(
+        input,
+        output_size,
+        module.stride,
+        module.padding,
+        module.kernel_size,
+        len(module.kernel_size),
+        module.dilation,
+    )
+    return input, output_padding
+
+
+def prepare(bound: BoundCall, caller: str = "explain") -> tuple[ConvTensors, ConvCall]:
+    """Return the call as PyTorch's selection sees it: batched, cast, with numeric padding.
+
+    Raises:
+        ValueError: the device or dtype is unsupported.
+    """
+    if bound.input.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{caller} works on a CPU or a GPU, got a tensor on {bound.input.device}")
+    batched = bound.input.dim() == bound.weight.dim()
+    tensors = [bound.input if batched else bound.input.unsqueeze(0), bound.weight]
+    if bound.bias is not None:
+        tensors.append(bound.bias)
+    x, w, *bias = map(_autocast, tensors)
+    if x.dtype not in DTYPES:
+        raise ValueError(f"{caller}: the dtype must be one of {DTYPES}, got {x.dtype}")
+    rank = w.dim() - 2
+    stride, dilation = per_dimension(bound.stride, rank), per_dimension(bound.dilation, rank)
+    if isinstance(bound.padding, str):
+        padding, surplus = resolve_padding(caller, rank, w.shape, stride, bound.padding, dilation)
+        x = pad_end(x, surplus)
+    else:
+        padding = per_dimension(bound.padding, rank)
+    call = ConvCall.of_layouts(
+        dtype=str(x.dtype).removeprefix("torch."),
+        x=TensorLayout.of(x),
+        w=TensorLayout.of(w),
+        flags=Flags.current(),
+        groups=bound.groups,
+        transposed=bound.transposed,
+        bias=bool(bias),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        output_padding=per_dimension(bound.output_padding, rank),
+    )
+    return ConvTensors(x, w, *bias), call
+
+
+def _autocast(tensor: torch.Tensor) -> torch.Tensor:
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind) or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
