@@ -18,8 +18,9 @@ LINE = "conv1d:n{n}c2w9k4s3"
 BAD: dict[str, list[tuple[list[str], str]]] = {
     "": [
         ([], "the following arguments are required: COMMAND"),
+        (["--completion", "cmd"], "invalid choice: 'cmd'"),
         (["compair"], "invalid choice: 'compair'"),
-        (["--vers", "config"], "unrecognized arguments: --vers"),
+        (["--vers", "doctor"], "unrecognized arguments: --vers"),
     ],
     "conv": [
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
@@ -91,7 +92,7 @@ BAD: dict[str, list[tuple[list[str], str]]] = {
         (["none.json"], "none.json: cannot be read (No such file"),
         (["half.json"], "half.json: is no"),
     ],
-    "completion": [(["cmd"], "invalid choice: 'cmd'")],
+    "doctor": [(["--config", "--all"], "--config examines nothing; leave out --device, --all")],
 }
 OPTIONS = {"conv": ON_CPU, "time": COUNTED, "compare": COUNTED, "sweep": ON_CPU}
 

@@ -1,16 +1,17 @@
-"""`convtime compare`: time statements in interleaved order."""
+"""`convtime compare`: time statements in interleaved order, or compare two files of results."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from convtime.cli import snippet
+from convtime.cli import compare_files, snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
@@ -24,6 +25,7 @@ from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
+from convtime.regression.changes import FINDS as FINDS_IN_FILES
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
 from convtime.sweeps.compare_over import How, run
 from convtime.sweeps.table import ComparisonTable
@@ -36,6 +38,12 @@ from convtime.timing.options import Options
 from convtime.timing.verdict import Ratio
 
 _CONFIRM = "--confirm"
+_TAKEN_WITH_FILES = (
+    "help",
+    "statements",
+    *compare_files.OWN_OPTIONS,
+    *compare_files.SHARED_OPTIONS,
+)
 _MARGIN = Options().margin
 
 
@@ -47,11 +55,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "compare -n relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup "
         "'x = torch.randn(1 << 20)' --fail-on slower,different; or, with the setup for each point: "
         "convtime compare 'torch.relu(x)' 'torch.clamp(x, 0)' --setup 'x = torch.randn(n, n)' "
-        "--over n=64,256,1024"
+        "--over n=64,256,1024. Two existing files of results, BEFORE and AFTER, are compared "
+        "instead: their measurements with the same names, from any tool that "
+        "convtime.read_measurements reads, or the only one of each, and all other differences."
     )
-    parser.set_defaults(run=_run)
-    snippet.add_statements(parser, "to compare")
+    parser.set_defaults(run=functools.partial(_run, parser))
+    snippet.add_statements(parser, "to compare, or two files of results", "STATEMENT|FILE")
     add_options(parser)
+    compare_files.add_options(parser)
     parser.add_argument(
         _CONFIRM,
         action="store_true",
@@ -59,9 +70,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     add_verdict_options(
         parser,
-        FINDS,
-        "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
-        "result is different, or busy time and span contradict each other",
+        tuple(dict.fromkeys(FINDS + FINDS_IN_FILES)),
+        "one is slower or faster than the baseline, or than before, by more than the margin, this "
+        "is uncertain, or busy time and span contradict each other; of statements, also a result "
+        "that is different; of files, also a name that is missing from the later file or new in "
+        "it, or a call on the CPU that executes over 1 % more instructions",
     )
     add_outputs(parser, verbose=True, table=True, markdown=True)
 
@@ -105,7 +118,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    files = None if options.named else compare_files.files_of(options.statements)
+    if files is not None:
+        only = {action.dest for action in parser._actions} - {*_TAKEN_WITH_FILES}
+        _check_taken(parser, options, only, FINDS_IN_FILES, "statements, got two files of results")
+        return compare_files.run(options, *files)
+    only = {*compare_files.OWN_OPTIONS}
+    _check_taken(parser, options, only, FINDS, "two files of results, got statements")
     check_outputs(options, {"--file": options.file})
     statements = snippet.named_statements(options)
     check_baseline(options, statements)
@@ -120,6 +140,22 @@ def _run(options: argparse.Namespace) -> int:
     drawn = {"plot": lambda: compared.plot().content(options.plot.suffix)}
     snippet.deliver(options, compared, device, why, **drawn)
     return code
+
+
+def _check_taken(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    others: Collection[str],
+    finds: Sequence[str],
+    needed: str,
+) -> None:
+    """Raise an InputError if an option, or a value of --fail-on, is for the other use."""
+    for action in parser._actions:
+        if action.dest in others and getattr(options, action.dest, None) != action.default:
+            raise InputError(f"{action.option_strings[-1]} requires {needed}")
+    for found in options.fail_on:
+        if found not in finds:
+            raise InputError(f"--fail-on {found} requires {needed}")
 
 
 def check_only_over(options: argparse.Namespace) -> None:

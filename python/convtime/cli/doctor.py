@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 
 import torch
 
@@ -10,6 +11,7 @@ from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.cli.output import add_outputs, check_outputs, deliver_result, tell
 from convtime.core.errors import InputError
+from convtime.device.config import show_config
 from convtime.device.proof import store
 from convtime.device.resolve import resolve_device
 from convtime.health.doctor import doctor
@@ -38,11 +40,18 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="check convtime's promises on this GPU (about 60 s) and store the result, which every "
         "measurement on it then reports; exits with 1 if a promise is broken",
     )
+    parser.add_argument(
+        "--config",
+        action="store_true",
+        help="only print versions, devices, build and timing methods, as JSON",
+    )
     add_outputs(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
     check_outputs(options)
+    if options.config:
+        return _config(options)
     if options.all:
         return _survey(options)
     device = resolve_device(options.device)
@@ -52,6 +61,14 @@ def _run(options: argparse.Namespace) -> int:
     seen = doctor(device)
     deliver_result(options, lambda: str(seen), seen.to_json)
     return DONE if seen.passed else FOUND
+
+
+def _config(options: argparse.Namespace) -> int:
+    if options.device is not None or options.all or options.prove:
+        raise InputError("--config examines nothing; leave out --device, --all and --prove")
+    text = json.dumps(show_config(), indent=2)
+    deliver_result(options, lambda: text, lambda: f"{text}\n")
+    return DONE
 
 
 def _survey(options: argparse.Namespace) -> int:

@@ -104,12 +104,14 @@ def add_named(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_statements(parser: argparse.ArgumentParser, purpose: str) -> None:
+def add_statements(
+    parser: argparse.ArgumentParser, purpose: str, metavar: str = "STATEMENT"
+) -> None:
     """Add statements without and with names, for what they are given for."""
     parser.add_argument(
         "statements",
         nargs="*",
-        metavar="STATEMENT",
+        metavar=metavar,
         help=f"statements {purpose}; each is named by its own text",
     )
     add_named(parser)
