@@ -93,17 +93,17 @@ def test_a_problems_form_comes_before_that_of_the_options(
 ) -> None:
     asked: list[Any] = []
 
-    def build(*given: Any, seed: int) -> tuple[None, None, None]:
+    def described(*given: Any) -> types.SimpleNamespace:
         asked.extend(given)
-        return None, None, None
+        return types.SimpleNamespace(tensors=lambda *_, **__: None)
 
     room = "convtime.cli.engines."
     monkeypatch.setattr(f"{room}resolve_device", torch.device)
-    monkeypatch.setattr(f"{room}build_layers", build)
-    monkeypatch.setattr(f"{room}engines", lambda *_, **__: make_table())
+    monkeypatch.setattr(f"{room}call_of", described)
+    monkeypatch.setattr(f"{room}engines_of", lambda *_: make_table())
     options = ["--dtype", "bfloat16", "--layout", "nhwc", "--device", "cuda:0"]
     assert main(["engines", f"conv2d:n2c8h9w9k8r3s3{form}", *options]) == DONE
-    assert asked[1:] == [torch.device("cuda:0"), dtype, layout]
+    assert asked[1:] == [dtype, layout, torch.device("cuda:0")]
 
 
 def test_an_engine_is_built_run_and_judged_unless_it_is_refused(

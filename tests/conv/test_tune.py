@@ -19,13 +19,15 @@ from torch.nn import functional as F
 import convtime
 from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
-from convtime.conv.call import PASSES
+from convtime.conv.binding import call_of
+from convtime.conv.call import PASSES, ConvCall
 from convtime.conv.plans import loading, replay
 from convtime.conv.plans import tune as tuning
 from convtime.conv.plans.plan_set import Choice, Operand, Plans, StoredPlan
 from convtime.conv.plans.replay import Replayed, digest_of
 from convtime.conv.plans.search import Limits
 from convtime.conv.plans.subjects import Subject, subject_of
+from convtime.conv.problem import ConvProblem
 from tests.helpers.plans import ENTRY, FACTS, PLANS, PROBLEM
 
 
@@ -79,6 +81,32 @@ def test_arguments_out_of_range_are_told(capsys: pytest.CaptureFixture[str]) -> 
         convtime.nn.replace(torch.nn.Conv2d(1, 1, 1), policy="benchmark", plans=PLANS)
     assert main(["tune", "n1c8h8k8f3p1", "--device", "cpu"]) == BAD_INPUT
     assert "GPU" in capsys.readouterr().err
+
+
+def test_the_command_tunes_the_problems_that_it_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Subject]] = []
+
+    def tuned(subjects: list[Subject], **_: Any) -> Plans:
+        asked.append(subjects)
+        return PLANS
+
+    def on_cpu(problem: ConvProblem, dtype: str, layout: str, _: object) -> ConvCall:
+        return call_of(problem, dtype, layout, torch.device("cpu"))
+
+    monkeypatch.setattr("convtime.cli.tune.resolve_device", torch.device)
+    monkeypatch.setattr("convtime.cli.tune.call_of", on_cpu)
+    monkeypatch.setattr("convtime.cli.tune.tune", tuned)
+    again, other = "conv2d:n2c8h9w9k8r3s3p1:bias", "conv1d:n1c4w9k4s3:nhwc"
+    for backward, passes in ((["--backward"], PASSES), ([], PASSES[:1])):
+        words = ["tune", again, other, again, "--dtype", "float16", *backward]
+        assert main([*words, "--device", "cuda"]) == DONE
+        subjects = asked.pop()
+        assert [each.pass_name for each in subjects] == [*passes, *passes]
+        first, last = subjects[0], subjects[-1]
+        assert (first.count, last.count) == (2, 1)
+        assert first.call.problem == ConvProblem(2, 8, (9, 9), 8, (3, 3), padding=(1, 1))
+        assert last.call.problem == ConvProblem(1, 4, (9,), 4, (3,))
+        assert {each.call.dtype for each in subjects} == {"float16"}
 
 
 @pytest.mark.parametrize("used", [True, False])

@@ -7,12 +7,13 @@ import argparse
 from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
-from convtime.conv.engine_listing import engines
+from convtime.conv.binding import call_of
+from convtime.conv.call import FPROP, PASSES
+from convtime.conv.engine_listing import engines_of
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
-from convtime.layers.compare import build_layers
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -56,14 +57,10 @@ def _run(options: argparse.Namespace) -> int:
     if device.type != "cuda":
         raise InputError(f"engines needs a GPU, where cuDNN runs, got device {device}")
     line = ProblemLine.parse(options.problem)
-    _, module, x = build_layers(
-        line.problem,
-        device,
-        line.dtype or options.dtype,
-        line.layout or options.layout,
-        seed=0,
-    )
-    table = engines(module, x, backward=options.backward)
+    form = line.dtype or options.dtype, line.layout or options.layout
+    call = call_of(line.problem, *form, device)
+    passes = PASSES if options.backward else (FPROP,)
+    table = engines_of(call, call.tensors(device, backward=False), passes)
     deliver_result(
         options,
         lambda: table.details() if options.verbose else str(table),

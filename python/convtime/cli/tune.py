@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 
 from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
 from convtime.cli.layers import add_layer_options, groups_of, model_of
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
 from convtime.conv.plans.plan_set import Plans, read_plans
+from convtime.conv.plans.subjects import subjects_of_calls
 from convtime.conv.plans.tune import revalidated, tune
 from convtime.core.errors import InputError
 from convtime.core.files import check_writable
 from convtime.device.resolve import resolve_device
-from convtime.layers.compare import build_layers
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -120,13 +122,10 @@ def _tuned(options: argparse.Namespace) -> Plans:
     if model is not None:
         return tune(model.module, model.example, **chosen)
     groups, _empty = groups_of(options, None, device)
-
-    def layers() -> None:
-        for group in groups:
-            for layer in group.layers:
-                _, module, x = build_layers(
-                    layer.problem, device, group.dtype, group.layout, seed=0
-                )
-                module(x)
-
-    return tune(layers, **chosen)
+    calls = [
+        call_of(layer.problem, group.dtype, group.layout, device)
+        for group in groups
+        for layer in group.layers
+    ]
+    subjects = subjects_of_calls(itertools.product(calls, chosen["passes"]))
+    return tune(subjects, **chosen)

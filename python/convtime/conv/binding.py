@@ -18,6 +18,9 @@ from torch.nn.utils.weight_norm import WeightNorm
 from convtime import ops
 from convtime.conv.call import ConvCall, ConvTensors, TensorLayout
 from convtime.conv.flags import Flags
+from convtime.conv.layouts import DTYPES as NAMED_DTYPES
+from convtime.conv.layouts import memory_format
+from convtime.conv.problem import ConvProblem
 from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.kinds import KINDS
 from convtime.ops.arguments import DTYPES, pad_end, resolve_padding
@@ -222,6 +225,47 @@ def prepare(bound: BoundCall, caller: str = "explain") -> tuple[ConvTensors, Con
         output_padding=per_dimension(bound.output_padding, rank),
     )
     return ConvTensors(x, w, *bias), call
+
+
+def call_of(problem: ConvProblem, dtype: str, layout: str, device: torch.device) -> ConvCall:
+    """Return the call that a layer with a problem makes, on tensors as PyTorch allocates them.
+
+    Args:
+        problem: The convolution; the call has the size and padding after those that are not zeros.
+        dtype: A key of convtime.conv.layouts.DTYPES.
+        layout: A member of convtime.conv.layouts.LAYOUTS, for input and weight.
+        device: The device: the layout of a padded input depends on it.
+    """
+
+    def empty(shape: tuple[int, ...]) -> torch.Tensor:
+        form = memory_format(layout, 2 + problem.rank)
+        return torch.empty(shape, dtype=NAMED_DTYPES[dtype], device=device, memory_format=form)
+
+    x, w = empty(problem.input_shape), empty(problem.weight_shape)
+    padding, surplus = problem.padding, (0,) * problem.rank
+    if isinstance(padding, str):
+        padding, surplus = resolve_padding(
+            "conv", problem.rank, w.shape, problem.stride, padding, problem.dilation
+        )
+    if problem.padding_mode == "zeros":
+        x = pad_end(x, surplus)
+    else:
+        ends = [(before, before + more) for before, more in zip(padding, surplus, strict=True)]
+        x = F.pad(x, [end for pair in reversed(ends) for end in pair], mode=problem.padding_mode)
+        padding = (0,) * problem.rank
+    return ConvCall.of_layouts(
+        dtype,
+        TensorLayout.of(x),
+        TensorLayout.of(w),
+        flags=Flags.current(),
+        groups=problem.groups,
+        transposed=problem.transposed,
+        bias=problem.bias,
+        stride=problem.stride,
+        padding=padding,
+        dilation=problem.dilation,
+        output_padding=problem.output_padding,
+    )
 
 
 def _autocast(tensor: torch.Tensor) -> torch.Tensor:

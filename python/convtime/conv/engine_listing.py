@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,18 +75,34 @@ def engines(
     options_of("engines", options).check_ranges()
     bound = bound_call("engines", fn, args, kwargs, backward)
     tensors, call = prepare(bound, "engines")
+    passes = [FPROP, *backward_passes(bound, backward)]
+    return engines_of(call, tensors, passes, progress=progress, **options)
+
+
+def engines_of(
+    call: ConvCall,
+    tensors: ConvTensors,
+    passes: Sequence[str],
+    *,
+    progress: bool | None = None,
+    **options: Any,
+) -> EngineTable:
+    """Return the engines of a call's passes, as :func:`engines` does.
+
+    Raises:
+        ValueError: the tensors are not on a GPU.
+    """
     device = tensors.x.device
     if device.type != "cuda":
         raise ValueError(f"engines needs tensors on a GPU, where cuDNN runs, got them on {device}")
     tensors = dataclasses.replace(tensors, bias=None)
     call = dataclasses.replace(call, problem=dataclasses.replace(call.problem, bias=False))
-    passes = [FPROP, *backward_passes(bound, backward)]
     with (
         torch.no_grad(),
         torch.autocast(device.type, enabled=False),  # the tensors are already cast
         PlanOracle(device) as oracle,
     ):
-        if passes != [FPROP]:
+        if len(passes) > 1:
             tensors, call = with_grad_output(tensors, call)
         found = tuple(
             _list_pass(call, name, tensors, oracle, _Timer(options, progress)) for name in passes

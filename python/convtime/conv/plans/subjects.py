@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable
 
@@ -49,14 +50,12 @@ def subjects_of_call(candidate: Candidate, passes: Iterable[str] | None) -> list
     Raises:
         InputError: the call fails, or runs no convolution on a GPU.
     """
-    found: dict[tuple[ConvCall, str], int] = {}
+    found: list[tuple[ConvCall, str]] = []
 
     def take(bound: BoundCall) -> None:
         if bound.input.device.type == "cuda" and bound.input.numel():
             _tensors, call = prepare(bound, "tune")
-            for name in _passes_of(bound, passes):
-                key = _without_bias(call), name
-                found[key] = found.get(key, 0) + 1
+            found.extend((call, name) for name in _passes_of(bound, passes))
 
     try:
         with WatchedConvolutions(take):
@@ -67,7 +66,7 @@ def subjects_of_call(candidate: Candidate, passes: Iterable[str] | None) -> list
         ) from error
     if not found:
         raise InputError(f"{candidate.name} cannot be tuned: it runs no convolution on a GPU")
-    return [Subject(call.problem.label, count, call, name) for (call, name), count in found.items()]
+    return subjects_of_calls(found)
 
 
 def _passes_of(bound: BoundCall, passes: Iterable[str] | None) -> list[str]:
@@ -81,12 +80,22 @@ def _without_bias(call: ConvCall) -> ConvCall:
     return dataclasses.replace(call, problem=dataclasses.replace(call.problem, bias=False))
 
 
-def subjects_of_choices(choices: Iterable[PlanChoice]) -> list[Subject]:
-    """Return the passes of the convolutions that :func:`convtime.conv.plan_cache` lists."""
+def subjects_of_choices(choices: Iterable[PlanChoice | Subject]) -> list[Subject]:
+    """Return the passes that :func:`convtime.conv.plan_cache` lists; passes stay as they are."""
+    subjects: list[Subject] = []
+    for choice in choices:
+        if isinstance(choice, Subject):
+            subjects.append(choice)
+        elif choice.activation == "identity" and choice.z is None and choice.b is None:
+            subjects.append(subject_of(_problem_of(choice), name=f"{choice.uses} calls"))
+    return subjects
+
+
+def subjects_of_calls(calls: Iterable[tuple[ConvCall, str]]) -> list[Subject]:
+    """Return the distinct ones of calls and their passes, without their biases."""
+    counts = collections.Counter((_without_bias(call), name) for call, name in calls)
     return [
-        subject_of(_problem_of(choice), name=f"{choice.uses} calls")
-        for choice in choices
-        if choice.activation == "identity" and choice.z is None and choice.b is None
+        Subject(call.problem.label, count, call, name) for (call, name), count in counts.items()
     ]
 
 

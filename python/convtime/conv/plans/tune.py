@@ -53,7 +53,7 @@ _PAIR_BUDGET = 0.2  # seconds, for one candidate and PyTorch's
 
 @takes_options(*OWN_OPTIONS)
 def tune(
-    subject: Callable[..., object] | Candidate | Collection[PlanChoice],
+    subject: Callable[..., object] | Candidate | Collection[PlanChoice | Subject],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     passes: Collection[str] | None = None,
