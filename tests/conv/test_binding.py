@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.conv.binding import call_of, prepare
-from convtime.conv.called import convolutions_of
+from convtime.conv.binding import call_of, convolutions_of, prepare
 from convtime.conv.layouts import LAYOUTS
 from convtime.conv.problem import ConvProblem
 from convtime.layers.compare import build_layers

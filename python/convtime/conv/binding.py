@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.overrides import TorchFunctionMode
 
 from convtime import ops
 from convtime.conv.call import ConvCall, ConvTensors, TensorLayout
@@ -45,6 +46,12 @@ class BoundCall:
 
 # Signatures of the functions, by name, and the namespaces that contain them.
 _SIGNATURES = {kind.function: inspect.signature(getattr(ops, kind.function)) for kind in KINDS}
+#: The functions that the layers of PyTorch and convtime.nn call, with their names.
+_CALLED_BY_LAYERS = {
+    getattr(namespace, kind.function): kind.function
+    for kind in KINDS
+    for namespace in (torch, torch.ops.convtime)
+}
 _NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
 _LAYERS: dict[type[torch.nn.Module], str] = {
     getattr(torch.nn, kind.layer): kind.function for kind in KINDS
@@ -141,52 +148,51 @@ def bound_call(
         )
     candidate = fn if isinstance(fn, Candidate) else Candidate(fn, *args, kwargs=kwargs)
     function = function_of(candidate.fn, caller)
-    candidate.fn(*candidate.args, **candidate.kwargs)  # raise PyTorch's own errors first
-    return bind(function, candidate.fn, candidate.args, candidate.kwargs)
+    calls: list[BoundCall] = []
+    with WatchedConvolutions(calls.append):
+        candidate.fn(*candidate.args, **candidate.kwargs)  # raises PyTorch's own errors first
+    if isinstance(candidate.fn, torch.nn.Module):
+        return calls[-1]
+    return bind(function, candidate.args, candidate.kwargs)
 
 
-def bind(
-    op: str, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> BoundCall:
-    if not isinstance(fn, torch.nn.Module):
-        given = _SIGNATURES[op].bind(*args, **kwargs).arguments
-        return BoundCall(**given, transposed="output_padding" in _SIGNATURES[op].parameters)
-    module: Any = fn
-    x, output_padding = _module_input(module, *args, **kwargs)
-    padding = module.padding
-    if module.padding_mode != "zeros":
-        x = F.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
-        padding = 0
-    return BoundCall(
-        x,
-        module.weight,
-        module.bias,
-        module.stride,
-        padding,
-        module.dilation,
-        module.groups,
-        getattr(module, "policy", None),  # only convtime's layers have one
-        module.transposed,
-        output_padding,
-    )
+def bind(op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundCall:
+    """Name the arguments of a call of a function in :mod:`convtime.ops`, or of PyTorch's."""
+    given = _SIGNATURES[op].bind(*args, **kwargs).arguments
+    return BoundCall(**given, transposed="output_padding" in _SIGNATURES[op].parameters)
 
 
-def _module_input(
-    module: Any, input: torch.Tensor, output_size: Sequence[int] | None = None
-) -> tuple[torch.Tensor, Numbers]:
-    """Return the input of a module's call, and the output_padding that output_size requires."""
-    if output_size is None:
-        return input, module.output_padding
-    output_padding: list[int] = module._output_padding(
-        input,
-        output_size,
-        module.stride,
-        module.padding,
-        module.kernel_size,
-        len(module.kernel_size),
-        module.dilation,
-    )
-    return input, output_padding
+class WatchedConvolutions(TorchFunctionMode):
+    """While entered, passes each convolution that layers call to a function, once it returned.
+
+    Args:
+        take: receives the calls.
+    """
+
+    def __init__(self, take: Callable[[BoundCall], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if func in _CALLED_BY_LAYERS:
+            self._take(bind(_CALLED_BY_LAYERS[func], args, kwargs))
+        return output
+
+
+def convolutions_of(call: Callable[[], object]) -> list[BoundCall]:
+    """Return the convolutions of a call, one entry per execution; this calls it once."""
+    calls: list[BoundCall] = []
+    with WatchedConvolutions(calls.append):
+        call()
+    return [each for each in calls if each.input.numel()]
 
 
 def prepare(bound: BoundCall, caller: str = "explain") -> tuple[ConvTensors, ConvCall]:

@@ -132,8 +132,6 @@ class ConvCall:
         grad_output: TensorLayout | None = None,
         *,
         flags: Flags = Flags(),  # noqa: B008 (it is frozen)
-        groups: int = 1,
-        transposed: bool = False,
         **parameters: Any,
     ) -> ConvCall:
         """Return the call on tensors with these layouts; their sizes define the problem.
@@ -144,27 +142,12 @@ class ConvCall:
             w: See the attribute.
             grad_output: See the attribute.
             flags: See the attribute.
-            groups: Number of groups; divides C and K.
-            transposed: Whether it is a transposed convolution.
-            parameters: Parameters of ConvProblem: stride, padding, dilation, output_padding and
-                bias.
+            parameters: See :meth:`ConvProblem.of_sizes`.
 
         Raises:
             InputError: The sizes do not define a convolution.
         """
-        first, second, *kernel_size = w.sizes
-        out_channels = second * groups if transposed else first
-        batch, in_channels, *size = x.sizes
-        problem = ConvProblem(
-            batch=batch,
-            in_channels=in_channels,
-            size=tuple(size),
-            out_channels=out_channels,
-            kernel_size=tuple(kernel_size),
-            groups=groups,
-            transposed=transposed,
-            **parameters,
-        )
+        problem = ConvProblem.of_sizes(x.sizes, w.sizes, **parameters)
         return cls(problem, dtype, x, w, grad_output, flags)
 
     @property

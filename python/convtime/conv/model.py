@@ -1,4 +1,4 @@
-"""Find the convolution layers that a model's forward pass calls."""
+"""Find the convolutions that a model or a call runs, and the command that times them again."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ import importlib
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from convtime.conv.binding import BoundCall, bind
+from convtime.conv.binding import BoundCall, WatchedConvolutions, convolutions_of
+from convtime.conv.layouts import DTYPES, memory_format
 from convtime.conv.problem import ConvLayer, ConvProblem, distinct
+from convtime.conv.problem_line import ProblemLine
 from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.errors import InputError, first_line
 from convtime.core.kinds import KINDS
 from convtime.core.user_code import attempt, import_from_working_directory
+from convtime.timing.candidate import Candidate
+
+_LAYERS = tuple(getattr(torch.nn, kind.layer) for kind in KINDS)
+# With more problems, no single one dominates the time.
+_MOST_PROBLEMS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,40 +145,6 @@ def is_source_of(spec: str, path: Path) -> bool:
     return source is not None and Path(source).resolve() == path.resolve()
 
 
-_LAYERS = tuple(getattr(torch.nn, kind.layer) for kind in KINDS)
-#: The functions that the layers of PyTorch and convtime.nn call, with their names.
-FUNCTIONS = {
-    getattr(namespace, kind.function): kind.function
-    for kind in KINDS
-    for namespace in (torch, torch.ops.convtime)
-}
-
-
-class WatchedConvolutions(TorchFunctionMode):
-    """While entered, passes each call of one of :data:`FUNCTIONS` to a function, once it returned.
-
-    Args:
-        take: receives the calls.
-    """
-
-    def __init__(self, take: Callable[[BoundCall], None]) -> None:
-        super().__init__()
-        self._take = take
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if func in FUNCTIONS:
-            self._take(bind(FUNCTIONS[func], func, args, kwargs))
-        return output
-
-
 class _RecordedConvolutions(WatchedConvolutions):
     """While entered, records every convolution that a model's layers compute; removes its hooks.
 
@@ -241,26 +213,23 @@ def _problem(module: Any, call: BoundCall) -> ConvProblem:
 
 
 def problem_of(call: BoundCall) -> ConvProblem:
-    """Return the problem that a call of one of :data:`FUNCTIONS` computes."""
-    first, second, *kernel_size = call.weight.shape
-    rank = len(kernel_size)
+    """Return the problem that a call computes."""
+    rank = call.weight.dim() - 2
+    # The functions also take a single example without a batch.
+    batched = call.input if call.input.dim() == call.weight.dim() else call.input.unsqueeze(0)
 
     def numbers(given: Numbers) -> tuple[int, ...]:
         return tuple(map(int, per_dimension(given, rank)))
 
-    return ConvProblem(
-        # The functions also take a single example without a batch.
-        batch=call.input.shape[0] if call.input.dim() == rank + 2 else 1,
-        in_channels=call.input.shape[-rank - 1],
-        size=numbers(call.input.shape[-rank:]),
-        out_channels=second * call.groups if call.transposed else first,
-        kernel_size=numbers(kernel_size),
+    return ConvProblem.of_sizes(
+        tuple(batched.shape),
+        tuple(call.weight.shape),
+        groups=call.groups,
+        transposed=call.transposed,
         stride=numbers(call.stride),
         padding=_padding(call.padding, rank),
         dilation=numbers(call.dilation),
-        groups=call.groups,
         bias=call.bias is not None,
-        transposed=call.transposed,
         output_padding=numbers(call.output_padding),
     )
 
@@ -270,3 +239,25 @@ def _padding(given: Numbers | str, rank: int) -> tuple[int, ...] | str:
         return "same"
     numbers: Any = 0 if given == "valid" else given
     return tuple(map(int, per_dimension(numbers, rank)))
+
+
+def reproducer_of(candidate: Candidate) -> str:
+    """Return the `convtime conv` command for the convolutions that one call runs.
+
+    Empty if it runs none, or too many. This calls the candidate once.
+    """
+    if candidate.before is not None:
+        candidate.before()
+    called = convolutions_of(lambda: candidate.fn(*candidate.args, **candidate.kwargs))
+    lines = list(dict.fromkeys(map(_line, called)))
+    if not 0 < len(lines) <= _MOST_PROBLEMS:
+        return ""
+    return " ".join(["convtime conv", *lines, *(["--backward"] if candidate.backward else [])])
+
+
+def _line(call: BoundCall) -> str:
+    x = call.input
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    nhwc = memory_format("nhwc", x.dim())
+    layout = "nhwc" if x.is_contiguous(memory_format=nhwc) and not x.is_contiguous() else "nchw"
+    return str(ProblemLine(problem_of(call), names.get(x.dtype), layout))

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from convtime.conv.advice import Advice, measured_advice
-from convtime.conv.binding import prepare
+from convtime.conv.binding import convolutions_of, prepare
 from convtime.conv.call import FPROP
-from convtime.conv.called import convolutions_of
 from convtime.core.errors import one_line
 from convtime.device.provenance import provenance
 from convtime.diagnosis.account import account_of

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from convtime import nn
-from convtime.conv.binding import bind, prepare
+from convtime.conv.binding import convolutions_of, prepare
 from convtime.conv.call import FPROP, same_bits
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, memory_format
@@ -326,7 +326,8 @@ def build_layers(
 
 def _backend(module: Any, x: torch.Tensor) -> str:
     """Return the backend that PyTorch selects for a module, according to torch's own function."""
-    tensors, call = prepare(bind("", module, (x,), {}))
+    (called,) = convolutions_of(lambda: module(x))
+    tensors, call = prepare(called)
     return call.backend(FPROP, tensors)
 
 
