@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,8 +25,8 @@ from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
 from convtime.regression.changes import FINDS as FINDS_IN_FILES
+from convtime.sweeps import compare_over
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
-from convtime.sweeps.compare_over import How, run
 from convtime.sweeps.table import ComparisonTable
 from convtime.sweeps.table_rows import COLUMNS
 from convtime.timing.agreement import Check
@@ -48,7 +47,6 @@ _MARGIN = Options().margin
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times statements, interleaved, and compares their times and results, with "
         f"convtime.compare. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime "
@@ -59,7 +57,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "instead: their measurements with the same names, from any tool that "
         "convtime.read_measurements reads, or the only one of each, and all other differences."
     )
-    parser.set_defaults(run=functools.partial(_run, parser))
     snippet.add_statements(parser, "to compare, or two files of results", "STATEMENT|FILE")
     add_options(parser)
     compare_files.add_options(parser)
@@ -118,14 +115,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
 
 
-def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     files = None if options.named else compare_files.files_of(options.statements)
     if files is not None:
-        only = {action.dest for action in parser._actions} - {*_TAKEN_WITH_FILES}
-        _check_taken(parser, options, only, FINDS_IN_FILES, "statements, got two files of results")
+        only = {action.dest for action in options.parser._actions} - {*_TAKEN_WITH_FILES}
+        _check_taken(options, only, FINDS_IN_FILES, "statements, got two files of results")
         return compare_files.run(options, *files)
     only = {*compare_files.OWN_OPTIONS}
-    _check_taken(parser, options, only, FINDS, "two files of results, got statements")
+    _check_taken(options, only, FINDS, "two files of results, got statements")
     check_outputs(options, {"--file": options.file})
     statements = snippet.named_statements(options)
     check_baseline(options, statements)
@@ -137,20 +134,18 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.confirm and compared.others:
         compared = dataclasses.replace(compared, confirmation=_confirmation(options))
     code, why = judge(compared.findings, options)
-    drawn = {"plot": lambda: compared.plot().content(options.plot.suffix)}
-    snippet.deliver(options, compared, device, why, **drawn)
+    snippet.deliver(options, compared, device, why)
     return code
 
 
 def _check_taken(
-    parser: argparse.ArgumentParser,
     options: argparse.Namespace,
     others: Collection[str],
     finds: Sequence[str],
     needed: str,
 ) -> None:
     """Raise an InputError if an option, or a value of --fail-on, is for the other use."""
-    for action in parser._actions:
+    for action in options.parser._actions:
         if action.dest in others and getattr(options, action.dest, None) != action.default:
             raise InputError(f"{action.option_strings[-1]} requires {needed}")
     for found in options.fail_on:
@@ -232,10 +227,10 @@ def table_of(
     )
     given = {"control": options.control, "interference": options.interference}
     baseline = options.baseline or next(iter(statements))
-    return run(
+    return compare_over.run(
         applications_of(statements, options, axes, namespace),
         axes,
-        How(baseline, _check(options), timing["margin"], given),
+        compare_over.How(baseline, _check(options), timing["margin"], given),
         file=options.file,
         seed=options.seed,
         executor=options.workers,

@@ -36,7 +36,6 @@ _BUDGET = {"cuda": 1.0, "cpu": 0.5}
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times convolutions of torch.nn and convtime.nn, interleaved, and compares "
         "their results and kernels: on every distinct one of ResNet-50, of a CSV file, or of a "
@@ -44,7 +43,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "before and after convtime.nn.replace. For each slower or different layer it prints the "
         "command that runs it again."
     )
-    parser.set_defaults(run=_run)
     add_layer_options(parser)
     parser.add_argument(
         "--backward",
@@ -74,7 +72,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, table=True)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     # Check all inputs before the first layer is timed.
     device = resolve_device(options.device)
     check_outputs(options, {"--layers": options.layers})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from convtime.cli import arguments
-from convtime.cli.exit_codes import DONE
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.output import add_outputs, check_outputs, deliver
 from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
 from convtime.conv.engine_listing import engines_of
@@ -17,12 +16,10 @@ from convtime.device.resolve import resolve_device
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Lists and times every engine that cuDNN has for a convolution, next to PyTorch's choice, "
         f"with convtime.conv.engines. For example: convtime engines {EXAMPLE}"
     )
-    parser.set_defaults(run=_run)
     parser.add_argument(
         "problem",
         metavar="PROBLEM",
@@ -51,7 +48,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     device = resolve_device(options.device)
     if device.type != "cuda":
@@ -61,10 +58,4 @@ def _run(options: argparse.Namespace) -> int:
     call = call_of(line.problem, *form, device)
     passes = PASSES if options.backward else (FPROP,)
     table = engines_of(call, call.tensors(device, backward=False), passes)
-    deliver_result(
-        options,
-        lambda: table.details() if options.verbose else str(table),
-        table.to_json,
-        plot=lambda: table.plot().content(options.plot.suffix),
-    )
-    return DONE
+    deliver(options, table)

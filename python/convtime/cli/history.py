@@ -18,13 +18,11 @@ from convtime.histories.result import History
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Shows since which commit which tests are slower or faster, how sure that is, and how many "
         "false alarms to expect. FOLDER has the runs that pytest --convtime-history FOLDER added, "
         "and may have files of pytest-benchmark and results of asv. -v also lists series and runs."
     )
-    parser.set_defaults(run=_run)
     parser.add_argument("folder", type=arguments.file_name, metavar="FOLDER", help="the history")
     parser.add_argument(
         "--test",
@@ -62,7 +60,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     if options.bencher is not None:
         files = {f"--{name}": getattr(options, name) for name in ("bencher", "json", "plot")}

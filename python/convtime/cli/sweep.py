@@ -30,18 +30,17 @@ from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
 from convtime.layers.compare import SIDES, layer_call
+from convtime.sweeps import sweep
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS
 from convtime.sweeps.rows import COLUMNS
-from convtime.sweeps.sweep import run
 
 _EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
 _PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times statements, or PyTorch's and convtime's layer of a convolution, at each "
         "combination of the values of some axes, with convtime.sweep. "
@@ -49,7 +48,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "convtime sweep 'torch.relu(x)' --setup 'x = torch.randn(n, n)' --axis n=64,256,1024; or: "
         f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16"
     )
-    parser.set_defaults(run=_run)
     parser.add_argument(
         "statements",
         nargs="*",
@@ -91,7 +89,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options, {"--file": options.file})
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
@@ -113,7 +111,7 @@ def _run(options: argparse.Namespace) -> None:
         statements = snippet.named_statements(options)
         applications = applications_of(statements, options, axes, None)
     with told_of_file(options):
-        swept = run(
+        swept = sweep.run(
             applications,
             axes,
             file=options.file,

@@ -6,9 +6,8 @@ import argparse
 import itertools
 
 from convtime.cli import arguments
-from convtime.cli.exit_codes import DONE
 from convtime.cli.layers import add_layer_options, groups_of, model_of
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.output import add_outputs, check_outputs, deliver
 from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
 from convtime.conv.plans.plan_set import Plans, read_plans
@@ -20,13 +19,11 @@ from convtime.device.resolve import resolve_device
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Chooses the fastest plan of cuDNN for each convolution with convtime.conv.tune, and "
         "writes the choices to a file, which convtime.conv.load_plans or CONVTIME_PLANS makes "
         "convtime's convolutions use."
     )
-    parser.set_defaults(run=_run)
     add_layer_options(parser)
     parser.add_argument(
         "--backward",
@@ -77,7 +74,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     for path in (options.save, options.revalidate):
         if path is not None:
@@ -85,12 +82,7 @@ def _run(options: argparse.Namespace) -> int:
     plans = _revalidated(options) if options.revalidate else _tuned(options)
     if options.save:
         plans.add_to(options.save)
-    deliver_result(
-        options,
-        lambda: plans.details() if options.verbose else str(plans),
-        plans.to_json,
-    )
-    return DONE
+    deliver(options, plans)
 
 
 def _revalidated(options: argparse.Namespace) -> Plans:

@@ -25,14 +25,12 @@ from convtime.view.progress import progress_bar
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times each layer of a model, convolutions in one line each, or tests, with two "
         "interpreters that alternate on one device, such as two versions of torch or cuDNN. Lists "
         "the passes and tests whose time changed, by what they add, with their causes. Only torch "
         "is needed in both; tests also need pytest and convtime there."
     )
-    parser.set_defaults(run=_run)
     for which in ("old", "new"):
         parser.add_argument(
             f"--{which}",
@@ -90,7 +88,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     check_outputs(options)
     if not 0 <= options.margin < 1:
         raise InputError(f"--margin must be a share, 0 or more and below 1, got {options.margin}")
