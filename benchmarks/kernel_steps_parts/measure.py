@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
-from convtime.conv.flags import Flags
+from convtime.conv.call import Flags
 from convtime.ops import tutorial
 
 SHAPE = (32, 64, 112, 112)

@@ -19,9 +19,8 @@ from mobilenet_v2 import MobileNetV2
 from resnet50 import ResNet50
 
 import convtime
-from convtime.conv.call import PASSES
+from convtime.conv.call import PASSES, Flags
 from convtime.conv.csv_file import from_csv
-from convtime.conv.flags import Flags
 from convtime.conv.plans.loading import load_plans
 from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
 from convtime.conv.plans.replay import replayed, replayed_elsewhere

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convtime.conv.binding import call_of, convolutions_of, prepare
-from convtime.conv.layouts import LAYOUTS
+from convtime.conv.call import LAYOUTS
 from convtime.conv.problem import ConvProblem
 from convtime.layers.compare import build_layers
 from tests.helpers.convolutions import problems

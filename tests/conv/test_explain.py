@@ -16,10 +16,9 @@ from torch.nn.utils import prune
 import convtime
 from convtime.conv import advice
 from convtime.conv import explaining as running
-from convtime.conv.call import PASSES, ConvCall, TensorLayout
+from convtime.conv.call import PASSES, ConvCall, Flags, TensorLayout
 from convtime.conv.explaining import differences, explain
 from convtime.conv.explanation import Explanation, Side
-from convtime.conv.flags import Flags
 from convtime.conv.kernels import parts
 from convtime.conv.plan_choice import Plan, PlanChoice, TensorDescriptor
 from convtime.conv.plan_log import PlanLog

@@ -8,10 +8,16 @@ import pytest
 import torch
 
 import convtime
-from convtime.conv.call import CUDNN_BACKENDS, PASSES, ConvCall, TensorLayout, same_bits
-from convtime.conv.flags import Flags
+from convtime.conv.call import (
+    CUDNN_BACKENDS,
+    PASSES,
+    ConvCall,
+    Flags,
+    TensorLayout,
+    memory_format,
+    same_bits,
+)
 from convtime.conv.identity import convtime_call
-from convtime.conv.layouts import memory_format
 from convtime.conv.threads import FreshThread, in_fresh_thread
 from convtime.timing.activity import same_launches
 

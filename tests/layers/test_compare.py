@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convtime
-from convtime.conv.flags import Flags
-from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
+from convtime.conv.call import DTYPES, LAYOUTS, Flags, memory_format
 from convtime.conv.problem import PASSES, ConvLayer, ConvProblem
 from convtime.conv.problem_line import ProblemLine
 from convtime.core.errors import InputError

@@ -7,9 +7,8 @@ import argparse
 from convtime.cli import arguments
 from convtime.cli.output import add_outputs, check_outputs, deliver
 from convtime.conv.binding import call_of
-from convtime.conv.call import FPROP, PASSES
+from convtime.conv.call import DTYPES, FPROP, LAYOUTS, PASSES
 from convtime.conv.engine_listing import engines_of
-from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device

@@ -8,8 +8,8 @@ import dataclasses
 import torch
 
 from convtime.cli import arguments
+from convtime.conv.call import DTYPES, LAYOUTS
 from convtime.conv.csv_file import from_csv
-from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.model import LoadedModel, from_model, is_source_of, load_model
 from convtime.conv.problem import ConvLayer
 from convtime.conv.problem_line import EXAMPLE, ProblemLine

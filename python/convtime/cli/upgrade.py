@@ -12,7 +12,7 @@ from typing import Any
 from convtime.cli import arguments
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.conv.layouts import LAYOUTS
+from convtime.conv.call import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS

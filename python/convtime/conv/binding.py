@@ -17,10 +17,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 
 from convtime import ops
-from convtime.conv.call import ConvCall, ConvTensors, TensorLayout
-from convtime.conv.flags import Flags
-from convtime.conv.layouts import DTYPES as NAMED_DTYPES
-from convtime.conv.layouts import memory_format
+from convtime.conv.call import DTYPES as NAMED_DTYPES
+from convtime.conv.call import ConvCall, ConvTensors, Flags, TensorLayout, memory_format
 from convtime.conv.problem import ConvProblem
 from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.kinds import KINDS
@@ -238,8 +236,8 @@ def call_of(problem: ConvProblem, dtype: str, layout: str, device: torch.device)
 
     Args:
         problem: The convolution; the call has the size and padding after those that are not zeros.
-        dtype: A key of convtime.conv.layouts.DTYPES.
-        layout: A member of convtime.conv.layouts.LAYOUTS, for input and weight.
+        dtype: A key of convtime.conv.call.DTYPES.
+        layout: A member of convtime.conv.call.LAYOUTS, for input and weight.
         device: The device: the layout of a padded input depends on it.
     """
 

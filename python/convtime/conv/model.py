@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from convtime.conv.binding import BoundCall, WatchedConvolutions, convolutions_of
-from convtime.conv.layouts import DTYPES, memory_format
+from convtime.conv.call import DTYPES, memory_format
 from convtime.conv.problem import ConvLayer, ConvProblem, distinct
 from convtime.conv.problem_line import ProblemLine
 from convtime.core.dimensions import Numbers, per_dimension

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from convtime.conv.engine_table import EngineResult, EngineTable, PassEngines
 from convtime.timing.show import estimate
 from convtime.view.figure import (
     Figure,
@@ -20,9 +20,6 @@ from convtime.view.figure import (
 from convtime.view.page import Block, Details, Line, Sentences, Table
 from convtime.view.safe_text import printable
 from convtime.view.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from convtime.conv.engine_table import EngineResult, EngineTable, PassEngines
 
 # Engines with larger errors, relative to PyTorch's, are not a choice for the same model.
 MOST_ERROR = 1.1

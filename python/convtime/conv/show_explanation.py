@@ -6,8 +6,8 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from convtime.conv.explanation import Explanation, PassExplanation, Side
 from convtime.conv.kernels import MAIN, Part, parts, role_of
 from convtime.conv.show_plan import in_words
 from convtime.timing.activity import DeviceActivity, same_launches
@@ -16,9 +16,6 @@ from convtime.view.figure import Figure, columns, microseconds, quantity, series
 from convtime.view.page import Block, Cell, Details, Facts, Line, Table
 from convtime.view.safe_text import printable
 from convtime.view.units import format_seconds, format_share
-
-if TYPE_CHECKING:
-    from convtime.conv.explanation import Explanation, PassExplanation, Side
 
 _WORTH_SAYING = 0.02  # share of the time; smaller parts appear only in the tables
 

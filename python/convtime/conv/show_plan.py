@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
 from convtime.view.page import Block, Facts
 from convtime.view.safe_text import printable
-
-if TYPE_CHECKING:
-    from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
 
 
 def line(choice: PlanChoice) -> str:

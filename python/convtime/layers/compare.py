@@ -12,9 +12,7 @@ import torch
 
 from convtime import nn
 from convtime.conv.binding import convolutions_of, prepare
-from convtime.conv.call import FPROP, same_bits
-from convtime.conv.flags import Flags
-from convtime.conv.layouts import DTYPES, memory_format
+from convtime.conv.call import DTYPES, FPROP, Flags, memory_format, same_bits
 from convtime.conv.problem import FORWARD, ConvLayer, ConvProblem
 from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
@@ -169,8 +167,8 @@ def compare_layers(
     Args:
         layers: The problems.
         device: The device to run them on.
-        dtype: A key of convtime.conv.layouts.DTYPES.
-        layout: A member of convtime.conv.layouts.LAYOUTS, for input and weight.
+        dtype: A key of convtime.conv.call.DTYPES.
+        layout: A member of convtime.conv.call.LAYOUTS, for input and weight.
         passes: Members of PASSES; each pass of a layer gives a separate result.
         seed: Seed of weights and input, reset for each layer.
         **timing: Passed on to convtime.compare, e.g. budget in seconds.
@@ -257,8 +255,8 @@ def layer_call(
         problem: The convolution.
         side: A member of SIDES.
         device: The device to run it on.
-        dtype: A key of convtime.conv.layouts.DTYPES.
-        layout: A member of convtime.conv.layouts.LAYOUTS.
+        dtype: A key of convtime.conv.call.DTYPES.
+        layout: A member of convtime.conv.call.LAYOUTS.
         pass_name: A member of PASSES.
         seed: Seed of weights and input.
     """

@@ -7,22 +7,20 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.cells import cell_len
 
+from convtime.conv.problem import ConvLayer
 from convtime.core import codec
+from convtime.layers.compare import LayerResult
+from convtime.layers.step import StepResult
 from convtime.timing.measurement import Measurement
 from convtime.timing.plot import Spread, times_and_ratios
 from convtime.view import text
 from convtime.view.figure import Figure, labels
 from convtime.view.safe_text import counted, printable
 from convtime.view.units import format_seconds
-
-if TYPE_CHECKING:
-    from convtime.conv.problem import ConvLayer
-    from convtime.layers.compare import LayerResult
-    from convtime.layers.step import StepResult
 
 BAND = 0.03  # of ratios, in the figure
 FEW_SAMPLES = 10  # with fewer, a median's interval spans almost the whole range

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from convtime import nn
-from convtime.conv.layouts import DTYPES, memory_format
+from convtime.conv.call import DTYPES, memory_format
 from convtime.conv.model import LoadedModel
 from convtime.core import codec
 from convtime.core.user_code import attempt
@@ -62,8 +62,8 @@ def compare_step(
 
     Args:
         model: The model; it is set to training mode and converted to dtype and layout.
-        dtype: A key of convtime.conv.layouts.DTYPES.
-        layout: A member of convtime.conv.layouts.LAYOUTS.
+        dtype: A key of convtime.conv.call.DTYPES.
+        layout: A member of convtime.conv.call.LAYOUTS.
         **timing: Passed on to convtime.compare, e.g. budget in seconds.
 
     Raises:

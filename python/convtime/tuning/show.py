@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from convtime.timing import show_comparison
 from convtime.timing.plot import comparison_figure
 from convtime.timing.show import estimate, median
+from convtime.tuning.race_result import Race
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Line, Sentences, Table
 from convtime.view.safe_text import printable
-
-if TYPE_CHECKING:
-    from convtime.tuning.race_result import Race
 
 _TIME, _RATIO = "time [95 %]", "ratio [95 %]"
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from convtime.conv.plans.plan_set import Plans, StoredPlan
 from convtime.timing.plot import ratio_panel
 from convtime.view.figure import Figure, labels
 from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
 from convtime.view.safe_text import counted, printable
 from convtime.view.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from convtime.conv.plans.plan_set import Plans, StoredPlan
 
 _MOST_ROWS = 60  # of the figure
 _RIGHT = ("calls", "PyTorch", "chosen", "speedup [95 %]", "workspace")

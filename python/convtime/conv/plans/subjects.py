@@ -9,8 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from convtime.conv.binding import BoundCall, WatchedConvolutions, prepare
-from convtime.conv.call import DGRAD, FPROP, PASSES, WGRAD, ConvCall, TensorLayout
-from convtime.conv.flags import Flags
+from convtime.conv.call import DGRAD, FPROP, PASSES, WGRAD, ConvCall, Flags, TensorLayout
 from convtime.conv.plan_choice import PlanChoice
 from convtime.conv.plans.plan_set import Operand, PlanProblem
 from convtime.core.errors import InputError, first_line
