@@ -125,12 +125,13 @@ def test_an_engine_is_built_run_and_judged_unless_it_is_refused(
     table += [listed("eng4", unsupported="why\nmore"), listed("eng5", excluded="by TF32")]
     stand_in = types.SimpleNamespace(engines=lambda: table, build=build, result=result)
     monkeypatch.setattr(running, "prepare_pass", lambda *_: stand_in)
-    monkeypatch.setattr(running, "time_op", lambda *_, **__: make())
     monkeypatch.setattr(running, "time", types.SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     unused: Any = None
-    one, exact = running._Timer({}, progress=False), torch.ones(4, dtype=torch.float64)
-    first, second, *refused = running._run_engines(unused, "fprop", unused, exact, one)
+    exact = torch.ones(4, dtype=torch.float64)
+    first, second, *refused = running._run_engines(
+        unused, "fprop", unused, exact, lambda _: make(), progress=False
+    )
     ran: dict[str, Any] = {"workspace_bytes": 4096, "build_seconds": 0.25, "measurement": make()}
     assert first == EngineResult("eng1", (("a", 0),), **ran, error=0.0, repeats=True)
     assert second == EngineResult("eng2", (("a", 0),), **ran, error=1.0, repeats=False)

@@ -68,5 +68,4 @@ def file_name(text: str) -> Path:
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """Parse a tensor's sizes."""
     return tuple(_size(size.strip()) for size in text.split(","))

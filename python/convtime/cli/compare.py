@@ -77,7 +77,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that define a comparison."""
     parser.add_argument(
         "--over",
         action="append",
@@ -154,14 +153,12 @@ def _check_taken(
 
 
 def check_only_over(options: argparse.Namespace) -> None:
-    """Raise an InputError for an option that requires --over."""
     for name in ("file", "seed", "workers", "csv"):
         if getattr(options, name, None) is not None:
             raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
 
 
 def check_baseline(options: argparse.Namespace, statements: Mapping[str, str]) -> None:
-    """Raise an InputError if the baseline is not one of the statements."""
     if options.baseline is not None and options.baseline not in statements:
         raise InputError(
             f"--baseline must be one of {', '.join(map(repr, statements))}, got "
@@ -172,7 +169,6 @@ def check_baseline(options: argparse.Namespace, statements: Mapping[str, str]) -
 def compare_statements(
     statements: Mapping[str, str], options: argparse.Namespace, namespace: dict[str, Any]
 ) -> Comparison:
-    """Compare statements that use the variables of a setup."""
     compared: Comparison = compare(
         snippet.candidates_of(statements, options, namespace),
         baseline=options.baseline,

@@ -26,7 +26,6 @@ _BEGINNING = 100  # bytes: more than a byte order mark and some white space
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that only files take."""
     group = parser.add_argument_group(
         "files of results",
         "--margin is relative to the earlier time; its default is each test's own if BEFORE is a "

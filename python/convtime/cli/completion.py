@@ -13,7 +13,6 @@ _FILES = ("STATEMENT|FILE",)  # metavars of arguments that can be files, and hav
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return the script with which a shell completes commands, options and files."""
     for action in _actions(parser):
         if action.type is arguments.file_name or action.metavar in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]

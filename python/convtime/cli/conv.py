@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from convtime.cli import arguments
-from convtime.cli.layers import Group, add_layer_options, groups_of, model_of
+from convtime.cli.layers import FormedLayer, add_layer_options, layers_of, model_of
 from convtime.cli.output import (
     add_outputs,
     check_outputs,
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     plans = None if options.plans is None else load_plans(options.plans)
     budget = options.budget or _BUDGET[device.type]
     model = model_of(options, device)
-    groups, empty = groups_of(options, model, device)
+    layers, empty = layers_of(options, model, device)
     backward = model is not None if options.backward is None else options.backward
     step = None
     if model and backward:
@@ -87,10 +87,10 @@ def run(options: argparse.Namespace) -> int:
     del model  # the layers need its memory
     passes = PASSES if backward else (FORWARD,)
     facts = provenance(device)
-    forms = dict.fromkeys(f"{group.dtype}, {group.layout}" for group in groups)
+    forms = dict.fromkeys(f"{dtype}, {layout}" for _, dtype, layout in layers)
     title = f"{facts['gpu'] or facts['cpu']}; {' and '.join(forms)}"
     heading = "" if is_printed(options) else f"{title}; torch {facts['torch']}\n"
-    results = _compare(groups, passes, heading, device=device, budget=budget)
+    results = _compare(layers, passes, heading, device=device, budget=budget)
     code, why = judge(list(_found(results, step)), options)
 
     def text() -> str:
@@ -133,16 +133,14 @@ def _in_use(plans: Plans) -> str:
 
 
 def _compare(
-    groups: Sequence[Group], passes: Sequence[str], heading: str, **conditions: Any
+    layers: Sequence[FormedLayer], passes: Sequence[str], heading: str, **conditions: Any
 ) -> list[LayerResult]:
     """Compare all layers; with a heading, print it and each row of the table when it is known."""
     comparisons = itertools.chain.from_iterable(
-        compare_layers(
-            group.layers, passes=passes, dtype=group.dtype, layout=group.layout, **conditions
-        )
-        for group in groups
+        compare_layers([layer], passes=passes, dtype=dtype, layout=layout, **conditions)
+        for layer, dtype, layout in layers
     )
-    total = sum(len(group.layers) for group in groups) * len(passes)
+    total = len(layers) * len(passes)
     results: list[LayerResult] = []
     with progress_bar(total=total, unit="pass") as bar:
 
@@ -154,8 +152,7 @@ def _compare(
 
         if not heading:
             return list(kept())
-        layers = (layer for group in groups for layer in group.layers)
-        known = convolutions.titles_and_labels(layers, passes)
+        known = convolutions.titles_and_labels((layer for layer, *_ in layers), passes)
         for line in itertools.chain([heading], convolutions.table_lines(kept(), known)):
             with bar.external_write_mode(sys.stdout):
                 print_result(line)

@@ -76,7 +76,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]) -> Counters:
-    """Read the counters, and energy and memory if requested."""
     candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
     found = counters(
         candidate,

@@ -94,7 +94,6 @@ def check_outputs(
 
 
 def is_printed(options: argparse.Namespace) -> bool:
-    """Return whether an output is printed instead of the text."""
     return bool(_printed(options))
 
 

@@ -90,7 +90,6 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_named(parser: argparse.ArgumentParser) -> None:
-    """Add --named, for commands that take several statements."""
     parser.add_argument(
         "-n",
         "--named",

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import functools
 import itertools
-import string
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +37,7 @@ from convtime.sweeps.plan import ITERATIONS
 from convtime.sweeps.rows import COLUMNS
 
 _EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
+_HOLE = re.compile(r"\{([^\W\d]\w*)\}")  # the name of an axis
 _PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
 
 
@@ -137,7 +138,6 @@ def _of_problem(text: str) -> list[Any]:
 
 
 def _are_problems(options: argparse.Namespace) -> bool:
-    """Whether convolution problems are given, instead of statements."""
     found = {statement.startswith(_PROBLEMS) for statement in options.statements}
     if True in found and (False in found or options.named):
         raise InputError("statements and problems cannot be timed in one sweep; give either")
@@ -149,7 +149,6 @@ def _are_problems(options: argparse.Namespace) -> bool:
 def _layers(
     options: argparse.Namespace, axes: Axes, device: torch.device
 ) -> dict[str, Application]:
-    """Return the PyTorch and convtime layers of each problem."""
     if options.setup or options.before:
         raise InputError("--setup and --before require statements, got problems")
     lines = options.statements
@@ -171,22 +170,14 @@ def _layers(
 
 
 def _holes(line: str) -> list[str]:
-    """Return the names in braces."""
-    try:
-        fields = list(string.Formatter().parse(line))
-    except ValueError as error:
-        raise InputError(f"problem {line!r}: {error}; a placeholder is a name in braces") from error
-    names = []
-    for _, name, form, conversion in fields:
-        if name is None:
-            continue
-        hole = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
-        if not hole.isidentifier():
-            raise InputError(
-                f"problem {line!r} has {{{hole}}}, but a placeholder must be a name in braces"
-            )
-        names.append(name)
-    return names
+    rest = _HOLE.sub("", line)
+    if "{" in rest or "}" in rest:
+        where = min(rest.find(brace) for brace in "{}" if brace in rest)
+        raise InputError(
+            f"problem {line!r} has {rest[where : where + 20]!r}, but a placeholder must be a name "
+            "in braces"
+        )
+    return _HOLE.findall(line)
 
 
 def _check_problem(line: str, axes: Axes) -> None:

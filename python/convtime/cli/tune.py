@@ -6,7 +6,7 @@ import argparse
 import itertools
 
 from convtime.cli import arguments
-from convtime.cli.layers import add_layer_options, groups_of, model_of
+from convtime.cli.layers import add_layer_options, layers_of, model_of
 from convtime.cli.output import add_outputs, check_outputs, deliver
 from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
@@ -113,11 +113,7 @@ def _tuned(options: argparse.Namespace) -> Plans:
     }
     if model is not None:
         return tune(model.module, model.example, **chosen)
-    groups, _empty = groups_of(options, None, device)
-    calls = [
-        call_of(layer.problem, group.dtype, group.layout, device)
-        for group in groups
-        for layer in group.layers
-    ]
+    layers, _empty = layers_of(options, None, device)
+    calls = [call_of(layer.problem, dtype, layout, device) for layer, dtype, layout in layers]
     subjects = subjects_of_calls(itertools.product(calls, chosen["passes"]))
     return tune(subjects, **chosen)

@@ -80,7 +80,6 @@ class Flags:
 
     @classmethod
     def current(cls) -> Flags:
-        """Return the current settings."""
         cudnn: Any = torch.backends.cudnn
         return cls(
             enabled=cudnn.enabled,

@@ -78,7 +78,6 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
 
 def _read_rows(path: Path, reader: Any, batch: int | None) -> Iterator[ConvLayer]:
     header: list[str] | None = None
-    known: dict[tuple[str, ...], ConvProblem] = {}  # by all cells except the name
     problems: set[ConvProblem] = set()
     try:
         for row in reader:
@@ -96,16 +95,14 @@ def _read_rows(path: Path, reader: Any, batch: int | None) -> Iterator[ConvLayer
             else:
                 values = dict(zip(header, cells, strict=True))
                 name = values.pop("name", "") or f"line {reader.line_num}"
-                numbers = tuple(values.values())
-                if numbers not in known:
-                    known[numbers] = _read_problem(where, name, values, batch)
-                    problems.add(known[numbers])
-                    if len(problems) > MOST_LAYERS:
-                        raise InputError(
-                            f"{where}: is the {len(problems)}th different layer, but there may be "
-                            f"{MOST_LAYERS} in one file; split it"
-                        )
-                yield ConvLayer((name,), known[numbers])
+                problem = _read_problem(where, name, values, batch)
+                problems.add(problem)
+                if len(problems) > MOST_LAYERS:
+                    raise InputError(
+                        f"{where}: is the {len(problems)}th different layer, but there may be "
+                        f"{MOST_LAYERS} in one file; split it"
+                    )
+                yield ConvLayer((name,), problem)
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: is not CSV ({error})") from error
     if header is None:

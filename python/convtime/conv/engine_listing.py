@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -104,26 +105,18 @@ def engines_of(
     ):
         if len(passes) > 1:
             tensors, call = with_grad_output(tensors, call)
-        found = tuple(
-            _list_pass(call, name, tensors, oracle, _Timer(options, progress)) for name in passes
-        )
+        timed = functools.partial(time_op, quick=True, **options)
+        found = tuple(_list_pass(call, name, tensors, oracle, timed, progress) for name in passes)
     return EngineTable(call, str(device), found, provenance(device))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Timer:
-    options: Mapping[str, Any]
-    progress: bool | None
-
-    def time(self, call: Callable[[], object], name: str) -> Measurement:
-        return time_op(Candidate(call, name=name), quick=True, **self.options)
-
-    def following(self, listed: list[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-        yield from progress_bar(listed, desc=name, unit="engine", shown=self.progress)
-
-
 def _list_pass(
-    call: ConvCall, name: str, tensors: ConvTensors, oracle: PlanOracle, timer: _Timer
+    call: ConvCall,
+    name: str,
+    tensors: ConvTensors,
+    oracle: PlanOracle,
+    timed: Callable[[Candidate], Measurement],
+    progress: bool | None,
 ) -> PassEngines:
     theirs = call.pytorch_call(name, tensors)
     backend = call.backend(name, tensors)
@@ -132,11 +125,11 @@ def _list_pass(
     return PassEngines(
         name=name,
         backend=backend,
-        pytorch=timer.time(theirs, "PyTorch"),
+        pytorch=timed(Candidate(theirs, name="PyTorch")),
         pytorch_tag=log.plan.tag if log and log.plan else None,
         unknown=log.unknown if log else "PyTorch does not give this pass to cuDNN",
         pytorch_error=error_of(result, exact),
-        engines=tuple(_run_engines(call, name, tensors, exact, timer)) if log else (),
+        engines=tuple(_run_engines(call, name, tensors, exact, timed, progress)) if log else (),
     )
 
 
@@ -145,10 +138,11 @@ def _run_engines(
     name: str,
     tensors: ConvTensors,
     exact: torch.Tensor | None,
-    timer: _Timer,
+    timed: Callable[[Candidate], Measurement],
+    progress: bool | None,
 ) -> Iterator[EngineResult]:
     prepared = prepare_pass(call, name, tensors)
-    for listed in timer.following(prepared.engines(), name):
+    for listed in progress_bar(prepared.engines(), desc=name, unit="engine", shown=progress):
         refused = [listed.pop(why) for why in ("unsupported", "excluded")]
         ranges = tuple(KnobRange(**each) for each in listed.pop("knob_ranges"))
         lists = {key: tuple(value) for key, value in listed.items() if isinstance(value, list)}
@@ -156,11 +150,14 @@ def _run_engines(
         if any(refused):
             yield dataclasses.replace(engine, refused=" ".join(refused).split("\n")[0].strip())
         else:
-            yield _run_engine(prepared, engine, exact, timer)
+            yield _run_engine(prepared, engine, exact, timed)
 
 
 def _run_engine(
-    prepared: _C.EnginePass, engine: EngineResult, exact: torch.Tensor | None, timer: _Timer
+    prepared: _C.EnginePass,
+    engine: EngineResult,
+    exact: torch.Tensor | None,
+    timed: Callable[[Candidate], Measurement],
 ) -> EngineResult:
     try:
         begin = time.perf_counter()
@@ -178,7 +175,7 @@ def _run_engine(
         torch.cuda.synchronize(prepared.result.device)
         return dataclasses.replace(
             engine,
-            measurement=timer.time(run, engine.tag),
+            measurement=timed(Candidate(run, name=engine.tag)),
             error=error_of(results[0], exact),
             repeats=all(same_bits(results[0], other) for other in results[1:]),
         )

@@ -213,7 +213,6 @@ def _problem(module: Any, call: BoundCall) -> ConvProblem:
 
 
 def problem_of(call: BoundCall) -> ConvProblem:
-    """Return the problem that a call computes."""
     rank = call.weight.dim() - 2
     # The functions also take a single example without a batch.
     batched = call.input if call.input.dim() == call.weight.dim() else call.input.unsqueeze(0)

@@ -29,7 +29,6 @@ _CHOICE, _OTHERS = "PyTorch's choice", "other engines"
 
 
 def line(table: EngineTable) -> str:
-    """Return one line with the problem and the numbers of engines."""
     told = ", ".join(
         f"{found.name} {len(found.timed)} of {len(found.engines)} engines run"
         for found in table.passes
@@ -38,7 +37,6 @@ def line(table: EngineTable) -> str:
 
 
 def printed(table: EngineTable) -> Iterator[Block]:
-    """Yield for each pass PyTorch's choice, and the engines that run, the fastest first."""
     yield Line(line(table), role="answer")
     for found in table.passes:
         yield Table(
@@ -51,7 +49,6 @@ def printed(table: EngineTable) -> Iterator[Block]:
 
 
 def details(table: EngineTable) -> Iterator[Block]:
-    """Yield :func:`printed`, all facts of the engines, and why the others do not run."""
     yield from printed(table)
     for found in table.passes:
         facts = Table(
@@ -128,13 +125,11 @@ def _facts(engine: EngineResult) -> list[str]:
 
 
 def figures(table: EngineTable) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
     if any(passed.timed for passed in table.passes):
         yield plot(table)
 
 
 def plot(table: EngineTable) -> Figure:
-    """Draw a panel for each pass, with the medians and their intervals."""
     counts = ", ".join(f"{found.name} {len(found.timed)}" for found in table.passes)
     return Figure(
         title=f"Engines for {table.call.problem.label}, {table.call.dtype}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
@@ -23,18 +22,18 @@ _TIMES = ("time", "PyTorch", "convtime")  # columns that contain only times
 
 _WIDTH, _ROW = 440, 24  # pixels of the figure
 
+_UNKNOWN = in_words(None)
+
 _Rows = list[list[str]]
 
 
 def line(explanation: Explanation) -> str:
-    """Return one line with the problem, and whether both run the same."""
     differing = [found.name for found in explanation.passes if found.differences]
     found = f"DIFFER in {', '.join(differing)}" if differing else "run the same"
     return printable(f"{_title(explanation)}: PyTorch and convtime {found}")
 
 
 def printed(explanation: Explanation) -> Iterator[Block]:
-    """Yield for each pass: same or not, plan, time, and where the time goes."""
     yield Line(line(explanation), role="answer")
     for explained in explanation.passes:
         found = "DIFFER" if explained.differences else "run the same"
@@ -43,7 +42,6 @@ def printed(explanation: Explanation) -> Iterator[Block]:
 
 
 def details(explanation: Explanation) -> Iterator[Block]:
-    """Yield :func:`printed` and full plans and kernels, with differences side by side."""
     yield from printed(explanation)
     for explained in explanation.passes:
         alike, others = facts_of(explained)
@@ -70,7 +68,6 @@ def _title(explanation: Explanation) -> str:
 
 
 def _gist(explained: PassExplanation) -> dict[str, Cell]:
-    """Return the main facts of a pass."""
     theirs, ours = explained.pytorch, explained.convtime
     gist: dict[str, Cell] = {}
     if explained.differences:
@@ -97,7 +94,6 @@ def _gist(explained: PassExplanation) -> dict[str, Cell]:
 
 
 def _alike(explained: PassExplanation) -> bool:
-    """Return whether both sides launch the same kernels."""
     return same_launches(explained.pytorch.kernels, explained.convtime.kernels)
 
 
@@ -140,7 +136,6 @@ def _parts(explained: PassExplanation) -> Table:
 
 
 def _share(part: Part, side: Side) -> float:
-    """Return a part's share of the total kernel time."""
     whole = math.fsum(kernel.median for kernel in side.kernels)
     return part.seconds / whole if whole else 0.0
 
@@ -159,19 +154,20 @@ def _cells(part: Part | None, side: Side) -> tuple[str, str]:
 
 def facts_of(explained: PassExplanation) -> tuple[dict[str, Cell], _Rows]:
     """Return the common facts, and rows of the others; "≠" marks unexpected differences."""
-    theirs, ours = ({fact.name: fact for fact in _facts(side)} for side in _sides(explained))
+    theirs, ours = map(_facts, _sides(explained))
     alike: dict[str, Cell] = {}
     others, unknown = [], []
-    for name in dict.fromkeys((*theirs, *ours)):
-        their_fact, our_fact = theirs.get(name, _NO_FACT), ours.get(name, _NO_FACT)
-        compared = (their_fact.compared, our_fact.compared)
-        differs = None not in compared and compared[0] != compared[1]
-        if their_fact.text == our_fact.text == _UNKNOWN:
+    for name in theirs | ours:
+        (their_text, their_value), (our_text, our_value) = (
+            facts.get(name, ("–", "")) for facts in (theirs, ours)
+        )
+        differs = None not in (their_value, our_value) and their_value != our_value
+        if their_text == our_text == _UNKNOWN:
             unknown.append(name)
-        elif their_fact.text == our_fact.text and not differs:
-            alike[name] = their_fact.text
+        elif their_text == our_text and not differs:
+            alike[name] = their_text
         else:
-            others.append([name, their_fact.text, "≠" if differs else "", our_fact.text])
+            others.append([name, their_text, "≠" if differs else "", our_text])
     if unknown:
         alike[_UNKNOWN] = ", ".join(unknown)
     return alike, others
@@ -181,42 +177,31 @@ def _sides(explained: PassExplanation) -> tuple[Side, Side]:
     return explained.pytorch, explained.convtime
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fact:
-    """A fact of one side, and the value that must be equal on both sides (None: no requirement)."""
+def _facts(side: Side) -> dict[str, tuple[str, object]]:
+    """Return the text of each fact, and the value that both sides must have (None: any)."""
 
-    name: str
-    text: str
-    compared: object = None
+    def required(value: object) -> tuple[str, object]:
+        return in_words(value), value
 
-
-_NO_FACT = _Fact("", "–", "")
-_UNKNOWN = in_words(None)
-
-
-def _facts(side: Side) -> Iterator[_Fact]:
-    def shown(name: str, value: object) -> _Fact:
-        return _Fact(name, in_words(value), value)
-
-    plan = side.plan
+    plan, time = side.plan, {f"median time ({side.method})": (format_seconds(side.seconds), None)}
     if plan is None:
-        yield shown("plan", f"none: {side.no_plan}")
-    else:
-        yield shown("plan", plan.tag)
-        yield shown("engine", plan.engine)
-        yield shown("knobs", plan.knobs)
-        yield _Fact("selected by", plan.source)
-        yield shown("numerical notes", plan.numerical_notes)
-        yield shown("behavior notes", plan.behavior_notes)
-        yield _Fact("workspace", f"{plan.workspace_bytes:,} bytes", plan.workspace_bytes)
-        yield _Fact("refused plans", in_words(plan.refused))
-        for name in ("x", "w", "y", "compute_type", "padding", "stride", "dilation"):
-            yield shown(name.replace("_", " "), getattr(plan, name))
-    yield _Fact(f"median time ({side.method})", format_seconds(side.seconds))
+        return {"plan": required(f"none: {side.no_plan}"), **time}
+    described = ("x", "w", "y", "compute_type", "padding", "stride", "dilation")
+    return {
+        "plan": required(plan.tag),
+        "engine": required(plan.engine),
+        "knobs": required(plan.knobs),
+        "selected by": (plan.source, None),
+        "numerical notes": required(plan.numerical_notes),
+        "behavior notes": required(plan.behavior_notes),
+        "workspace": (f"{plan.workspace_bytes:,} bytes", plan.workspace_bytes),
+        "refused plans": (in_words(plan.refused), None),
+        **{name.replace("_", " "): required(getattr(plan, name)) for name in described},
+        **time,
+    }
 
 
 def _kernels(explained: PassExplanation) -> Iterator[Table]:
-    """Yield tables of all kernels with full names."""
     theirs, ours = explained.pytorch.kernels, explained.convtime.kernels
     if not theirs and not ours:
         return
@@ -247,7 +232,6 @@ def _launch(kernel: DeviceActivity) -> list[str]:
 
 
 def figures(explanation: Explanation) -> Iterator[Figure]:
-    """Yield a bar of the kernels' times by role for each pass and side, if any are known."""
     bars = [
         (f"{found.name}, {who}", part.role, part.seconds)
         for found in explanation.passes

@@ -323,7 +323,6 @@ def build_layers(
 
 
 def _backend(module: Any, x: torch.Tensor) -> str:
-    """Return the backend that PyTorch selects for a module, according to torch's own function."""
     (called,) = convolutions_of(lambda: module(x))
     tensors, call = prepare(called)
     return call.backend(FPROP, tensors)

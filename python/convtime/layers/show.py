@@ -99,7 +99,6 @@ def remark_on_few_samples(results: Sequence[LayerResult]) -> str:
 
 
 def methods_line(results: Sequence[LayerResult]) -> str:
-    """Return one line on how the results were timed."""
     methods = sorted(
         {
             f"{result.convtime.method} (queue: {result.convtime.queue}, "
@@ -173,7 +172,6 @@ def empty_line(names: Sequence[str]) -> str:
 
 
 def step_line(step: StepResult) -> str:
-    """Return one line on a model's training step."""
     shape = "×".join(map(str, step.input_shape))
     return (
         f"a training step of {printable(step.model)} on {shape}: PyTorch "

@@ -161,8 +161,6 @@ def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
 
 
 class _Timer:
-    """Times the candidates of a plan on its device."""
-
     def __init__(self, plan: isolation.Plan, options: Options, gpus: Sequence[int]) -> None:
         self._plan = plan
         self._gpus = gpus

@@ -16,7 +16,6 @@ _TIME, _RATIO = "time [95 %]", "ratio [95 %]"
 
 
 def line(race: Race) -> str:
-    """Return one line with the winner, the ties and the number of dropped candidates."""
     return printable(
         f"{race.winner} wins{_time_of(race, race.winner)}{_tied(race)}; {len(race.dropped)} of "
         f"{len(race.order)} candidates were dropped, in {race.seconds:.2f} s"
@@ -24,14 +23,12 @@ def line(race: Race) -> str:
 
 
 def printed(race: Race) -> Iterator[Block]:
-    """Yield the winner, a table with every candidate, and remarks."""
     yield Line(line(race), role="answer")
     yield Table(("", _TIME, _RATIO, "verdict"), _rows(race), right=(_RATIO,))
     yield Sentences(_sentences(race))
 
 
 def details(race: Race) -> Iterator[Block]:
-    """Yield :func:`printed`, and the rounds with all their facts, the last one first."""
     yield from printed(race)
     for number in range(len(race.rounds), 0, -1):
         yield Details([*show_comparison.details(race.rounds[number - 1])], title=f"round {number}")
@@ -55,7 +52,6 @@ def _ranked(race: Race) -> list[str]:
 
 
 def _rows(race: Race) -> Iterator[list[str]]:
-    """Yield the winner, the other finalists, and the dropped candidates, the last one first."""
     finalists = _ranked(race) if race.rounds else []
     early = [name for name in reversed([*race.dropped]) if name not in finalists]
     for name in (race.winner, *finalists, *early):
@@ -89,6 +85,5 @@ def _sentences(race: Race) -> Iterator[str]:
 
 
 def figures(raced: Race) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
     if raced.rounds:
         yield comparison_figure(raced.rounds[-1], raced.winner)

@@ -80,7 +80,6 @@ def use(plans: Plans, where: str = "") -> None:
 
 
 def used() -> Plans | None:
-    """Return the plans that this process uses."""
     return _used
 
 

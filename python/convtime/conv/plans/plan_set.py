@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock
 
+from convtime.conv.plan_choice import engine_of, knobs_of
 from convtime.core import codec, strict_json
 from convtime.core.errors import InputError, one_line, why
 from convtime.timing.verdict import Ratio
 from convtime.view.shown import Shown
-
-_ENGINE = re.compile(r"(?:^|_)eng(\d+)")
-_KNOB = re.compile(r"_k(\d+)=(-?\d+)")
 
 Layout = Literal["channels_last", "contiguous"]
 
@@ -117,14 +114,9 @@ class Choice:
         Raises:
             ValueError: The tag does not name an engine.
         """
-        match = _ENGINE.search(tag)
-        if match is None:
-            raise ValueError(f"a tag must name an engine (eng and a number), got {tag!r}")
-        knobs = tuple((int(knob), int(value)) for knob, value in _KNOB.findall(tag))
-        return cls("cudnn", int(match[1]), knobs, layout)
+        return cls("cudnn", engine_of(tag), tuple(knobs_of(tag).items()), layout)
 
     def with_knob(self, knob: int, value: int) -> Choice:
-        """Return the choice with another value of one setting."""
         knobs = dict(self.knobs) | {knob: value}
         return dataclasses.replace(self, knobs=tuple(knobs.items()))
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from convtime.conv.call import same_bits
 from convtime.conv.engine_pass import error_of
 from convtime.conv.plans.plan_set import Choice, Facts, Layout
 from convtime.core.errors import first_line
+from convtime.core.load import _C
 from convtime.timing.compare import compare
 from convtime.timing.verdict import Ratio
 from convtime.tuning.race import race
@@ -50,16 +51,6 @@ _PAIR_SECONDS = 0.1
 _LEAST_SECONDS = 0.05
 _CONVERTED = 8  # engines of another layout that are tried
 _ERROR_OF_DOUBLE = 1e-14
-
-
-class EngineSource(Protocol):
-    """What builds the engines of one pass; see ``_C.EnginePass``."""
-
-    @property
-    def result(self) -> torch.Tensor: ...
-    def in_layout(self, channels_last: bool) -> EngineSource: ...
-    def engines(self) -> list[dict[str, Any]]: ...
-    def build(self, tag: str) -> tuple[int, Callable[[], None]]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +104,7 @@ class Search:
 
     def __init__(
         self,
-        source: EngineSource,
+        source: _C.EnginePass,
         theirs: Callable[[], torch.Tensor],
         exact: torch.Tensor | None,
         limits: Limits,
@@ -123,7 +114,7 @@ class Search:
         clock: Callable[[], float] = monotonic,
         threads: int | None = None,
     ) -> None:
-        self._sources: dict[Layout | None, EngineSource] = {None: source}
+        self._sources: dict[Layout | None, _C.EnginePass] = {None: source}
         self._theirs = theirs
         self._exact = exact
         self._limits = limits
@@ -159,7 +150,8 @@ class Search:
         if not self._limits.knobs:
             return self._decide(self._race(candidates, self._left()))
         raced = self._race(candidates, self._left() * _RACE_SHARE)
-        finalists = dict.fromkeys([*self._vary_settings(raced), *_choices(raced.ties)])
+        ties = [choice for name in raced.ties if (choice := _choice_of(name)) is not None]
+        finalists = dict.fromkeys([*self._vary_settings(raced), *ties])
         if finalists:
             raced = self._race([*own, *finalists], self._left())
         return self._decide(raced)
@@ -179,7 +171,7 @@ class Search:
         """The candidates that were built, run, and found to be as exact as they have to be."""
         return (*self._built,)
 
-    def _source(self, layout: Layout | None) -> EngineSource:
+    def _source(self, layout: Layout | None) -> _C.EnginePass:
         if layout not in self._sources:
             self._sources[layout] = self._sources[None].in_layout(layout == "channels_last")
         return self._sources[layout]
@@ -486,10 +478,6 @@ def _choice_of(name: str) -> Choice | None:
         return None
     tag, _, layout = name.partition(" in ")
     return Choice.of_tag(tag, layout or None)  # type: ignore[arg-type]  # one of Layout
-
-
-def _choices(names: Iterable[str]) -> list[Choice]:
-    return [choice for name in names if (choice := _choice_of(name)) is not None]
 
 
 def _each_engine_first(choices: Iterable[Choice]) -> list[Choice]:

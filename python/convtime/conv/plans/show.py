@@ -17,7 +17,6 @@ _RIGHT = ("calls", "PyTorch", "chosen", "speedup [95 %]", "workspace")
 
 
 def line(plans: Plans) -> str:
-    """Return one line with the number of problems and their gains."""
     gained = [entry for entry in plans.entries if _is_faster(entry, plans.margin)]
     known = [entry for entry in plans.entries if entry.facts is not None]
     told = f"plans for {counted(len(plans.entries), 'problem')}"
@@ -32,14 +31,12 @@ def line(plans: Plans) -> str:
 
 
 def printed(plans: Plans) -> Iterator[Block]:
-    """Yield a table with a row for each problem, and remarks."""
     yield Line(line(plans), role="answer")
     yield Table(("problem", "choice", *_RIGHT), [*map(_row, plans.entries)], right=_RIGHT)
     yield Sentences(_sentences(plans), role="caution")
 
 
 def details(plans: Plans) -> Iterator[Block]:
-    """Yield :func:`printed`, and all facts of each choice."""
     yield from printed(plans)
     for entry in plans.entries:
         yield Details([*_facts(entry)], title=_title(entry))
@@ -103,7 +100,6 @@ def _sentences(plans: Plans) -> Iterator[str]:
 
 
 def figures(plans: Plans) -> Iterator[Figure]:
-    """Yield the speedup of each problem with its interval, the largest first."""
     known = [(entry, entry.facts) for entry in plans.entries if entry.facts is not None]
     known.sort(key=lambda each: -each[1].speedup.value)
     if not known:

@@ -10,7 +10,7 @@ import torch
 
 from convtime.conv.binding import BoundCall, WatchedConvolutions, prepare
 from convtime.conv.call import DGRAD, FPROP, PASSES, WGRAD, ConvCall, Flags, TensorLayout
-from convtime.conv.plan_choice import PlanChoice
+from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
 from convtime.conv.plans.plan_set import Operand, PlanProblem
 from convtime.core.errors import InputError, first_line
 from convtime.timing.candidate import Candidate
@@ -85,7 +85,7 @@ def subjects_of_choices(choices: Iterable[PlanChoice | Subject]) -> list[Subject
         if isinstance(choice, Subject):
             subjects.append(choice)
         elif choice.activation == "identity" and choice.z is None and choice.b is None:
-            subjects.append(subject_of(_problem_of(choice), name=f"{choice.uses} calls"))
+            subjects.append(subject_of(choice, name=f"{choice.uses} calls"))
     return subjects
 
 
@@ -97,10 +97,9 @@ def subjects_of_calls(calls: Iterable[tuple[ConvCall, str]]) -> list[Subject]:
     ]
 
 
-def subject_of(problem: PlanProblem, name: str = "", count: int = 1) -> Subject:
+def subject_of(problem: PlanProblem | PlanChoice, name: str = "", count: int = 1) -> Subject:
     """Return the pass that asks for the plan of a problem."""
-    x, w, y = problem.x, problem.w, problem.y
-    groups = x.sizes[1] // w.sizes[1]
+    x, w, y = map(_layout, (problem.x, problem.w, problem.y))
     flags = dataclasses.replace(
         Flags.current(),
         deterministic=problem.deterministic,
@@ -109,11 +108,11 @@ def subject_of(problem: PlanProblem, name: str = "", count: int = 1) -> Subject:
     )
     call = ConvCall.of_layouts(
         problem.dtype,
-        _layout(x),
-        _layout(w),
-        _layout(y) if problem.pass_name != FPROP else None,
+        x,
+        w,
+        y if problem.pass_name != FPROP else None,
         flags=flags,
-        groups=groups,
+        groups=x.sizes[1] // w.sizes[1],
         stride=problem.stride,
         padding=problem.padding,
         dilation=problem.dilation,
@@ -121,29 +120,8 @@ def subject_of(problem: PlanProblem, name: str = "", count: int = 1) -> Subject:
     return Subject(name or call.problem.label, count, call, problem.pass_name)
 
 
-def _layout(operand: Operand) -> TensorLayout:
+def _layout(operand: Operand | TensorDescriptor | None) -> TensorLayout:
+    assert operand is not None  # convtime knows all operands of its plans
     # PyTorch reports alignments of up to 32 bytes; the next smaller one is not a multiple of more.
     misalignment = operand.alignment if operand.alignment < _ALIGNED else 0
     return TensorLayout(operand.sizes, operand.strides, misalignment)
-
-
-def _problem_of(choice: PlanChoice) -> PlanProblem:
-    def operand(name: str) -> Operand:
-        described = getattr(choice, name)
-        return Operand(described.sizes, described.strides, described.alignment)
-
-    assert choice.stride is not None
-    assert choice.padding is not None
-    assert choice.dilation is not None
-    return PlanProblem(
-        choice.pass_name,
-        choice.dtype,
-        operand("x"),
-        operand("w"),
-        operand("y"),
-        choice.stride,
-        choice.padding,
-        choice.dilation,
-        choice.deterministic,
-        choice.allow_tf32,
-    )
