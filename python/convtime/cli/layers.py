@@ -96,8 +96,7 @@ def layers_of(
         return [*_layers_of_problems(options)], ()
     empty: tuple[str, ...] = ()
     if model is not None:
-        found = from_model(model)
-        layers, empty = found.layers, found.empty
+        layers, empty = from_model(model)
     elif options.layers is not None:
         layers = from_csv(options.layers, options.batch)
     else:

@@ -49,19 +49,6 @@ class LoadedModel:
         return f"the model of {self.spec}, called on shape {tuple(self.example.shape)},"
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelLayers:
-    """The convolutions of a model's forward pass.
-
-    Attributes:
-        layers: All distinct layers, at least one.
-        empty: Names of the layers whose input was empty, one per call, e.g. for a batch of 0.
-    """
-
-    layers: list[ConvLayer]
-    empty: tuple[str, ...] = ()
-
-
 def load_model(
     spec: str, input_shape: Sequence[int], device: torch.device | str = "cpu"
 ) -> LoadedModel:
@@ -94,10 +81,14 @@ def load_model(
     return LoadedModel(spec, module, example)
 
 
-def from_model(model: LoadedModel) -> ModelLayers:
+def from_model(model: LoadedModel) -> tuple[list[ConvLayer], tuple[str, ...]]:
     """Collect the convolutions that the model's torch.nn layers compute in one forward pass.
 
     The model is called once in eval mode, without gradients; its previous mode is then restored.
+
+    Returns:
+        All distinct layers, at least one; and the names of the layers whose input was empty, one
+        per call, e.g. for a batch of 0.
 
     Raises:
         InputError: The forward pass failed, or no convolution in it has a nonempty input.
@@ -114,7 +105,7 @@ def from_model(model: LoadedModel) -> ModelLayers:
     if not recorded.layers:
         tail = f" except on empty inputs ({', '.join(recorded.empty)})" if recorded.empty else ""
         raise InputError(f"{model.called()} ran no convolution of torch.nn{tail}")
-    return ModelLayers(distinct(recorded.layers), tuple(recorded.empty))
+    return distinct(recorded.layers), tuple(recorded.empty)
 
 
 def _import_factory(spec: str) -> Callable[[], object]:

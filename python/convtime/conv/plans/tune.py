@@ -34,9 +34,8 @@ from convtime.device.resolve import resolve_device
 from convtime.sweeps.executing import Workers, call_in_workers
 from convtime.sweeps.worker import told
 from convtime.timing.candidate import Candidate
-from convtime.timing.options import is_finite
 from convtime.timing.signature import options_of, takes_options
-from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS
+from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS, check_above_0
 from convtime.view.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -158,14 +157,9 @@ def _limits(
     layouts: Collection[Layout],
     knobs: bool,
 ) -> Limits:
-    for what, number, least, most in (
-        ("budget", budget, 0.0, float("inf")),
-        ("margin", margin, 0.0, MOST_MARGIN),
-        ("tolerance", tolerance, 0.0, float("inf")),
-    ):
-        if not (is_finite(number) and least < float(number) <= most):
-            limit = f" and at most {most}" if is_finite(most) else ""
-            raise InputError(f"{what} must be a number above {least:g}{limit}, got {number!r}")
+    check_above_0("budget", budget)
+    check_above_0("margin", margin, MOST_MARGIN)
+    check_above_0("tolerance", tolerance)
     if workspace_limit is not None and not (
         isinstance(workspace_limit, int) and workspace_limit >= 0
     ):
