@@ -17,10 +17,10 @@ from convtime.conv.model import LoadedModel
 from convtime.conv.problem import PASSES, ConvProblem
 from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.layers import show, step
-from convtime.layers.compare import SIDES, LayerResult
+from convtime.layers import compare as comparing
+from convtime.layers import show
+from convtime.layers.compare import SIDES, LayerResult, compare_step
 from convtime.layers.show import layers_figure
-from convtime.layers.step import compare_step
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
@@ -234,7 +234,7 @@ def test_a_models_step_is_timed_before_and_after_replacing(
     assert net.flat.weight.grad is None
     assert (found.model, found.input_shape) == ("my:net", (2, 3, 8, 8))
     assert found.pytorch.method == ("cpu" if device.type == "cpu" else "sync")
-    monkeypatch.setattr(step, "compare", with_known_times)
+    monkeypatch.setattr(comparing, "compare", with_known_times)
     document = compare_step(loaded(Net(), 2, 3, 8, 8), **QUICK).to_dict()
     assert document["ratio"]["value"] == pytest.approx(2)
     assert [document[who]["median"] for who in SIDES] == pytest.approx([1e-5, 2e-5])

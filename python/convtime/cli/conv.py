@@ -24,9 +24,8 @@ from convtime.conv.problem import FORWARD, PASSES
 from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.layers import show as convolutions
-from convtime.layers.compare import MARGIN, LayerResult, compare_layers
+from convtime.layers.compare import MARGIN, LayerResult, StepResult, compare_layers, compare_step
 from convtime.layers.show import layers_figure
-from convtime.layers.step import StepResult, compare_step
 from convtime.timing.comparison import FINDS
 from convtime.timing.verdict import Finding
 from convtime.view.progress import progress_bar

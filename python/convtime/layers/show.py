@@ -13,8 +13,7 @@ from rich.cells import cell_len
 
 from convtime.conv.problem import ConvLayer
 from convtime.core import codec
-from convtime.layers.compare import LayerResult
-from convtime.layers.step import StepResult
+from convtime.layers.compare import LayerResult, StepResult
 from convtime.timing.measurement import Measurement
 from convtime.timing.plot import Spread, times_and_ratios
 from convtime.view import text

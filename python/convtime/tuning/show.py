@@ -16,8 +16,11 @@ _TIME, _RATIO = "time [95 %]", "ratio [95 %]"
 
 
 def line(race: Race) -> str:
+    measured = race.measurement(race.winner)
+    time = "" if measured is None else f" with {median(measured)}"
+    others = ", ".join(name for name in race.ties if name != race.winner)
     return printable(
-        f"{race.winner} wins{_time_of(race, race.winner)}{_tied(race)}; {len(race.dropped)} of "
+        f"{race.winner} wins{time}{others and f', tied with {others}'}; {len(race.dropped)} of "
         f"{len(race.order)} candidates were dropped, in {race.seconds:.2f} s"
     )
 
@@ -32,16 +35,6 @@ def details(race: Race) -> Iterator[Block]:
     yield from printed(race)
     for number in range(len(race.rounds), 0, -1):
         yield Details([*show_comparison.details(race.rounds[number - 1])], title=f"round {number}")
-
-
-def _tied(race: Race) -> str:
-    others = [name for name in race.ties if name != race.winner]
-    return f", tied with {', '.join(others)}" if others else ""
-
-
-def _time_of(race: Race, name: str) -> str:
-    measured = race.measurement(name)
-    return "" if measured is None else f" with {median(measured)}"
 
 
 def _ranked(race: Race) -> list[str]:

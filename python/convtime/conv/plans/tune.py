@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -186,13 +185,14 @@ def _tuned(
                 searches = _here(search, subjects, bar)
             else:
                 requested = options.get("device")
-                searches = call_in_workers(executor, requested, search, subjects)
-            for place, future in searches:
+                done = call_in_workers(executor, requested, search, subjects)
+                searches = ((place, future.result) for place, future in done)
+            for place, result in searches:
                 try:
-                    found[place] = future.result()
+                    found[place] = result()
                 except InputError:
                     raise
-                except Exception as error:  # of PyTorch, or of an executor whose worker ended
+                except Exception as error:  # of the search, or of an executor whose worker ended
                     errors[place] = error
                 bar.update()
         except KeyboardInterrupt:
@@ -211,15 +211,10 @@ def _tuned(
 
 def _here(
     search: Callable[[Subject], StoredPlan], subjects: Iterable[Subject], bar: tqdm[Any]
-) -> Iterator[tuple[int, Future[StoredPlan]]]:
+) -> Iterator[tuple[int, Callable[[], StoredPlan]]]:
     for place, subject in enumerate(subjects):
         bar.set_description_str(_name_of(subject))
-        future: Future[StoredPlan] = Future()
-        try:
-            future.set_result(search(subject))
-        except RuntimeError as error:
-            future.set_exception(error)
-        yield place, future
+        yield place, functools.partial(search, subject)
 
 
 def _tune_subject(limits: Limits, options: Mapping[str, Any], subject: Subject) -> StoredPlan:
