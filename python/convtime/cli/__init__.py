@@ -128,5 +128,5 @@ def make_parser(used: Collection[str] = _COMMANDS) -> argparse.ArgumentParser:
         if name in used:
             module = importlib.import_module(f"convtime.cli.{name}")
             module.add_to(command)
-            command.set_defaults(run=module.run, parser=command)
+            command.set_defaults(run=module.run)
     return parser

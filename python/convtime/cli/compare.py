@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,11 +37,9 @@ from convtime.timing.options import Options
 from convtime.timing.verdict import Ratio
 
 _CONFIRM = "--confirm"
-_TAKEN_WITH_FILES = (
-    "help",
-    "statements",
-    *compare_files.OWN_OPTIONS,
-    *compare_files.SHARED_OPTIONS,
+_SHARED_OPTIONS = (
+    *("statements", "margin", "fail_on", "uncertain"),
+    *("json", "markdown", "verbose"),
 )
 _MARGIN = Options().margin
 
@@ -117,11 +115,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     files = None if options.named else compare_files.files_of(options.statements)
     if files is not None:
-        only = {action.dest for action in options.parser._actions} - {*_TAKEN_WITH_FILES}
-        _check_taken(options, only, FINDS_IN_FILES, "statements, got two files of results")
+        _check_taken(options, FINDS_IN_FILES, "statements, got two files of results")
         return compare_files.run(options, *files)
-    only = {*compare_files.OWN_OPTIONS}
-    _check_taken(options, only, FINDS, "two files of results, got statements")
+    _check_taken(options, FINDS, "two files of results, got statements")
     check_outputs(options, {"--file": options.file})
     statements = snippet.named_statements(options)
     check_baseline(options, statements)
@@ -137,15 +133,15 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def _check_taken(
-    options: argparse.Namespace,
-    others: Collection[str],
-    finds: Sequence[str],
-    needed: str,
-) -> None:
+def _check_taken(options: argparse.Namespace, finds: Sequence[str], needed: str) -> None:
     """Raise an InputError if an option, or a value of --fail-on, is for the other use."""
-    for action in options.parser._actions:
-        if action.dest in others and getattr(options, action.dest, None) != action.default:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_to(parser)
+    of_files = finds is FINDS_IN_FILES
+    for action in parser._actions:
+        for_files = action.dest in compare_files.OWN_OPTIONS
+        is_other = action.dest not in _SHARED_OPTIONS and for_files != of_files
+        if is_other and getattr(options, action.dest) != action.default:
             raise InputError(f"{action.option_strings[-1]} requires {needed}")
     for found in options.fail_on:
         if found not in finds:

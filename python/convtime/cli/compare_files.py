@@ -20,8 +20,6 @@ from convtime.view.safe_text import printable
 
 #: The options of this module, which only files take.
 OWN_OPTIONS = ("false_discoveries", "same_gpu", "relative")
-#: Those that files take as statements do.
-SHARED_OPTIONS = ("margin", "fail_on", "uncertain", "json", "markdown", "verbose")
 _BEGINNING = 100  # bytes: more than a byte order mark and some white space
 
 
