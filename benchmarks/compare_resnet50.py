@@ -60,8 +60,8 @@ def table(rows: list[results.Row]) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG of the rows in PyTorch's own default, fp32 NCHW."""
-    from convtime.conv.compare import LayerResult
-    from convtime.conv.plot import layers_figure
+    from convtime.layers.compare import LayerResult
+    from convtime.layers.show import layers_figure
 
     facts = document["provenance"]
     shown = [
@@ -75,9 +75,9 @@ def picture(document: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    from convtime.conv.compare import compare_layers
-    from convtime.conv.sources.resnet50 import resnet50
+    from convtime.conv.resnet50 import resnet50
     from convtime.device.resolve import resolve_device
+    from convtime.layers.compare import compare_layers
 
     parser = results.argument_parser(__doc__)
     parser.add_argument("--batch", type=int, default=BATCH, help="for trying out; default: 64")

@@ -11,11 +11,10 @@ from typing import Any
 from conv_match_parts.rows import LARGE
 from results import HERE
 
-from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.flags import Flags
+from convtime.conv.call import ConvCall, Flags, TensorLayout
+from convtime.conv.csv_file import from_csv
 from convtime.conv.problem import ConvLayer, distinct
-from convtime.conv.sources.csv_file import from_csv
-from convtime.conv.sources.resnet50 import resnet50, square_layer
+from convtime.conv.resnet50 import resnet50, square_layer
 from convtime.core.errors import InputError
 
 DEEPBENCH = HERE / "data" / "deepbench_conv_training.csv"

@@ -152,7 +152,7 @@ def _cells(row: results.Row) -> tuple[str, ...]:
 
 def resnet50() -> list[Fused]:
     """Those that a ReLU follows: not the ones that residuals are projected by."""
-    from convtime.conv.sources.resnet50 import resnet50
+    from convtime.conv.resnet50 import resnet50
 
     return [
         # A residual is added after the last convolution of a block.
@@ -227,7 +227,7 @@ def measure(
 ) -> results.Row:
     import torch
 
-    from convtime import plan_cache
+    from convtime.conv import plan_cache
 
     functions, arguments = prepare(fused, dtype, layout, device)
     with torch.no_grad():

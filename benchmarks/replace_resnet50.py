@@ -53,8 +53,7 @@ def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
     from resnet50 import ResNet50
 
     import convtime
-    from convtime.conv.call import same_bits
-    from convtime.conv.flags import Flags
+    from convtime.conv.call import Flags, same_bits
 
     torch.manual_seed(0)
     pytorch, ours = (ResNet50().to(device) for _ in range(2))

@@ -70,7 +70,7 @@ fi
 # From here on outside of the repository, so that what is tested is what was installed.
 repository=$PWD
 cd "$scratch"
-python3 -m convtime config
+python3 -m convtime doctor --config
 
 failed=()
 if ((${#python_tests[@]})); then

@@ -1,4 +1,4 @@
-"""What convtime.tune gains, whether it chooses well, and whether it chooses the same again.
+"""What convtime.conv.tune gains, whether it chooses well, and whether it chooses the same again.
 
 The problems are DeepBench's shapes and those of six networks, in float16 with channels last and in
 float32, all three passes, in an order that a fixed seed draws. The peer is PyTorch with

@@ -25,7 +25,7 @@ namespace {
 #ifdef CONVTIME_WITH_CUDA
 namespace conv = convtime::conv;
 
-/// Return the field names and values of convtime.PlanChoice.
+/// Return the field names and values of convtime.conv.PlanChoice.
 py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
   const conv::PlanChoice& choice = shared.choice;
   py::dict record = convtime::ops::to_dict(key.problem);

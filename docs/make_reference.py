@@ -19,8 +19,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import convtime
 from convtime import Candidate, Measurement, Options
+from convtime.device.clock_lock import LockedClocks
 from convtime.storage.load import MODULES
+from convtime.timing.measurement import Condition
+from convtime.timing.verdict import Judgement
 
+#: Types of values that functions, methods and properties return, and that no field of a result has.
+_RETURNED = (Condition, Judgement, LockedClocks)
 FOLDER = Path(__file__).resolve().parent / "reference"
 _WIDTH = 120
 _MADE = "<!-- made by docs/make_reference.py; do not edit -->"
@@ -85,10 +90,15 @@ def _options() -> Iterator[str]:
 
 
 def _functions() -> Iterator[tuple[str, Any]]:
-    for name in sorted(convtime.__all__):
-        function = getattr(convtime, name)
+    for name, function in sorted(_public().items()):
         if hasattr(function, "__signature__"):  # which takes_options has made
             yield name, function
+
+
+def _public() -> dict[str, Any]:
+    """Return the public functions, types and modules by name, as in ``conv.tune``."""
+    of_conv = {f"conv.{name}": getattr(convtime.conv, name) for name in convtime.conv.__all__}
+    return {name: getattr(convtime, name) for name in convtime.__all__} | of_conv
 
 
 def _of_call() -> dict[str, inspect.Parameter]:
@@ -120,9 +130,9 @@ def _entry(name: str, text: str, default: object, choices: tuple[str, ...] = ())
 
 
 def _other_results() -> Iterator[str]:
-    public = {getattr(convtime, name) for name in convtime.__all__}
-    kinds = {kind for kind in public if dataclasses.is_dataclass(kind)}
-    kinds |= {getattr(importlib.import_module(module), name) for name, module in MODULES.items()}
+    kinds = {kind for kind in _public().values() if isinstance(kind, type)}
+    kinds |= {getattr(importlib.import_module(place), name) for name, place in MODULES.items()}
+    kinds |= {*_RETURNED}
     shown = _with_parts(kinds) - {Candidate, Measurement, Options}
     for kind in sorted(shown, key=lambda kind: (kind.__name__, kind.__module__)):
         if "Attributes:" in (kind.__doc__ or ""):

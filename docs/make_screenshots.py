@@ -109,7 +109,7 @@ MEASURED: Mapping[str, Callable[[], Stored | dict[str, Stored]]] = {
     "Changes": lambda: convtime.compare_runs(run(), run()),
     "Diagnosis": lambda: convtime.diagnose(torch.relu, torch.randn(1 << 18), budget=5),
     "Examination": lambda: convtime.doctor("cpu"),
-    "Explanation": lambda: convtime.explain(
+    "Explanation": lambda: convtime.conv.explain(
         torch.nn.functional.conv2d, torch.randn(1, 16, 28, 28), torch.randn(32, 16, 3, 3)
     ),
     "ModuleTimes": modules,

@@ -263,7 +263,7 @@ class Timing:
 
 
 def _reproducer(candidate: Any) -> str:
-    from convtime.conv.sources.called import reproducer_of
+    from convtime.conv.model import reproducer_of
 
     return reproducer_of(candidate)
 

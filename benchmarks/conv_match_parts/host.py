@@ -132,5 +132,5 @@ def _memory_now(shapes: int) -> results.Row:
         "shapes": shapes,
         "host_bytes": pages * resource.getpagesize(),
         "device_bytes": torch.cuda.memory_allocated(),
-        "plans": len(convtime.plan_cache()),
+        "plans": len(convtime.conv.plan_cache()),
     }

@@ -104,9 +104,9 @@ def _sides(call: ConvCall, tensors: ConvTensors) -> dict[str, _Sides]:
 def _first_calls(call: ConvCall, name: str, both: _Sides, device: torch.device) -> results.Row:
     """What is known of both sides of a pass before they are timed."""
     theirs, ours = both
-    convtime.clear_plan_cache()
+    convtime.conv.clear_plan_cache()
     ours()
-    choices = convtime.plan_cache()
+    choices = convtime.conv.plan_cache()
     peaks = [_peak_bytes(theirs), _peak_bytes(ours)]
     poison(device, max(peaks))
     first = theirs()
@@ -147,7 +147,7 @@ def _time(passes: dict[str, results.Row], ran: Mapping[str, _Sides]) -> None:
         for name, both in ran.items()
         for who, call in zip(("pytorch", "convtime"), both, strict=True)
     }
-    convtime.clear_plan_cache()  # autograd's thread may have selected the last ones
+    convtime.conv.clear_plan_cache()  # autograd's thread may have selected the last ones
     _add_samples(passes, candidates, _rounds(candidates.values()))
     for name in ran:
         if is_outside(passes[name]):
@@ -282,4 +282,4 @@ def measure_second_thread(
 
 
 def _rebuilds() -> int:
-    return sum(choice.rebuilds for choice in convtime.plan_cache())
+    return sum(choice.rebuilds for choice in convtime.conv.plan_cache())

@@ -66,9 +66,9 @@ def _compare(
     again: PlanLog,
 ) -> results.Row:
     """What convtime finds beside what PyTorch found, in this thread and in another."""
-    convtime.clear_plan_cache()
+    convtime.conv.clear_plan_cache()
     convtime_call(call, name, tensors, "benchmark")()
-    (choice,) = convtime.plan_cache()
+    (choice,) = convtime.conv.plan_cache()
     row: results.Row = {
         **told_plan(found),
         "again_tag": again.plan.tag if again.plan else None,

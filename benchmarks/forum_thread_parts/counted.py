@@ -8,6 +8,7 @@ import torch
 
 import convtime
 from convtime.counting.counters import CounterCache
+from convtime.counting.kernel_counters import KernelCounters
 from forum_thread_parts.net import Training
 from forum_thread_parts.report import DRAM_READ, DRAM_WRITE
 
@@ -73,7 +74,7 @@ def _count(
     return every, convtime.counters(call, metrics=("time", *moved), repeats=REPEATS, **shared)
 
 
-def _launches(call: Callable[[], object], kernel: convtime.KernelCounters) -> int:
+def _launches(call: Callable[[], object], kernel: KernelCounters) -> int:
     with convtime.record("kernel") as recording:
         call()
     if recording.fault or recording.method != "kernel":
@@ -82,7 +83,7 @@ def _launches(call: Callable[[], object], kernel: convtime.KernelCounters) -> in
     return sum((each.name, each.grid) == (kernel.name, kernel.grid) for each in launched)
 
 
-def _of_kernel(counted: _Counted, kernel: convtime.KernelCounters) -> results.Row | None:
+def _of_kernel(counted: _Counted, kernel: KernelCounters) -> results.Row | None:
     """Launches of a call, and what one launch has of each metric; None without the kernel."""
     launches = 0
     values: dict[str, float | None] = {}

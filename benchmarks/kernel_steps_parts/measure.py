@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
-from convtime.conv.flags import Flags
+from convtime.conv.call import Flags
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "tutorial"))
 import tutorial

@@ -19,17 +19,16 @@ from mobilenet_v2 import MobileNetV2
 from resnet50 import ResNet50
 
 import convtime
-from convtime.conv.call import PASSES
-from convtime.conv.flags import Flags
+from convtime.conv.call import PASSES, Flags
+from convtime.conv.csv_file import from_csv
+from convtime.conv.plans.loading import load_plans
+from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
+from convtime.conv.plans.replay import replayed, replayed_elsewhere
+from convtime.conv.plans.search import PYTORCH, Limits, Search
+from convtime.conv.plans.subjects import Subject
+from convtime.conv.plans.tune import search_of, tune_pass
 from convtime.conv.problem import distinct
-from convtime.conv.sources.csv_file import from_csv
-from convtime.conv.tuned.replay import replayed, replayed_elsewhere
-from convtime.conv.tuned.search import PYTORCH, Limits, Search
-from convtime.conv.tuned.subjects import Subject
-from convtime.conv.tuned.tune import search_of, tune_pass
 from convtime.device.provenance import provenance
-from convtime.tuning.loading import load_plans
-from convtime.tuning.plan_set import Choice, Plans, StoredPlan
 
 SEED = 0
 PROBLEMS = 100
@@ -190,7 +189,7 @@ def _measure_model(device: torch.device, network: str, batch: int, training: boo
 
     step(model)
     passes = None if training else ("fprop",)
-    plans = convtime.tune(model, x, passes=passes, budget=0.5, knobs=False, confirm=False)
+    plans = convtime.conv.tune(model, x, passes=passes, budget=0.5, knobs=False, confirm=False)
     ours = copy.deepcopy(model)
     convtime.nn.replace(ours, plans=plans)
     compared = convtime.compare(
@@ -198,7 +197,7 @@ def _measure_model(device: torch.device, network: str, batch: int, training: boo
         check=None,
         budget=2.5,
     )
-    convtime.load_plans(None)
+    convtime.conv.load_plans(None)
     return _told(compared.ratio("PyTorch", "tuned"))
 
 

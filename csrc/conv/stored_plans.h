@@ -23,7 +23,7 @@ struct GpuKind {
   bool operator==(const GpuKind&) const = default;
 };
 
-/// An engine that was chosen beforehand, e.g. by convtime.tune.
+/// An engine that was chosen beforehand, e.g. by convtime.conv.tune.
 struct StoredPlan {
   std::string name;  ///< of its entry, for messages
   Engine engine;

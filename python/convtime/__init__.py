@@ -21,6 +21,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ = ["__version__", *__all__]
 
 if _os.environ.get("CONVTIME_PLANS"):
-    from convtime.tuning import loading as _loading
+    from convtime.conv.plans import loading as _loading
 
     _loading.load_named()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from convtime.cli import conv
-from convtime.conv.compare import LayerResult
 from convtime.conv.problem import FORWARD, ConvLayer
+from convtime.layers.compare import LayerResult
 from tests.helpers.convolutions import layer_result
 from tests.helpers.threads import one_thread as one_thread
 

@@ -18,8 +18,9 @@ LINE = "conv1d:n{n}c2w9k4s3"
 BAD: dict[str, list[tuple[list[str], str]]] = {
     "": [
         ([], "the following arguments are required: COMMAND"),
+        (["--completion", "cmd"], "invalid choice: 'cmd'"),
         (["compair"], "invalid choice: 'compair'"),
-        (["--vers", "config"], "unrecognized arguments: --vers"),
+        (["--vers", "doctor"], "unrecognized arguments: --vers"),
     ],
     "conv": [
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
@@ -79,8 +80,11 @@ BAD: dict[str, list[tuple[list[str], str]]] = {
         ([CONV, "--axis", "n=1"], "has {r}, but there is no such axis"),
         ([LINE, "--axis", f"n={'9' * 5000}"], "n must be at most 2147483647"),
         ([LINE, "--axis=n=1", "--axis=m=1"], "'m' must be a name in braces"),
-        (["conv1d:n{n}c2w{k+1}k4s3", "--axis", "n=1"], "has {k+1}, but a placeholder must be"),
-        (["conv1d:n{n", "--axis", "n=1"], "expected '}' before end of string; a placeholder is"),
+        (
+            ["conv1d:n{n}c2w{k+1}k4s3", "--axis", "n=1"],
+            "has '{k+1}k4s3', but a placeholder must be",
+        ),
+        (["conv1d:n{n", "--axis", "n=1"], "has '{n', but a placeholder must be a name"),
         ([LINE, "--axis", "n=1", "-s", "1"], "--setup and --before require st"),
         (["conv1d:n1c2w9k4s3", "1", "--axis", "n=1"], "statements and problems cannot be timed"),
         (["n", "--axis", "n=1", "--side", "pytorch"], "--side requires problems"),
@@ -91,7 +95,7 @@ BAD: dict[str, list[tuple[list[str], str]]] = {
         (["none.json"], "none.json: cannot be read (No such file"),
         (["half.json"], "half.json: is no"),
     ],
-    "completion": [(["cmd"], "invalid choice: 'cmd'")],
+    "doctor": [(["--config", "--all"], "--config examines nothing; leave out --device, --all")],
 }
 OPTIONS = {"conv": ON_CPU, "time": COUNTED, "compare": COUNTED, "sweep": ON_CPU}
 

@@ -20,7 +20,7 @@ from tests.helpers import ROOT
 from tests.helpers.commands import Capture, only_line, process
 
 
-def test_version_config_and_help(capsys: Capture) -> None:
+def test_version_configuration_and_help(capsys: Capture) -> None:
     for option, expected in (("--version", f"convtime {convtime.__version__}\n"), ("--help", "")):
         with pytest.raises(SystemExit) as stop:
             cli.main([option])
@@ -29,7 +29,7 @@ def test_version_config_and_help(capsys: Capture) -> None:
         assert shown == expected or not expected
     for code in exit_codes.MEANINGS:
         assert f"\n  {code} " in shown
-    assert cli.main(["config"]) == 0
+    assert cli.main(["doctor", "--config"]) == 0
     assert torch.__version__ in capsys.readouterr().out
 
 
@@ -58,17 +58,17 @@ def test_the_documentation_lists_the_exit_codes() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("argument", "code", "imports_torch"),
-    [("--help", 0, False), ("tme", 2, False), ("config", 0, True)],
+    ("words", "code", "imports_torch"),
+    [(["--help"], 0, False), (["tme"], 2, False), (["doctor", "--config"], 0, True)],
 )
 def test_only_commands_that_need_torch_import_it(
-    tmp_path: Path, argument: str, code: int, imports_torch: bool
+    tmp_path: Path, words: list[str], code: int, imports_torch: bool
 ) -> None:
     script = tmp_path / "convtime"
     script.write_text("import sys\nfrom convtime.cli import main\nsys.exit(main())\n")
     for program in (["-m", "convtime"], [script]):
         done = subprocess.run(
-            [sys.executable, "-X", "importtime", *program, argument],
+            [sys.executable, "-X", "importtime", *program, *words],
             cwd=tmp_path,
             capture_output=True,
             text=True,

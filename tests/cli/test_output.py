@@ -70,7 +70,7 @@ def test_an_output_never_takes_the_place_of_an_input(
         (["conv", "--layers", "l.csv", "--json"], "l.csv", "--layers and --json must name diff"),
         (["conv", *model, "--csv"], "cli_test_source.py", "is the source of --model"),
         (["show", "a.csv", "--markdown"], "a.csv", "FILE and --markdown must name different"),
-        (["compare-files", "a", "b", "--json"], "b", "AFTER and --json must name different"),
+        (["compare", "a.csv", "b.csv", "--markdown"], "b.csv", "AFTER and --markdown must name"),
         (["diagnose", "1", "--against", "a", "--json"], "a", "--against and --json must name"),
     ):
         Path(file).write_text(source)

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from convtime.conv.call import PASSES, ConvCall, ConvTensors, TensorLayout, same_bits
-from convtime.conv.flags import Flags
+from convtime.conv.call import PASSES, ConvCall, ConvTensors, Flags, TensorLayout, same_bits
 from convtime.conv.problem import ConvProblem
 from convtime.core.errors import InputError
 from tests.helpers.convolutions import dense, problems

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convtime.conv.csv_file import MOST_LAYERS, from_csv
 from convtime.conv.problem import ConvProblem
-from convtime.conv.sources.csv_file import MOST_LAYERS, from_csv
 from convtime.core.errors import InputError
 from tests.helpers import BENCHMARKS
 from tests.helpers.convolutions import problems

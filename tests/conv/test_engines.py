@@ -12,9 +12,9 @@ from torch.nn import functional as F
 import convtime
 from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
+from convtime.conv import engine_listing as running
 from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.engines import engines as running
-from convtime.conv.engines.engine_table import EngineResult, EngineTable, KnobRange, PassEngines
+from convtime.conv.engine_table import EngineResult, EngineTable, KnobRange, PassEngines
 from tests.helpers.figures import check_drawn, table
 from tests.helpers.measurements import make
 from tests.helpers.texts import flat
@@ -77,9 +77,9 @@ def test_a_table_shows_the_fastest_first_and_pytorchs_choice(tmp_path: Any) -> N
 def test_a_cpu_has_no_engines(capsys: pytest.CaptureFixture[str]) -> None:
     x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
     with pytest.raises(ValueError, match="needs tensors on a GPU, where cuDNN runs, got .* on cpu"):
-        convtime.engines(F.conv2d, x, w)
+        convtime.conv.engines(F.conv2d, x, w)
     with pytest.raises(TypeError, match="engines takes conv1d, .*; got relu"):
-        convtime.engines(torch.relu, x)
+        convtime.conv.engines(torch.relu, x)
     assert main(["engines", "conv2d:n2c8h9w9k8r3s3", "--device", "cpu"]) == BAD_INPUT
     assert "engines needs a GPU, where cuDNN runs, got device cpu" in capsys.readouterr().err
 
@@ -93,17 +93,17 @@ def test_a_problems_form_comes_before_that_of_the_options(
 ) -> None:
     asked: list[Any] = []
 
-    def build(*given: Any, seed: int) -> tuple[None, None, None]:
+    def described(*given: Any) -> types.SimpleNamespace:
         asked.extend(given)
-        return None, None, None
+        return types.SimpleNamespace(tensors=lambda *_, **__: None)
 
     room = "convtime.cli.engines."
     monkeypatch.setattr(f"{room}resolve_device", torch.device)
-    monkeypatch.setattr(f"{room}build_layers", build)
-    monkeypatch.setattr(f"{room}engines", lambda *_, **__: make_table())
+    monkeypatch.setattr(f"{room}call_of", described)
+    monkeypatch.setattr(f"{room}engines_of", lambda *_: make_table())
     options = ["--dtype", "bfloat16", "--layout", "nhwc", "--device", "cuda:0"]
     assert main(["engines", f"conv2d:n2c8h9w9k8r3s3{form}", *options]) == DONE
-    assert asked[1:] == [torch.device("cuda:0"), dtype, layout]
+    assert asked[1:] == [dtype, layout, torch.device("cuda:0")]
 
 
 def test_an_engine_is_built_run_and_judged_unless_it_is_refused(
@@ -125,12 +125,13 @@ def test_an_engine_is_built_run_and_judged_unless_it_is_refused(
     table += [listed("eng4", unsupported="why\nmore"), listed("eng5", excluded="by TF32")]
     stand_in = types.SimpleNamespace(engines=lambda: table, build=build, result=result)
     monkeypatch.setattr(running, "prepare_pass", lambda *_: stand_in)
-    monkeypatch.setattr(running, "time_op", lambda *_, **__: make())
     monkeypatch.setattr(running, "time", types.SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     unused: Any = None
-    one, exact = running._Timer({}, progress=False), torch.ones(4, dtype=torch.float64)
-    first, second, *refused = running._run_engines(unused, "fprop", unused, exact, one)
+    exact = torch.ones(4, dtype=torch.float64)
+    first, second, *refused = running._run_engines(
+        unused, "fprop", unused, exact, lambda _: make(), progress=False
+    )
     ran: dict[str, Any] = {"workspace_bytes": 4096, "build_seconds": 0.25, "measurement": make()}
     assert first == EngineResult("eng1", (("a", 0),), **ran, error=0.0, repeats=True)
     assert second == EngineResult("eng2", (("a", 0),), **ran, error=1.0, repeats=False)
@@ -175,9 +176,9 @@ def test_engines_compute_the_pass_and_pytorchs_is_among_them(case: str, dtype: t
     function, shape, weight, numbers = CASES[case]
     x = torch.randn(shape, device="cuda", dtype=dtype)
     w = torch.randn(weight, device="cuda", dtype=dtype) / 8
-    before = convtime.plan_cache()
-    table = convtime.engines(function, x, w, kwargs=numbers, backward=True, progress=False)
-    assert convtime.plan_cache() == before
+    before = convtime.conv.plan_cache()
+    table = convtime.conv.engines(function, x, w, kwargs=numbers, backward=True, progress=False)
+    assert convtime.conv.plan_cache() == before
     assert [found.name for found in table.passes] == ["fprop", "dgrad", "wgrad"]
     for found in table.passes:
         assert found.backend in ("Cudnn", "CudnnTranspose")
@@ -207,7 +208,7 @@ def test_excluded_engines_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(4, 32, 14, 14, device="cuda")
     w = torch.randn(48, 32, 3, 3, device="cuda")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    (found,) = convtime.engines(F.conv2d, x, w, progress=False).passes
+    (found,) = convtime.conv.engines(F.conv2d, x, w, progress=False).passes
     excluded = [each for each in found.engines if "TF32" in each.refused]
     assert excluded
     assert all("TENSOR_CORE" in each.numerical_notes for each in excluded)

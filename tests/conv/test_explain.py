@@ -15,12 +15,11 @@ from torch.nn.utils import prune
 
 import convtime
 from convtime.conv import advice
-from convtime.conv.call import PASSES, ConvCall, TensorLayout
-from convtime.conv.explain import explain as running
-from convtime.conv.explain.explain import differences, explain
-from convtime.conv.explain.explanation import Explanation, Side
-from convtime.conv.explain.kernels import parts
-from convtime.conv.flags import Flags
+from convtime.conv import explaining as running
+from convtime.conv.call import PASSES, ConvCall, Flags, TensorLayout
+from convtime.conv.explaining import differences, explain
+from convtime.conv.explanation import Explanation, Side
+from convtime.conv.kernels import parts
 from convtime.conv.plan_choice import Plan, PlanChoice, TensorDescriptor
 from convtime.conv.plan_log import PlanLog
 from convtime.conv.plan_oracle import PlanOracle
@@ -292,7 +291,7 @@ def test_a_calls_time_is_divided_by_role(drawn: Sequence[tuple[str, int]]) -> No
 
 
 def choice(**changes: Any) -> PlanChoice:
-    """As convtime.plan_cache() gives them."""
+    """As convtime.conv.plan_cache() gives them."""
     plan = {field.name: getattr(PLAN, field.name) for field in dataclasses.fields(Plan)}
     rest: dict[str, Any] = {
         "source": "instant", "refused": (), "compute_type": None, "pass_name": "fprop",

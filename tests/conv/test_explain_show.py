@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from convtime.conv import kernels
 from convtime.conv.call import ConvCall
-from convtime.conv.explain import kernels
-from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
+from convtime.conv.explanation import Explanation, PassExplanation, Side
 from convtime.conv.plan_choice import Plan
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
@@ -65,7 +65,8 @@ def test_what_both_run_is_said_once_and_first_what_the_time_goes_into() -> None:
         "  filling            1.056 µs,   1%  memset",
     ]
     assert repr(explanation()) == (
-        "<convtime.Explanation conv2d of 64×64×56×56 by 64×64×3×3, float32, cuda:0, padding 1×1: "
+        "<convtime.conv.Explanation conv2d of 64×64×56×56 by 64×64×3×3, float32, cuda:0, padding "
+        "1×1: "
         "PyTorch and convtime run the same>"
     )
     told = flat(explanation())

@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional as F
 
 import convtime
+from convtime.conv.model import LoadedModel, from_model, load_model
 from convtime.conv.problem import ConvLayer, ConvProblem
-from convtime.conv.sources.model import LoadedModel, from_model, load_model
-from convtime.conv.sources.resnet50 import resnet50
+from convtime.conv.resnet50 import resnet50
 from convtime.core.errors import InputError
 
 MODELS = """
@@ -91,12 +91,12 @@ def loaded(module: torch.nn.Module, *shape: int) -> LoadedModel:
 
 
 def problem_in(module: torch.nn.Module, *shape: int) -> ConvProblem:
-    (layer,) = from_model(loaded(module, *shape)).layers
+    (layer,) = from_model(loaded(module, *shape))[0]
     return layer.problem
 
 
 def test_every_distinct_call_is_gathered(models: None) -> None:
-    stem, body, valid, single = from_model(load_model("mymodels.nets:Net", (2, 3, 16, 20))).layers
+    stem, body, valid, single = from_model(load_model("mymodels.nets:Net", (2, 3, 16, 20)))[0]
     assert stem == ConvLayer(
         ("stem",),
         ConvProblem(2, 3, (16, 20), 8, (3, 5), stride=(1, 2), padding=(1, 2), bias=True),
@@ -110,12 +110,12 @@ def test_every_distinct_call_is_gathered(models: None) -> None:
     # The second call had no batch dimension.
     assert (valid.problem.batch, single.problem.batch) == (2, 1)
     assert valid.names == single.names == ("valid",)
-    (only,) = from_model(load_model("mymodels.nets:only_conv", (1, 3, 4, 4))).layers
+    (only,) = from_model(load_model("mymodels.nets:only_conv", (1, 3, 4, 4)))[0]
     assert only.name == "Conv2d"
 
 
 def test_every_kind_of_convolution_is_gathered(models: None) -> None:
-    layers = from_model(load_model("mymodels.nets:Kinds", (2, 3, 10))).layers
+    layers = from_model(load_model("mymodels.nets:Kinds", (2, 3, 10)))[0]
     audio, up, longer, volume, grow = (layer.problem for layer in layers)
     kinds = ["Conv1d", "ConvTranspose1d", "Conv3d", "ConvTranspose3d"]
     assert [problem.kind.layer for problem in (audio, up, volume, grow)] == kinds
@@ -217,9 +217,9 @@ class Routed(torch.nn.Module):
 
 
 def test_calls_that_do_nothing_are_left_out_and_empty_ones_are_named() -> None:
-    found = from_model(loaded(Routed(), 2, 3, 8, 8))
-    assert [layer.names for layer in found.layers] == [("busy",)]
-    assert found.empty == ("idle", "idle")
+    layers, empty = from_model(loaded(Routed(), 2, 3, 8, 8))
+    assert [layer.names for layer in layers] == [("busy",)]
+    assert empty == ("idle", "idle")
     with pytest.raises(InputError, match=r"ran no convolution .* on empty inputs \(busy, idle"):
         from_model(loaded(Routed(), 0, 3, 8, 8))
 
@@ -239,7 +239,7 @@ def test_resnet50_has_23_distinct_and_53_convolutions() -> None:
 
 def test_resnet50_is_torchvisions() -> None:
     pytest.importorskip("torchvision")
-    found = from_model(load_model("torchvision.models:resnet50", (2, 3, 224, 224))).layers
+    found = from_model(load_model("torchvision.models:resnet50", (2, 3, 224, 224)))[0]
     # A block's downsample runs after its convolutions but is equal to them in ours too.
     theirs, ours = (
         {layer.problem: sorted(layer.names) for layer in layers}

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convtime.conv.call import PASSES, ConvCall, TensorLayout
-from convtime.conv.flags import Flags
+from convtime.conv.call import PASSES, ConvCall, Flags, TensorLayout
 from convtime.conv.plan_choice import Plan, TensorDescriptor
 from convtime.conv.plan_log import PlanLog, kept_tags, logged, parse_log
 from convtime.conv.plan_oracle import PlanOracle

@@ -16,10 +16,10 @@ import pytest
 
 import convtime
 from convtime import Ratio
+from convtime.conv.plans import loading
+from convtime.conv.plans.plan_set import Choice, Operand, Plans, StoredPlan, read_plans
 from convtime.core.errors import InputError
 from convtime.core.load import _C
-from convtime.tuning import loading
-from convtime.tuning.plan_set import Choice, Operand, Plans, StoredPlan, read_plans
 from tests.helpers.plans import ENTRY, FACTS, PLANS, PROBLEM
 
 needs_stored_plans = pytest.mark.skipif(
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def unload() -> Iterator[None]:
     yield
-    convtime.load_plans(None)
+    convtime.conv.load_plans(None)
 
 
 def having(*entries: StoredPlan, **provenance: str) -> Plans:
@@ -86,7 +86,7 @@ def test_a_file_keeps_other_problems_and_replaces_equal_ones(path: Path) -> None
 
 def test_what_is_no_file_of_plans_is_told_in_a_sentence(path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        convtime.load_plans(path)
+        convtime.conv.load_plans(path)
     for content, message in (
         ("", "not valid JSON"),
         ('{"type": "Plans", "schema": "6.0", "entries"', "not valid JSON"),
@@ -133,7 +133,7 @@ def test_every_field_of_a_problem_identifies_it() -> None:
     loading.use(having(other))  # in place of what was loaded
     assert not loading.is_in_use(ENTRY)
     assert loading.is_in_use(other)
-    assert convtime.load_plans(None) is None
+    assert convtime.conv.load_plans(None) is None
     assert not loading.is_in_use(other)
 
 
@@ -142,7 +142,7 @@ def test_plans_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match=r"chosen with cuDNN 9\.0\.0, and this is"):
         loading.use(having(ENTRY, cudnn="9.0.0"))
     with pytest.raises(InputError, match="the plans are for sm_12345 with 132 multi"):
-        convtime.load_plans(having(changed(architecture=12345)))
+        convtime.conv.load_plans(having(changed(architecture=12345)))
     values: dict[str, Any] = {"dtype": "int8", "pass_name": "x", "stride": (1,)}
     for name, value in values.items():
         with pytest.raises(ValueError, match=name):
@@ -154,7 +154,7 @@ def test_plans_that_do_not_fit_are_refused() -> None:
 def test_the_environment_names_a_file(path: Path) -> None:
     PLANS.save(path)
     program = (
-        "from convtime.tuning import loading, plan_set; import sys;"
+        "from convtime.conv.plans import loading, plan_set; import sys;"
         "print(loading.is_in_use(plan_set.read_plans(sys.argv[1]).entries[0]))"
     )
     done = subprocess.run(

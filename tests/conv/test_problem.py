@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.call import DTYPES, LAYOUTS
 from convtime.conv.problem import ConvLayer, ConvProblem, distinct
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core import codec

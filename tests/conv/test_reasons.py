@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.explain.reasons import why
-from convtime.conv.flags import Flags
+from convtime.conv.call import ConvCall, Flags, TensorLayout
+from convtime.conv.explaining import why
 from convtime.conv.identity import compare_bits
 from tests.helpers.convolutions import dense
 

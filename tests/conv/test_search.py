@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convtime import Comparison, Race
-from convtime.conv.tuned import search as searching
-from convtime.conv.tuned.search import PYTORCH, Limits, Search
-from convtime.tuning.plan_set import Choice, Facts
+from convtime.conv.plans import search as searching
+from convtime.conv.plans.plan_set import Choice, Facts
+from convtime.conv.plans.search import PYTORCH, Limits, Search
 from tests.helpers.simulated_races import SimulatedTimer
 from tests.helpers.simulated_races import run as run_race
 
@@ -147,7 +147,7 @@ def searched(
         CLOCK.now += 0.1
         return timer.together([*runs], 0.1, last=True)
 
-    source = Source(engines, Source(other))
+    source: Any = Source(engines, Source(other))
     chosen: dict[str, Any] = {"budget": 5.0, "margin": 0.01, "tolerance": 1.1, "knobs": False}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searching, "race", race)
@@ -349,8 +349,9 @@ def test_engines_are_built_by_several_threads() -> None:
             together.wait()
             return super().build(tag)
 
+    source: Any = Slow([Engine(index, 1e-6) for index in range(6)])
     search = Search(
-        *(Slow([Engine(index, 1e-6) for index in range(6)]), Run(1e-6), EXACT),
+        *(source, Run(1e-6), EXACT),
         Limits(5.0, 0.01, 1.1),
         follows_list=False,
         options={},

@@ -8,10 +8,16 @@ import pytest
 import torch
 
 import convtime
-from convtime.conv.call import CUDNN_BACKENDS, PASSES, ConvCall, TensorLayout, same_bits
-from convtime.conv.flags import Flags
+from convtime.conv.call import (
+    CUDNN_BACKENDS,
+    PASSES,
+    ConvCall,
+    Flags,
+    TensorLayout,
+    memory_format,
+    same_bits,
+)
 from convtime.conv.identity import convtime_call
-from convtime.conv.layouts import memory_format
 from convtime.conv.threads import FreshThread, in_fresh_thread
 from convtime.timing.activity import same_launches
 
@@ -116,13 +122,13 @@ def test_a_second_thread_builds_the_same_plans_from_engine_and_knobs(
     tensors = problem.tensors(device)
     for pass_name in PASSES:
         ours = convtime_call(problem, pass_name, tensors, policy)
-        convtime.clear_plan_cache()
+        convtime.conv.clear_plan_cache()
         with problem.flags.applied(), torch.no_grad(), FreshThread(device) as thread:
             assert problem.backend(pass_name, tensors) in CUDNN_BACKENDS
             first = ours()
-            (selected,) = convtime.plan_cache()
+            (selected,) = convtime.conv.plan_cache()
             second = thread.call(ours)
-            (rebuilt,) = convtime.plan_cache()
+            (rebuilt,) = convtime.conv.plan_cache()
             assert rebuilt.tag == selected.tag
             assert (selected.uses, selected.rebuilds) == (1, 0)
             assert (rebuilt.uses, rebuilt.rebuilds) == (2, 1)

@@ -19,14 +19,15 @@ from torch.nn import functional as F
 import convtime
 from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
-from convtime.conv.call import PASSES
-from convtime.conv.tuned import replay
-from convtime.conv.tuned import tune as tuning
-from convtime.conv.tuned.replay import Replayed, digest_of
-from convtime.conv.tuned.search import Limits
-from convtime.conv.tuned.subjects import Subject, subject_of
-from convtime.tuning import loading
-from convtime.tuning.plan_set import Choice, Operand, Plans, StoredPlan
+from convtime.conv.binding import call_of
+from convtime.conv.call import PASSES, ConvCall
+from convtime.conv.plans import loading, replay
+from convtime.conv.plans import tune as tuning
+from convtime.conv.plans.plan_set import Choice, Operand, Plans, StoredPlan
+from convtime.conv.plans.replay import Replayed, digest_of
+from convtime.conv.plans.search import Limits
+from convtime.conv.plans.subjects import Subject, subject_of
+from convtime.conv.problem import ConvProblem
 from tests.helpers.plans import ENTRY, FACTS, PLANS, PROBLEM
 
 
@@ -75,11 +76,37 @@ def test_arguments_out_of_range_are_told(capsys: pytest.CaptureFixture[str]) -> 
     ]
     for each, message in arguments:
         with pytest.raises(ValueError, match=re.escape(message)):
-            convtime.tune(F.conv2d, torch.ones(1, 1, 3, 3), torch.ones(1, 1, 1, 1), **each)
+            convtime.conv.tune(F.conv2d, torch.ones(1, 1, 3, 3), torch.ones(1, 1, 1, 1), **each)
     with pytest.raises(ValueError, match="plans are used by layers without a policy"):
         convtime.nn.replace(torch.nn.Conv2d(1, 1, 1), policy="benchmark", plans=PLANS)
     assert main(["tune", "n1c8h8k8f3p1", "--device", "cpu"]) == BAD_INPUT
     assert "GPU" in capsys.readouterr().err
+
+
+def test_the_command_tunes_the_problems_that_it_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Subject]] = []
+
+    def tuned(subjects: list[Subject], **_: Any) -> Plans:
+        asked.append(subjects)
+        return PLANS
+
+    def on_cpu(problem: ConvProblem, dtype: str, layout: str, _: object) -> ConvCall:
+        return call_of(problem, dtype, layout, torch.device("cpu"))
+
+    monkeypatch.setattr("convtime.cli.tune.resolve_device", torch.device)
+    monkeypatch.setattr("convtime.cli.tune.call_of", on_cpu)
+    monkeypatch.setattr("convtime.cli.tune.tune", tuned)
+    again, other = "conv2d:n2c8h9w9k8r3s3p1:bias", "conv1d:n1c4w9k4s3:nhwc"
+    for backward, passes in ((["--backward"], PASSES), ([], PASSES[:1])):
+        words = ["tune", again, other, again, "--dtype", "float16", *backward]
+        assert main([*words, "--device", "cuda"]) == DONE
+        subjects = asked.pop()
+        assert [each.pass_name for each in subjects] == [*passes, *passes]
+        first, last = subjects[0], subjects[-1]
+        assert (first.count, last.count) == (2, 1)
+        assert first.call.problem == ConvProblem(2, 8, (9, 9), 8, (3, 3), padding=(1, 1))
+        assert last.call.problem == ConvProblem(1, 4, (9,), 4, (3,))
+        assert {each.call.dtype for each in subjects} == {"float16"}
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -158,7 +185,7 @@ def test_plans_outlive_a_confirmation_that_fails(monkeypatch: pytest.MonkeyPatch
     }
     for why, error in failures.items():  # noqa: B007 (`fail` raises it)
         with pytest.warns(UserWarning, match=f"in a fresh process is unknown: .*{why}"):
-            plans = convtime.tune(F.conv2d, device="cpu")
+            plans = convtime.conv.tune(F.conv2d, device="cpu")
         assert plans.entries == (ENTRY,)
 
 
@@ -199,8 +226,8 @@ class TestOnAGpu:
     @pytest.fixture(autouse=True)
     def unload(self) -> Iterator[None]:
         yield
-        convtime.load_plans(None)
-        convtime.clear_plan_cache()
+        convtime.conv.load_plans(None)
+        convtime.conv.clear_plan_cache()
 
     @staticmethod
     def operands() -> list[torch.Tensor]:
@@ -217,8 +244,8 @@ class TestOnAGpu:
         expected = F.conv2d(x, w, **call)
         grad = torch.randn_like(expected)
         wanted = torch.autograd.grad(expected, (x, w), grad)
-        convtime.load_plans(plans)
-        convtime.clear_plan_cache()
+        convtime.conv.load_plans(plans)
+        convtime.conv.clear_plan_cache()
         ours = convtime.ops.conv2d(x, w, **call)
         found = torch.autograd.grad(ours, (x, w), grad)
         pairs = [(expected, ours), *zip(wanted, found, strict=True)]
@@ -229,10 +256,10 @@ class TestOnAGpu:
     @pytest.mark.thorough
     def test_chosen_plans_run_in_all_passes_and_give_the_same_results(self) -> None:
         x, w = self.operands()
-        plans = convtime.tune(F.conv2d, x, w, **PADDED, passes=PASSES, budget=0.5)
+        plans = convtime.conv.tune(F.conv2d, x, w, **PADDED, passes=PASSES, budget=0.5)
         assert [entry.problem.pass_name for entry in plans.entries] == [*PASSES]
         self.close(plans, x, w, 1e-2, padding=1)
-        ran = {choice.pass_name: choice for choice in convtime.plan_cache()}
+        ran = {choice.pass_name: choice for choice in convtime.conv.plan_cache()}
         for entry in plans.entries:
             assert entry.facts is not None
             assert entry.facts.speedup.high > 0.99
@@ -242,32 +269,32 @@ class TestOnAGpu:
                 assert choice.source == "explicit"
                 assert Choice.of_tag(choice.tag).engine == entry.choice.engine
         # Depthwise ones may run cuDNN in place of PyTorch's kernel.
-        convtime.load_plans(None)
+        convtime.conv.load_plans(None)
         x, w = torch.randn(8, 64, 28, 28, device="cuda"), torch.randn(64, 1, 3, 3, device="cuda")
         call: dict[str, Any] = {"padding": 1, "groups": 64}
-        plans = convtime.tune(F.conv2d, x, w, kwargs=call, passes=PASSES, budget=0.5)
+        plans = convtime.conv.tune(F.conv2d, x, w, kwargs=call, passes=PASSES, budget=0.5)
         self.close(plans, x, w, 1e-3, **call)
 
     def test_a_named_engine_is_used_and_another_problem_is_not_touched(self) -> None:
         x, w = self.operands()
-        (found,) = convtime.engines(F.conv2d, x, w, **PADDED).passes
+        (found,) = convtime.conv.engines(F.conv2d, x, w, **PADDED).passes
         other = next(each for each in found.timed if each.tag != found.pytorch_tag)
-        plans = convtime.tune(F.conv2d, x, w, **PADDED, budget=0.2)
+        plans = convtime.conv.tune(F.conv2d, x, w, **PADDED, budget=0.2)
         (entry,) = plans.entries
         pinned = dataclasses.replace(entry, choice=Choice.of_tag(other.tag))
-        convtime.load_plans(dataclasses.replace(plans, entries=(pinned,)))
-        convtime.clear_plan_cache()
+        convtime.conv.load_plans(dataclasses.replace(plans, entries=(pinned,)))
+        convtime.conv.clear_plan_cache()
         convtime.ops.conv2d(x, w, padding=1)
         convtime.ops.conv2d(x[:4], w, padding=1)
-        first, second = convtime.plan_cache()
+        first, second = convtime.conv.plan_cache()
         assert Choice.of_tag(first.tag) == pinned.choice
         assert second.source == "instant"
 
     def test_a_plan_that_cannot_be_used_is_named_once_and_pytorchs_takes_its_place(self) -> None:
         x, w = self.operands()
-        plans = convtime.tune(F.conv2d, x, w, **PADDED, budget=0.2, confirm=False)
+        plans = convtime.conv.tune(F.conv2d, x, w, **PADDED, budget=0.2, confirm=False)
         broken = dataclasses.replace(plans.entries[0], choice=Choice("cudnn", 9999))
-        convtime.load_plans(dataclasses.replace(plans, entries=(broken,)))
+        convtime.conv.load_plans(dataclasses.replace(plans, entries=(broken,)))
         expected = F.conv2d(x, w, padding=1)
         with pytest.warns(UserWarning, match=r"stored plan for .*eng9999.* cannot be used"):
             got = convtime.ops.conv2d(x, w, padding=1)
@@ -281,9 +308,9 @@ class TestOnAGpu:
     def test_another_layout_computes_the_same(self) -> None:
         x = torch.randn(8, 64, 28, 28, device="cuda")
         w = torch.randn(64, 64, 3, 3, device="cuda") / 24
-        plans = convtime.tune(F.conv2d, x, w, **PADDED, passes=PASSES, budget=0.3, knobs=False)
+        plans = convtime.conv.tune(F.conv2d, x, w, **PADDED, passes=PASSES, budget=0.3, knobs=False)
         last = [each.to(memory_format=torch.channels_last) for each in (x, w)]
-        engines = convtime.engines(F.conv2d, *last, **PADDED, backward=True)
+        engines = convtime.conv.engines(F.conv2d, *last, **PADDED, backward=True)
         entries = tuple(
             dataclasses.replace(entry, choice=Choice.of_tag(found.timed[0].tag, "channels_last"))
             for entry, found in zip(plans.entries, engines.passes, strict=True)
@@ -294,15 +321,15 @@ class TestOnAGpu:
         assert all(map(loading.is_in_use, entries))
 
     def test_what_a_program_has_run_can_be_tuned(self) -> None:
-        convtime.clear_plan_cache()
+        convtime.conv.clear_plan_cache()
         x, w = (each.requires_grad_() for each in self.operands())
         convtime.ops.conv2d(x, w, padding=1).sum().backward()
-        plans = convtime.tune(convtime.plan_cache(), budget=0.2, confirm=False)
+        plans = convtime.conv.tune(convtime.conv.plan_cache(), budget=0.2, confirm=False)
         assert {entry.problem.pass_name for entry in plans.entries} == {*PASSES}
-        convtime.load_plans(plans)
-        convtime.clear_plan_cache()
+        convtime.conv.load_plans(plans)
+        convtime.conv.clear_plan_cache()
         convtime.ops.conv2d(x, w, padding=1)
-        (choice,) = convtime.plan_cache()
+        (choice,) = convtime.conv.plan_cache()
         assert choice.source == "explicit"
 
     @pytest.mark.thorough
@@ -314,7 +341,7 @@ class TestOnAGpu:
         model = model.to("cuda", torch.float16).to(memory_format=torch.channels_last)
         x = torch.randn(4, 16, 32, 32, device="cuda", dtype=torch.float16)
         expected = model(x)
-        plans = convtime.tune(model, x, passes=("fprop",), budget=0.2)
+        plans = convtime.conv.tune(model, x, passes=("fprop",), budget=0.2)
         plans.save(path)
         with convtime.nn.replace(model, plans=path):
             torch.testing.assert_close(model(x), expected, rtol=2e-2, atol=2e-2)

@@ -75,7 +75,7 @@ def with_path(folder: Path) -> dict[str, Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("started_as", "name"),
-    [("module", "torch"), ("module", "convtime.conv.step"), ("script", "rich")],
+    [("module", "torch"), ("module", "convtime.layers.compare"), ("script", "rich")],
 )
 def test_interrupt_of_the_imports_ends_the_command_and_no_other_program(
     tmp_path: Path, name: str, started_as: str

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-import convtime
+from convtime.device.clock_reading import ClockReading
 from convtime.distributed.collectives import _nbytes
 from convtime.distributed.results import (
     _all_wait,
@@ -187,7 +187,7 @@ def rank(number: int, computing: float, clock_hz: float = 1.98e9) -> RankTimes:
         gpu_uuid=None,
         seconds=(1e-3,) * 50,
         computing_seconds=tuple(computing + 1e-6 * chance.random(50)),
-        state=convtime.ClockReading(0.0, clock_hz, None, None, None, ("sw_power_cap",)),
+        state=ClockReading(0.0, clock_hz, None, None, None, ("sw_power_cap",)),
     )
 
 

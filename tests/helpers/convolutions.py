@@ -9,10 +9,9 @@ import torch
 from hypothesis import strategies as st
 
 from convtime import Comparison
-from convtime.conv.call import TensorLayout
-from convtime.conv.compare import LayerResult
-from convtime.conv.flags import Flags
+from convtime.conv.call import Flags, TensorLayout
 from convtime.conv.problem import PADDING_MODES, ConvLayer, ConvProblem
+from convtime.layers.compare import LayerResult
 from convtime.timing.verdict import Ratio
 from tests.helpers.measurements import make
 

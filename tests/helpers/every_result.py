@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.engines.engine_table import EngineResult, EngineTable, PassEngines
+from convtime.conv.engine_table import EngineResult, EngineTable, PassEngines
+from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
 from convtime.core import codec
 from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.device.clock_reading import ClockReading
@@ -27,7 +28,6 @@ from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Ceilings, Measurement
 from convtime.timing.measurements import Measurements
 from convtime.timing.verdict import Ratio
-from convtime.tuning.plan_set import Choice, Plans, StoredPlan
 from convtime.tuning.race_result import Dropped, Race
 from convtime.upgrading.result import LayerChange, Upgrade
 from tests.helpers import TESTS, plans

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from convtime import Ratio
+from convtime.conv.plans.plan_set import Choice, Facts, Operand, PlanProblem, Plans, StoredPlan
 from convtime.device.provenance import cudnn_version
-from convtime.tuning.plan_set import Choice, Facts, Operand, PlanProblem, Plans, StoredPlan
 
 PROBLEM = PlanProblem(
     "fprop",

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from convtime.conv.compare import LayerResult
+from convtime.layers.compare import LayerResult
 from convtime.timing.activity import DeviceActivity
 from tests.helpers import RESULTS, TESTS
 

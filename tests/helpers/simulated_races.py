@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from convtime import Agreement, Comparison, Measurement, Race
+from convtime import Comparison, Measurement, Race
+from convtime.timing.comparison import Agreement
 from convtime.timing.measurement import Condition
 from convtime.tuning import heats
 from tests.helpers.measurements import make

@@ -15,7 +15,7 @@ from tests.helpers import ROOT
 
 # What a pytest within this one imports, it forgets afterwards, but for what was there before.
 for _module in (
-    *("convtime.conv.sources.called", "convtime.device.gpu_turn", "convtime.exchange.files"),
+    *("convtime.conv.model", "convtime.device.gpu_turn", "convtime.exchange.files"),
     *("convtime.exchange.nvbench", "convtime.exchange.pytest_benchmark"),
     *("convtime.histories.run", "convtime.integrations.gpu_benchmark"),
     *("convtime.regression.show", "convtime.timing.agreement", "convtime.timing.compare"),

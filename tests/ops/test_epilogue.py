@@ -421,7 +421,7 @@ def on_gpu(
 def typical() -> dict[str, Any]:
     """A call's arguments: a 3×3 of 16 bits in channels-last, with a bias and an addend."""
     tensors, numbers, _ = on_gpu("3×3", torch.float16, "nhwc")
-    convtime.clear_plan_cache()
+    convtime.conv.clear_plan_cache()
     return tensors | numbers
 
 
@@ -458,14 +458,14 @@ def test_a_relu_is_pytorchs_fused_one_to_the_bit(
         except RuntimeError as error:
             if "unable to find an engine" not in str(error):
                 raise
-            convtime.clear_plan_cache()
+            convtime.conv.clear_plan_cache()
             with pytest.warns(UserWarning, match="cuDNN has no engine for relu"):
                 fused(2)(**tensors, **numbers, alpha=0.5)
             return
         ours = fused(2)(**tensors, **numbers, alpha=0.5)
         assert ours.stride() == theirs.stride()
         assert torch.equal(ours, theirs)
-        assert convtime.plan_cache()[-1].tag.startswith(f"{FUSED}_eng")
+        assert convtime.conv.plan_cache()[-1].tag.startswith(f"{FUSED}_eng")
 
     for_all(GPU_CALLS, check, 8 * amount)
 
@@ -597,12 +597,12 @@ def test_benchmarked_plans_compute_the_same(
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     ours = fused(2)(**typical)
     torch.testing.assert_close(ours, separate(**typical), rtol=1e-2, atol=1e-2)
-    choices = [choice for choice in convtime.plan_cache() if choice.activation == "relu"]
+    choices = [choice for choice in convtime.conv.plan_cache() if choice.activation == "relu"]
     assert (choices[-1].policy, choices[-1].source) == ("benchmark", "benchmark")
     assert len(choices[-1].timed) > 1
     # Timed against a plain one, and what follows in a kernel of its own.
-    assert convtime.plan_cache()[-1].policy == "benchmark"
-    assert any(choice.tag.startswith("ConvFwd_eng") for choice in convtime.plan_cache())
+    assert convtime.conv.plan_cache()[-1].policy == "benchmark"
+    assert any(choice.tag.startswith("ConvFwd_eng") for choice in convtime.conv.plan_cache())
     named = fused(2)(**typical, policy=choices[-1].tag)
     torch.testing.assert_close(named, ours, rtol=1e-2, atol=1e-2)
 
@@ -613,7 +613,7 @@ def test_epilogues_have_plans_of_their_own(typical: dict[str, Any]) -> None:
     results = [
         fused(2)(**typical, alpha=alpha, activation=activation) for activation, alpha in options
     ]
-    choices = convtime.plan_cache()
+    choices = convtime.conv.plan_cache()
     assert [(choice.activation, choice.alpha) for choice in choices] == options
     for choice in choices:
         assert choice.z == choice.y
@@ -625,7 +625,7 @@ def test_epilogues_have_plans_of_their_own(typical: dict[str, Any]) -> None:
 @pytest.mark.cuda
 @pytest.mark.filterwarnings("error")
 def test_steps_of_their_own_are_said_once_for_each_problem() -> None:
-    convtime.clear_plan_cache()
+    convtime.conv.clear_plan_cache()
     x = torch.randn(2, 8, 9, 9, device="cuda", dtype=torch.float64)
     w = torch.randn(4, 8, 3, 3, device="cuda", dtype=torch.float64)
     with pytest.warns(UserWarning, match="cuDNN has no engine for gelu after a conv"):
@@ -648,10 +648,10 @@ def test_what_engines_get_wrong_is_left_to_a_kernel(
     activation: str, dtype: torch.dtype, why: str
 ) -> None:
     tensors, numbers, _ = on_gpu("3×3", dtype, "nhwc")
-    convtime.clear_plan_cache()
+    convtime.conv.clear_plan_cache()
     with warnings.catch_warnings(action="error"):
         fused(2)(**tensors, **numbers, activation=activation)
-    assert [choice.activation for choice in convtime.plan_cache()] == ["identity"]
+    assert [choice.activation for choice in convtime.conv.plan_cache()] == ["identity"]
     with pytest.raises(RuntimeError, match=f"conv2d_epilogue: policy names .* {why}, so"):
         fused(2)(**tensors, **numbers, activation=activation, policy="eng0")
 
@@ -694,7 +694,7 @@ def test_captured_by_a_cuda_graph(activation: str, typical: dict[str, Any]) -> N
     with pytest.raises(RuntimeError, match=message), torch.cuda.graph(torch.cuda.CUDAGraph()):
         call(policy="benchmark")
     if activation == "relu":
-        convtime.clear_plan_cache()  # which the next call in this thread does for its own plans
+        convtime.conv.clear_plan_cache()  # as the next call in this thread does
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -718,7 +718,7 @@ def test_deterministic_training_repeats_its_bits(
     expected = run()
     for _ in range(100):
         assert all(map(torch.equal, run(), expected))
-    assert all(choice.deterministic for choice in convtime.plan_cache()[-3:])
+    assert all(choice.deterministic for choice in convtime.conv.plan_cache()[-3:])
 
 
 @pytest.mark.cuda

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from convtime import Judgement, Ratio
+from convtime import Ratio
 from convtime.sweeps.fastest import Crossover, crossings
 from convtime.sweeps.plan import is_geometric
-from convtime.timing.verdict import Verdict
+from convtime.timing.verdict import Judgement, Verdict
 
 CERTAIN = ("faster", "slower")
 

@@ -8,8 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from convtime import Comparison, Judgement
+from convtime import Comparison
 from convtime.sweeps.fastest import JudgedTable, Outcome, verdict_along
+from convtime.timing.verdict import Judgement
 from tests.helpers.measurements import make
 
 

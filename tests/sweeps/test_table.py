@@ -18,6 +18,7 @@ import convtime
 from convtime import ComparisonTable
 from convtime.core.errors import InputError
 from convtime.sweeps.plan import ComparisonPlan, ComparisonPoint
+from convtime.timing.measurement import Ceilings
 from convtime.timing.measurements import Measurements
 from tests.helpers.figures import check_drawn, encodings, of_series, parts, tables
 from tests.helpers.figures import table as table_of_figure
@@ -162,7 +163,7 @@ def test_a_table_has_a_row_for_each_point_and_candidate() -> None:
         point.comparison.measurements["a"],
         flops=5e5,
         nbytes=100.0,
-        ceilings=convtime.Ceilings(1e9, 1e12, "bfloat16"),
+        ceilings=Ceilings(1e9, 1e12, "bfloat16"),
     )
     compared = dataclasses.replace(
         point.comparison, measurements={**point.comparison.measurements, "a": measured}

@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from convtime import SweepPoint
 from convtime.sweeps import worker
 from convtime.sweeps.axes import Axes
-from convtime.sweeps.plan import SweepPlan
+from convtime.sweeps.plan import SweepPlan, SweepPoint
 
 PLAN = SweepPlan({"relu": "a"}, {"size": (1,)}, seed=1)
 

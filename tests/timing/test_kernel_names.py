@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from convtime.conv.explain.kernels import (
+from convtime.conv.kernels import (
     BIAS,
     COPY,
     ELEMENTWISE,

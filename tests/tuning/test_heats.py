@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convtime
-from convtime import Agreement, Comparison, Measurement, Race
+from convtime import Comparison, Measurement, Race
+from convtime.timing.comparison import Agreement
 from convtime.timing.measurement import Condition
 from convtime.tuning import heats
 from tests.helpers.figures import table

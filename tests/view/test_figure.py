@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.conv.plot import layers_figure
 from convtime.core.errors import InputError
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
+from convtime.layers.show import layers_figure
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Ceilings, Measurement
 from convtime.timing.verdict import Ratio

@@ -37,14 +37,15 @@ def test_values_are_sentences() -> None:
 
 # Without the extension for IPython, whose module needs IPython.
 PUBLIC = [getattr(convtime, name) for name in convtime.__all__ if "ipython" not in name]
-RESULTS = [convtime.PlanChoice, convtime.nn.Fusion, convtime.nn.Replacement]
+PUBLIC += [getattr(convtime.conv, name) for name in convtime.conv.__all__]
+RESULTS = [convtime.conv.PlanChoice, convtime.nn.Fusion, convtime.nn.Replacement]
 # One or two numbers are one sentence.
 SENTENCES = (convtime.Energy, convtime.PeakMemory)
 RESULTS += [each for each in PUBLIC if hasattr(each, "to_dict") and each not in SENTENCES]
 
 
 def test_every_result_shows_itself_in_all_ways() -> None:
-    assert {convtime.Measurement, convtime.Explanation, convtime.ClockTrace} <= {*RESULTS}
+    assert {convtime.Measurement, convtime.conv.Explanation, convtime.ClockTrace} <= {*RESULTS}
     for result in RESULTS:
         own = set().union(*(vars(each) for each in result.__mro__ if each is not object))
         assert {"__str__", "__repr__", "details", "_repr_html_"} <= own, result

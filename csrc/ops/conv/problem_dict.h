@@ -9,7 +9,7 @@
 
 namespace convtime::ops {
 
-// A problem as Python's dict, with the names of convtime.PlanChoice.
+// A problem as Python's dict, with the names of convtime.conv.PlanChoice.
 
 pybind11::tuple to_tuple(std::span<const std::int64_t> values);
 

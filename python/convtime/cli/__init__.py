@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from convtime._version import version
 from convtime.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, MEANINGS
-from convtime.cli.output import print_error
+from convtime.cli.output import print_error, print_result
 from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.interrupts import MESSAGE, raise_on_interrupt
 from convtime.view.wording import printable
@@ -21,7 +21,7 @@ from convtime.view.wording import printable
 # Here and not in the modules: most of them import torch, which takes seconds.
 _COMMANDS = {
     "time": "time a statement, as Python's timeit does",
-    "compare": "time several statements, interleaved, and compare times and results",
+    "compare": "time several statements, interleaved, and compare them; or compare two files",
     "race": "find the fastest of several statements",
     "diagnose": "explain a statement's time and its variation",
     "conv": "time PyTorch's convolution layers against convtime's",
@@ -32,11 +32,8 @@ _COMMANDS = {
     "show": "print a file of results",
     "report": "write a page of results: one HTML file, with plots",
     "history": "show since which commit which tests are slower or faster",
-    "compare-files": "show the changes from one file of results to another",
     "upgrade": "show the changes of a model's layers from one torch or cuDNN to another",
     "doctor": "check whether timings can be trusted on this machine",
-    "config": "show versions, devices and timing methods, as JSON",
-    "completion": "print a script that completes convtime's commands and options",
 }
 
 
@@ -45,6 +42,15 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
+
+
+class _Completion(argparse.Action):
+    """Prints the script, with which a shell completes the whole command line."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
+        completion = importlib.import_module("convtime.cli.completion")
+        print_result(completion.script(make_parser(), shell))
+        parser.exit()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,10 +115,17 @@ def make_parser(used: Collection[str] = _COMMANDS) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"convtime {version}")
+    parser.add_argument(
+        "--completion",
+        action=_Completion,
+        choices=("bash", "zsh"),
+        help="print a script that completes commands, options and files in a shell, and exit",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, text in _COMMANDS.items():
         command = commands.add_parser(name, allow_abbrev=False, help=text)
         if name in used:
-            module = importlib.import_module(f"convtime.cli.{name.replace('-', '_')}")
+            module = importlib.import_module(f"convtime.cli.{name}")
             module.add_to(command)
+            command.set_defaults(run=module.run)
     return parser

@@ -9,50 +9,49 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from convtime.conv.csv_file import whole_number
 from convtime.conv.problem import LARGEST_SIZE
-from convtime.conv.sources.csv_file import whole_number
 
 _Value = TypeVar("_Value")
 
 DEVICE_HELP = "cpu, cuda or cuda:N (default: cuda if there is a GPU)"
 
 
-def _parsed(text: str, kind: Callable[[str], _Value], expected: str) -> _Value:
-    """Parse a value; errors name it and what is expected."""
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be {expected}") from None
+def _parser(kind: Callable[[str], _Value], expected: str) -> Callable[[str], _Value]:
+    """Return a function that parses a value; its errors name the value and what is expected."""
+
+    def parse(text: str) -> _Value:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"got {text!r}, but it must be {expected}") from None
+
+    return parse
 
 
-def batch(text: str) -> int:
-    """Parse a number of images."""
-    return _parsed(text, whole_number, f"a whole number from 1 to {LARGEST_SIZE}")
+def _float(text: str, *, smallest: float = -math.inf, largest: float = math.inf) -> float:
+    value = float(text)
+    if not smallest < value < largest:
+        raise ValueError
+    return value
 
 
-def count(text: str) -> int:
-    """Parse a whole number, 0 or more."""
-    kind = functools.partial(whole_number, smallest=0)
-    return _parsed(text, kind, f"a whole number from 0 to {LARGEST_SIZE}")
+batch = _parser(whole_number, f"a whole number from 1 to {LARGEST_SIZE}")
+count = _parser(
+    functools.partial(whole_number, smallest=0), f"a whole number from 0 to {LARGEST_SIZE}"
+)
+number = _parser(_float, "a number")
+seconds = _parser(
+    functools.partial(_float, smallest=0.0, largest=math.nextafter(LARGEST_SIZE, math.inf)),
+    f"a positive number of seconds, {LARGEST_SIZE} at most",
+)
+_processes = _parser(whole_number, "gpus, or a whole number of 1 or more")
+_size = _parser(whole_number, "positive whole numbers separated by commas, such as 8,3,224,224")
 
 
 def workers(text: str) -> str | int:
     """Parse where points are measured: ``gpus``, or a number of processes."""
-    if text == "gpus":
-        return text
-    return _parsed(text, whole_number, "gpus, or a whole number of 1 or more")
-
-
-def number(text: str) -> float:
-    """Parse a finite number."""
-    return _parsed(text, _finite, "a number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError
-    return value
+    return text if text == "gpus" else _processes(text)
 
 
 def warmup(text: str) -> str | int | float:
@@ -62,26 +61,11 @@ def warmup(text: str) -> str | int | float:
     return count(text) if text.isdecimal() else number(text)
 
 
-def seconds(text: str) -> float:
-    """Parse a positive number of seconds."""
-    return _parsed(text, _seconds, f"a positive number of seconds, {LARGEST_SIZE} at most")
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= LARGEST_SIZE:
-        raise ValueError
-    return value
-
-
 def file_name(text: str) -> Path:
-    """Parse the name of a file."""
     if not text:
         raise argparse.ArgumentTypeError("got '', but it must be the name of a file")
     return Path(text)
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """Parse a tensor's sizes."""
-    expected = "positive whole numbers separated by commas, such as 8,3,224,224"
-    return tuple(_parsed(size.strip(), whole_number, expected) for size in text.split(","))
+    return tuple(_size(size.strip()) for size in text.split(","))

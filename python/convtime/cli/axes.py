@@ -23,7 +23,6 @@ from convtime.timing.snippet import names_in
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every run over axes: its file, its seed and its workers."""
     parser.add_argument(
         "--file",
         type=arguments.file_name,

@@ -1,13 +1,13 @@
-"""`convtime compare`: time statements in interleaved order."""
+"""`convtime compare`: time statements in interleaved order, or compare two files of results."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
-from convtime.cli import snippet
+from convtime.cli import compare_files, snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
@@ -22,8 +22,9 @@ from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.child import job
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
+from convtime.regression.changes import FINDS as FINDS_IN_FILES
+from convtime.sweeps import compare as comparing
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
-from convtime.sweeps.compare import run
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.timing.agreement import Check
 from convtime.timing.compare import compare
@@ -32,22 +33,27 @@ from convtime.timing.confirming import confirm
 from convtime.timing.options import Options
 from convtime.timing.verdict import Ratio
 
+_SHARED_OPTIONS = (
+    *("statements", "margin", "fail_on", "uncertain"),
+    *("json", "markdown", "verbose"),
+)
 _MARGIN = Options().margin
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times statements, interleaved, and compares their times and results, with "
         f"convtime.compare. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime "
         "compare -n relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup "
         "'x = torch.randn(1 << 20)' --fail-on slower,different; or, with the setup for each point: "
         "convtime compare 'torch.relu(x)' 'torch.clamp(x, 0)' --setup 'x = torch.randn(n, n)' "
-        "--over n=64,256,1024"
+        "--over n=64,256,1024. Two existing files of results, BEFORE and AFTER, are compared "
+        "instead: their measurements with the same names, from any tool that "
+        "convtime.read_measurements reads, or the only one of each, and all other differences."
     )
-    parser.set_defaults(run=_run)
-    snippet.add_statements(parser, "to compare")
+    snippet.add_statements(parser, "to compare, or two files of results", "STATEMENT|FILE")
     add_options(parser)
+    compare_files.add_options(parser)
     parser.add_argument(
         "--confirm",
         action="store_true",
@@ -55,15 +61,16 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     add_verdict_options(
         parser,
-        FINDS,
-        "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
-        "result is different, or busy time and span contradict each other",
+        tuple(dict.fromkeys(FINDS + FINDS_IN_FILES)),
+        "one is slower or faster than the baseline, or than before, by more than the margin, this "
+        "is uncertain, or busy time and span contradict each other; of statements, also a result "
+        "that is different; of files, also a name that is missing from the later file or new in "
+        "it, or a call on the CPU that executes over 1 % more instructions",
     )
     add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that define a comparison."""
     parser.add_argument(
         "--over",
         action="append",
@@ -101,7 +108,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    files = None if options.named else compare_files.files_of(options.statements)
+    if files is not None:
+        _check_taken(options, FINDS_IN_FILES, "statements, got two files of results")
+        return compare_files.run(options, *files)
+    _check_taken(options, FINDS, "two files of results, got statements")
     check_outputs(options, {"--file": options.file})
     statements = snippet.named_statements(options)
     check_baseline(options, statements)
@@ -113,20 +125,32 @@ def _run(options: argparse.Namespace) -> int:
     if options.confirm and compared.others:
         compared = dataclasses.replace(compared, confirmation=_confirmation(options))
     code, why = judge(compared.findings, options)
-    drawn = {"plot": lambda: compared.plot().content(options.plot.suffix)}
-    snippet.deliver(options, compared, device, why, **drawn)
+    snippet.deliver(options, compared, device, why)
     return code
 
 
+def _check_taken(options: argparse.Namespace, finds: Sequence[str], needed: str) -> None:
+    """Raise an InputError if an option, or a value of --fail-on, is for the other use."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_to(parser)
+    of_files = finds is FINDS_IN_FILES
+    for action in parser._actions:
+        for_files = action.dest in compare_files.OWN_OPTIONS
+        is_other = action.dest not in _SHARED_OPTIONS and for_files != of_files
+        if is_other and getattr(options, action.dest) != action.default:
+            raise InputError(f"{action.option_strings[-1]} requires {needed}")
+    for found in options.fail_on:
+        if found not in finds:
+            raise InputError(f"--fail-on {found} requires {needed}")
+
+
 def check_only_over(options: argparse.Namespace) -> None:
-    """Raise an InputError for an option that requires --over."""
     for name in ("file", "seed", "workers", "csv"):
         if getattr(options, name, None) is not None:
             raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
 
 
 def check_baseline(options: argparse.Namespace, statements: Mapping[str, str]) -> None:
-    """Raise an InputError if the baseline is not one of the statements."""
     if options.baseline is not None and options.baseline not in statements:
         raise InputError(
             f"--baseline must be one of {', '.join(map(repr, statements))}, got "
@@ -137,7 +161,6 @@ def check_baseline(options: argparse.Namespace, statements: Mapping[str, str]) -
 def compare_statements(
     statements: Mapping[str, str], options: argparse.Namespace, namespace: dict[str, Any]
 ) -> Comparison:
-    """Compare statements that use the variables of a setup."""
     compared: Comparison = compare(
         snippet.candidates_of(statements, options, namespace),
         baseline=options.baseline,
@@ -188,7 +211,7 @@ def table_of(
         {"margin": _MARGIN} | timing_options(options),
         "compare",
     )
-    return run(
+    return comparing.run(
         applications_of(statements, options, axes, namespace),
         axes,
         options.baseline or next(iter(statements)),

@@ -1,42 +1,35 @@
-"""`convtime compare-files`: the changes from one file of results to another."""
+"""`convtime compare BEFORE AFTER`: the changes from one file of results to another."""
 
 from __future__ import annotations
 
 import argparse
+import codecs
+from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
-from convtime.cli.verdicts import add_verdict_options, judge
+from convtime.cli.output import check_outputs, deliver_result
+from convtime.cli.verdicts import judge
 from convtime.core.errors import InputError
 from convtime.exchange.files import read_baseline, with_names_in_common
-from convtime.regression.changes import FINDS
 from convtime.regression.compare_runs import compare_runs
 from convtime.regression.differences import SameGpu
 from convtime.view.wording import printable
 
+#: The options of this module, which only files take.
+OWN_OPTIONS = ("false_discoveries", "same_gpu", "relative")
+_BEGINNING = 100  # bytes: more than a byte order mark and some white space
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
-    parser.description = (
-        "Compares measurements with the same names in two files, from any tool that "
-        "convtime.read_measurements reads, and lists all other differences between them. Files "
-        "with one measurement each are compared whatever its name."
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "files of results",
+        "--margin is relative to the earlier time; its default is each test's own if BEFORE is a "
+        "calibrated run of the pytest plugin, and 0.03 for others.",
     )
-    parser.set_defaults(run=_run)
-    for name, which in (("before", "earlier"), ("after", "later")):
-        parser.add_argument(
-            name, type=arguments.file_name, metavar=name.upper(), help=f"the {which} results"
-        )
-    parser.add_argument(
-        "--margin",
-        type=arguments.number,
-        metavar="SHARE",
-        help="relative difference from the earlier time that counts as equal (default: each "
-        "test's own if BEFORE is a calibrated run of the pytest plugin, and 0.03 for others)",
-    )
-    parser.add_argument(
+    group.add_argument(
         "--false-discoveries",
         type=arguments.number,
         default=0.05,
@@ -44,31 +37,56 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="expected false-discovery rate: share of wrong findings among all that are found to "
         "be slower or faster (default: 0.05)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--same-gpu",
         choices=get_args(SameGpu),
         default="model",
         help="which GPU counts as the same: any of the same model (the default), or only the same "
         "device; times on others are uncertain",
     )
-    parser.add_argument(
+    group.add_argument(
         "--relative",
         action="store_true",
         help="judge candidates by their ratio to their baseline, as the pytest plugin saves it",
     )
-    add_verdict_options(
-        parser,
-        FINDS,
-        "a time is slower or faster by more than the margin, this is uncertain, its name is "
-        "missing from the later file or new in it, busy time and span contradict each other, "
-        "or a call on the CPU executes over 1 % more instructions",
-    )
-    add_outputs(parser, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> int:
-    check_outputs(options, {"BEFORE": options.before, "AFTER": options.after})
-    first, second = options.before, options.after
+def files_of(given: Sequence[str]) -> tuple[Path, Path] | None:
+    """Return the two files that are given instead of statements; None if they are statements.
+
+    Raises:
+        InputError: some are files of results, but not all, or not two.
+    """
+    files = [text for text in given if _is_result_file(Path(text))]
+    if not files:
+        return None
+    if len(given) != 2 or len(files) != 2:
+        raise InputError(
+            "compare takes either statements or two files of results; of its arguments, these are "
+            f"files of results: {', '.join(files)}"
+        )
+    return Path(files[0]), Path(files[1])
+
+
+def _is_result_file(path: Path) -> bool:
+    """Return whether a file exists and begins like one that :func:`read_baseline` reads."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            content = file.read(_BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip()
+    except (OSError, ValueError):  # the latter for a NUL in a statement
+        return False
+    return path.suffix.lower() == ".csv" or content.startswith((b"{", b"["))
+
+
+def run(options: argparse.Namespace, first: Path, second: Path) -> int:
+    """Compare two files, print the changes, and return the exit code.
+
+    Raises:
+        InputError: a file cannot be read, or an option does not fit.
+    """
+    check_outputs(options, {"BEFORE": first, "AFTER": second})
     before, after = with_names_in_common(
         read_baseline(first), read_baseline(second), str(first), str(second)
     )

@@ -1,4 +1,4 @@
-"""`convtime completion`: a script that completes the command line in a shell."""
+"""Scripts that complete the command line in a shell."""
 
 from __future__ import annotations
 
@@ -8,29 +8,16 @@ from collections.abc import Iterator
 import shtab
 
 from convtime.cli import arguments
-from convtime.cli.output import print_result
 
-SHELLS = ("bash", "zsh")
-
-
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
-    parser.description = (
-        "Prints a script that completes convtime's commands and options in a shell; "
-        "docs/guides/command-line.md explains the installation."
-    )
-    parser.add_argument("shell", choices=SHELLS)
-    parser.set_defaults(run=_run)
+_FILES = ("STATEMENT|FILE",)  # metavars of arguments that can be files, and have no type
 
 
-def _run(options: argparse.Namespace) -> None:
-    from convtime.cli import make_parser
-
-    parser = make_parser()
+def script(parser: argparse.ArgumentParser, shell: str) -> str:
     for action in _actions(parser):
-        if action.type is arguments.file_name:
+        if action.type is arguments.file_name or action.metavar in _FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-    print_result(shtab.complete(parser, shell=options.shell))
+    completed: str = shtab.complete(parser, shell=shell)
+    return completed
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from convtime.cli import arguments
-from convtime.cli.layers import Group, add_layer_options, groups_of, model_of
+from convtime.cli.layers import FormedLayer, add_layer_options, layers_of, model_of
 from convtime.cli.output import (
     add_outputs,
     check_outputs,
@@ -18,17 +18,16 @@ from convtime.cli.output import (
     print_result,
 )
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.conv import show as convolutions
-from convtime.conv.compare import MARGIN, LayerResult, compare_layers
-from convtime.conv.plot import layers_figure
+from convtime.conv.plans.loading import is_in_use, load_plans
+from convtime.conv.plans.plan_set import Plans
 from convtime.conv.problem import FORWARD, PASSES
-from convtime.conv.step import StepResult, compare_step
 from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
+from convtime.layers import show as convolutions
+from convtime.layers.compare import MARGIN, LayerResult, StepResult, compare_layers, compare_step
+from convtime.layers.show import layers_figure
 from convtime.timing.comparison import FINDS
 from convtime.timing.verdict import Finding
-from convtime.tuning.loading import is_in_use, load_plans
-from convtime.tuning.plan_set import Plans
 from convtime.view.progress import progress_bar
 
 # Sampling time for a pass in seconds. A CPU's times scatter more, and a longer time helps less.
@@ -36,7 +35,6 @@ _BUDGET = {"cuda": 1.0, "cpu": 0.5}
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times convolutions of torch.nn and convtime.nn, interleaved, and compares "
         "their results and kernels: on every distinct one of ResNet-50, of a CSV file, or of a "
@@ -44,7 +42,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "before and after convtime.nn.replace. For each slower or different layer it prints the "
         "command that runs it again."
     )
-    parser.set_defaults(run=_run)
     add_layer_options(parser)
     parser.add_argument(
         "--backward",
@@ -74,14 +71,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, table=True)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     # Check all inputs before the first layer is timed.
     device = resolve_device(options.device)
     check_outputs(options, {"--layers": options.layers})
     plans = None if options.plans is None else load_plans(options.plans)
     budget = options.budget or _BUDGET[device.type]
     model = model_of(options, device)
-    groups, empty = groups_of(options, model, device)
+    layers, empty = layers_of(options, model, device)
     backward = model is not None if options.backward is None else options.backward
     step = None
     if model and backward:
@@ -89,10 +86,10 @@ def _run(options: argparse.Namespace) -> int:
     del model  # the layers need its memory
     passes = PASSES if backward else (FORWARD,)
     facts = provenance(device)
-    forms = dict.fromkeys(f"{group.dtype}, {group.layout}" for group in groups)
+    forms = dict.fromkeys(f"{dtype}, {layout}" for _, dtype, layout in layers)
     title = f"{facts['gpu'] or facts['cpu']}; {' and '.join(forms)}"
     heading = "" if is_printed(options) else f"{title}; torch {facts['torch']}\n"
-    results = _compare(groups, passes, heading, device=device, budget=budget)
+    results = _compare(layers, passes, heading, device=device, budget=budget)
     code, why = judge(list(_found(results, step)), options)
 
     def text() -> str:
@@ -135,16 +132,14 @@ def _in_use(plans: Plans) -> str:
 
 
 def _compare(
-    groups: Sequence[Group], passes: Sequence[str], heading: str, **conditions: Any
+    layers: Sequence[FormedLayer], passes: Sequence[str], heading: str, **conditions: Any
 ) -> list[LayerResult]:
     """Compare all layers; with a heading, print it and each row of the table when it is known."""
     comparisons = itertools.chain.from_iterable(
-        compare_layers(
-            group.layers, passes=passes, dtype=group.dtype, layout=group.layout, **conditions
-        )
-        for group in groups
+        compare_layers([layer], passes=passes, dtype=dtype, layout=layout, **conditions)
+        for layer, dtype, layout in layers
     )
-    total = sum(len(group.layers) for group in groups) * len(passes)
+    total = len(layers) * len(passes)
     results: list[LayerResult] = []
     with progress_bar(total=total, unit="pass") as bar:
 
@@ -156,8 +151,7 @@ def _compare(
 
         if not heading:
             return list(kept())
-        layers = (layer for group in groups for layer in group.layers)
-        known = convolutions.titles_and_labels(layers, passes)
+        known = convolutions.titles_and_labels((layer for layer, *_ in layers), passes)
         for line in itertools.chain([heading], convolutions.table_lines(kept(), known)):
             with bar.external_write_mode(sys.stdout):
                 print_result(line)

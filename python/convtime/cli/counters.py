@@ -20,13 +20,11 @@ from convtime.view import text
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Reads hardware counters of each kernel that a statement launches, with "
         f"convtime.counters. {snippet.NAMESPACE_HELP} "
         "For example: convtime counters 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
-    parser.set_defaults(run=_run)
     snippet.add_statement(parser, "count", nargs="*")
     parser.add_argument(
         "--metrics",
@@ -64,7 +62,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     if options.list is not None:
         _list(options)
@@ -78,7 +76,6 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]) -> Counters:
-    """Read the counters, and energy and memory if requested."""
     candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
     found = counters(
         candidate,

@@ -13,14 +13,12 @@ _BUDGET = 15.0
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Calls a statement under conditions that each differ in one thing, and "
         "reports the causes of its time, with evidence and advice. "
         f"{snippet.NAMESPACE_HELP} "
         "For example: convtime diagnose 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
-    parser.set_defaults(run=_run)
     snippet.add_statement(parser, "diagnose")
     parser.add_argument("--name", help="name of the result (default: the statement)")
     snippet.add_setup_options(parser)
@@ -47,7 +45,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options, {"--against": options.against})
     statement = snippet.statement_of(options.statement)
     tell(f"this takes up to some {options.budget:.0f} s")

@@ -5,23 +5,20 @@ from __future__ import annotations
 import argparse
 
 from convtime.cli import arguments
-from convtime.cli.exit_codes import DONE
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
-from convtime.conv.compare import build_layers
-from convtime.conv.engines.engines import engines
-from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.conv.binding import call_of
+from convtime.conv.call import DTYPES, FPROP, LAYOUTS, PASSES
+from convtime.conv.engine_listing import engines_of
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Lists and times every engine that cuDNN has for a convolution, next to PyTorch's choice, "
-        f"with convtime.engines. For example: convtime engines {EXAMPLE}"
+        f"with convtime.conv.engines. For example: convtime engines {EXAMPLE}"
     )
-    parser.set_defaults(run=_run)
     parser.add_argument(
         "problem",
         metavar="PROBLEM",
@@ -50,24 +47,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     device = resolve_device(options.device)
     if device.type != "cuda":
         raise InputError(f"engines needs a GPU, where cuDNN runs, got device {device}")
     line = ProblemLine.parse(options.problem)
-    _, module, x = build_layers(
-        line.problem,
-        device,
-        line.dtype or options.dtype,
-        line.layout or options.layout,
-        seed=0,
-    )
-    table = engines(module, x, backward=options.backward)
-    deliver_result(
-        options,
-        lambda: table.details() if options.verbose else str(table),
-        table.to_json,
-        plot=lambda: table.plot().content(options.plot.suffix),
-    )
-    return DONE
+    form = line.dtype or options.dtype, line.layout or options.layout
+    call = call_of(line.problem, *form, device)
+    passes = PASSES if options.backward else (FPROP,)
+    table = engines_of(call, call.tensors(device, backward=False), passes)
+    deliver(options, table)

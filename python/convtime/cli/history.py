@@ -14,13 +14,11 @@ from convtime.histories.result import History
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Shows since which commit which tests are slower or faster, how sure that is, and how many "
         "false alarms to expect. FOLDER has the runs that pytest --convtime-history FOLDER added, "
         "and may have files of pytest-benchmark. -v also lists series and runs."
     )
-    parser.set_defaults(run=_run)
     parser.add_argument("folder", type=arguments.file_name, metavar="FOLDER", help="the history")
     parser.add_argument(
         "--test",
@@ -45,7 +43,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     result = history(options.folder, false_alarms=options.false_alarms)
     if options.test:

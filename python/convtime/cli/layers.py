@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterator
 
 import torch
 
 from convtime.cli import arguments
-from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.call import DTYPES, LAYOUTS
+from convtime.conv.csv_file import from_csv
+from convtime.conv.model import LoadedModel, from_model, is_source_of, load_model
 from convtime.conv.problem import ConvLayer
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
-from convtime.conv.sources.csv_file import from_csv
-from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, load_model
-from convtime.conv.sources.resnet50 import resnet50
+from convtime.conv.resnet50 import resnet50
 from convtime.core.errors import InputError
 
 # Images per call of ResNet-50's layers. With this, a CPU takes half a minute for all layers.
 _BATCH = {"cuda": 32, "cpu": 1}
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Layers that are timed with one dtype and layout."""
-
-    dtype: str
-    layout: str
-    layers: list[ConvLayer]
+#: A layer with its dtype and its layout.
+FormedLayer = tuple[ConvLayer, str, str]
 
 
 def add_layer_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name convolutions."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "problems",
@@ -95,32 +88,26 @@ def model_of(options: argparse.Namespace, device: torch.device) -> LoadedModel |
     return model
 
 
-def groups_of(
+def layers_of(
     options: argparse.Namespace, model: LoadedModel | None, device: torch.device
-) -> tuple[list[Group], tuple[str, ...]]:
+) -> tuple[list[FormedLayer], tuple[str, ...]]:
     """Return the layers to time, and the names of a model's layers that had empty inputs."""
     if options.problems:
-        return _groups_of_problems(options), ()
+        return [*_layers_of_problems(options)], ()
     empty: tuple[str, ...] = ()
     if model is not None:
-        found = from_model(model)
-        layers, empty = found.layers, found.empty
+        layers, empty = from_model(model)
     elif options.layers is not None:
         layers = from_csv(options.layers, options.batch)
     else:
         layers = resnet50(options.batch or _BATCH[device.type])
-    return [Group(options.dtype, options.layout, layers)], empty
+    return [(layer, options.dtype, options.layout) for layer in layers], empty
 
 
-def _groups_of_problems(options: argparse.Namespace) -> list[Group]:
-    """Group the problems in the given order; neighbors with one dtype and layout share a group."""
-    groups: list[Group] = []
+def _layers_of_problems(options: argparse.Namespace) -> Iterator[FormedLayer]:
     for number, line in enumerate(map(ProblemLine.parse, options.problems), start=1):
         problem = line.problem
         if options.batch is not None:
             problem = dataclasses.replace(problem, batch=options.batch)
-        form = line.dtype or options.dtype, line.layout or options.layout
-        if not groups or form != (groups[-1].dtype, groups[-1].layout):
-            groups.append(Group(*form, []))
-        groups[-1].layers.append(ConvLayer((f"problem {number}",), problem))
-    return groups
+        layer = ConvLayer((f"problem {number}",), problem)
+        yield layer, line.dtype or options.dtype, line.layout or options.layout

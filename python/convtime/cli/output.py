@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TextIO
+from typing import Any, TextIO
 
 from convtime.cli import arguments
 from convtime.core.errors import InputError
 from convtime.core.files import check_distinct, check_writable, write_file
+from convtime.view import markdown
 from convtime.view.figure import check_plot
-from convtime.view.shown import Shown
+from convtime.view.shown import Shown, blocks_of
 
 STANDARD_OUTPUT = Path("-")
 _OUTPUTS = ("json", "csv", "plot", "markdown")
@@ -93,7 +94,6 @@ def check_outputs(
 
 
 def is_printed(options: argparse.Namespace) -> bool:
-    """Return whether an output is printed instead of the text."""
     return bool(_printed(options))
 
 
@@ -110,7 +110,24 @@ def tell(text: str) -> None:
 
 def text_of(result: object, options: argparse.Namespace) -> str:
     """Return a result as text, with its details if the command line asks for them."""
-    return result.details() if options.verbose and isinstance(result, Shown) else str(result)
+    verbose = getattr(options, "verbose", False)
+    return result.details() if verbose and isinstance(result, Shown) else str(result)
+
+
+def deliver(
+    options: argparse.Namespace,
+    result: Any,
+    *remarks: str,
+    **files: Callable[[], str | bytes],
+) -> None:
+    """Print and write a stored result in all its forms, as :func:`deliver_result` does."""
+    forms: dict[str, Callable[[], str | bytes]] = {
+        "markdown": lambda: markdown.render(blocks_of(result)),
+        "plot": lambda: result.plot().content(options.plot.suffix),
+    }
+    deliver_result(
+        options, lambda: text_of(result, options), result.to_json, *remarks, **forms | files
+    )
 
 
 def deliver_result(

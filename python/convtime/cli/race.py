@@ -6,7 +6,6 @@ import argparse
 from typing import get_args
 
 from convtime.cli import snippet
-from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.timing.agreement import Check
@@ -14,13 +13,11 @@ from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS, PATIENCE_SECONDS, rac
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Finds the fastest of several statements with convtime.race, in the order that breaks "
         f"ties. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime race -n "
         "relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup 'x = torch.randn(1 << 20)'"
     )
-    parser.set_defaults(run=_run)
     snippet.add_statements(parser, "to choose from")
     snippet.add_setup_options(parser)
     parser.add_argument(
@@ -42,7 +39,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     statements = snippet.named_statements(options)
     with snippet.prepared(options) as (namespace, device):
@@ -52,4 +49,3 @@ def _run(options: argparse.Namespace) -> int:
             **timing_options(options),
         )
     snippet.deliver(options, raced, device)
-    return DONE

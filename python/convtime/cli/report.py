@@ -19,12 +19,10 @@ _SCHEMA = re.compile(rb'"schema": ?"([0-9.]+)"')
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Writes results as a page: one HTML file, which needs no network and no server. Each FILE "
         "is any that convtime show reads; two files are also compared with each other."
     )
-    parser.set_defaults(run=_run)
     parser.add_argument(
         "files", type=arguments.file_name, nargs="+", metavar="FILE", help="the results"
     )
@@ -38,7 +36,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     files, output = options.files, options.output
     if len({*files}) < len(files):
         raise InputError(f"each FILE must be named once, got {' '.join(map(str, files))}")

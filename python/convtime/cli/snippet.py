@@ -12,8 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from convtime import ops as ops  # statements can use torch.ops.convtime
-from convtime.cli import arguments
-from convtime.cli.output import deliver_result, text_of
+from convtime.cli import arguments, output
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.core.codec import Stored
 from convtime.core.errors import InputError, one_line
@@ -23,8 +22,6 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.snippet import function_of, raised_by, run
 from convtime.timing.time_op import time_op
-from convtime.view import markdown
-from convtime.view.shown import blocks_of
 
 NAMESPACE_HELP = (
     "Statements and setup can use torch, F (torch.nn.functional) and device; new tensors of the "
@@ -93,7 +90,6 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_named(parser: argparse.ArgumentParser) -> None:
-    """Add --named, for commands that take several statements."""
     parser.add_argument(
         "-n",
         "--named",
@@ -104,12 +100,14 @@ def add_named(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_statements(parser: argparse.ArgumentParser, purpose: str) -> None:
+def add_statements(
+    parser: argparse.ArgumentParser, purpose: str, metavar: str = "STATEMENT"
+) -> None:
     """Add statements without and with names, for what they are given for."""
     parser.add_argument(
         "statements",
         nargs="*",
-        metavar="STATEMENT",
+        metavar=metavar,
         help=f"statements {purpose}; each is named by its own text",
     )
     add_named(parser)
@@ -245,21 +243,13 @@ def deliver(
     *remarks: str,
     **files: Callable[[], str | bytes],
 ) -> None:
-    """Print and write a result, as :func:`deliver_result` does.
+    """Print and write a result, as :func:`output.deliver` does.
 
     The text also names the GPU that the setup's tensors are on, if no option named it.
     """
     where = f"no --device was given: the setup's new tensors are on {device}"
     needless = not options.setup or options.device is not None or device.type == "cpu"
-    deliver_result(
-        options,
-        lambda: text_of(result, options),
-        result.to_json,
-        "" if needless else where,
-        *remarks,
-        markdown=lambda: markdown.render(blocks_of(result)),
-        **files,
-    )
+    output.deliver(options, result, "" if needless else where, *remarks, **files)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import functools
 import itertools
-import string
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,23 +24,23 @@ from convtime.cli.axes import (
 )
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
-from convtime.conv.compare import SIDES, layer_call
 from convtime.conv.problem import BACKWARD, FORWARD
 from convtime.conv.problem_line import ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
+from convtime.layers.compare import SIDES, layer_call
+from convtime.sweeps import sweep
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
 from convtime.sweeps.plan import ITERATIONS
-from convtime.sweeps.sweep import run
 
 _EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
+_HOLE = re.compile(r"\{([^\W\d]\w*)\}")  # the name of an axis
 _PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times statements, or PyTorch's and convtime's layer of a convolution, at each "
         "combination of the values of some axes, with convtime.sweep. "
@@ -48,7 +48,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "convtime sweep 'torch.relu(x)' --setup 'x = torch.randn(n, n)' --axis n=64,256,1024; or: "
         f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16"
     )
-    parser.set_defaults(run=_run)
     parser.add_argument(
         "statements",
         nargs="*",
@@ -90,7 +89,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True, table=True, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options, {"--file": options.file})
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
@@ -111,7 +110,7 @@ def _run(options: argparse.Namespace) -> None:
         statements = snippet.named_statements(options)
         applications = applications_of(statements, options, axes, None)
     with told_of_file(options):
-        swept = run(
+        swept = sweep.run(
             applications,
             axes,
             file=options.file,
@@ -137,7 +136,6 @@ def _of_problem(text: str) -> list[Any]:
 
 
 def _are_problems(options: argparse.Namespace) -> bool:
-    """Whether convolution problems are given, instead of statements."""
     found = {statement.startswith(_PROBLEMS) for statement in options.statements}
     if True in found and (False in found or options.named):
         raise InputError("statements and problems cannot be timed in one sweep; give either")
@@ -149,7 +147,6 @@ def _are_problems(options: argparse.Namespace) -> bool:
 def _layers(
     options: argparse.Namespace, axes: Axes, device: torch.device
 ) -> dict[str, Application]:
-    """Return the PyTorch and convtime layers of each problem."""
     if options.setup or options.before:
         raise InputError("--setup and --before require statements, got problems")
     lines = options.statements
@@ -171,22 +168,14 @@ def _layers(
 
 
 def _holes(line: str) -> list[str]:
-    """Return the names in braces."""
-    try:
-        fields = list(string.Formatter().parse(line))
-    except ValueError as error:
-        raise InputError(f"problem {line!r}: {error}; a placeholder is a name in braces") from error
-    names = []
-    for _, name, form, conversion in fields:
-        if name is None:
-            continue
-        hole = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
-        if not hole.isidentifier():
-            raise InputError(
-                f"problem {line!r} has {{{hole}}}, but a placeholder must be a name in braces"
-            )
-        names.append(name)
-    return names
+    rest = _HOLE.sub("", line)
+    if "{" in rest or "}" in rest:
+        where = min(rest.find(brace) for brace in "{}" if brace in rest)
+        raise InputError(
+            f"problem {line!r} has {rest[where : where + 20]!r}, but a placeholder must be a name "
+            "in braces"
+        )
+    return _HOLE.findall(line)
 
 
 def _check_problem(line: str, axes: Axes) -> None:

@@ -9,19 +9,17 @@ from convtime.cli.output import add_outputs, check_outputs
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times a statement with convtime.time_op. "
         f"{snippet.NAMESPACE_HELP} "
         "For example: convtime time 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
-    parser.set_defaults(run=_run)
     snippet.add_statement(parser, "time")
     snippet.add_options(parser)
     add_outputs(parser, verbose=True, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     statement = snippet.statement_of(options.statement)
     with snippet.prepared(options) as (namespace, device):

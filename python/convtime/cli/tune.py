@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 
 from convtime.cli import arguments
-from convtime.cli.exit_codes import DONE
-from convtime.cli.layers import add_layer_options, groups_of, model_of
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.layers import add_layer_options, layers_of, model_of
+from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
-from convtime.conv.compare import build_layers
-from convtime.conv.tuned.tune import revalidated, tune
+from convtime.conv.plans.plan_set import Plans, read_plans
+from convtime.conv.plans.subjects import subjects_of_calls
+from convtime.conv.plans.tune import revalidated, tune
 from convtime.core.errors import InputError
 from convtime.core.files import check_writable
 from convtime.device.resolve import resolve_device
-from convtime.tuning.plan_set import Plans, read_plans
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
-        "Chooses the fastest plan of cuDNN for each convolution with convtime.tune, and writes the "
-        "choices to a file, which convtime.load_plans or CONVTIME_PLANS makes convtime's "
-        "convolutions use."
+        "Chooses the fastest plan of cuDNN for each convolution with convtime.conv.tune, and "
+        "writes the choices to a file, which convtime.conv.load_plans or CONVTIME_PLANS makes "
+        "convtime's convolutions use."
     )
-    parser.set_defaults(run=_run)
     add_layer_options(parser)
     parser.add_argument(
         "--backward",
@@ -75,7 +74,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     for path in (options.save, options.revalidate):
         if path is not None:
@@ -83,12 +82,7 @@ def _run(options: argparse.Namespace) -> int:
     plans = _revalidated(options) if options.revalidate else _tuned(options)
     if options.save:
         plans.add_to(options.save)
-    deliver_result(
-        options,
-        lambda: plans.details() if options.verbose else str(plans),
-        plans.to_json,
-    )
-    return DONE
+    deliver(options, plans)
 
 
 def _revalidated(options: argparse.Namespace) -> Plans:
@@ -119,14 +113,7 @@ def _tuned(options: argparse.Namespace) -> Plans:
     }
     if model is not None:
         return tune(model.module, model.example, **chosen)
-    groups, _empty = groups_of(options, None, device)
-
-    def layers() -> None:
-        for group in groups:
-            for layer in group.layers:
-                _, module, x = build_layers(
-                    layer.problem, device, group.dtype, group.layout, seed=0
-                )
-                module(x)
-
-    return tune(layers, **chosen)
+    layers, _empty = layers_of(options, None, device)
+    calls = [call_of(layer.problem, dtype, layout, device) for layer, dtype, layout in layers]
+    subjects = subjects_of_calls(itertools.product(calls, chosen["passes"]))
+    return tune(subjects, **chosen)

@@ -12,7 +12,7 @@ from typing import Any
 from convtime.cli import arguments
 from convtime.cli.output import add_outputs, check_outputs, deliver_result, text_of
 from convtime.cli.verdicts import add_verdict_options, judge
-from convtime.conv.layouts import LAYOUTS
+from convtime.conv.call import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
@@ -25,14 +25,12 @@ from convtime.view.progress import progress_bar
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the options of the command to its parser."""
     parser.description = (
         "Times each layer of a model, convolutions in one line each, or tests, with two "
         "interpreters that alternate on one device, such as two versions of torch or cuDNN. Lists "
         "the passes and tests whose time changed, by what they add, with their causes. Only torch "
         "is needed in both; tests also need pytest and convtime there."
     )
-    parser.set_defaults(run=_run)
     for which in ("old", "new"):
         parser.add_argument(
             f"--{which}",
@@ -90,7 +88,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, verbose=True, markdown=True)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     check_outputs(options)
     if not 0 <= options.margin < 1:
         raise InputError(f"--margin must be a share, 0 or more and below 1, got {options.margin}")

@@ -10,9 +10,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from convtime.conv.call import FPROP, ConvCall, ConvTensors
-from convtime.conv.flags import Flags
-from convtime.conv.layouts import memory_format
+from convtime.conv.call import FPROP, ConvCall, ConvTensors, Flags, memory_format
 from convtime.timing.compare import compare
 from convtime.view.wording import format_seconds
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 
-from convtime.conv.flags import Flags
 from convtime.conv.problem import ConvProblem
 
+#: dtypes and memory formats by their user-facing names.
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+LAYOUTS = ("nchw", "nhwc")
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 PASSES = FPROP, DGRAD, WGRAD = ("fprop", "dgrad", "wgrad")
 # The names of the PyTorch backends that run cuDNN plans.
 CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
@@ -31,6 +40,87 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """
     bits = _BITS[a.element_size()]
     return torch.equal(a.detach().view(bits), b.detach().view(bits))
+
+
+def memory_format(layout: str, dimensions: int) -> torch.memory_format:
+    """Return the memory format of a layout, a member of LAYOUTS, for this number of dimensions.
+
+    For three dimensions PyTorch has no channels_last, so both layouts are contiguous.
+    """
+    contiguous = torch.contiguous_format
+    return _CHANNELS_LAST.get(dimensions, contiguous) if layout == "nhwc" else contiguous
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """The torch settings, global to the process, that decide which convolution kernels may run.
+
+    Attributes:
+        enabled: torch.backends.cudnn.enabled.
+        benchmark: torch.backends.cudnn.benchmark.
+        benchmark_limit: torch.backends.cudnn.benchmark_limit; None if torch has no cuDNN.
+        deterministic: torch.backends.cudnn.deterministic.
+        allow_tf32: whether torch.backends.cudnn.conv.fp32_precision is "tf32", set directly or
+            inherited; the older torch.backends.cudnn.allow_tf32 sets it too.
+        deterministic_algorithms: torch.are_deterministic_algorithms_enabled().
+        depthwise_kernel: torch.backends.cudnn.depthwise_kernel; None if torch does not have it.
+    """
+
+    enabled: bool = True
+    benchmark: bool = False
+    benchmark_limit: int | None = 10
+    deterministic: bool = False
+    allow_tf32: bool = True
+    deterministic_algorithms: bool = False
+    depthwise_kernel: str | None = None
+
+    @classmethod
+    def current(cls) -> Flags:
+        cudnn: Any = torch.backends.cudnn
+        return cls(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark,
+            benchmark_limit=cudnn.benchmark_limit,
+            deterministic=cudnn.deterministic,
+            # cudnn.allow_tf32 raises if convolutions and RNNs differ.
+            allow_tf32=cudnn.conv.fp32_precision == "tf32",
+            deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+            depthwise_kernel=getattr(cudnn, "depthwise_kernel", None),
+        )
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Apply the settings, and restore the previous ones on exit.
+
+        The precision of convolutions is set only if it differs. If it was inherited and had to be
+        set, it is restored as an explicit setting: the value is the same, but it no longer follows
+        torch.backends.fp32_precision. torch does not report which kind it was.
+        """
+        before = Flags.current()
+        conv: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+        precision = conv.fp32_precision
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        try:
+            self._set(warn_only)
+            yield
+        finally:
+            before._set(warn_only)
+            if conv.fp32_precision != precision:  # _set treats "none" and "ieee" alike
+                conv.fp32_precision = precision
+
+    def _set(self, warn_only: bool) -> None:
+        cudnn: Any = torch.backends.cudnn
+        cudnn.enabled = self.enabled
+        cudnn.benchmark = self.benchmark
+        cudnn.deterministic = self.deterministic
+        if self.allow_tf32 != (cudnn.conv.fp32_precision == "tf32"):
+            # A value that is read may be inherited; writing makes it explicit.
+            cudnn.conv.fp32_precision = "tf32" if self.allow_tf32 else "ieee"
+        if self.benchmark_limit is not None and torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
+            cudnn.benchmark_limit = self.benchmark_limit
+        if self.depthwise_kernel is not None:
+            cudnn.depthwise_kernel = self.depthwise_kernel
+        torch.use_deterministic_algorithms(self.deterministic_algorithms, warn_only=warn_only)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +195,7 @@ class ConvCall:
     x: TensorLayout
     w: TensorLayout
     grad_output: TensorLayout | None = None
-    flags: Flags = Flags()  # noqa: RUF009 (it is frozen)
+    flags: Flags = Flags()
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -127,9 +217,7 @@ class ConvCall:
         w: TensorLayout,
         grad_output: TensorLayout | None = None,
         *,
-        flags: Flags = Flags(),  # noqa: B008 (it is frozen)
-        groups: int = 1,
-        transposed: bool = False,
+        flags: Flags = Flags(),
         **parameters: Any,
     ) -> ConvCall:
         """Return the call on tensors with these layouts; their sizes define the problem.
@@ -140,27 +228,12 @@ class ConvCall:
             w: See the attribute.
             grad_output: See the attribute.
             flags: See the attribute.
-            groups: Number of groups; divides C and K.
-            transposed: Whether it is a transposed convolution.
-            parameters: Parameters of ConvProblem: stride, padding, dilation, output_padding and
-                bias.
+            parameters: See :meth:`ConvProblem.of_sizes`.
 
         Raises:
             InputError: The sizes do not define a convolution.
         """
-        first, second, *kernel_size = w.sizes
-        out_channels = second * groups if transposed else first
-        batch, in_channels, *size = x.sizes
-        problem = ConvProblem(
-            batch=batch,
-            in_channels=in_channels,
-            size=tuple(size),
-            out_channels=out_channels,
-            kernel_size=tuple(kernel_size),
-            groups=groups,
-            transposed=transposed,
-            **parameters,
-        )
+        problem = ConvProblem.of_sizes(x.sizes, w.sizes, **parameters)
         return cls(problem, dtype, x, w, grad_output, flags)
 
     @property

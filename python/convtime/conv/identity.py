@@ -61,5 +61,4 @@ def _same(a: Results, b: Results) -> bool:
 
 
 def as_tuple(results: Results) -> tuple[torch.Tensor, ...]:
-    """Return the results of a call as a tuple, however many there are."""
     return results if isinstance(results, tuple) else (results,)

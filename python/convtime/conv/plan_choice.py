@@ -8,8 +8,25 @@ from collections.abc import Mapping
 
 from convtime.view.shown import Shown
 
-_ENGINE = re.compile(r"_eng(\d+)")
+_ENGINE = re.compile(r"(?:^|_)eng(\d+)")
 _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
+
+
+def engine_of(tag: str) -> int:
+    """Return the index of the engine that a tag names, e.g. 38 of "ConvFwd_eng38_k2=8_k13=1".
+
+    Raises:
+        ValueError: The tag does not name an engine.
+    """
+    match = _ENGINE.search(tag)
+    if match is None:
+        raise ValueError(f"a tag must name an engine (eng and a number), got {tag!r}")
+    return int(match[1])
+
+
+def knobs_of(tag: str) -> dict[int, int]:
+    """Return the settings in a tag, by cuDNN's knob number."""
+    return {int(knob): int(value) for knob, value in _KNOB.findall(tag)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +97,16 @@ class Plan:
         Raises:
             ValueError: The tag does not name an engine.
         """
-        match = _ENGINE.search(self.tag)
-        if match is None:
-            raise ValueError(
-                f"a plan's tag must name an engine (_eng and a number), got {self.tag!r}"
-            )
-        return int(match[1])
+        return engine_of(self.tag)
 
     @property
     def knobs(self) -> Mapping[int, int]:
         """The engine's settings, by cuDNN's knob number."""
-        return {int(knob): int(value) for knob, value in _KNOB.findall(self.tag)}
+        return knobs_of(self.tag)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class PlanChoice(Shown, Plan, show="convtime.conv.show_plan"):
+class PlanChoice(Shown, Plan, show="convtime.conv.show_plan", package="convtime.conv"):
     """A plan that convtime's convolutions have selected, and the convolution it is for.
 
     Attributes:

@@ -117,7 +117,6 @@ def _names(listed: str, beginning: str) -> tuple[str, ...]:
 
 
 def _descriptors(text: str) -> dict[str, Any]:
-    """Return the fields of a Plan that describe the problem passed to cuDNN."""
     facts: dict[str, Any] = {}
     for match in _TENSOR.finditer(text):
         # PyTorch numbers the graph's tensors by the letters' codes.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from convtime.core.dimensions import per_dimension
 from convtime.core.errors import InputError
@@ -97,6 +97,41 @@ class ConvProblem:
         for dim, axis in enumerate(_AXES[self.rank]):
             if self.output_size[dim] < 1:
                 _refuse(self._why_no_output(dim, axis))
+
+    @classmethod
+    def of_sizes(
+        cls,
+        input_shape: Sequence[int],
+        weight_shape: Sequence[int],
+        *,
+        groups: int = 1,
+        transposed: bool = False,
+        **parameters: Any,
+    ) -> ConvProblem:
+        """Return the convolution of an input and a weight with these shapes.
+
+        Args:
+            input_shape: (N, C, *spatial).
+            weight_shape: See the property.
+            groups: See the attribute.
+            transposed: See the attribute.
+            parameters: Stride, padding, dilation, output_padding and bias.
+
+        Raises:
+            InputError: The sizes do not define a convolution.
+        """
+        first, second, *kernel_size = weight_shape
+        batch, in_channels, *size = input_shape
+        return cls(
+            batch=batch,
+            in_channels=in_channels,
+            size=tuple(size),
+            out_channels=second * groups if transposed else first,
+            kernel_size=tuple(kernel_size),
+            groups=groups,
+            transposed=transposed,
+            **parameters,
+        )
 
     def _complete(self, name: str, usual: int) -> None:
         """Check a parameter that has a value per dimension, and fill in its default."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.call import DTYPES, LAYOUTS
 from convtime.conv.problem import LARGEST_SIZE, PADDING_MODES, ConvProblem
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
@@ -46,8 +46,8 @@ class ProblemLine:
 
     Attributes:
         problem: The convolution.
-        dtype: A key of convtime.conv.layouts.DTYPES; None if the line has none.
-        layout: A member of convtime.conv.layouts.LAYOUTS; None if the line has none.
+        dtype: A key of convtime.conv.call.DTYPES; None if the line has none.
+        layout: A member of convtime.conv.call.LAYOUTS; None if the line has none.
     """
 
     problem: ConvProblem

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
 from convtime.view.page import Block, Facts
 from convtime.view.wording import printable
 
-if TYPE_CHECKING:
-    from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
-
 
 def line(choice: PlanChoice) -> str:
-    """Return one line with the problem, the plan, and the number of uses."""
     sizes = [_sizes(tensor) for tensor in (choice.x, choice.w)]
     told = (
         f"{choice.pass_name} of {' by '.join(sizes)}, {choice.dtype}, {choice.device}: "
@@ -24,7 +20,6 @@ def line(choice: PlanChoice) -> str:
 
 
 def details(choice: PlanChoice) -> Iterator[Block]:
-    """Yield one line per fact."""
     absent = [name for name in ("z", "b") if getattr(choice, name) is None]  # no tensor is added
     facts = {
         field.name.replace("_", " "): in_words(getattr(choice, field.name))

@@ -43,7 +43,7 @@ def is_verified() -> bool:
 
 
 def show_config() -> dict[str, Any]:
-    """Return versions, devices, build and methods; ``convtime config`` prints them.
+    """Return versions, devices, build and methods; ``convtime doctor --config`` prints them.
 
     Returns:
         A JSON-serializable dict: ``versions``, ``cudnn_libraries`` (paths of the loaded files),

@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from convtime.conv.explain.kernels import LAYOUT, role_of
+from convtime.conv.kernels import LAYOUT, role_of
 from convtime.counting.counters import counters
 from convtime.diagnosis import host, neighbors, process
 from convtime.diagnosis.account import account_of

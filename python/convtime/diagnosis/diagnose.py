@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from convtime.conv.advice import Advice, measured_advice
+from convtime.conv.binding import convolutions_of, prepare
 from convtime.conv.call import FPROP
-from convtime.conv.explain.binding import prepare
-from convtime.conv.sources.called import convolutions_of
 from convtime.core.errors import one_line
 from convtime.device.provenance import provenance
 from convtime.diagnosis.account import account_of
@@ -201,7 +200,10 @@ def _try_convolutions(
     if not found:
         return (), ""
     if len(found) > _MOST_CONVOLUTIONS:
-        return (), f"it runs {len(found)} different convolutions; use convtime.explain on each one"
+        return (
+            (),
+            f"it runs {len(found)} different convolutions; use convtime.conv.explain on each one",
+        )
     advice: list[Advice] = []
     for label, (tensors, call) in found.items():
         if time.perf_counter() + _CONVOLUTION_SECONDS + 20 * evidence.calls.waiting.median > until:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from convtime.view.shown import Shown
 
 
-class LayerReport(Shown, abc.ABC, show="convtime.nn.show"):
+class LayerReport(Shown, abc.ABC, show="convtime.nn.show", package="convtime.nn"):
     """What was done with the layers of a model.
 
     Attributes:
@@ -16,8 +16,6 @@ class LayerReport(Shown, abc.ABC, show="convtime.nn.show"):
     """
 
     left: tuple[tuple[str, str], ...]
-
-    _package: ClassVar[str] = "convtime.nn"
 
     #: Column title for such a layer in a table, and the phrase after the count of changed ones.
     one: ClassVar[str]

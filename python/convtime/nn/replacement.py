@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
+from convtime.conv.binding import PLAIN_LAYERS, own_class_of, why_not_plain
+from convtime.conv.plans.loading import load_plans
+from convtime.conv.plans.plan_set import Plans
 from convtime.core.kinds import KINDS
 from convtime.nn import layers
 from convtime.nn.layer_report import LayerReport
 from convtime.ops.arguments import DTYPES
 from convtime.ops.flops import register_formulas
-from convtime.tuning.loading import load_plans
-from convtime.tuning.plan_set import Plans
 
 _OURS: dict[type, type] = {
     getattr(torch.nn, kind.layer): getattr(layers, kind.layer) for kind in KINDS
 }
 _PYTORCHS = {ours: pytorchs for pytorchs, ours in _OURS.items()}
-_PLAIN = frozenset({*_OURS, *_PYTORCHS})
+PLAIN_LAYERS.update(_PYTORCHS)
 # An attribute of the layers that replace converted; convtime layers made by the user lack it.
 _MARK = "_convtime_replaced"
 
@@ -82,8 +82,9 @@ def replace(
             layers.
         policy: policy of each replaced layer; see :class:`Conv2d`. Layers that already are
             convtime's keep theirs.
-        plans: a file of :func:`convtime.tune`, or its plans, which :func:`convtime.load_plans`
-            loads first. They hold for the whole process, also after :func:`restore`.
+        plans: a file of :func:`convtime.conv.tune`, or its plans, which
+            :func:`convtime.conv.load_plans` loads first. They hold for the whole process, also
+            after :func:`restore`.
 
     Returns:
         The replaced layers, and the selected layers that were left, with the reason: subclasses
@@ -113,12 +114,14 @@ def replace(
     meant = {
         name: module
         for name, module in model.named_modules()
-        if is_convolution(module) and _own_class(module) not in _PYTORCHS and is_meant(name, module)
+        if is_convolution(module)
+        and own_class_of(module) not in _PYTORCHS
+        and is_meant(name, module)
     }
     left = {name: why for name, layer in meant.items() if (why := _why_not(layer))}
     replaced = {name: layer for name, layer in meant.items() if name not in left}
     for layer in replaced.values():
-        _become(layer, _OURS[_own_class(layer)])
+        _become(layer, _OURS[own_class_of(layer)])
         vars(layer)[_MARK] = True
         if policy is not None:
             vars(layer)["policy"] = policy
@@ -169,11 +172,11 @@ def _selection(
 
 
 def _is_replaced(module: torch.nn.Module) -> bool:
-    return _MARK in vars(module) and _own_class(module) in _PYTORCHS
+    return _MARK in vars(module) and own_class_of(module) in _PYTORCHS
 
 
 def _restore(module: torch.nn.Module) -> None:
-    _become(module, _PYTORCHS[_own_class(module)])
+    _become(module, _PYTORCHS[own_class_of(module)])
     vars(module).pop("policy", None)
     del vars(module)[_MARK]
 
@@ -192,30 +195,6 @@ def is_convolution(module: torch.nn.Module) -> bool:
         return False
     of_ao = type(module).__module__.startswith("torch.ao.nn") and "Conv" in type(module).__name__
     return isinstance(module, _ConvNd) or of_ao
-
-
-def _own_class(module: torch.nn.Module) -> type:
-    """Return the module's class without the one that torch.nn.utils.parametrize adds."""
-    return type(module).__bases__[0] if is_parametrized(module) else type(module)
-
-
-def why_not_plain(module: torch.nn.Module) -> str | None:
-    """Return why a convolution layer may not compute the same as torch.nn's class of its kind."""
-    # Plain layers skip these checks, for speed: each fused call runs this function.
-    if type(module) not in _PLAIN:
-        own_class = _own_class(module)
-        if isinstance(module, LazyModuleMixin):
-            return f"a {own_class.__name__} has no shapes before its first call"
-        if isinstance(module, torch.jit.ScriptModule):
-            return "TorchScript has compiled it"
-        if own_class not in _PLAIN:
-            return (
-                f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn itself"
-            )
-    for function in ("forward", "_conv_forward"):
-        if function in vars(module):
-            return f"its {function} is replaced on the object"
-    return None
 
 
 def _why_not(module: torch.nn.Module) -> str | None:

@@ -33,10 +33,10 @@ _CONVOLUTION = """{rank}-D convolution with the arguments of :func:`torch.nn.fun
         policy: how the cuDNN plan is selected, here and for the gradients. ``"heuristic"`` selects
             like PyTorch with ``torch.backends.cudnn.benchmark`` off, ``"benchmark"`` like PyTorch
             with it on, and None follows that flag at the time of the call. A tag from
-            :func:`convtime.plan_cache`, such as ``"eng38_k2=8_k13=1"``, with or without the prefix
-            ``"ConvFwd_"``, selects that engine with those knobs or raises an error. It overrides
-            torch's flags for determinism and TF32; the gradients then follow the benchmark flag.
-            Engines that PyTorch's errata forbid for the convolution are rejected.
+            :func:`convtime.conv.plan_cache`, such as ``"eng38_k2=8_k13=1"``, with or without the
+            prefix ``"ConvFwd_"``, selects that engine with those knobs or raises an error. It
+            overrides torch's flags for determinism and TF32; the gradients then follow the
+            benchmark flag. Engines that PyTorch's errata forbid for the convolution are rejected.
 
     Returns:
         Shape {output}, or {output_example} for an input without N.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from convtime.core.errors import first_line
+from convtime.core.errors import InputError, first_line
 from convtime.core.load import _C
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct
@@ -105,14 +106,9 @@ def race(
     known = check is None or isinstance(check, bool)
     if not known and not (isinstance(check, str) and check in get_args(Check)):
         raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
-    for what, number, most in (
-        ("margin", margin, MOST_MARGIN),
-        ("budget", _SECONDS_PER_CANDIDATE if budget is None else budget, float("inf")),
-        ("timeout", timeout, float("inf")),
-    ):
-        if not (is_finite(number) and 0 < float(number) <= most):
-            limit = f" and at most {most}" if is_finite(most) else ""
-            raise ValueError(f"{what} must be a number above 0{limit}, got {number!r}")
+    check_above_0("margin", margin, MOST_MARGIN)
+    check_above_0("budget", _SECONDS_PER_CANDIDATE if budget is None else budget)
+    check_above_0("timeout", timeout)
     if not isinstance(isolated, bool):
         raise ValueError(f"isolated must be True or False, got {isolated!r}")
     if isolated and not (options.get("stream") is None and options.get("log") is None):
@@ -138,6 +134,13 @@ def race(
         return isolation.run(run, plan, tell) if isolated else run(plan, tell)
 
 
+def check_above_0(what: str, number: float, most: float = math.inf) -> None:
+    """Raise an InputError for an argument that is not a number above 0, and at most ``most``."""
+    if not (is_finite(number) and 0 < float(number) <= most):
+        limit = f" and at most {most}" if is_finite(most) else ""
+        raise InputError(f"{what} must be a number above 0{limit}, got {number!r}")
+
+
 def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
     """Run a race in this process.
 
@@ -160,8 +163,6 @@ def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
 
 
 class _Timer:
-    """Times the candidates of a plan on its device."""
-
     def __init__(self, plan: isolation.Plan, options: Options, gpus: Sequence[int]) -> None:
         self._plan = plan
         self._gpus = gpus

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from convtime.core import codec
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
+from convtime.timing.verdict import Judgement
 from convtime.view.shown import Shown
-
-if TYPE_CHECKING:
-    from convtime.timing.verdict import Judgement
 
 
 @dataclasses.dataclass(frozen=True)

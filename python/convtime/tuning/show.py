@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from convtime.timing import show_comparison
 from convtime.timing.plot import comparison_figure
 from convtime.timing.show import estimate, median
+from convtime.tuning.race_result import Race
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Line, Sentences, Table
 from convtime.view.wording import printable
-
-if TYPE_CHECKING:
-    from convtime.tuning.race_result import Race
 
 _TIME, _RATIO = "time [95 %]", "ratio [95 %]"
 
 
 def line(race: Race) -> str:
-    """Return one line with the winner, the ties and the number of dropped candidates."""
+    measured = race.measurement(race.winner)
+    time = "" if measured is None else f" with {median(measured)}"
+    others = ", ".join(name for name in race.ties if name != race.winner)
     return printable(
-        f"{race.winner} wins{_time_of(race, race.winner)}{_tied(race)}; {len(race.dropped)} of "
+        f"{race.winner} wins{time}{others and f', tied with {others}'}; {len(race.dropped)} of "
         f"{len(race.order)} candidates were dropped, in {race.seconds:.2f} s"
     )
 
 
 def printed(race: Race) -> Iterator[Block]:
-    """Yield the winner, a table with every candidate, and remarks."""
     yield Line(line(race), role="answer")
     yield Table(("", _TIME, _RATIO, "verdict"), _rows(race), right=(_RATIO,))
     yield Sentences(_sentences(race))
 
 
 def details(race: Race) -> Iterator[Block]:
-    """Yield :func:`printed`, and the rounds with all their facts, the last one first."""
     yield from printed(race)
     for number in range(len(race.rounds), 0, -1):
         yield Details([*show_comparison.details(race.rounds[number - 1])], title=f"round {number}")
-
-
-def _tied(race: Race) -> str:
-    others = [name for name in race.ties if name != race.winner]
-    return f", tied with {', '.join(others)}" if others else ""
-
-
-def _time_of(race: Race, name: str) -> str:
-    measured = race.measurement(name)
-    return "" if measured is None else f" with {median(measured)}"
 
 
 def _ranked(race: Race) -> list[str]:
@@ -58,7 +45,6 @@ def _ranked(race: Race) -> list[str]:
 
 
 def _rows(race: Race) -> Iterator[list[str]]:
-    """Yield the winner, the other finalists, and the dropped candidates, the last one first."""
     finalists = _ranked(race) if race.rounds else []
     early = [name for name in reversed([*race.dropped]) if name not in finalists]
     for name in (race.winner, *finalists, *early):
@@ -92,6 +78,5 @@ def _sentences(race: Race) -> Iterator[str]:
 
 
 def figures(raced: Race) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
     if raced.rounds:
         yield comparison_figure(raced.rounds[-1], raced.winner)

@@ -44,10 +44,12 @@ class Shown(Reported):
     _show: ClassVar[str]
     _package: ClassVar[str] = "convtime"
 
-    def __init_subclass__(cls, *, show: str = "", **arguments: Any) -> None:
+    def __init_subclass__(cls, *, show: str = "", package: str = "", **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if show:
             cls._show = show
+        if package:
+            cls._package = package
 
     @classmethod
     def _drawing(cls) -> Any:

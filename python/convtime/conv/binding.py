@@ -1,0 +1,279 @@
+"""Identify the convolution in a call: functions and layers, and their arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.overrides import TorchFunctionMode
+
+from convtime import ops
+from convtime.conv.call import DTYPES as NAMED_DTYPES
+from convtime.conv.call import ConvCall, ConvTensors, Flags, TensorLayout, memory_format
+from convtime.conv.problem import ConvProblem
+from convtime.core.dimensions import Numbers, per_dimension
+from convtime.core.kinds import KINDS
+from convtime.ops.arguments import DTYPES, pad_end, resolve_padding
+from convtime.timing.candidate import Candidate
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundCall:
+    """The arguments of a convolution, by their names in :mod:`convtime.ops`."""
+
+    input: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    stride: Numbers = 1
+    padding: Numbers | str = 0
+    dilation: Numbers = 1
+    groups: int = 1
+    policy: str | None = None
+    transposed: bool = False
+    output_padding: Numbers = 0
+
+
+# Signatures of the functions, by name, and the namespaces that contain them.
+_SIGNATURES = {kind.function: inspect.signature(getattr(ops, kind.function)) for kind in KINDS}
+#: The functions that the layers of PyTorch and convtime.nn call, with their names.
+_CALLED_BY_LAYERS = {
+    getattr(namespace, kind.function): kind.function
+    for kind in KINDS
+    for namespace in (torch, torch.ops.convtime)
+}
+_NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
+_LAYERS: dict[type[torch.nn.Module], str] = {
+    getattr(torch.nn, kind.layer): kind.function for kind in KINDS
+}
+#: Classes of layers that compute a convolution and nothing else; convtime.nn adds its own.
+PLAIN_LAYERS: set[type[torch.nn.Module]] = {*_LAYERS}
+_TAKEN = (
+    f"takes {', '.join(_SIGNATURES)} of torch.nn.functional or convtime.ops, or a module of "
+    "torch.nn or convtime.nn that calls one of them"
+)
+# Forward pre-hooks that compute the weight and leave the input unchanged.
+_WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
+
+
+def function_of(fn: object, caller: str = "explain") -> str:
+    """Return the name of the function that fn is, or that the module calls.
+
+    ``caller`` is the function that errors are about, also below.
+    """
+    for kind, op in _LAYERS.items():
+        if isinstance(fn, kind):
+            reason = _why_not_plain(fn)
+            if reason:
+                raise TypeError(
+                    f"{caller} {_TAKEN}; got a {type(fn).__name__} that may compute something "
+                    f"else: {reason}; pass torch.nn.functional.{op} with its tensors instead"
+                )
+            return op
+    for op in _SIGNATURES:
+        if any(fn is getattr(namespace, op, None) for namespace in _NAMESPACES):
+            return op
+    hint = ""
+    if isinstance(fn, torch.nn.Module):
+        inside = sum(isinstance(module, tuple(_LAYERS)) for module in fn.modules())
+        if inside:
+            hint = f"; it contains {inside} convolution(s), which can be passed one by one"
+    name = getattr(fn, "__name__", type(fn).__name__)
+    raise TypeError(f"{caller} {_TAKEN}; got {name}{hint}")
+
+
+def own_class_of(module: torch.nn.Module) -> type:
+    """Return the module's class without the one that torch.nn.utils.parametrize adds."""
+    return type(module).__bases__[0] if is_parametrized(module) else type(module)
+
+
+def why_not_plain(module: torch.nn.Module) -> str | None:
+    """Return why a convolution layer may not compute the same as torch.nn's class of its kind."""
+    # Plain layers skip these checks, for speed: each fused call runs this function.
+    if type(module) not in PLAIN_LAYERS:
+        own_class = own_class_of(module)
+        if isinstance(module, LazyModuleMixin):
+            return f"a {own_class.__name__} has no shapes before its first call"
+        if isinstance(module, torch.jit.ScriptModule):
+            return "TorchScript has compiled it"
+        if own_class not in PLAIN_LAYERS:
+            return (
+                f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn itself"
+            )
+    for function in ("forward", "_conv_forward"):
+        if function in vars(module):
+            return f"its {function} is replaced on the object"
+    return None
+
+
+def _why_not_plain(module: torch.nn.Module) -> str | None:
+    why = why_not_plain(module)
+    if why:
+        return why
+    for hook in module._forward_pre_hooks.values():
+        if not isinstance(hook, _WEIGHT_HOOKS):
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            return f"{name}, a forward pre-hook, may change its input"
+    return None
+
+
+def bound_call(
+    caller: str,
+    fn: Callable[..., object] | Candidate,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    backward: bool | None,
+) -> BoundCall:
+    """Check the arguments of a function that takes a convolution's call, and bind that call.
+
+    Raises:
+        TypeError: fn is not a convolution, or may be more than one.
+        ValueError: backward is not a bool. PyTorch's own errors for invalid arguments propagate.
+    """
+    if backward is not None and not isinstance(backward, bool):
+        raise ValueError(f"backward must be True, False or None, got {backward!r}")
+    if isinstance(fn, Candidate) and (args or kwargs):
+        raise TypeError(
+            f"{caller} got the Candidate {fn.name!r} and arguments; pass these to the Candidate"
+        )
+    candidate = fn if isinstance(fn, Candidate) else Candidate(fn, *args, kwargs=kwargs)
+    function = function_of(candidate.fn, caller)
+    calls: list[BoundCall] = []
+    with WatchedConvolutions(calls.append):
+        candidate.fn(*candidate.args, **candidate.kwargs)  # raises PyTorch's own errors first
+    if isinstance(candidate.fn, torch.nn.Module):
+        return calls[-1]
+    return bind(function, candidate.args, candidate.kwargs)
+
+
+def bind(op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundCall:
+    """Name the arguments of a call of a function in :mod:`convtime.ops`, or of PyTorch's."""
+    given = _SIGNATURES[op].bind(*args, **kwargs).arguments
+    return BoundCall(**given, transposed="output_padding" in _SIGNATURES[op].parameters)
+
+
+class WatchedConvolutions(TorchFunctionMode):
+    """While entered, passes each convolution that layers call to a function, once it returned.
+
+    Args:
+        take: receives the calls.
+    """
+
+    def __init__(self, take: Callable[[BoundCall], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if func in _CALLED_BY_LAYERS:
+            self._take(bind(_CALLED_BY_LAYERS[func], args, kwargs))
+        return output
+
+
+def convolutions_of(call: Callable[[], object]) -> list[BoundCall]:
+    """Return the convolutions of a call, one entry per execution; this calls it once."""
+    calls: list[BoundCall] = []
+    with WatchedConvolutions(calls.append):
+        call()
+    return [each for each in calls if each.input.numel()]
+
+
+def prepare(bound: BoundCall, caller: str = "explain") -> tuple[ConvTensors, ConvCall]:
+    """Return the call as PyTorch's selection sees it: batched, cast, with numeric padding.
+
+    Raises:
+        ValueError: the device or dtype is unsupported.
+    """
+    if bound.input.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{caller} works on a CPU or a GPU, got a tensor on {bound.input.device}")
+    batched = bound.input.dim() == bound.weight.dim()
+    tensors = [bound.input if batched else bound.input.unsqueeze(0), bound.weight]
+    if bound.bias is not None:
+        tensors.append(bound.bias)
+    x, w, *bias = map(_autocast, tensors)
+    if x.dtype not in DTYPES:
+        raise ValueError(f"{caller}: the dtype must be one of {DTYPES}, got {x.dtype}")
+    rank = w.dim() - 2
+    stride, dilation = per_dimension(bound.stride, rank), per_dimension(bound.dilation, rank)
+    if isinstance(bound.padding, str):
+        padding, surplus = resolve_padding(caller, rank, w.shape, stride, bound.padding, dilation)
+        x = pad_end(x, surplus)
+    else:
+        padding = per_dimension(bound.padding, rank)
+    call = ConvCall.of_layouts(
+        dtype=str(x.dtype).removeprefix("torch."),
+        x=TensorLayout.of(x),
+        w=TensorLayout.of(w),
+        flags=Flags.current(),
+        groups=bound.groups,
+        transposed=bound.transposed,
+        bias=bool(bias),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        output_padding=per_dimension(bound.output_padding, rank),
+    )
+    return ConvTensors(x, w, *bias), call
+
+
+def call_of(problem: ConvProblem, dtype: str, layout: str, device: torch.device) -> ConvCall:
+    """Return the call that a layer with a problem makes, on tensors as PyTorch allocates them.
+
+    Args:
+        problem: The convolution; the call has the size and padding after those that are not zeros.
+        dtype: A key of convtime.conv.call.DTYPES.
+        layout: A member of convtime.conv.call.LAYOUTS, for input and weight.
+        device: The device: the layout of a padded input depends on it.
+    """
+
+    def empty(shape: tuple[int, ...]) -> torch.Tensor:
+        form = memory_format(layout, 2 + problem.rank)
+        return torch.empty(shape, dtype=NAMED_DTYPES[dtype], device=device, memory_format=form)
+
+    x, w = empty(problem.input_shape), empty(problem.weight_shape)
+    padding, surplus = problem.padding, (0,) * problem.rank
+    if isinstance(padding, str):
+        padding, surplus = resolve_padding(
+            "conv", problem.rank, w.shape, problem.stride, padding, problem.dilation
+        )
+    if problem.padding_mode == "zeros":
+        x = pad_end(x, surplus)
+    else:
+        ends = [(before, before + more) for before, more in zip(padding, surplus, strict=True)]
+        x = F.pad(x, [end for pair in reversed(ends) for end in pair], mode=problem.padding_mode)
+        padding = (0,) * problem.rank
+    return ConvCall.of_layouts(
+        dtype,
+        TensorLayout.of(x),
+        TensorLayout.of(w),
+        flags=Flags.current(),
+        groups=problem.groups,
+        transposed=problem.transposed,
+        bias=problem.bias,
+        stride=problem.stride,
+        padding=padding,
+        dilation=problem.dilation,
+        output_padding=problem.output_padding,
+    )
+
+
+def _autocast(tensor: torch.Tensor) -> torch.Tensor:
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind) or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))

@@ -1,1 +1,0 @@
-"""All engines of cuDNN for a convolution."""

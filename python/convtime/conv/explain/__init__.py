@@ -1,1 +1,0 @@
-"""Explain which kernels PyTorch and convtime run for a convolution, and why."""

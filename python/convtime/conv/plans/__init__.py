@@ -1,0 +1,1 @@
+"""Plans of convolutions: choosing them, their file, and using them in convtime's ops."""

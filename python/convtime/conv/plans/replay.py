@@ -1,0 +1,123 @@
+"""Run a file's plans by convtime's ops in a fresh process, and tell which engines and bits came."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from convtime import ops
+from convtime.conv.call import FPROP, ConvTensors, backward_pass
+from convtime.conv.plans.loading import is_in_use, load_plans, plan_cache, use, used
+from convtime.conv.plans.plan_set import Plans, StoredPlan, read_plans
+from convtime.conv.plans.subjects import Subject, subject_of
+from convtime.core.child import Child, ChildError, job
+from convtime.core.errors import InputError
+
+_SECONDS = 600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """The result of a plan after its file was loaded.
+
+    Attributes:
+        tag: The engine that computed; empty if that was PyTorch's choice.
+        bits: A digest of its result on random values.
+        why: Why the plan could not be used; empty if it was.
+    """
+
+    tag: str
+    bits: str
+    why: str = ""
+
+
+def replayed(plans: Plans, device: torch.device) -> list[Replayed]:
+    """Run each plan once in this process, on random values, with the plans loaded."""
+    before = used()
+    load_plans(plans)
+    try:
+        return [
+            _replay(entry, device) if entry.choice.backend == "cudnn" else Replayed("", "")
+            for entry in plans.entries
+        ]
+    finally:
+        load_plans(None)
+        if before is not None:
+            use(before)
+
+
+def replayed_elsewhere(plans: Plans, device: torch.device) -> list[Replayed]:
+    """Do the same in a fresh process, which reads the plans from a file.
+
+    Raises:
+        InputError: the process failed.
+    """
+    with tempfile.TemporaryDirectory() as folder, Child() as child:
+        path = Path(folder) / "plans.json"
+        plans.save(path)
+        try:
+            there: list[Replayed] = child.call(job(_replayed_file, path, device), _SECONDS)
+        except ChildError as error:
+            raise InputError(f"the fresh process that ran the chosen plans {error}") from error
+    return there
+
+
+def _replayed_file(path: Path, device: torch.device) -> list[Replayed]:
+    return replayed(read_plans(path), device)
+
+
+def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
+    subject = subject_of(entry.problem)
+    tensors = subject.call.tensors(device, backward=subject.pass_name != FPROP)
+    before = {_identity(choice): choice.uses for choice in plan_cache()}
+    with torch.cuda.device(device), subject.call.flags.applied(), torch.no_grad():
+        result = run_op(subject, tensors)
+    used = [
+        choice
+        for choice in plan_cache()
+        if choice.uses > before.get(_identity(choice), 0) and choice.source == "explicit"
+    ]
+    return Replayed(
+        tag=used[0].tag if used else "",
+        bits=digest_of(result),
+        why="" if is_in_use(entry) else "it could not be used",
+    )
+
+
+def digest_of(result: torch.Tensor) -> str:
+    """Return a digest of a tensor's values, whatever its strides are."""
+    # A tensor whose sizes end in 1 counts as contiguous whatever its last stride is, but is viewed
+    # as bytes only if that is 1, as it is for a new, flat tensor.
+    flat = torch.empty(result.numel(), dtype=result.dtype)
+    flat.copy_(result.detach().reshape(-1))
+    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def _identity(choice: Any) -> tuple[object, ...]:
+    problem = ("pass_name", "dtype", "x", "w", "y", "stride", "padding", "dilation")
+    how = ("policy", "tag", "device", "deterministic", "allow_tf32")
+    return tuple(getattr(choice, name) for name in (*problem, *how))
+
+
+def run_op(subject: Subject, tensors: ConvTensors) -> torch.Tensor:
+    """Compute a pass by convtime's op."""
+    call = subject.call
+    if subject.pass_name == FPROP:
+        function = getattr(ops, call.problem.kind.function)
+        output: torch.Tensor = function(tensors.x, tensors.w, tensors.bias, *call.arguments)
+        return output
+    wanted = backward_pass(subject.pass_name)
+    results = torch.ops.convtime.convolution_backward(
+        tensors.grad_output,
+        tensors.x,
+        tensors.w,
+        *call.backward_arguments,
+        [place == wanted for place in range(3)],
+    )
+    gradient: torch.Tensor = results[wanted]
+    return gradient

@@ -1,0 +1,127 @@
+"""The passes of convolutions whose plans are to be chosen."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+
+from convtime.conv.binding import BoundCall, WatchedConvolutions, prepare
+from convtime.conv.call import DGRAD, FPROP, PASSES, WGRAD, ConvCall, Flags, TensorLayout
+from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
+from convtime.conv.plans.plan_set import Operand, PlanProblem
+from convtime.core.errors import InputError, first_line
+from convtime.timing.candidate import Candidate
+
+_ALIGNED = 32  # bytes: the largest alignment that cuDNN is told
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A pass of a convolution.
+
+    Attributes:
+        name: Where it occurs.
+        count: How often it occurs there.
+        call: The convolution, without its bias.
+        pass_name: "fprop", "dgrad" or "wgrad", named after their results.
+    """
+
+    name: str
+    count: int
+    call: ConvCall
+    pass_name: str
+
+
+def subjects_of_call(candidate: Candidate, passes: Iterable[str] | None) -> list[Subject]:
+    """Return the distinct convolutions that a call runs, and their passes.
+
+    The call is made once.
+
+    Args:
+        candidate: the call.
+        passes: names of passes. None: the forward pass, and for tensors that require gradients,
+            theirs.
+
+    Raises:
+        InputError: the call fails, or runs no convolution on a GPU.
+    """
+    found: list[tuple[ConvCall, str]] = []
+
+    def take(bound: BoundCall) -> None:
+        if bound.input.device.type == "cuda" and bound.input.numel():
+            _tensors, call = prepare(bound, "tune")
+            found.extend((call, name) for name in _passes_of(bound, passes))
+
+    try:
+        with WatchedConvolutions(take):
+            candidate.fn(*candidate.args, **candidate.kwargs)
+    except Exception as error:
+        raise InputError(
+            f"{candidate.name} cannot be tuned: it raised {first_line(error)}"
+        ) from error
+    if not found:
+        raise InputError(f"{candidate.name} cannot be tuned: it runs no convolution on a GPU")
+    return subjects_of_calls(found)
+
+
+def _passes_of(bound: BoundCall, passes: Iterable[str] | None) -> list[str]:
+    if passes is not None:
+        return [name for name in PASSES if name in [*passes]]
+    wanted = {FPROP: True, DGRAD: bound.input.requires_grad, WGRAD: bound.weight.requires_grad}
+    return [name for name in PASSES if wanted[name] and (name == FPROP or torch.is_grad_enabled())]
+
+
+def _without_bias(call: ConvCall) -> ConvCall:
+    return dataclasses.replace(call, problem=dataclasses.replace(call.problem, bias=False))
+
+
+def subjects_of_choices(choices: Iterable[PlanChoice | Subject]) -> list[Subject]:
+    """Return the passes that :func:`convtime.conv.plan_cache` lists; passes stay as they are."""
+    subjects: list[Subject] = []
+    for choice in choices:
+        if isinstance(choice, Subject):
+            subjects.append(choice)
+        elif choice.activation == "identity" and choice.z is None and choice.b is None:
+            subjects.append(subject_of(choice, name=f"{choice.uses} calls"))
+    return subjects
+
+
+def subjects_of_calls(calls: Iterable[tuple[ConvCall, str]]) -> list[Subject]:
+    """Return the distinct ones of calls and their passes, without their biases."""
+    counts = collections.Counter((_without_bias(call), name) for call, name in calls)
+    return [
+        Subject(call.problem.label, count, call, name) for (call, name), count in counts.items()
+    ]
+
+
+def subject_of(problem: PlanProblem | PlanChoice, name: str = "", count: int = 1) -> Subject:
+    """Return the pass that asks for the plan of a problem."""
+    x, w, y = map(_layout, (problem.x, problem.w, problem.y))
+    flags = dataclasses.replace(
+        Flags.current(),
+        deterministic=problem.deterministic,
+        deterministic_algorithms=False,  # which would make every problem deterministic
+        allow_tf32=problem.allow_tf32,
+    )
+    call = ConvCall.of_layouts(
+        problem.dtype,
+        x,
+        w,
+        y if problem.pass_name != FPROP else None,
+        flags=flags,
+        groups=x.sizes[1] // w.sizes[1],
+        stride=problem.stride,
+        padding=problem.padding,
+        dilation=problem.dilation,
+    )
+    return Subject(name or call.problem.label, count, call, problem.pass_name)
+
+
+def _layout(operand: Operand | TensorDescriptor | None) -> TensorLayout:
+    assert operand is not None  # convtime knows all operands of its plans
+    # PyTorch reports alignments of up to 32 bytes; the next smaller one is not a multiple of more.
+    misalignment = operand.alignment if operand.alignment < _ALIGNED else 0
+    return TensorLayout(operand.sizes, operand.strides, misalignment)

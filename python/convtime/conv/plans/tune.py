@@ -1,0 +1,383 @@
+"""Choose plans for convolutions, so that choosing again gives the same answer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from tqdm import tqdm
+
+from convtime.conv.call import CUDNN_BACKENDS, FPROP, PASSES
+from convtime.conv.engine_pass import exact_result, prepare_pass
+from convtime.conv.plan_choice import PlanChoice
+from convtime.conv.plans.loading import gpu_kind
+from convtime.conv.plans.plan_set import Choice, Layout, PlanProblem, Plans, StoredPlan
+from convtime.conv.plans.replay import Replayed, replayed, replayed_elsewhere
+from convtime.conv.plans.search import Limits, Search
+from convtime.conv.plans.subjects import (
+    Subject,
+    subject_of,
+    subjects_of_call,
+    subjects_of_choices,
+)
+from convtime.core import codec
+from convtime.core.errors import InputError, first_line
+from convtime.core.load import _C
+from convtime.device.provenance import provenance
+from convtime.device.resolve import resolve_device
+from convtime.sweeps.executing import Workers, call_in_workers
+from convtime.sweeps.worker import failure_of
+from convtime.timing.candidate import Candidate
+from convtime.timing.signature import options_of, takes_options
+from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS, check_above_0
+from convtime.view.progress import progress_bar
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from convtime.timing.options import RaceOptions
+
+# PyTorch's own kernels for depthwise convolutions, in whose place cuDNN can compute.
+_DEPTHWISE_BACKENDS = ("CudaDepthwise2d", "CudaDepthwise3d")
+_LAYOUTS: tuple[Layout, ...] = ("channels_last",)
+_TOLERANCE = 1.1  # of errors
+_PAIR_BUDGET = 0.2  # seconds, for one candidate and PyTorch's
+
+
+@takes_options(*OWN_OPTIONS)
+def tune(
+    subject: Callable[..., object] | Candidate | Collection[PlanChoice | Subject],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    passes: Collection[str] | None = None,
+    budget: float = 1.5,
+    margin: float = MOST_MARGIN,
+    workspace_limit: int | None = None,
+    deterministic: bool = False,
+    tolerance: float = _TOLERANCE,
+    layouts: Collection[Layout] = _LAYOUTS,
+    knobs: bool = True,
+    confirm: bool = True,
+    executor: Workers = None,
+    progress: bool | None = None,
+    **options: Unpack[RaceOptions],
+) -> Plans:
+    """Choose the fastest plan of cuDNN for each convolution of a call, and each of its passes.
+
+    Candidates are PyTorch's own way, the engines of all lists of cuDNN and of all indices, the
+    fastest of them with other settings, and engines of another layout with the cost of converting.
+    The budget limits how many are built: each engine comes once, in the order of the lists, before
+    other settings of it. Those whose runs take more than twice the shortest are left out.
+    :func:`convtime.race` chooses. Among candidates that are as fast within the margin, it prefers
+    PyTorch's choice, then the smallest workspace, then the smallest engine number, so that tuning
+    again gives the same answer. Only engines whose error is within the tolerance are timed. What
+    PyTorch excludes, because of errata, TF32 or determinism, is not run. The operands are random,
+    with the sizes, the layouts and the alignment of the call's.
+
+    :func:`convtime.conv.load_plans` makes convtime's convolutions use the result, and
+    ``convtime.nn.replace(model, plans=...)`` a model's. ``save`` and ``add_to`` write it to a file.
+
+    Args:
+        subject: a model, or any function that runs convolutions on a GPU, which is called once; or
+            choices of :func:`convtime.conv.plan_cache`, to tune what a program has run.
+        args: positional arguments of the call.
+        kwargs: keyword arguments of the call.
+        passes: which of "fprop", "dgrad" and "wgrad" to tune. Default: the forward pass, and the
+            gradients of tensors that require them.
+        budget: planned seconds of search for each pass. PyTorch's own engine is built whatever the
+            budget is, and a build that has begun is not interrupted. PyTorch's first call, which
+            searches too with ``torch.backends.cudnn.benchmark``, is not part of it.
+        margin: relative difference that counts as equal, above 0 and at most 0.01.
+        workspace_limit: largest workspace of a plan, in bytes. Default: no limit.
+        deterministic: whether plans must give the same bits in each run.
+        tolerance: largest error of a plan against float64, relative to PyTorch's own error.
+        layouts: layouts to convert to: "channels_last", "contiguous". Only those that the operands
+            do not have are tried.
+        knobs: whether to vary the settings of the fastest engines.
+        confirm: whether to run the chosen plans in a fresh process from a file, which takes some
+            seconds. A plan that does not give the same engine and bits there is replaced by
+            PyTorch's choice. If that fails or is interrupted, a warning says so, and the plans stay
+            as they are.
+        executor: the processes that search, each one pass at a time: None for this one,
+            ``"gpus"`` for one on each GPU, a number of them, or a
+            :class:`concurrent.futures.Executor` such as Dask's ``Client.get_executor()``. All must
+            have the same kind of GPU as this process, which makes the call and confirms the plans.
+        progress: whether to show a progress bar on standard error. Default: on a terminal only.
+            An interrupt ends the search, and keeps the plans that were found.
+        {options}
+
+    Returns:
+        A plan for each problem, with what it gains. A pass whose search fails has none, which a
+        warning says.
+
+    Raises:
+        InputError: the call fails or runs no convolution, there is no GPU, or an argument is out of
+            range.
+        RuntimeError: all searches failed.
+    """
+    options_of("tune", {"margin": margin, **options}).check_ranges()
+    limits = _limits(budget, margin, workspace_limit, deterministic, tolerance, layouts, knobs)
+    if passes is not None and not (passes and set(passes) <= {*PASSES}):
+        raise InputError(f"passes must be some of {PASSES}, got {[*passes]}")
+    device = _gpu(options.get("device"))
+    if isinstance(subject, Collection) and not callable(subject):
+        subjects = subjects_of_choices(subject)
+    else:
+        given = subject if isinstance(subject, Candidate) else None
+        candidate = given or Candidate(subject, *args, kwargs=kwargs)  # type: ignore[arg-type]
+        subjects = subjects_of_call(candidate, passes)
+    entries = _tuned(subjects, limits, executor, progress, options)
+    plans = Plans(tuple(entries), margin, provenance(device))
+    if not confirm or not plans.entries:
+        return plans
+    try:
+        return confirmed(plans, device)
+    except (Exception, KeyboardInterrupt) as error:  # such as of a GPU that a search made unusable
+        why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else first_line(error)
+        warnings.warn(
+            "tune: whether the plans give the same results in a fresh process is unknown: "
+            f"{why}; save them, and check them with convtime tune --revalidate FILE",
+            stacklevel=2,
+        )
+        return plans
+
+
+def _limits(
+    budget: float,
+    margin: float,
+    workspace_limit: int | None,
+    deterministic: bool,
+    tolerance: float,
+    layouts: Collection[Layout],
+    knobs: bool,
+) -> Limits:
+    check_above_0("budget", budget)
+    check_above_0("margin", margin, MOST_MARGIN)
+    check_above_0("tolerance", tolerance)
+    if workspace_limit is not None and not (
+        isinstance(workspace_limit, int) and workspace_limit >= 0
+    ):
+        raise InputError(f"workspace_limit must be bytes, 0 or more, got {workspace_limit!r}")
+    known = get_args(Layout)
+    if isinstance(layouts, str) or any(layout not in known for layout in layouts):
+        raise InputError(f"layouts must be some of {known}, got {layouts!r}")
+    return Limits(budget, margin, tolerance, workspace_limit, deterministic, knobs, tuple(layouts))
+
+
+def _tuned(
+    subjects: Sequence[Subject],
+    limits: Limits,
+    executor: Workers,
+    progress: bool | None,
+    options: Mapping[str, Any],
+) -> list[StoredPlan]:
+    found: dict[int, StoredPlan] = {}
+    errors: dict[int, Exception] = {}
+    search = functools.partial(_tune_subject, limits, options)
+    with progress_bar(total=len(subjects), unit="pass", shown=progress) as bar:
+        try:
+            if executor is None:
+                searches = _here(search, subjects, bar)
+            else:
+                requested = options.get("device")
+                done = call_in_workers(executor, requested, search, subjects)
+                searches = ((place, future.result) for place, future in done)
+            for place, result in searches:
+                try:
+                    found[place] = result()
+                except InputError:
+                    raise
+                except Exception as error:  # of the search, or of an executor whose worker ended
+                    errors[place] = error
+                bar.update()
+        except KeyboardInterrupt:
+            if not found:
+                raise
+    failed = [(_name_of(subjects[place]), errors[place]) for place in sorted(errors)]
+    if failed and not found:
+        raise RuntimeError(_failures(failed)) from failed[0][1]
+    if failed:
+        warnings.warn(_failures(failed), stacklevel=3)
+    entries: dict[object, StoredPlan] = {}
+    for place in sorted(found):
+        entries.setdefault(found[place].key, found[place])
+    return [*entries.values()]
+
+
+def _here(
+    search: Callable[[Subject], StoredPlan], subjects: Iterable[Subject], bar: tqdm[Any]
+) -> Iterator[tuple[int, Callable[[], StoredPlan]]]:
+    for place, subject in enumerate(subjects):
+        bar.set_description_str(_name_of(subject))
+        yield place, functools.partial(search, subject)
+
+
+def _tune_subject(limits: Limits, options: Mapping[str, Any], subject: Subject) -> StoredPlan:
+    return tune_pass(subject, _gpu(options.get("device")), limits, options)
+
+
+def _name_of(subject: Subject) -> str:
+    return f"{subject.name} {subject.pass_name}"
+
+
+def _failures(failed: Sequence[tuple[str, Exception]]) -> str:
+    """Say why passes have no plan; passes with the same reason are counted."""
+    reasons: dict[str, list[str]] = {}
+    for name, error in failed:
+        reasons.setdefault(failure_of(error), []).append(name)
+    sentences = (
+        f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {reason}"
+        for reason, names in reasons.items()
+    )
+    return f"no plan was found for {'; '.join(sentences)}"
+
+
+def tune_pass(
+    subject: Subject,
+    device: torch.device,
+    limits: Limits,
+    options: Mapping[str, Any],
+    only: Sequence[Choice] | None = None,
+) -> StoredPlan:
+    """Choose the plan of one pass.
+
+    Args:
+        subject: the pass.
+        device: a GPU.
+        limits: what the search may use.
+        options: options of the timings.
+        only: the candidates besides PyTorch's. Default: all that cuDNN lists.
+
+    Raises:
+        RuntimeError: PyTorch's call fails, or the GPU became unusable.
+    """
+    with search_of(subject, device, limits, options) as (source, search):
+        choice, facts = search.run(only) if search else (Choice("pytorch"), None)
+        architecture, multiprocessors = source.gpu
+        return StoredPlan(
+            name=subject.name,
+            count=subject.count,
+            problem=codec.decode(PlanProblem, source.problem),
+            architecture=architecture,
+            multiprocessors=multiprocessors,
+            choice=choice,
+            facts=facts,
+        )
+
+
+@contextlib.contextmanager
+def search_of(
+    subject: Subject, device: torch.device, limits: Limits, options: Mapping[str, Any]
+) -> Iterator[tuple[_C.EnginePass, Search | None]]:
+    """Yield a pass on random operands and its search, under the flags of its call.
+
+    There is no search where neither PyTorch nor convtime gives the pass to cuDNN.
+    """
+    call, name = subject.call, subject.pass_name
+    with (
+        torch.cuda.device(device),
+        call.flags.applied(),
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),  # the tensors are already cast
+    ):
+        tensors = call.tensors(device, backward=name != FPROP)
+        source = prepare_pass(call, name, tensors)
+        backend = call.backend(name, tensors)
+        if backend not in CUDNN_BACKENDS + _DEPTHWISE_BACKENDS:
+            yield source, None
+            return
+        yield (
+            source,
+            Search(
+                source,
+                call.pytorch_call(name, tensors),
+                exact_result(call, name, tensors),
+                _without_own_layout(limits, codec.decode(PlanProblem, source.problem)),
+                follows_list=backend in CUDNN_BACKENDS and not call.flags.benchmark,
+                options=options,
+            ),
+        )
+
+
+def _without_own_layout(limits: Limits, problem: PlanProblem) -> Limits:
+    own = "channels_last" if problem.channels_last else "contiguous"
+    # cuDNN has no channels-last engines for float64.
+    others = [layout for layout in limits.layouts if layout != own and problem.dtype != "float64"]
+    return dataclasses.replace(limits, layouts=tuple(others))
+
+
+def confirmed(plans: Plans, device: torch.device) -> Plans:
+    """Return the plans that give the same engines and bits in a fresh process.
+
+    PyTorch's choice takes the place of the others.
+    """
+    here = replayed(plans, device)
+    elsewhere = replayed_elsewhere(plans, device)
+    entries = tuple(
+        _kept(entry, ours, theirs)
+        for entry, ours, theirs in zip(plans.entries, here, elsewhere, strict=True)
+    )
+    return dataclasses.replace(plans, entries=entries)
+
+
+def _kept(entry: StoredPlan, here: Replayed, elsewhere: Replayed) -> StoredPlan:
+    if entry.choice.backend == "pytorch":
+        return entry
+    repeats = entry.facts is None or entry.facts.repeats
+    why = here.why or elsewhere.why
+    if not why and not here.tag:
+        why = "convtime's op asked for the plan of another problem"
+    if not why and here.tag != elsewhere.tag:
+        why = f"a fresh process ran {elsewhere.tag or 'PyTorch'}"
+    if not why and repeats and here.bits != elsewhere.bits:
+        why = "a fresh process gave other bits"
+    if not why:
+        return entry
+    facts = entry.facts and dataclasses.replace(
+        entry.facts, refused=(*entry.facts.refused, (str(entry.choice), why))
+    )
+    return dataclasses.replace(entry, choice=Choice("pytorch"), facts=facts)
+
+
+def revalidated(plans: Plans, progress: bool | None = None) -> Plans:
+    """Return the plans as the cuDNN of this process runs them.
+
+    Each choice is timed against PyTorch's, which takes its place if it is not faster, does not run
+    or is less exact. Then they are run in a fresh process, as by :func:`tune`.
+
+    Raises:
+        InputError: there is no GPU, or the plans are for another one.
+    """
+    device = _gpu(None)
+    kind = gpu_kind(device)
+    foreign = [each for each in plans.entries if (each.architecture, each.multiprocessors) != kind]
+    if foreign:
+        raise InputError(
+            f"{len(foreign)} of {len(plans.entries)} plans are for sm_{foreign[0].architecture} "
+            f"with {foreign[0].multiprocessors} multiprocessors, and this GPU is sm_{kind[0]} with "
+            f"{kind[1]}; check them there"
+        )
+    limits = Limits(_PAIR_BUDGET, plans.margin, _TOLERANCE, knobs=False)
+    entries = [
+        tune_pass(
+            subject_of(entry.problem, entry.name, entry.count),
+            device,
+            limits,
+            {},
+            only=[entry.choice] if entry.choice.backend == "cudnn" else [],
+        )
+        for entry in progress_bar(plans.entries, unit="plan", shown=progress)
+    ]
+    return confirmed(Plans(tuple(entries), plans.margin, provenance(device)), device)
+
+
+def _gpu(given: torch.device | str | int | None) -> torch.device:
+    device = resolve_device(given)
+    if device.type != "cuda":
+        raise InputError(f"plans are chosen on a GPU, where cuDNN runs, got device {device}")
+    return device

@@ -1,1 +1,0 @@
-"""Choosing plans: the problems of a call, the search, and the check of what was chosen."""

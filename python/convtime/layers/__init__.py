@@ -1,0 +1,1 @@
+"""Time PyTorch's convolution layers, and models with them, against convtime's."""
