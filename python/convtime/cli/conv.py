@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from convtime.timing.comparison import FINDS
 from convtime.timing.verdict import Finding
 from convtime.tuning.loading import is_in_use, load_plans
 from convtime.tuning.plan_set import Plans
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar
 
 # Sampling time for a pass in seconds. A CPU's times scatter more, and a longer time helps less.
 _BUDGET = {"cuda": 1.0, "cpu": 0.5}
@@ -146,12 +145,12 @@ def _compare(
     )
     total = sum(len(group.layers) for group in groups) * len(passes)
     results: list[LayerResult] = []
-    with progress_bar(total=total, unit="pass") as bar:
+    with ProgressBar(total, "pass") as bar:
 
         def kept() -> Iterator[LayerResult]:
             for result in comparisons:
                 results.append(result)
-                bar.update()
+                bar.update(advance=1)
                 yield result
 
         if not heading:
@@ -159,7 +158,7 @@ def _compare(
         layers = (layer for group in groups for layer in group.layers)
         known = convolutions.titles_and_labels(layers, passes)
         for line in itertools.chain([heading], convolutions.table_lines(kept(), known)):
-            with bar.external_write_mode(sys.stdout):
+            with bar.hidden():
                 print_result(line)
     return results
 

@@ -16,13 +16,14 @@ from convtime.distributed.clocks import CommonClock, is_shared, offset_of
 from convtime.distributed.collectives import Watched, watch
 from convtime.distributed.marks import EventMarks, HostMarks
 from convtime.distributed.meeting import Meeting, group_of, groups_here, limited
+from convtime.distributed.meeting import report_error as report_error
 from convtime.distributed.results import Own, joined
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
+from convtime.timing.process_groups import reporting_errors
 from convtime.timing.sampling.measure import Place, find_place, measure, on
 from convtime.timing.sampling.supervision import TimeLimit
-from convtime.timing.together import telling
 
 _TIMEOUT = 60.0  # seconds beyond the budget, if there is no timeout
 _SAMPLED = 0.8  # share of the timeout after which the sampling ends with the samples so far
@@ -51,7 +52,7 @@ def measure_in_group(
     timeout = float(options.budget) + _TIMEOUT
     if options.timeout is not None:
         timeout = float(options.timeout)
-    with telling(group):
+    with reporting_errors(group):
         refuse_timeout(timeout)
         place = find_place(candidates, options.device)
     watched = None

@@ -572,7 +572,7 @@ def group_of(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     return group
 
 
-def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
+def report_error(group: dist.ProcessGroup | None, error: Exception) -> None:
     """Tell the other ranks of a group that this rank does not take part because of an error."""
     with contextlib.suppress(Exception):  # the caller raises the error that counts
         group = group_of(group)

@@ -15,16 +15,14 @@ from concurrent.futures import (
     wait,
 )
 from pathlib import Path
-from typing import Any, Generic, NoReturn
-
-from tqdm import tqdm
+from typing import Any, Generic
 
 from convtime.core.errors import InputError, first_line, shown
 from convtime.sweeps.executing import ANSWER_SECONDS, Crew, wait_aloud
 from convtime.sweeps.journal import Journal, opened
 from convtime.sweeps.plan import Plan, Point
 from convtime.sweeps.worker import Report
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar
 
 # Points that a process has at a time: one that it measures, and one that waits for it.
 _POINTS_PER_PROCESS = 2
@@ -80,7 +78,7 @@ def visit_all(
     _check_names(plan)
     path = None if file is None else Path(file)
     with opened(path, plan, seed_given=seed is not None) as journal:
-        with progress_bar(total=len(_remaining(journal)), unit="point", shown=progress) as bar:
+        with ProgressBar(len(_remaining(journal)), "point", shown=progress) as bar:
             try:
                 _HandOut(crew, journal, bar).run()
             except (BrokenExecutor, CancelledError) as error:
@@ -105,7 +103,7 @@ class _HandOut(Generic[Point]):
     or the control ends processes.
     """
 
-    def __init__(self, crew: Crew[Point], journal: Journal[Point], bar: tqdm[NoReturn]) -> None:
+    def __init__(self, crew: Crew[Point], journal: Journal[Point], bar: ProgressBar) -> None:
         self._crew = crew
         self._journal = journal
         self._bar = bar
@@ -145,7 +143,7 @@ class _HandOut(Generic[Point]):
                     self._take(*sent, future)
 
     def _submit(self, point: Point, *, is_last: bool) -> None:
-        self._bar.set_description_str(" ".join(point.name.split()))
+        self._bar.update(description=" ".join(point.name.split()))
         control = None if point.key in self._lost else self._control
         self._pending[self._crew.submit(point, control, is_last=is_last)] = point, control
 
@@ -167,7 +165,7 @@ class _HandOut(Generic[Point]):
                 self._left.appendleft(point)
                 return
             self._write(plan.failed(point, error))
-        self._bar.update()
+        self._bar.update(advance=1)
 
     def _write(self, *visits: Point) -> None:
         for visit in visits:

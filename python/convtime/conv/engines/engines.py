@@ -27,7 +27,7 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.signature import options_of, takes_options
 from convtime.timing.time_op import time_op
-from convtime.view.progress import progress_bar
+from convtime.view.progress import tracked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -103,7 +103,7 @@ class _Timer:
         return time_op(Candidate(call, name=name), quick=True, **self.options)
 
     def following(self, listed: list[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-        yield from progress_bar(listed, desc=name, unit="engine", shown=self.progress)
+        yield from tracked(listed, "engine", description=name, shown=self.progress)
 
 
 def _list_pass(
