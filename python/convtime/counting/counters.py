@@ -51,9 +51,9 @@ def counters(
     Args:
         {call}
         metrics: one or several names of groups (``time``, ``dram``, ``l2``, ``sm``, ``occupancy``,
-            ``tensor``), of metrics as in NVIDIA's tools (``dram__bytes_read.sum``), or of nvprof
-            metrics (``dram_write_transactions``). ``all`` reads every metric of this GPU, which
-            takes many passes. See :func:`convtime.counter_names`.
+            ``tensor``), or of metrics as in NVIDIA's tools (``dram__bytes_read.sum``). ``all``
+            reads every metric of this GPU, which takes many passes. See
+            :func:`convtime.counter_names`.
         repeats: how many times everything is counted.
         replay: how the work is repeated, because the hardware counts only a few events at a time.
             With ``kernel``, CUPTI repeats each kernel for all metrics, and restores the memory that

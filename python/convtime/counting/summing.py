@@ -53,7 +53,6 @@ def make_counters(
         samples=samples,
         units={metric: unit for metric, (_, unit, _) in described.items()},
         descriptions={metric: words for metric, (words, _, _) in described.items()},
-        translated=wanted.translated,
         left_out=wanted.left_out,
         kernels_reason=counted["unnamed"],
         passes=counted["passes"],

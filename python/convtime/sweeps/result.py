@@ -74,7 +74,7 @@ class Sweep(codec.Stored, Shown, show="convtime.sweeps.show"):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that were counted at any point; nvprof metrics have their requested names."""
+        """The metrics that were counted at any point."""
         return tuple(dict.fromkeys(itertools.chain.from_iterable(map(metrics, self.points))))
 
     @property

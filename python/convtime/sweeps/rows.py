@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -65,12 +65,8 @@ def rows(
 
 
 def metrics(point: SweepPoint) -> list[str]:
-    """Return the counted metrics; requested nvprof metrics replace the metrics they consist of."""
-    counted = point.counters
-    if counted is None:
-        return []
-    terms = set().union(*counted.translated.values())
-    return [*counted.translated, *(metric for metric in counted.samples if metric not in terms)]
+    """Return the counted metrics."""
+    return [] if point.counters is None else [*point.counters.samples]
 
 
 def kernel_names(point: SweepPoint) -> list[str]:
@@ -82,13 +78,10 @@ def kernel_names(point: SweepPoint) -> list[str]:
 
 
 def unit(point: SweepPoint, quantity: str) -> str:
-    """Return the unit of a quantity; an nvprof metric has the unit of its first term."""
+    """Return the unit of a quantity."""
     if quantity == TIME:
         return "s"
-    if point.counters is None:
-        return ""
-    first = next(iter(point.counters.translated.get(quantity, (quantity,))))
-    return point.counters.units.get(first, "")
+    return "" if point.counters is None else point.counters.units.get(quantity, "")
 
 
 def summary(point: SweepPoint, quantity: str, kernel: str = "") -> dict[str, Any]:
@@ -126,26 +119,10 @@ def _of_times(measured: Measurement, kernel: str) -> dict[str, Any]:
 
 
 def _of_counters(counted: Counters, metric: str, kernel: str) -> dict[str, Any]:
-    terms = counted.translated.get(metric, {metric: 1.0})
-    each_time: list[Mapping[str, float | None]]
+    values: Iterable[float | None] = counted.samples.get(metric, ())
     if kernel:
-        each_time = [each.values for each in counted.kernels if each.short_name == kernel]
-    else:
-        samples = (counted.samples.get(term, ()) for term in terms)
-        each_time = [dict(zip(terms, values, strict=True)) for values in zip(*samples, strict=True)]
-    values = [_sum(terms, counts) for counts in each_time]
+        values = (each.values.get(metric) for each in counted.kernels if each.short_name == kernel)
     return _statistics([value for value in values if value is not None])
-
-
-def _sum(terms: Mapping[str, float], counts: Mapping[str, float | None]) -> float | None:
-    """Compute a metric from its terms; None if a term is unknown."""
-    total = 0.0
-    for term, weight in terms.items():
-        count = counts.get(term)
-        if count is None:
-            return None
-        total += weight * count
-    return total
 
 
 def _statistics(values: Sequence[float]) -> dict[str, Any]:
