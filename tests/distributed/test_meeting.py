@@ -94,45 +94,27 @@ def test_a_measurement_leaves_neither_keys_nor_a_connection(alone: Any) -> None:
         with Meeting(alone, 10) as meeting:
             assert meeting.gather("a step", {"a": 1}) == [{"a": 1}]
         meeting._thread.join()
-        assert meeting._connected is None
+        assert meeting._store is None
         keys.append(store.num_keys())
     assert keys[0] == keys[1]
 
 
-def test_nobody_waits_for_a_rank_that_cannot_know_of_the_failure(
-    alone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meeting = Meeting(alone, 10)
-    meeting.size = 3
-    meeting._failure = Failure("absent", 1, "did not take part")
-    asked: list[int] = []
-
-    def is_done(rank: int) -> bool:
-        asked.append(rank)
-        return True
-
-    monkeypatch.setattr(meeting, "_is_done", is_done)
-    meeting._let_others_know()
-    assert asked == [2]
-    monkeypatch.undo()
-    stopped: Any = types.SimpleNamespace(state=lambda: "stopped")
-    meeting.processes = [stopped]
-    assert meeting._is_done(0)
-    meeting._began -= 20  # the time is up
-    meeting._connected = None  # and the store is not asked
-    meeting.processes = []
-    meeting._let_others_know()
-
-
-def test_the_end_of_the_time_waits_for_a_judgement_in_progress(alone: Any) -> None:
-    meeting = Meeting(alone, 10)
-    meeting._judging = True
-    failure = Failure("late", 0, "hangs")
-    threading.Timer(0.01, meeting._set, [failure]).start()
-    meeting._measuring = False
-    meeting._period = 30
-    meeting._time_is_up()
-    assert meeting._failure == failure
+def test_when_the_time_is_up_a_stopped_rank_is_named(alone: Any) -> None:
+    for state, rank in (("stopped", 1), ("alive", None)):
+        meeting = Meeting(alone, 10)
+        meeting._store = object()
+        meeting._measuring = False
+        processes: Any = [types.SimpleNamespace(state=lambda: "alive")]
+        processes.append(types.SimpleNamespace(state=lambda state=state: state))
+        meeting.processes = processes
+        meeting._time_is_up()
+        assert meeting._failure is not None
+        assert (meeting._failure.kind, meeting._failure.rank) == ("late", rank)
+    unconnected = Meeting(alone, 10)
+    unconnected._measuring = False
+    unconnected._time_is_up()
+    assert unconnected._failure is not None
+    assert "no connection within timeout=10 s" in unconnected._failure.reason
 
 
 def test_operations_of_every_group_are_limited_for_the_time_of_a_measurement(alone: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,44 +16,30 @@ _KNOWN_NS = 10_000
 _HELD_NS = 2_000_000  # which is enough to issue all readings
 
 
-class Marks(Protocol):
-    """Makes marks, and tells their times by this process's clock.
+class Marks:
+    """Marks of moments, and their times by this process's clock; these are of the host's work.
 
     Attributes:
         uncertainty: bound of the error of a time, in seconds.
         excess: by how many nanoseconds two marks around work are further apart than it takes.
     """
 
-    uncertainty: float
-    excess: float
+    uncertainty = 0.0
+    excess = 0.0
 
     def begin(self) -> None:
         """Begin a batch; the device is idle."""
 
     def mark(self) -> Any:
         """Mark the present moment of the device's work."""
-
-    def times(self, marks: Sequence[Any]) -> list[float]:
-        """Return the times of marks since begin(), in nanoseconds; the device is idle again."""
-
-
-class HostMarks:
-    """Marks of the host's work, which are times."""
-
-    uncertainty = 0.0
-    excess = 0.0
-
-    def begin(self) -> None:
-        pass
-
-    def mark(self) -> int:
         return now()
 
     def times(self, marks: Sequence[Any]) -> list[float]:
+        """Return the times of marks since begin(), in nanoseconds; the device is idle again."""
         return [float(mark) for mark in marks]
 
 
-class EventMarks:
+class EventMarks(Marks):
     """Marks of a GPU's work: CUDA events on the current stream.
 
     At each batch, an event on the idle GPU, between two readings of the host's clock, relates
@@ -70,25 +56,24 @@ class EventMarks:
         self._spin = spin or torch.ops.convtime.spin_ns
         self._unused: list[Any] = []
         self._origin: tuple[Any, float] | None = None
-        self.uncertainty = 0.0
-        self.excess = 0.0
 
     def begin(self) -> None:
         """Relate events to the host's clock and, at first, measure their excess."""
         if self._origin is None:
             self.excess = self._measured_excess()
-        best = None
-        for _ in range(_READINGS):
-            event = self._make()
-            before = now()
-            event.record()
-            event.synchronize()
-            after = now()
-            if best is None or after - before < best[0]:
-                best = after - before, event, (before + after) / 2
-        assert best is not None
-        self._origin = best[1], best[2]
-        self.uncertainty = max(self.uncertainty, 1e-9 * best[0] / 2 + _EVENT_TICK_SECONDS)
+        before, after, event = min(
+            (self._reading() for _ in range(_READINGS)), key=lambda each: each[1] - each[0]
+        )
+        self._origin = event, (before + after) / 2
+        self.uncertainty = max(self.uncertainty, 1e-9 * (after - before) / 2 + _EVENT_TICK_SECONDS)
+
+    def _reading(self) -> tuple[int, int, Any]:
+        """Return an event on the idle GPU, after the times before and after it."""
+        event = self._make()
+        before = now()
+        event.record()
+        event.synchronize()
+        return before, now(), event
 
     def _measured_excess(self) -> float:
         self._spin(_HELD_NS)

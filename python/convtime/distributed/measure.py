@@ -14,7 +14,7 @@ from convtime.distributed.calls import Calls, timed_part
 from convtime.distributed.checks import check_ranks, refuse_timeout, refuse_unfinished
 from convtime.distributed.clocks import CommonClock, is_shared, offset_of
 from convtime.distributed.collectives import Watched, watch
-from convtime.distributed.marks import EventMarks, HostMarks
+from convtime.distributed.marks import EventMarks, Marks
 from convtime.distributed.meeting import Meeting, group_of, groups_here, limited
 from convtime.distributed.meeting import report_error as report_error
 from convtime.distributed.results import Own, joined
@@ -76,7 +76,7 @@ def measure_in_group(
         meeting.calling = True
         groups_used = (found for each in watched for found in each.groups)
         meeting.used = [*{id(each): each for each in (group, *groups_used)}.values()]
-        marks = EventMarks() if place.on_gpu else HostMarks()
+        marks = EventMarks() if place.on_gpu else Marks()
         calls = Calls(candidates, marks, stamps, on_gpu=place.on_gpu)
         meeting.progress = calls.progress
         accord = Accord(

@@ -57,16 +57,6 @@ class Own:
     on_gpu: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class _Times:
-    """Times of one candidate's samples on one rank; instants in seconds of the common clock."""
-
-    seconds: list[float]
-    begin: list[float]
-    arrival: list[float]
-    end: list[float]
-
-
 def joined(
     meeting: Meeting,
     facts: Sequence[dict[str, Any]],
@@ -122,14 +112,14 @@ def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measuremen
 
 
 def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched) -> dict[str, Any]:
-    times = _kept(index, measured, own)
+    times = _sample_times(index, measured, own)
     communication, communicating, computing, reason = _communication(measured, own.on_gpu)
     if not own.on_gpu and len(watched.collectives) <= 1:  # or it also computes after the first
         computing = [
-            arrival - begin for begin, arrival in zip(times.begin, times.arrival, strict=True)
+            arrival - begin for begin, arrival in zip(times["begin"], times["arrival"], strict=True)
         ]
     return {
-        "times": codec.finite(dataclasses.asdict(times)),
+        "times": codec.finite(times),
         "collectives": [dataclasses.asdict(each) for each in watched.collectives],
         "communication": None if communication is None else dataclasses.asdict(communication),
         "communication_reason": reason,
@@ -142,20 +132,17 @@ def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched
     }
 
 
-def _kept(index: int, measured: Measurement, own: Own) -> _Times:
-    """Return the times of the samples that the sampler kept: the last rounds of each batch."""
-    times = _Times([], [], [], [])
-    common = own.clock.common
+def _sample_times(index: int, measured: Measurement, own: Own) -> dict[str, list[float]]:
+    """Return the times of a candidate's samples on this rank: the last rounds of each batch.
+
+    ``begin``, ``arrival`` and ``end`` are in seconds of the common clock.
+    """
+    times: dict[str, list[float]] = {"seconds": [], "begin": [], "arrival": [], "end": []}
     for number, rounds in sorted(Counter(measured.batches).items()):
         batch = own.batches[number]
-        stamps = batch.stamps[index]
-        times.seconds.extend(batch.seconds[index][-rounds:])
-        for to, series in (
-            (times.begin, stamps.begin),
-            (times.arrival, stamps.arrival),
-            (times.end, stamps.end),
-        ):
-            to.extend(1e-9 * common(each) for each in series[-rounds:])
+        times["seconds"] += batch.seconds[index][-rounds:]
+        for name, series in vars(batch.stamps[index]).items():
+            times[name] += [1e-9 * own.clock.common(each) for each in series[-rounds:]]
     return times
 
 
