@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import torch
 from convtime.device import nvml
 from convtime.diagnosis.evidence import Evidence, Neighbors
 from convtime.diagnosis.subject import Subject
+from convtime.timing.confirming import fresh_environment
 
 Eats = Literal["bandwidth", "multiprocessors"]
 EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
@@ -121,7 +121,7 @@ def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=fresh_environment(),
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -146,27 +146,20 @@ def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], floa
 
 def main(name: str, eats: Eats) -> None:
     """Keep a GPU busy until standard input is closed."""
-    closed = threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        closed.set()
-
-    threading.Thread(target=wait, daemon=True).start()
+    reader = threading.Thread(target=sys.stdin.read, daemon=True)
+    reader.start()
     device = torch.device(name)
     event: Any = torch.cuda.Event
     with torch.cuda.device(device):
         piece, _ = _piece(device, eats)
         done = event()
-        begun = False
-        while not closed.is_set():
+        piece()  # which may compile its kernel first
+        print(_BEGUN, flush=True)
+        while reader.is_alive():
             for _ in range(_AT_ONCE):
                 piece()
             done.synchronize()  # of the previous pieces: the queue never drains
             done.record()
-            if not begun:
-                print(_BEGUN, flush=True)
-                begun = True
 
 
 if __name__ == "__main__":

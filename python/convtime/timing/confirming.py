@@ -68,8 +68,8 @@ def confirm(sent: bytes, seconds: float) -> Mapping[str, Ratio]:
         return ratios_in(result)
 
 
-def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> None:
-    """Run the command of a fresh process that compares.
+def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> bytes:
+    """Run the command of a fresh process, and return its standard output.
 
     Raises:
         RuntimeError: if it fails.
@@ -85,11 +85,12 @@ def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> Non
         )
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(
-            f"the fresh process to confirm this was still running after {error.timeout:.0f} s"
+            f"a fresh process was still running after {error.timeout:.0f} s"
         ) from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        raise RuntimeError(f"the fresh process to confirm this failed: {said[-1]}")
+        raise RuntimeError(f"a fresh process failed: {said[-1]}")
+    return done.stdout
 
 
 def fresh_environment() -> dict[str, str]:
