@@ -11,8 +11,8 @@ import torch
 
 import convtime
 from convtime.core.load import _C
-from convtime.counting.groups import DURATION, GROUPS
 from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.counting.metrics import DURATION, GROUPS
 from convtime.timing.condition import Condition
 from convtime.timing.sampling.measure import Place
 from tests.helpers.gh100 import Gh100

@@ -11,8 +11,8 @@ from convtime.cli import main
 from convtime.core.errors import InputError
 from convtime.core.load import _C
 from convtime.counting.costs_result import Energy, PeakMemory
-from convtime.counting.groups import DURATION, GROUPS
 from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.counting.metrics import DURATION, GROUPS
 from convtime.counting.show import format_value
 
 HIT_RATE = "lts__t_sector_hit_rate.pct"

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.counting.groups import DURATION, GROUPS
+from convtime.counting.counters import adds_up, make_counters
 from convtime.counting.listing import names_of
-from convtime.counting.names import Wanted, describe, resolve, split_names
-from convtime.counting.summing import adds_up, make_counters
+from convtime.counting.metrics import DURATION, GROUPS, Wanted, describe, resolve, split_names
 from tests.helpers.gh100 import Gh100
 
 GH100 = Gh100()

@@ -7,12 +7,18 @@ import pytest
 
 from convtime.core import codec
 from convtime.diagnosis import rules
-from convtime.diagnosis.account import account_of
 from convtime.diagnosis.advice import ADVICE, advise
 from convtime.diagnosis.diagnosis import CauseCode
+from convtime.diagnosis.effects import (
+    LEAST_EFFECT,
+    LEAST_EFFECT_ON_CPU,
+    LIKELY,
+    POSSIBLE,
+    SURE,
+    account_of,
+)
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.rules import judge
-from convtime.diagnosis.weighing import LEAST_EFFECT, LEAST_EFFECT_ON_CPU, LIKELY, POSSIBLE, SURE
 from tests.helpers.clean_evidence import CLEAN, US, but, times, timing
 
 

@@ -12,9 +12,9 @@ from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.counting.costs import energy, peak_memory
 from convtime.counting.counters import DEFAULT_METRICS, CounterCache, Replay, counters
-from convtime.counting.groups import GROUPS
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
 from convtime.counting.listing import counter_names
+from convtime.counting.metrics import GROUPS
 from convtime.view import text
 
 

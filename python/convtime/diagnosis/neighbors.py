@@ -16,7 +16,7 @@ import torch
 
 from convtime.device import nvml
 from convtime.diagnosis.evidence import Evidence, Neighbors
-from convtime.diagnosis.subject import Subject
+from convtime.diagnosis.operation import Operation
 from convtime.timing.confirming import fresh_environment
 
 Eats = Literal["bandwidth", "multiprocessors"]
@@ -32,9 +32,9 @@ _PIECE_SECONDS, _AT_ONCE = 1e-3, 8
 _BEGUN = "begun"
 
 
-def look_at_neighbors(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_neighbors(operation: Operation, evidence: Evidence) -> Evidence:
     """Time known work on a GPU."""
-    device = subject.place.device
+    device = operation.place.device
     with torch.cuda.device(device):
         found = Neighbors(
             spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),

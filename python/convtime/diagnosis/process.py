@@ -8,7 +8,7 @@ import sys
 
 from convtime.core import codec
 from convtime.diagnosis.evidence import Evidence, Timing
-from convtime.diagnosis.subject import Subject, copied_elsewhere
+from convtime.diagnosis.operation import Operation, copied_elsewhere
 from convtime.timing.confirming import run_fresh, send
 from convtime.timing.measurement import Measurement
 from convtime.timing.time_op import time_op
@@ -17,31 +17,31 @@ _SECONDS = 0.3
 _LARGEST_BYTES = 1 << 28
 
 
-def obstacle(subject: Subject, evidence: Evidence) -> str:
+def obstacle(operation: Operation, evidence: Evidence) -> str:
     """Return why the operation cannot be recreated in another process; empty if it can."""
-    if subject.again:
+    if operation.again:
         return ""
-    candidate = subject.candidate
+    candidate = operation.candidate
     if candidate.before is not None or candidate.backward:
         return "the work before each call cannot be passed to another process"
     if getattr(candidate.fn, "__module__", None) == "__main__":
         return "its function is defined in the main program, which another process does not import"
-    if sum(each.nbytes for each in subject.tensors) > _LARGEST_BYTES:
+    if sum(each.nbytes for each in operation.tensors) > _LARGEST_BYTES:
         return f"its arguments exceed {_LARGEST_BYTES >> 20} MiB, the limit for passing them on"
-    return copied_elsewhere(subject, evidence)
+    return copied_elsewhere(operation, evidence)
 
 
-def time_in_fresh_one(subject: Subject) -> Timing:
+def time_in_fresh_one(operation: Operation) -> Timing:
     """Time the operation in a fresh process, with a warm cache.
 
     Raises:
         RuntimeError: the operation failed there.
         ValueError: the operation cannot be passed to the process.
     """
-    command = subject.again or (sys.executable, "-m", __name__)
+    command = operation.again or (sys.executable, "-m", __name__)
     sent = b""
-    if not subject.again:
-        sent = send([subject.candidate], {"device": subject.place.device}, "the contrast")
+    if not operation.again:
+        sent = send([operation.candidate], {"device": operation.place.device}, "the contrast")
     return Timing.of(Measurement.from_dict(json.loads(run_fresh(command, _SECONDS, sent))))
 
 

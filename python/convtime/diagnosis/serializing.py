@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from convtime.diagnosis.evidence import Evidence, Serialized
-from convtime.diagnosis.subject import Subject
+from convtime.diagnosis.operation import Operation
 from convtime.timing.agreement import repeated_agreement
 
 _HELD_SECONDS = 5e-3
@@ -55,9 +55,9 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def look_at_results(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_results(operation: Operation, evidence: Evidence) -> Evidence:
     """Compare the results, if there are results to compare."""
-    candidate = subject.candidate
+    candidate = operation.candidate
     made: list[_Made] = []
 
     def waiting(*args: Any, **kwargs: Any) -> object:
