@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from convtime.counting.counters import adds_up, make_counters
 from convtime.counting.listing import names_of
-from convtime.counting.metrics import DURATION, GROUPS, Wanted, describe, resolve, split_names
+from convtime.counting.metrics import DURATION, GROUPS, describe, resolve, split_names
 from tests.helpers.gh100 import Gh100
 
 GH100 = Gh100()
@@ -17,25 +17,25 @@ READ = "dram__bytes_read.sum"
 
 def test_groups_have_metrics_of_the_chip():
     for group, members in GROUPS.items():
-        wanted = resolve([group], GH100)
-        assert wanted.left_out == {}
-        assert wanted.metrics[0] == DURATION
-        assert {*wanted.metrics} == {DURATION, *(each.names[0] for each in members.metrics)}
+        wanted, left_out = resolve([group], GH100)
+        assert left_out == {}
+        assert wanted[0] == DURATION
+        assert {*wanted} == {DURATION, *(each.names[0] for each in members.metrics)}
 
 
 def test_a_metric_without_a_suffix_is_its_usual_value_and_counted_once_whatever_it_is_called():
-    metrics = resolve(["dram__bytes_read", "sm__throughput", "lts__t_sector_hit_rate"], GH100)
-    assert metrics.metrics[1:] == (
+    metrics, _ = resolve(["dram__bytes_read", "sm__throughput", "lts__t_sector_hit_rate"], GH100)
+    assert metrics[1:] == (
         READ,
         "sm__throughput.avg.pct_of_peak_sustained_elapsed",
         "lts__t_sector_hit_rate.ratio",
     )
-    wanted = resolve(["dram", "dram__sectors_write", "dram__sectors_write.sum"], GH100)
-    assert len(set(wanted.metrics)) == len(wanted.metrics) == 1 + len(GROUPS["dram"].metrics)
+    wanted, _ = resolve(["dram", "dram__sectors_write", "dram__sectors_write.sum"], GH100)
+    assert len(set(wanted)) == len(wanted) == 1 + len(GROUPS["dram"].metrics)
 
 
 def test_all_metrics_are_those_that_the_hardware_counts_for_a_kernel():
-    metrics = resolve(["all"], GH100).metrics
+    metrics = resolve(["all"], GH100)[0]
     assert READ in metrics
     assert len(metrics) > 3000
     assert not [name for name in metrics if name.startswith(("pcie__", "nvlrx__"))]
@@ -45,10 +45,10 @@ def test_all_metrics_are_those_that_the_hardware_counts_for_a_kernel():
 def test_metrics_of_a_group_may_be_missing_or_have_another_name():
     lacking = Gh100(READ, "sm__throughput.avg.pct_of_peak_sustained_elapsed")
     lacking._units["dram__bytes_op_read"] = ("dram__bytes_op_read.sum", "byte", "dram")
-    wanted = resolve(["dram", "sm"], lacking)
-    assert "dram__bytes_op_read.sum" in wanted.metrics
-    assert READ not in wanted.metrics
-    assert wanted.left_out == {
+    wanted, left_out = resolve(["dram", "sm"], lacking)
+    assert "dram__bytes_op_read.sum" in wanted
+    assert READ not in wanted
+    assert left_out == {
         "sm__throughput.avg.pct_of_peak_sustained_elapsed": "cuda:0 does not count it"
     }
 
@@ -75,10 +75,8 @@ def test_a_wrong_name_is_told_with_the_nearest():
 
 def test_units_are_those_that_are_shown():
     asked = ["time", "dram", "l2", "lts__t_requests", "sm__inst_executed.avg.per_cycle_active"]
-    wanted = resolve(asked, GH100)
-    units = {
-        name: (unit, scale) for name, (_, unit, scale) in describe(wanted.metrics, GH100).items()
-    }
+    wanted, _ = resolve(asked, GH100)
+    units = {name: (unit, scale) for name, (_, unit, scale) in describe(wanted, GH100).items()}
     for name, unit in {
         DURATION: ("s", 1e-9),
         READ: ("byte", 1),
@@ -103,14 +101,13 @@ def test_the_list_of_names_begins_with_the_groups():
 
 LAUNCHES = [(name, (size, 1, 1), (64, 1, 1)) for name in ("copy", "scale") for size in (4, 8)]
 METRICS = (DURATION, READ, HIT_RATE)
-WANTED = Wanted(METRICS, {})
 DESCRIBED = describe(METRICS, Gh100())
 
 
 def made(values, launches, unnamed=""):
     counted = {"launches": launches, "unnamed": unnamed, "passes": 2, "values": values}
     facts = {"name": "op", "method": "", "replay": "call", "cache": "cold", "device": "cuda:0"}
-    return make_counters(counted, WANTED, DESCRIBED, **facts)
+    return make_counters(counted, DESCRIBED, **facts)
 
 
 counts = st.one_of(st.none(), st.integers(0, 4000))

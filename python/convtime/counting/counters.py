@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import itertools
 import math
-import operator
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 
 from convtime.core.load import _C
 from convtime.counting.chip import GpuChip, telling_refusals
 from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
-from convtime.counting.metrics import DURATION, GROUPS, Wanted, describe, resolve, split_names
+from convtime.counting.metrics import DURATION, GROUPS, describe, resolve, split_names
 from convtime.device.provenance import provenance
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.options import Options
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
     from convtime.timing.options import CountOptions
 
-#: Values of one launch, by metric.
-Values: TypeAlias = dict[str, "float | None"]
+#: Values of several launches by metric; NaN where the hardware has no value.
+_Launches: TypeAlias = Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 
-_Launch: TypeAlias = tuple[str, tuple[int, int, int], tuple[int, int, int]]
 _ADDING_UP = ("sum", "avg", "min", "max")
 
 
@@ -43,95 +42,71 @@ def adds_up(metric: str) -> bool:
 
 
 def make_counters(
-    counted: Mapping[str, Any],
-    wanted: Wanted,
-    described: Mapping[str, tuple[str, str, float]],
-    **facts: Any,
+    counted: Mapping[str, Any], described: Mapping[str, tuple[str, str, float]], **facts: Any
 ) -> Counters:
     """Combine the counts by kernel and for the whole call.
 
     Args:
         counted: result of ``_C.count_kernels``.
-        wanted: its metrics, in the same order.
-        described: for each metric its description, unit, and the factor to that unit.
+        described: for each metric in the same order, its description, unit, and the factor to that
+            unit.
         facts: other fields of the result.
     """
-    factors = [described[metric][2] for metric in wanted.metrics]
-    repeats = [
-        [dict(zip(wanted.metrics, _scaled(launch, factors), strict=True)) for launch in repeat]
-        for repeat in counted["values"]
-    ]
-    samples = {
-        metric: tuple(_total(metric, launches) for launches in repeats) for metric in wanted.metrics
-    }
+    repeats: list[_Launches] = []
+    for launches in counted["values"]:
+        columns = np.array(launches, dtype=float).reshape(-1, len(described)).T
+        factors = {metric: factor for metric, (_, _, factor) in described.items()}
+        repeats.append({m: factors[m] * values for m, values in zip(factors, columns, strict=True)})
+    samples = {metric: [_total(metric, each) for each in repeats] for metric in described}
     return Counters(
-        kernels=tuple(_kernels(_names(counted, len(repeats[0])), repeats, wanted.metrics)),
+        kernels=tuple(_kernels(counted, repeats)),
         totals={metric: _median(values) for metric, values in samples.items()},
-        samples=samples,
+        samples={
+            metric: tuple(None if math.isnan(value) else value for value in values)
+            for metric, values in samples.items()
+        },
         units={metric: unit for metric, (_, unit, _) in described.items()},
         descriptions={metric: words for metric, (words, _, _) in described.items()},
-        left_out=wanted.left_out,
         kernels_reason=counted["unnamed"],
         passes=counted["passes"],
         **facts,
     )
 
 
-def _scaled(values: Iterable[float | None], factors: Iterable[float]) -> list[float | None]:
-    return [
-        None if value is None else value * factor
-        for value, factor in zip(values, factors, strict=True)
-    ]
-
-
-def _names(counted: Mapping[str, Any], count: int) -> list[_Launch]:
-    """Return the launches in order; numbers if their names are unknown."""
+def _kernels(counted: Mapping[str, Any], repeats: Sequence[_Launches]) -> Iterator[KernelCounters]:
+    launches = [(name, tuple(grid), tuple(block)) for name, grid, block in counted["launches"]]
     if counted["unnamed"]:
-        nothing = (0, 0, 0)
-        return [(f"kernel {place + 1}", nothing, nothing) for place in range(count)]
-    return [(name, tuple(grid), tuple(block)) for name, grid, block in counted["launches"]]
+        count = len(counted["values"][0])
+        launches = [(f"kernel {number}", (0, 0, 0), (0, 0, 0)) for number in range(1, count + 1)]
+    places: dict[Any, list[int]] = collections.defaultdict(list)
+    for place, launch in enumerate(launches):
+        places[launch].append(place)
+    for (name, grid, block), numbers in places.items():
+        # Repeats may have different launches if kernels have no names.
+        own = [
+            {m: column[[n for n in numbers if n < column.size]] for m, column in each.items()}
+            for each in repeats
+        ]
+        values = {metric: _median([_mean(metric, each) for each in own]) for metric in repeats[0]}
+        yield KernelCounters(name, len(numbers), values, grid, block)
 
 
-def _kernels(
-    names: Sequence[_Launch], repeats: Sequence[Sequence[Values]], metrics: Sequence[str]
-) -> Iterable[KernelCounters]:
-    places: dict[_Launch, list[int]] = {}
-    for place, launch in enumerate(names):
-        places.setdefault(launch, []).append(place)
-    for (name, grid, block), own in places.items():
-        values = {}
-        for metric in metrics:
-            of_repeats = []
-            for launches in repeats:
-                # Repeats may have different launches if kernels have no names.
-                counted = [launches[place] for place in own if place < len(launches)]
-                total = _total(metric, counted)
-                share = len(counted) if adds_up(metric) else 1
-                of_repeats.append(None if total is None else total / share)
-            values[metric] = _median(of_repeats)
-        yield KernelCounters(name, len(own), values, grid, block)
-
-
-def _total(metric: str, launches: Sequence[Values]) -> float | None:
+def _total(metric: str, launches: _Launches) -> float:
     """Combine several launches: the sum of a count, the mean over time of a rate or share."""
-    values = [launch[metric] for launch in launches]
+    values, seconds = launches[metric], launches[DURATION]
     if adds_up(metric):
-        known = [value for value in values if value is not None]
-        return sum(known) if known and len(known) == len(values) else None
-    seconds = [launch[DURATION] for launch in launches]
-    weighted = [
-        (value, weight)
-        for value, weight in zip(values, seconds, strict=True)
-        if value is not None and weight
-    ]
-    if not weighted:
-        return None
-    total = math.fsum(itertools.starmap(operator.mul, weighted))
-    return total / math.fsum(weight for _, weight in weighted)
+        return float(values.sum()) if values.size else math.nan
+    known = ~np.isnan(values) & (seconds > 0)
+    return float(np.average(values[known], weights=seconds[known])) if known.any() else math.nan
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _mean(metric: str, launches: _Launches) -> float:
+    """Return the value per launch."""
+    return _total(metric, launches) / (max(1, launches[metric].size) if adds_up(metric) else 1)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    known = [value for value in values if not math.isnan(value)]
     return statistics.median(known) if known else None
 
 
@@ -199,15 +174,15 @@ def counters(
     ):
         make_way_for_profilers()
         chip = GpuChip(place.device)
-        wanted = resolve(asked, chip)
-        described = describe(wanted.metrics, chip)
+        resolved, left_out = resolve(asked, chip)
+        described = describe(resolved, chip)
         with without_persisting_lines(chosen.cache, place.gpus) as set_aside:
-            counted = _count(candidate, wanted.metrics, replay, repeats, chosen, place)
+            counted = _count(candidate, resolved, replay, repeats, chosen, place)
     return make_counters(
         counted,
-        wanted,
         described,
         name=candidate.name,
+        left_out=left_out,
         method="range profiler",
         replay=replay,
         cache=chosen.cache,

@@ -42,84 +42,80 @@ class Group:
     metrics: tuple[Metric, ...]
 
 
-def _metric(description: str, *names: str) -> Metric:
-    return Metric(description, names)
-
-
 GROUPS: Final[Mapping[str, Group]] = {
     "time": Group(
         "duration and clock cycles",
         (
-            _metric("duration", DURATION),
-            _metric("cycles that the longest-running SM had", "sm__cycles_elapsed.max"),
-            _metric("cycles with work, mean over the SMs", "sm__cycles_active.avg"),
+            Metric("duration", (DURATION,)),
+            Metric("cycles that the longest-running SM had", ("sm__cycles_elapsed.max",)),
+            Metric("cycles with work, mean over the SMs", ("sm__cycles_active.avg",)),
         ),
     ),
     "dram": Group(
         "traffic with the GPU's memory",
         (
-            _metric("bytes read", "dram__bytes_read.sum", "dram__bytes_op_read.sum"),
-            _metric("bytes written", "dram__bytes_write.sum", "dram__bytes_op_write.sum"),
-            _metric("sectors read", "dram__sectors_read.sum", "dram__sectors_op_read.sum"),
-            _metric("sectors written", "dram__sectors_write.sum", "dram__sectors_op_write.sum"),
-            _metric("bytes a second", "dram__bytes.sum.per_second"),
-            _metric(
+            Metric("bytes read", ("dram__bytes_read.sum", "dram__bytes_op_read.sum")),
+            Metric("bytes written", ("dram__bytes_write.sum", "dram__bytes_op_write.sum")),
+            Metric("sectors read", ("dram__sectors_read.sum", "dram__sectors_op_read.sum")),
+            Metric("sectors written", ("dram__sectors_write.sum", "dram__sectors_op_write.sum")),
+            Metric("bytes a second", ("dram__bytes.sum.per_second",)),
+            Metric(
                 "share of the rate that the memory can sustain",
-                "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+                ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
             ),
         ),
     ),
     "l2": Group(
         "traffic with the L2 cache",
         (
-            _metric("sectors read", "lts__t_sectors_op_read.sum"),
-            _metric("sectors written", "lts__t_sectors_op_write.sum"),
-            _metric("all sectors", "lts__t_sectors.sum"),
-            _metric("share of the sectors that were there", "lts__t_sector_hit_rate.pct"),
-            _metric(
+            Metric("sectors read", ("lts__t_sectors_op_read.sum",)),
+            Metric("sectors written", ("lts__t_sectors_op_write.sum",)),
+            Metric("all sectors", ("lts__t_sectors.sum",)),
+            Metric("share of the sectors that were there", ("lts__t_sector_hit_rate.pct",)),
+            Metric(
                 "share of the rate that the cache can sustain",
-                "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+                ("lts__throughput.avg.pct_of_peak_sustained_elapsed",),
             ),
         ),
     ),
     "sm": Group(
         "throughput of the multiprocessors and the memory system, relative to their peak",
         (
-            _metric(
+            Metric(
                 "busiest part of the SMs, of what it can sustain",
-                "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+                ("sm__throughput.avg.pct_of_peak_sustained_elapsed",),
             ),
-            _metric(
+            Metric(
                 "busiest part of the memory system, of what it can sustain",
-                "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+                ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",),
             ),
-            _metric("warp instructions", "sm__inst_executed.sum"),
-            _metric(
+            Metric("warp instructions", ("sm__inst_executed.sum",)),
+            Metric(
                 "warp instructions a cycle with work, of an SM",
-                "sm__inst_executed.avg.per_cycle_active",
+                ("sm__inst_executed.avg.per_cycle_active",),
             ),
         ),
     ),
     "occupancy": Group(
         "how full the multiprocessors are",
         (
-            _metric(
+            Metric(
                 "achieved occupancy: warps of those that fit, in cycles with work",
-                "sm__warps_active.avg.pct_of_peak_sustained_active",
+                ("sm__warps_active.avg.pct_of_peak_sustained_active",),
             ),
-            _metric(
-                "warps in a cycle with work, of an SM", "sm__warps_active.avg.per_cycle_active"
+            Metric(
+                "warps in a cycle with work, of an SM", ("sm__warps_active.avg.per_cycle_active",)
             ),
         ),
     ),
     "tensor": Group(
         "work of the tensor cores",
         (
-            _metric(
+            Metric(
                 "cycles of all in which the tensor pipe works",
-                "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+                ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",),
             ),
-            _metric("instructions of the tensor pipe", "sm__inst_executed_pipe_tensor.sum"),
+            Metric("instructions of the tensor pipe", ("sm__inst_executed_pipe_tensor.sum",)),
         ),
     ),
 }
@@ -137,19 +133,6 @@ _NEAREST = 5
 
 # These count links of the whole device, which CUPTI does not attribute to one kernel.
 _DEVICE_UNITS = frozenset({"c2clink", "ctc", "nvlrx", "nvltx", "pcie"})
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """The metrics to count.
-
-    Attributes:
-        metrics: NVIDIA's names, without duplicates; the duration first.
-        left_out: metrics of groups that the GPU does not support, and why.
-    """
-
-    metrics: tuple[str, ...]
-    left_out: dict[str, str]
 
 
 def split_names(asked: object) -> tuple[str, ...]:
@@ -176,8 +159,12 @@ def split_names(asked: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def resolve(asked: Iterable[str], chip: GpuChip) -> Wanted:
+def resolve(asked: Iterable[str], chip: GpuChip) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the metrics that names refer to on a GPU.
+
+    Returns:
+        NVIDIA's names, without duplicates and the duration first; and the metrics of groups that
+        the GPU does not support, with the reason.
 
     Raises:
         InputError: for a metric that the GPU does not support; suggests similar names.
@@ -189,14 +176,15 @@ def resolve(asked: Iterable[str], chip: GpuChip) -> Wanted:
             metrics.update(dict.fromkeys(countable(chip.metrics())))
         elif name in GROUPS:
             for metric in GROUPS[name].metrics:
-                found = _first_known(metric.names, chip)
+                described = zip(metric.names, chip.describe(metric.names), strict=True)
+                found = next((each for each, known in described if known), None)
                 if found is None:
                     left_out[metric.names[0]] = f"{chip.name} does not count it"
                 else:
                     metrics[found] = None
         else:
             metrics[_of_chip(name, chip)] = None
-    return Wanted(tuple(metrics), left_out)
+    return tuple(metrics), left_out
 
 
 def countable(metrics: Iterable[str]) -> list[str]:
@@ -237,11 +225,6 @@ def _si(unit: str) -> tuple[str, float]:
 
 def _unit(metric: str) -> str:
     return metric.partition("__")[0]
-
-
-def _first_known(names: Sequence[str], chip: GpuChip) -> str | None:
-    described = chip.describe(names)
-    return next((name for name, known in zip(names, described, strict=True) if known), None)
 
 
 def _of_chip(name: str, chip: GpuChip) -> str:
