@@ -33,7 +33,7 @@ SUITE = """
 import os
 import dataclasses, random
 import pytest
-from convtime.timing import together
+from convtime.timing import process_groups
 from convtime.timing.host_reading import HostReading
 from tests.helpers.measurements import on_cpu
 
@@ -64,7 +64,7 @@ def written_times(monkeypatch, request):
             for index, candidate in enumerate(candidates)
         ]
 
-    monkeypatch.setattr(together, "measure", measure)
+    monkeypatch.setattr(process_groups, "measure", measure)
 
 def test_slow(time_op):
     assert len(time_op(int).seconds) == 60

@@ -248,16 +248,16 @@ def test_in_a_notebook_bars_are_widgets(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(display_functions, "display", shown.append)
     monkeypatch.setattr("IPython.display.display", shown.append)
     monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
-    with ProgressBar(2, "point", interval=0) as bar:
+    with ProgressBar(2, "point") as bar:
         bar.update(advance=1, description="first")
         (widget,) = (each for each in shown if type(each).__name__ == "Output")
         assert widget.comm is not None
     assert widget.comm is None
     shown.clear()
-    with ProgressBar(2, "point", shown=False, interval=0) as bar:
+    with ProgressBar(2, "point", shown=False) as bar:
         bar.update(advance=1)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with ProgressBar(2, "point", interval=0) as bar:
+    with ProgressBar(2, "point") as bar:
         bar.update(advance=1)
     assert not shown
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -167,8 +167,8 @@ def _look_at_held(operation: Operation, evidence: Evidence) -> Evidence:
 
 def _look_at_cache(operation: Operation, evidence: Evidence) -> Evidence:
     caches: tuple[Cache, ...] = ("cold", "cold-clean", "warm")
-    times = [Timing.of(operation.time(cache=name)) for name in caches]
-    return evidence.with_contrast("cache", dict(zip(caches, times, strict=True)))
+    times = {str(name): Timing.of(operation.time(cache=name)) for name in caches}
+    return evidence.with_contrast("cache", times)
 
 
 def _look_at_rotation(operation: Operation, evidence: Evidence) -> Evidence:
@@ -247,12 +247,15 @@ def _has_layouts(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG0
 
 
 def _look_at_layout(operation: Operation, evidence: Evidence) -> Evidence:
-    others = {
-        name: operation.with_tensors(change, name) for name, change in _layouts(operation).items()
-    }
-    here, *found = operation.time_all([operation.candidate, *others.values()], cache="warm")
-    times = {name: Timing.of(each) for name, each in zip(others, found, strict=True)}
-    return evidence.with_contrast("layout", {"as-is": Timing.of(here), **times})
+    candidates = {"as-is": operation.candidate}
+    for name, change in _layouts(operation).items():
+        candidates[name] = operation.with_tensors(change, name)
+    return evidence.with_contrast("layout", _interleaved(operation, candidates))
+
+
+def _interleaved(operation: Operation, candidates: Mapping[str, Candidate]) -> dict[str, Timing]:
+    found = operation.time_all([*candidates.values()], cache="warm")
+    return dict(zip(candidates, map(Timing.of, found), strict=True))
 
 
 def _has_numbers(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
@@ -273,12 +276,14 @@ def _look_at_data(operation: Operation, evidence: Evidence) -> Evidence:
         "zeros": operation.with_tensors(_zeros, "zeros"),
         "random": operation.with_tensors(_random, "random"),
     }
-    if operation.on_gpu:
-        found = [operation.time(each, cache="warm", warmup=0.2) for each in candidates.values()]
-    else:
+    if not operation.on_gpu:
         candidates["as given"] = operation.with_tensors(moved, "as given")
-        found = operation.time_all([*candidates.values()], cache="warm")
-    return evidence.with_contrast("data", dict(zip(candidates, map(Timing.of, found), strict=True)))
+        return evidence.with_contrast("data", _interleaved(operation, candidates))
+    times = {
+        name: Timing.of(operation.time(each, cache="warm", warmup=0.2))
+        for name, each in candidates.items()
+    }
+    return evidence.with_contrast("data", times)
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
@@ -428,7 +433,11 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("cache", "the cache's contents", 0.7, 60, (), _look_at_cache, "cuda"),
     Contrast("operators", "a run under a profiler", 0.4, 6, (), host.look_at_operators, "cpu"),
     Contrast(
-        *("pages", "memory from the allocator", 0.8, 60, ()),
+        "pages",
+        "memory from the allocator",
+        0.8,
+        60,
+        (),
         functools.partial(host.look_in_turns, "pages", ("as-is", "retained")),
         "cpu",
     ),
@@ -436,7 +445,11 @@ CONTRASTS: tuple[Contrast, ...] = (
         "threads", "the thread count", 1.2, 60, (_several_threads,), host.look_at_threads, "cpu"
     ),
     Contrast(
-        *("cache", "the cache's contents", 0.8, 60, ()),
+        "cache",
+        "the cache's contents",
+        0.8,
+        60,
+        (),
         functools.partial(host.look_in_turns, "cache", ("cold", "warm")),
         "cpu",
     ),
@@ -445,8 +458,13 @@ CONTRASTS: tuple[Contrast, ...] = (
     ),
     Contrast("placement", "the tensors' addresses", 0.6, 80, (_has_tensors,), _look_at_placement),
     Contrast(
-        *("data", "the tensors' values", 1.3, 60),
-        *((*_LIKE_TENSORS, _has_numbers), _look_at_data, "cuda"),
+        "data",
+        "the tensors' values",
+        1.3,
+        60,
+        (*_LIKE_TENSORS, _has_numbers),
+        _look_at_data,
+        "cuda",
     ),
     Contrast(
         "data", "the tensors' values", 0.6, 60, (*_LIKE_TENSORS, _has_numbers), _look_at_data, "cpu"
@@ -454,8 +472,13 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("denormals", "values near 0", 0.5, 60, (), host.look_at_denormals, "cpu"),
     Contrast("method", "events, and a graph", 0.7, 40, (_without_setup,), _look_at_method, "cuda"),
     Contrast(
-        *("pinning", "the host's memory", 0.4, 30),
-        *((_without_setup, _host_tensors), _look_at_pinning, "cuda"),
+        "pinning",
+        "the host's memory",
+        0.4,
+        30,
+        (_without_setup, _host_tensors),
+        _look_at_pinning,
+        "cuda",
     ),
     Contrast(
         "regime", "rest, and sustained load", 5.0, 60, (_lasting_load,), _look_at_regime, "cuda"
@@ -482,12 +505,22 @@ CONTRASTS: tuple[Contrast, ...] = (
     ),
     Contrast("beside", "concurrent work", 1.0, 60, (_without_setup,), _look_beside, "cuda"),
     Contrast(
-        *("neighbor process", "a concurrent process", 14.0, 20),
-        *((_without_setup,), _look_beside_a_process, "cuda"),
+        "neighbor process",
+        "a concurrent process",
+        14.0,
+        20,
+        (_without_setup,),
+        _look_beside_a_process,
+        "cuda",
     ),
     Contrast(
-        *("host, later", "the operating system's effects, later", 0.4, 3),
-        *((), host.look_at_host_again, "cpu"),
+        "host, later",
+        "the operating system's effects, later",
+        0.4,
+        3,
+        (),
+        host.look_at_host_again,
+        "cpu",
     ),
     Contrast("process", "a fresh process", 8.0, 30, (process.obstacle,), _look_at_process),
 )

@@ -10,7 +10,7 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -114,16 +114,13 @@ def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
     PyTorch runs with one thread: other threads look for work for some milliseconds after a call,
     and would be indistinguishable from threads that hold a lock.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _restoring_threads():
+        torch.set_num_threads(1)
         watch = _C.ThreadWatch()
         try:
             seconds = seconds_of(loop)
         finally:
             found = watch.stop()
-    finally:
-        torch.set_num_threads(before)
     return Waits(seconds=seconds / count, **found) if found["looks"] else None, watch.missing
 
 
@@ -229,7 +226,7 @@ def look_at_threads(operation: Operation, evidence: Evidence) -> Evidence:
     before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
     counts = sorted({1, max(1, before // 2), min(cores, before)} - {before})
     times: dict[str, list[Timing]] = {}
-    try:
+    with _restoring_threads():
         for _ in range(_VISITS):
             for count in (before, *counts):
                 torch.set_num_threads(count)
@@ -239,8 +236,6 @@ def look_at_threads(operation: Operation, evidence: Evidence) -> Evidence:
             torch.set_num_threads(1)
             by_one = {"in a loop": _loop_timing(operation, evidence)}
             evidence = evidence.with_contrast("one thread", by_one)
-    finally:
-        torch.set_num_threads(before)
     return _joined(evidence, "threads", times)
 
 
@@ -257,18 +252,27 @@ def look_at_denormals(operation: Operation, evidence: Evidence) -> Evidence:
         raise ValueError("denormals are already flushed to 0")
     if not torch.set_flush_denormal(False):
         raise ValueError("this CPU cannot flush denormals to 0")
-    before = torch.get_num_threads()
     times: dict[str, list[Timing]] = {"as-is": [], "flushed": []}
-    try:
+    with _restoring_threads():
         torch.set_num_threads(1)
-        for _ in range(_VISITS):
-            for name, found in times.items():
-                torch.set_flush_denormal(name == "flushed")
-                found.append(Timing.of(operation.time(budget=BUDGET / 2)))
-    finally:
-        torch.set_flush_denormal(False)
-        torch.set_num_threads(before)
+        try:
+            for _ in range(_VISITS):
+                for name, found in times.items():
+                    torch.set_flush_denormal(name == "flushed")
+                    found.append(Timing.of(operation.time(budget=BUDGET / 2)))
+        finally:
+            torch.set_flush_denormal(False)
     return _joined(evidence, "denormals", times)
+
+
+@contextlib.contextmanager
+def _restoring_threads() -> Iterator[None]:
+    """Restore PyTorch's number of threads afterwards."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _joined(evidence: Evidence, name: str, times: dict[str, list[Timing]]) -> Evidence:

@@ -121,7 +121,9 @@ class Calls:
             if prepare is not None:
                 prepare()
             entered[1] = now()
-            self._await_instant(index)
+            if self._next is not None:
+                wait_until(self._next)
+                self._next += self._pitches[index]
 
         def call(*args: Any, **kwargs: Any) -> object:
             began = now()
@@ -133,12 +135,6 @@ class Calls:
             return result
 
         return candidate.but(fn=call, before=before)
-
-    def _await_instant(self, index: int) -> None:
-        if self._next is None:
-            return
-        wait_until(self._next)
-        self._next += self._pitches[index]
 
 
 def timed_part(candidate: Candidate) -> Candidate:

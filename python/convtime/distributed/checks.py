@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,13 @@ _NOT_IN_A_GROUP: Mapping[str, tuple[object, ...]] = {
     "placement": ("random", "aligned"),
     "regime": ("burst", "sustained"),
     "quick": (True,),
+}
+#: What all ranks must have in common besides options, in words.
+_COMPARED = {
+    "group": "ranks in the process group",
+    "torch": "version of torch",
+    "convtime": "version of convtime",
+    "names": "candidates",
 }
 #: Options that may differ between ranks.
 _OF_EACH_RANK = ("device", "stream", "pin", "log", "clocks", "exclusive")
@@ -97,11 +104,13 @@ def check_ranks(
     everyone = coordinator.gather(
         "the ranks are checked", _facts(coordinator, candidates, options, place)
     )
-    for what in ("group", "torch", "convtime", "names", *_shared_options()):
+    for what in (*_COMPARED, *_shared_options()):
         found = [each["compared"][what] for each in everyone]
-        if odd := _differing(found):
+        odd = next((rank for rank, each in enumerate(found) if each != found[0]), None)
+        if odd is not None:
+            words = _COMPARED.get(what, f"option {what}")
             coordinator.refuse(
-                f"all ranks must have the same {_words(what)}, got {found[0]!r} on "
+                f"all ranks must have the same {words}, got {found[0]!r} on "
                 f"{coordinator.names[0]} and {found[odd]!r} on {coordinator.names[odd]}"
             )
     if reason := _refusal(options):
@@ -163,19 +172,3 @@ def _facts(
 
 def _shared_options() -> list[str]:
     return [field.name for field in dataclasses.fields(Options) if field.name not in _OF_EACH_RANK]
-
-
-def _differing(values: Iterable[object]) -> int | None:
-    """Return the first rank whose value is not rank 0's."""
-    first, *others = values
-    return next((rank for rank, each in enumerate(others, 1) if each != first), None)
-
-
-def _words(what: str) -> str:
-    words = {
-        "group": "ranks in the process group",
-        "torch": "version of torch",
-        "convtime": "version of convtime",
-        "names": "candidates",
-    }
-    return words.get(what, f"option {what}")

@@ -63,15 +63,12 @@ class CommonClock:
         """Return the common time of a time of this process's clock; both in nanoseconds."""
         span = self._last.at - self._first.at
         share = (local - self._first.at) / span if span > 0 else 0.0
-        return local + self._first.nanoseconds + share * self._drift
+        drift = self._last.nanoseconds - self._first.nanoseconds
+        return local + self._first.nanoseconds + share * drift
 
     def local(self, common: float) -> float:
         """Reverse :meth:`common`, for a present time."""
         return common - (self.common(now()) - now())
-
-    @property
-    def _drift(self) -> float:
-        return self._last.nanoseconds - self._first.nanoseconds
 
 
 def is_shared(coordinator: Coordinator) -> bool:

@@ -208,7 +208,12 @@ def _ranks(
     clock_reason: str,
 ) -> Ranks:
     own = [part["candidates"][index] for part in parts]
-    collectives = _agreed([[Collective(**one) for one in each["collectives"]] for each in own])
+    by_rank = [[Collective(**one) for one in each["collectives"]] for each in own]
+    # The size of an operation is the largest of all ranks.
+    collectives = [
+        dataclasses.replace(each[0], nbytes=max(one.nbytes for one in each))
+        for each in zip(*by_rank, strict=False)
+    ]
     waiting, transfer, needs_clocks = _divided(own, collectives)
     if not needs_clocks:
         uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
@@ -269,14 +274,6 @@ def _divided(
         last = arrival.max(axis=0)
         return last - arrival, end.max(axis=0) - last, True
     return np.empty((len(own), 0)), np.empty(0), True
-
-
-def _agreed(by_rank: Sequence[Sequence[Collective]]) -> list[Collective]:
-    """Return the operations of a call: the sizes are the largest of all ranks."""
-    return [
-        dataclasses.replace(each[0], nbytes=max(one.nbytes for one in each))
-        for each in zip(*by_rank, strict=False)
-    ]
 
 
 def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]], size: int) -> str:

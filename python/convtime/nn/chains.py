@@ -130,7 +130,7 @@ def fuse_chains(
         for position, (node, value) in enumerate(
             zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
         )
-        if is_constant(value) and not _is_written(node)
+        if is_constant(value) and not any(node in _written_by(user) for user in node.users)
     }
     foldings: list[Folding] = []
     return found + _fuse(module, constants, foldings, names), foldings
@@ -378,11 +378,6 @@ def _written_by(node: fx.Node) -> Sequence[fx.Node]:
     return node.all_input_nodes
 
 
-def _is_written(placeholder: fx.Node) -> bool:
-    """Whether the graph may write into a placeholder's tensor."""
-    return any(placeholder in _written_by(user) for user in placeholder.users)
-
-
 def _is_written_later(node: fx.Node) -> bool:
     """Whether gradients are needed, and a later node may write to a node's result or its views."""
     value = _value(node)
@@ -504,13 +499,9 @@ def inline_checkpoints(module: fx.GraphModule) -> list[fx.GraphModule]:
 
 def _is_inlinable(node: fx.Node, body: fx.GraphModule) -> bool:
     """Whether no result needs a gradient, and the graph can be copied to another module."""
+    results = node.meta.get("example_value") or ()
     return (
-        not any(tensor.requires_grad for tensor in _tensors(node))
+        not any(isinstance(each, torch.Tensor) and each.requires_grad for each in results)
         and not body.graph.find_nodes(op="get_attr")
         and all(user.target is operator.getitem for user in node.users)
     )
-
-
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    values = node.meta.get("example_value") or ()
-    return [value for value in values if isinstance(value, torch.Tensor)]

@@ -19,7 +19,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-_REDRAWN_AFTER_SECONDS = 0.1
 _Item = TypeVar("_Item")
 
 
@@ -44,7 +43,7 @@ class ProgressBar:
         *,
         shown: bool | None = None,
         delay: float = 0.0,
-        interval: float = _REDRAWN_AFTER_SECONDS,
+        interval: float = 0.0,
     ) -> None:
         console = Console(stderr=True, force_terminal=True)
         if console.is_jupyter:
