@@ -8,6 +8,7 @@ evidence without hardware counters. A control is clean if no cause is named at a
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 from collections.abc import Iterable
@@ -56,7 +57,7 @@ def diagnosed(key: str, rules: str) -> results.Row:
 def judged(evidence: Any) -> results.Row:
     from convtime.diagnosis.rules import judge
 
-    causes, without = judge(evidence), judge(evidence.without_counters())
+    causes, without = judge(evidence), judge(dataclasses.replace(evidence, counters={}))
     return {
         "first": causes[0].code if causes else NOTHING,
         "first_without_counters": without[0].code if without else NOTHING,

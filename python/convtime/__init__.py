@@ -16,6 +16,16 @@ import os as _os
 import lazy_loader
 
 from convtime._version import version as __version__
+from convtime.timing import group_timer as _group_timer
+
+
+def _load_group_timer() -> _group_timer.GroupTimer:
+    from convtime.distributed import measure
+
+    return measure
+
+
+_group_timer.load = _load_group_timer
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ = ["__version__", *__all__]

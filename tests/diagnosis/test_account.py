@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from convtime.diagnosis.account import account_of
+from convtime.diagnosis.effects import account_of
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
 from tests.helpers.clean_evidence import US, but, timing
 

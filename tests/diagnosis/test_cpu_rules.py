@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from convtime.core import codec
 from convtime.diagnosis import cpu_rules
 from convtime.diagnosis.advice import advise
+from convtime.diagnosis.effects import LEAST_EFFECT_ON_CPU, LIKELY, POSSIBLE, SURE
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
 from convtime.diagnosis.rules import judge
-from convtime.diagnosis.weighing import LEAST_EFFECT_ON_CPU, LIKELY, POSSIBLE, SURE
 from tests.helpers import RESULTS
 from tests.helpers.clean_evidence import CALLS, US, WORK, but, times, timing
 

@@ -18,12 +18,11 @@ from torch.utils import benchmark
 import convtime
 from convtime import Diagnosis, cli
 from convtime.core.errors import InputError
-from convtime.diagnosis import contrasts, neighbors, other_tools, process, serializing
+from convtime.diagnosis import contrasts, difference, neighbors, process, serializing
 from convtime.diagnosis import diagnose as running
-from convtime.diagnosis.calls import look_at_calls
 from convtime.diagnosis.diagnosis import Skipped
 from convtime.diagnosis.difference import Other
-from convtime.diagnosis.subject import Subject
+from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import Place, find_place
 from tests.helpers.clean_evidence import CLEAN, but, timing
@@ -32,9 +31,9 @@ from tests.helpers.measurements import changed, make
 QUICK = 0.05  # seconds of budget, which leave out all that takes longer
 
 
-def subject_of(fn: Any, *args: Any, **options: Any) -> Subject:
+def operation_of(fn: Any, *args: Any, **options: Any) -> Operation:
     candidate = Candidate(fn, *args, **options)
-    return Subject(candidate, find_place([candidate], None))
+    return Operation(candidate, find_place([candidate], None))
 
 
 def contrast_of(name: str) -> contrasts.Contrast:
@@ -93,7 +92,7 @@ def test_a_call_without_work_for_the_gpu_is_said_to_give_it_none(
     on_host = types.SimpleNamespace(method="cpu")
 
     def of_gpu(told: Any, usual: Any) -> Any:
-        return lambda subject, *rest: told if subject.on_gpu else usual(subject, *rest)
+        return lambda operation, *rest: told if operation.on_gpu else usual(operation, *rest)
 
     gpu = Place(torch.device("cuda", 0), (), "asked for")
     monkeypatch.setattr(running, "find_place", lambda *_: gpu)
@@ -112,7 +111,7 @@ def test_a_call_without_work_for_the_gpu_is_said_to_give_it_none(
 def test_what_fails_in_a_contrast_is_said_and_the_rest_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(subject: Any, evidence: Any) -> Any:
+    def fail(operation: Any, evidence: Any) -> Any:
         raise RuntimeError("no\nsuch thing")
 
     broken = dataclasses.replace(contrast_of("host"), look=fail)
@@ -149,48 +148,51 @@ def test_bad_input_is_one_sentence(
 
 def test_other_tools_numbers(tmp_path: Path) -> None:
     candidate = Candidate(abs, 1)
-    assert other_tools.other_of(2, candidate) == Other(2.0)
-    assert other_tools.other_of(lambda: 3.0, candidate) == Other(3.0)
+    assert difference.other_of(2, candidate) == Other(2.0)
+    assert difference.other_of(lambda: 3.0, candidate) == Other(3.0)
     for each in ("timer", benchmark.Timer("1 + 1").timeit(10)):
-        timer = other_tools.other_of(each, candidate)
+        timer = difference.other_of(each, candidate)
         assert timer.tool == "torch Timer"
         assert timer.seconds > 0
     measured = make(seconds=(1.0, 2.0, 6.0), sm_clocks_hz=(), activities=())
-    assert other_tools.other_of(measured, candidate) == Other(2.0)
+    assert difference.other_of(measured, candidate) == Other(2.0)
     file = tmp_path / "times.json"
     for tool, seconds, name in (
         *(("nvbench", 3.0, "nvbench"), ("torch.utils.benchmark", 2.0, "torch Timer")),
         *(("another", 2.0, ""), ("zeitmesser", 2.0, "")),
     ):
         convtime.write_measurements(changed(measured, provenance={"tool": tool}), file)
-        assert other_tools.other_of(file, candidate) == Other(seconds, name)
+        assert difference.other_of(file, candidate) == Other(seconds, name)
     convtime.write_measurements({"a": measured, "b": measured}, file)
     with pytest.raises(InputError, match="against must be a file .* with 2;"):
-        other_tools.other_of(str(file), candidate)
+        difference.other_of(str(file), candidate)
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="'do_bench' needs a GPU, .*; use against='timer'"):
-            other_tools.other_of("do_bench", candidate)
+            difference.other_of("do_bench", candidate)
 
 
 def test_which_contrasts_are_made_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = contrast_of("counters")
     assert counters.cost(but(work={"kernels": 1})) < 2
     assert counters.cost(but(work={"kernels": 400})) > 10
-    assert counters.obstacle(subject_of(abs, 1), but(work={"other_launches": 0.0})) == ""
-    beside = counters.obstacle(subject_of(abs, 1), but(work={"other_launches": 0.4}))
+    assert counters.obstacle(operation_of(abs, 1), but(work={"other_launches": 0.0})) == ""
+    beside = counters.obstacle(operation_of(abs, 1), but(work={"other_launches": 0.4}))
     assert beside.startswith("other threads also use the GPU")
     # Copies of mapped tensors would be in other memory, so nothing is varied by copies.
-    subject, waiting = subject_of(F.relu, torch.ones(2, 3, 4, 4)), but(calls={"loop": timing(300)})
+    operation, waiting = (
+        operation_of(F.relu, torch.ones(2, 3, 4, 4)),
+        but(calls={"loop": timing(300)}),
+    )
     for name in ("layout", "data", "rotation", "batch", "process"):
-        assert contrast_of(name).obstacle(subject, waiting) == "", name
-        told = contrast_of(name).obstacle(subject, but(waiting, work={"mapped_bytes": 384}))
+        assert contrast_of(name).obstacle(operation, waiting) == "", name
+        told = contrast_of(name).obstacle(operation, but(waiting, work={"mapped_bytes": 384}))
         assert told.startswith("its tensors are in the host's memory"), name
     # Calls that ask for memory are traced without what others left in the cache.
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
     monkeypatch.setattr(contrasts, "trace", lambda *_: done.append("traced"))
     for asked in (0.02, 1.0):
-        contrast_of("trace").look(subject_of(abs, 1), but(calls={"allocations": asked}))
+        contrast_of("trace").look(operation_of(abs, 1), but(calls={"allocations": asked}))
     assert done == ["traced", "emptied", "traced"]
 
 
@@ -199,14 +201,14 @@ def test_what_a_fresh_process_cannot_have_is_said() -> None:
         return None
 
     main.__module__ = "__main__"
-    assert "in the main program" in process.obstacle(subject_of(main), CLEAN)
-    assert "before each call" in process.obstacle(subject_of(abs, 1, before=list), CLEAN)
-    assert process.obstacle(subject_of(abs, 1), CLEAN) == ""
-    with pytest.raises(ValueError, match="cannot be passed to another process"):
-        process.time_in_fresh_one(subject_of(lambda: None))
+    assert "in the main program" in process.obstacle(operation_of(main), CLEAN)
+    assert "before each call" in process.obstacle(operation_of(abs, 1, before=list), CLEAN)
+    assert process.obstacle(operation_of(abs, 1), CLEAN) == ""
+    with pytest.raises(ValueError, match="cannot be sent"):
+        process.time_in_fresh_one(operation_of(lambda: None))
     failing = (sys.executable, "-S", "-c", "raise SystemExit('no such call')")
     with pytest.raises(ValueError, match=r"fresh process ended with exit code 1 \(no such call\)"):
-        process.time_in_fresh_one(dataclasses.replace(subject_of(abs, 1), again=failing))
+        process.time_in_fresh_one(dataclasses.replace(operation_of(abs, 1), again=failing))
 
 
 @pytest.mark.thorough
@@ -280,8 +282,8 @@ def test_on_a_gpu_a_missing_wait_is_found() -> None:
         return y + 1.0
 
     for waits in (False, True):
-        subject = subject_of(beside, kwargs={"waits": waits})
-        found = serializing.look_at_results(subject, CLEAN).serialized
+        operation = operation_of(beside, kwargs={"waits": waits})
+        found = serializing.look_at_results(operation, CLEAN).serialized
         assert found is not None
         assert found.repeats
         assert (found.differing > 0) != waits

@@ -18,21 +18,20 @@ import convtime
 from convtime.core.load import _C
 from convtime.diagnosis import contrasts, host
 from convtime.diagnosis import diagnose as running
-from convtime.diagnosis.calls import look_at_calls
 from convtime.diagnosis.evidence import Evidence
-from convtime.diagnosis.subject import Subject
+from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import find_place
 from tests.helpers.clean_evidence import CLEAN
 
 
 def look(
-    action: Callable[[Subject, Evidence], Evidence], fn: Any, *args: Any, **options: Any
+    action: Callable[[Operation, Evidence], Evidence], fn: Any, *args: Any, **options: Any
 ) -> Any:
     candidate = Candidate(fn, *args, **options)
-    subject = Subject(candidate, find_place([candidate], "cpu"))
-    calls = look_at_calls(subject)
-    return action(subject, dataclasses.replace(CLEAN, on_gpu=False, calls=calls, contrasts={}))
+    operation = Operation(candidate, find_place([candidate], "cpu"))
+    calls = look_at_calls(operation)
+    return action(operation, dataclasses.replace(CLEAN, on_gpu=False, calls=calls, contrasts={}))
 
 
 @pytest.mark.thorough
@@ -121,7 +120,7 @@ def test_settings_of_pytorch_are_as_before_a_look(monkeypatch: pytest.MonkeyPatc
         assert evidence.seconds("one thread", "in a loop") > 0
     assert torch.get_num_threads() == threads
     assert (x / 2).count_nonzero() == x.numel()  # denormal numbers are no zeros
-    monkeypatch.setattr(Subject, "time", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(Operation, "time", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         look(host.look_at_threads, abs, 1)
     assert torch.get_num_threads() == threads

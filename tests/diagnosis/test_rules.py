@@ -1,5 +1,6 @@
 """The rules of a diagnosis on a GPU, on evidence that is written by hand."""
 
+import dataclasses
 import json
 from typing import get_args
 
@@ -7,12 +8,18 @@ import pytest
 
 from convtime.core import codec
 from convtime.diagnosis import rules
-from convtime.diagnosis.account import account_of
 from convtime.diagnosis.advice import ADVICE, advise
 from convtime.diagnosis.diagnosis import CauseCode
+from convtime.diagnosis.effects import (
+    LEAST_EFFECT,
+    LEAST_EFFECT_ON_CPU,
+    LIKELY,
+    POSSIBLE,
+    SURE,
+    account_of,
+)
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.rules import judge
-from convtime.diagnosis.weighing import LEAST_EFFECT, LEAST_EFFECT_ON_CPU, LIKELY, POSSIBLE, SURE
 from tests.helpers.clean_evidence import CLEAN, US, but, times, timing
 
 
@@ -162,7 +169,7 @@ def host(microseconds: float) -> Evidence:
         (but(serialized={"repeats": False, "differing": 4}), []),
         # Counters show accesses that no other layout does, of one kernel that memory bounds.
         (WASTEFUL, ["layout"]),
-        (WASTEFUL.without_counters(), []),
+        (dataclasses.replace(WASTEFUL, counters={}), []),
         (but(counters={rules.BYTES_READ: 99e6}, work={**GIVEN, "seconds": 40 * US}), []),
         (but(counters={rules.BYTES_READ: 101e6}, work={**GIVEN, "seconds": 40 * US}), ["layout"]),
         (but(WASTEFUL, work={"seconds": 1000 * US}), []),  # as by tiles of a large matmul

@@ -1,4 +1,4 @@
-"""Marks of a device's work, on a device whose clock is the test's."""
+"""Timestamps of a device's work, on a device whose clock is the test's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from convtime import Candidate
 from convtime.core.load import _C
 from convtime.distributed.calls import Calls
-from convtime.distributed.marks import EventMarks
+from convtime.distributed.clocks import EventTimestamps
 
 
 class FakeEvent:
@@ -33,21 +33,21 @@ def test_events_are_related_to_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) 
     steps = [50_000, 4_000, 0, 4_000, 0, 1_000] + [0, 4_000] * 20
     times = [sum(steps[: place + 1]) for place in range(len(steps))]
     readings = iter(times)
-    monkeypatch.setattr("convtime.distributed.marks.now", lambda: next(readings))
-    marks = EventMarks(FakeEvent, spin_on_fake_device)
-    marks.begin()
+    monkeypatch.setattr("convtime.distributed.clocks.now", lambda: next(readings))
+    timestamps = EventTimestamps(FakeEvent, spin_on_fake_device)
+    timestamps.begin()
     FakeEvent.clock += 1e-3
-    (found,) = marks.times([marks.mark()])
+    (found,) = timestamps.times([timestamps.mark()])
     assert found == pytest.approx(times[4] + 500 + 1e6)
-    assert marks.uncertainty == pytest.approx(0.5e-6 + 0.5e-6)  # half a reading, and a tick
+    assert timestamps.uncertainty == pytest.approx(0.5e-6 + 0.5e-6)  # half a reading, and a tick
 
 
 def test_gaps_around_the_work_between_two_events_are_not_part_of_it() -> None:
-    marks = EventMarks(FakeEvent, spin_on_fake_device)
+    timestamps = EventTimestamps(FakeEvent, spin_on_fake_device)
     candidates = [Candidate(spin_on_fake_device, 25_000), Candidate(int)]
-    calls = Calls(candidates, marks, _C.CollectiveStamps(), on_gpu=True)
+    calls = Calls(candidates, timestamps, _C.CollectiveStamps(), on_gpu=True)
     calls.begin(None, [0.0, 0.0])
-    assert marks.excess == pytest.approx(4_000)
+    assert timestamps.excess == pytest.approx(4_000)
     for candidate in calls.candidates:
         candidate.fn(*candidate.args)
     assert calls.progress()[0] == 4  # with the first call of each, which was only watched

@@ -36,6 +36,8 @@ import dataclasses, random
 import pytest
 from convtime.timing import together
 from convtime.timing.measurement import HostReading
+from convtime.timing import process_groups
+from convtime.timing.measurement import HostReading
 from tests.helpers.measurements import on_cpu
 
 def number(name, default="1"):
@@ -65,7 +67,7 @@ def written_times(monkeypatch, request):
             for index, candidate in enumerate(candidates)
         ]
 
-    monkeypatch.setattr(together, "measure", measure)
+    monkeypatch.setattr(process_groups, "measure", measure)
 
 def test_slow(time_op):
     assert len(time_op(int).seconds) == 60

@@ -14,7 +14,7 @@ from convtime.integrations import progress
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.measurement import Measurement
 from convtime.timing.sampling import measure as sampling
-from convtime.view import progress as core_progress
+from convtime.view.progress import ProgressBar
 
 pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell
@@ -171,10 +171,10 @@ def test_a_cell_is_compared_over_axes(shell: InteractiveShell) -> None:
 
 
 class Bar:
-    """Stands in for tqdm's."""
+    """Replaces the bar of a timing."""
 
-    def __init__(self, _items: object, **options: Any) -> None:
-        self.options, self.n, self.description, self.closed = options, 0.0, "", False
+    def __init__(self, _total: float, **options: Any) -> None:
+        self.options, self.closed = options, False
         self.steps: list[tuple[str, float]] = []
 
     def __enter__(self) -> Bar:
@@ -183,12 +183,8 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def set_description_str(self, text: str, refresh: bool) -> None:
-        self.description = text
-
-    def update(self, step: float) -> None:
-        self.n += step
-        self.steps.append((self.description, self.n))
+    def update(self, description: str, completed: float) -> None:
+        self.steps.append((description, completed))
 
 
 def test_timings_have_a_bar_while_the_extension_is_loaded(
@@ -200,7 +196,7 @@ def test_timings_have_a_bar_while_the_extension_is_loaded(
         bars.append(Bar(*items, **options))
         return bars[-1]
 
-    monkeypatch.setattr(core_progress, "tqdm", made)
+    monkeypatch.setattr(progress, "ProgressBar", made)
     convtime.time_op(int, **FEW | {"max_samples": 50}, warmup=5)
     (bar,) = bars
     assert bar.options["delay"] == progress.SHOWN_AFTER_SECONDS
@@ -214,7 +210,7 @@ def test_timings_have_a_bar_while_the_extension_is_loaded(
     convtime.compare([int, float], **FEW)
     assert len(bars) == 2
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_changes: object) -> None:
         raise BrokenPipeError("no reader")
 
     with monkeypatch.context() as patch:
@@ -227,34 +223,43 @@ def test_timings_have_a_bar_while_the_extension_is_loaded(
     shell.run_line_magic("load_ext", "convtime")
 
 
-def test_tqdms_own_bar_takes_what_it_is_given(
+def test_the_bar_of_a_timing_shows_the_phase_and_nothing_in_short_timings(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    convtime.time_op(int, **FEW)
+    assert capsys.readouterr().err == ""
     monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0)
     monkeypatch.setattr(progress, "_REDRAWN_AFTER_SECONDS", 0)
     convtime.time_op(int, **FEW | {"max_samples": 50}, warmup=5)
-    shown = capsys.readouterr()
-    assert "sampling |" in shown.err + shown.out
+    assert "sampling" in capsys.readouterr().err
+
+
+class ZMQInteractiveShell:
+    """The shell of a notebook, by which rich knows one."""
 
 
 def test_in_a_notebook_bars_are_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ipywidgets")
-    import types
+    import builtins
 
-    import IPython
-    import tqdm
+    from IPython.core import display_functions
 
-    assert type(core_progress.progress_bar([1])) is tqdm.tqdm
-    notebook = types.SimpleNamespace(config={"IPKernelApp": {}})
-    monkeypatch.setattr(IPython, "get_ipython", lambda: notebook)
-    bar: Any
-    with core_progress.progress_bar(total=2, unit="point") as bar:
-        assert "point" in bar.container.children[2].value
-        assert bar.container.children[1].max == 2
-        bar.update(1)
-        bar.refresh()  # it is drawn ten times a second at most
-        assert bar.container.children[1].value == 1
-    assert core_progress.progress_bar(total=2, shown=False).disable
+    shown: list[Any] = []
+    monkeypatch.setattr(display_functions, "display", shown.append)
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    with ProgressBar(2, "point") as bar:
+        bar.update(advance=1, description="first")
+        (widget,) = (each for each in shown if type(each).__name__ == "Output")
+        assert widget.comm is not None
+    assert widget.comm is None
+    shown.clear()
+    with ProgressBar(2, "point", shown=False) as bar:
+        bar.update(advance=1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with ProgressBar(2, "point") as bar:
+        bar.update(advance=1)
+    assert not shown
 
 
 @pytest.mark.thorough

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from convtime.layers.compare import MARGIN, LayerResult, StepResult, compare_lay
 from convtime.layers.show import layers_figure
 from convtime.timing.comparison import FINDS
 from convtime.timing.verdict import Finding
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar
 
 # Sampling time for a pass in seconds. A CPU's times scatter more, and a longer time helps less.
 _BUDGET = {"cuda": 1.0, "cpu": 0.5}
@@ -141,19 +140,19 @@ def _compare(
     )
     total = len(layers) * len(passes)
     results: list[LayerResult] = []
-    with progress_bar(total=total, unit="pass") as bar:
+    with ProgressBar(total, "pass") as bar:
 
         def kept() -> Iterator[LayerResult]:
             for result in comparisons:
                 results.append(result)
-                bar.update()
+                bar.update(advance=1)
                 yield result
 
         if not heading:
             return list(kept())
         known = convolutions.titles_and_labels((layer for layer, *_ in layers), passes)
         for line in itertools.chain([heading], convolutions.table_lines(kept(), known)):
-            with bar.external_write_mode(sys.stdout):
+            with bar.hidden():
                 print_result(line)
     return results
 

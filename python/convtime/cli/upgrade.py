@@ -21,7 +21,7 @@ from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.result import FINDS
 from convtime.upgrading.upgrade import BUDGET, MARGIN, PAIRS, upgrade
 from convtime.upgrading.upgrade_tests import upgrade_tests
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -100,11 +100,10 @@ def run(options: argparse.Namespace) -> int:
     interpreters = Interpreters(
         *(options.old, options.new, program, load), _command(options, load["do"])
     )
-    with progress_bar(unit="pass") as bar:
+    with ProgressBar(unit="pass") as bar:
 
         def tell(what: str, done: int, total: int) -> None:
-            bar.total, bar.n = total, done
-            bar.set_description(what)
+            bar.update(description=what, completed=done, total=total)
 
         judging: dict[str, Any] = {"margin": options.margin, "pairs": options.pairs, "tell": tell}
         if tests:

@@ -28,7 +28,7 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.signature import options_of, takes_options
 from convtime.timing.time_op import time_op
-from convtime.view.progress import progress_bar
+from convtime.view.progress import tracked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -142,7 +142,7 @@ def _run_engines(
     progress: bool | None,
 ) -> Iterator[EngineResult]:
     prepared = prepare_pass(call, name, tensors)
-    for listed in progress_bar(prepared.engines(), desc=name, unit="engine", shown=progress):
+    for listed in tracked(prepared.engines(), "engine", description=name, shown=progress):
         refused = [listed.pop(why) for why in ("unsupported", "excluded")]
         ranges = tuple(KnobRange(**each) for each in listed.pop("knob_ranges"))
         lists = {key: tuple(value) for key, value in listed.items() if isinstance(value, list)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -186,39 +187,30 @@ def watch(
     begin = clock()
     while clock() - begin < _WARM_UP_SECONDS:
         batches.next()
-    first: _Step | None = None
-    largest = 0.0  # largest step of the counter
-    last, moved = joules(), clock()
-    calls = 0
-    while True:
+    steps: list[_Step] = []
+    last, moved, calls = joules(), clock(), 0
+    while len(steps) < 2 or steps[-1].seconds - steps[0].seconds < seconds:
         before = calls
         calls += batches.next()
         read, now = joules(), clock()
-        if read == last:
-            if now - moved > _LONGEST_STEP:
-                raise CountersUnavailable(
-                    "energy cannot be read: the GPU's counter did not change during "
-                    f"{now - moved:.1f} s of work"
-                )
-            continue
-        step = _Step(now, read, calls, before)
-        largest, last, moved = max(largest, read - last), read, now
-        if first is None:
-            first, largest = step, 0.0
-        elif step.seconds - first.seconds >= seconds:
-            return _between(first, step, largest)
-
-
-def _between(first: _Step, last: _Step, largest_step: float) -> Watched:
-    calls = last.calls - first.calls
-    joules = last.joules - first.joules
+        if read != last:
+            steps.append(_Step(now, read, calls, before))
+            last, moved = read, now
+        elif now - moved > _LONGEST_STEP:
+            raise CountersUnavailable(
+                "energy cannot be read: the GPU's counter did not change during "
+                f"{now - moved:.1f} s of work"
+            )
+    first, final = steps[0], steps[-1]
+    spent, counted = final.joules - first.joules, final.calls - first.calls
+    largest_step = max(after.joules - before.joules for before, after in itertools.pairwise(steps))
     # A step may be at any time since the previous reading, and may include older work.
-    uncertain_calls = (first.calls - first.calls_before) + (last.calls - last.calls_before)
+    uncertain = (first.calls - first.calls_before) + (final.calls - final.calls_before)
     return Watched(
-        joules=joules,
-        resolution=largest_step + joules * uncertain_calls / calls,
-        seconds=last.seconds - first.seconds,
-        calls=calls,
+        joules=spent,
+        resolution=largest_step + spent * uncertain / counted,
+        seconds=final.seconds - first.seconds,
+        calls=counted,
     )
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 
 from convtime.core.load import _C
 from convtime.counting.chip import GpuChip, telling_refusals
-from convtime.counting.groups import GROUPS
-from convtime.counting.kernel_counters import Counters, CountersUnavailable
-from convtime.counting.names import describe, resolve, split_names
-from convtime.counting.summing import make_counters
+from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
+from convtime.counting.metrics import DURATION, GROUPS, describe, resolve, split_names
 from convtime.device.provenance import provenance
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.options import Options
@@ -29,6 +31,86 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from convtime.timing.options import CountOptions
+
+#: Values of several launches by metric; NaN where the hardware has no value.
+_Launches: TypeAlias = Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"]
+
+_ADDING_UP = ("sum", "avg", "min", "max")
+
+
+def adds_up(metric: str) -> bool:
+    """Whether a metric's values are summed over launches: it is a count, not a rate or share."""
+    return metric.rpartition(".")[2] in _ADDING_UP
+
+
+def make_counters(
+    counted: Mapping[str, Any], described: Mapping[str, tuple[str, str, float]], **facts: Any
+) -> Counters:
+    """Combine the counts by kernel and for the whole call.
+
+    Args:
+        counted: result of ``_C.count_kernels``.
+        described: for each metric in the same order, its description, unit, and the factor to that
+            unit.
+        facts: other fields of the result.
+    """
+    repeats: list[_Launches] = []
+    for launches in counted["values"]:
+        columns = np.array(launches, dtype=float).reshape(-1, len(described)).T
+        factors = {metric: factor for metric, (_, _, factor) in described.items()}
+        repeats.append({m: factors[m] * values for m, values in zip(factors, columns, strict=True)})
+    samples = {metric: [_total(metric, each) for each in repeats] for metric in described}
+    return Counters(
+        kernels=tuple(_kernels(counted, repeats)),
+        totals={metric: _median(values) for metric, values in samples.items()},
+        samples={
+            metric: tuple(None if math.isnan(value) else value for value in values)
+            for metric, values in samples.items()
+        },
+        units={metric: unit for metric, (_, unit, _) in described.items()},
+        descriptions={metric: words for metric, (words, _, _) in described.items()},
+        kernels_reason=counted["unnamed"],
+        passes=counted["passes"],
+        **facts,
+    )
+
+
+def _kernels(counted: Mapping[str, Any], repeats: Sequence[_Launches]) -> Iterator[KernelCounters]:
+    launches = [(name, tuple(grid), tuple(block)) for name, grid, block in counted["launches"]]
+    if counted["unnamed"]:
+        count = len(counted["values"][0])
+        launches = [(f"kernel {number}", (0, 0, 0), (0, 0, 0)) for number in range(1, count + 1)]
+    places: dict[Any, list[int]] = collections.defaultdict(list)
+    for place, launch in enumerate(launches):
+        places[launch].append(place)
+    for (name, grid, block), numbers in places.items():
+        # Repeats may have different launches if kernels have no names.
+        own = [
+            {m: column[[n for n in numbers if n < column.size]] for m, column in each.items()}
+            for each in repeats
+        ]
+        values = {metric: _median([_mean(metric, each) for each in own]) for metric in repeats[0]}
+        yield KernelCounters(name, len(numbers), values, grid, block)
+
+
+def _total(metric: str, launches: _Launches) -> float:
+    """Combine several launches: the sum of a count, the mean over time of a rate or share."""
+    values, seconds = launches[metric], launches[DURATION]
+    if adds_up(metric):
+        return float(values.sum()) if values.size else math.nan
+    known = ~np.isnan(values) & (seconds > 0)
+    return float(np.average(values[known], weights=seconds[known])) if known.any() else math.nan
+
+
+def _mean(metric: str, launches: _Launches) -> float:
+    """Return the value per launch."""
+    return _total(metric, launches) / (max(1, launches[metric].size) if adds_up(metric) else 1)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.median(known) if known else None
+
 
 Replay = Literal["call", "kernel"]
 CounterCache = Literal["cold", "cold-clean", "warm"]
@@ -53,9 +135,9 @@ def counters(
     Args:
         {call}
         metrics: one or several names of groups (``time``, ``dram``, ``l2``, ``sm``, ``occupancy``,
-            ``tensor``), of metrics as in NVIDIA's tools (``dram__bytes_read.sum``), or of nvprof
-            metrics (``dram_write_transactions``). ``all`` reads every metric of this GPU, which
-            takes many passes. See :func:`convtime.counter_names`.
+            ``tensor``), or of metrics as in NVIDIA's tools (``dram__bytes_read.sum``). ``all``
+            reads every metric of this GPU, which takes many passes. See
+            :func:`convtime.counter_names`.
         repeats: how many times everything is counted.
         replay: how the work is repeated, because the hardware counts only a few events at a time.
             With ``kernel``, CUPTI repeats each kernel for all metrics, and restores the memory that
@@ -94,15 +176,15 @@ def counters(
     ):
         make_way_for_profilers()
         chip = GpuChip(place.device)
-        wanted = resolve(asked, chip)
-        described = describe(wanted.metrics, chip)
+        resolved, left_out = resolve(asked, chip)
+        described = describe(resolved, chip)
         with without_persisting_lines(chosen.cache, place.gpus) as set_aside:
-            counted = _count(candidate, wanted.metrics, replay, repeats, chosen, place)
+            counted = _count(candidate, resolved, replay, repeats, chosen, place)
     return make_counters(
         counted,
-        wanted,
         described,
         name=candidate.name,
+        left_out=left_out,
         method="range profiler",
         replay=replay,
         cache=chosen.cache,

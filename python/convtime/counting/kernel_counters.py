@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import operator
-import reprlib
 from typing import Any
 
 from convtime.core import codec
@@ -49,8 +46,7 @@ class KernelCounters:
 class Counters(codec.Stored, Shown, show="convtime.counting.show"):
     """Hardware counters of one operation, and how they were read; see :func:`convtime.counters`.
 
-    ``counters["dram__bytes_write.sum"]`` is the total of a metric. An old nvprof name that was
-    requested works as well, e.g. ``counters["dram_write_bytes"]``.
+    ``counters["dram__bytes_write.sum"]`` is the total of a metric.
 
     Attributes:
         name: name of the operation.
@@ -61,7 +57,6 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
         samples: values whose median is in ``totals``, by metric and in the order of the repeats.
         units: unit of each metric: ``byte``, ``sector``, ``%``, ``s`` and the like.
         descriptions: description of each metric.
-        translated: for each requested nvprof name, its metrics and their weights in the sum.
         left_out: metrics of the requested groups that this GPU does not have, and why.
         method: how the counters were read; ``range profiler`` is CUPTI's.
         replay: the repeated unit, because the hardware counts only a few events at a time:
@@ -94,7 +89,6 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
     passes: int
     cache: str
     device: str
-    translated: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     cache_reason: str = ""
     kernels_reason: str = ""
@@ -105,9 +99,7 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        used = {*self.totals}.union(
-            *(kernel.values for kernel in self.kernels), *self.translated.values()
-        )
+        used = {*self.totals}.union(*(kernel.values for kernel in self.kernels))
         for field in ("totals", "samples", "units", "descriptions"):
             missing = sorted(used - getattr(self, field).keys())
             if missing:
@@ -115,18 +107,6 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
                     f"counters must have {field} for each of their metrics, got none for "
                     f"{shown(missing[0])}"
                 )
-        for name, terms in self.translated.items():
-            counts = [len(self.samples[metric]) for metric in terms]
-            if len(set(counts)) != 1:
-                raise ValueError(
-                    "counters must have the same number of samples for each metric that "
-                    f"{shown(name)} stands for, got {reprlib.repr(counts)}"
-                )
 
     def __getitem__(self, name: str) -> float | None:
-        terms = self.translated.get(name, {name: 1.0})
-        values = [self.totals[metric] for metric in terms]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return math.fsum(map(operator.mul, terms.values(), known))
+        return self.totals[name]

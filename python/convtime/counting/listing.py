@@ -9,9 +9,8 @@ import torch
 from convtime.core.errors import InputError
 from convtime.core.load import _C
 from convtime.counting.chip import GpuChip
-from convtime.counting.groups import GROUPS
 from convtime.counting.kernel_counters import CountersUnavailable
-from convtime.counting.names import countable, describe
+from convtime.counting.metrics import GROUPS, countable, describe
 from convtime.device.resolve import resolve_device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -98,16 +99,13 @@ def _reasons(trace: ClockTrace, reasons: Sequence[str], across: Spec) -> Spec:
     starts = [reading.seconds for reading in trace.readings]
     stretches: list[tuple[str, float, float]] = []
     for reason in reasons:
-        begin = None
-        for start, reading in zip(starts, trace.readings, strict=True):
-            is_throttled = reason in (reading.throttle_reasons or ())
-            if is_throttled and begin is None:
-                begin = start
-            elif not is_throttled and begin is not None:
-                stretches.append((told[reason], begin, start))
-                begin = None
-        if begin is not None:
-            stretches.append((told[reason], begin, starts[-1]))
+        throttled = [reason in (reading.throttle_reasons or ()) for reading in trace.readings]
+        begin = 0
+        for is_throttled, group in itertools.groupby(throttled):
+            end = begin + len([*group])
+            if is_throttled:
+                stretches.append((told[reason], starts[begin], starts[min(end, len(starts) - 1)]))
+            begin = end
     return {
         **columns(
             reason=[reason for reason, _, _ in stretches],

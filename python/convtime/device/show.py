@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import statistics
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -31,7 +30,10 @@ def line(trace: ClockTrace) -> str:
     if not trace.readings:
         why = trace.reason or "the block is still running"
         return printable(f"{trace.device}: no readings: {why}")
-    told = [f"{course.name} {course.range}" for course in _courses(trace)]
+    told = [
+        f"{name} {min(values):.0f} .. {max(values):.0f} {unit}"
+        for name, unit, values in _quantities(trace)
+    ]
     throttled = _throttled(trace)
     if throttled:
         told.append(f"throttled by {', '.join(throttled)}")
@@ -45,54 +47,22 @@ def details(trace: ClockTrace) -> Iterator[Block]:
         yield Line(line(trace), role="answer")
         return
     yield Line(_title(trace), role="answer")
-    yield Table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:])
+    yield Table(_HEADERS, _rows(trace), right=_HEADERS[1:])
     yield Sentences(_remarks(trace), role="caution")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Course:
-    """One quantity over time, with at least one known value."""
-
-    name: str
-    unit: str
-    values: tuple[float | None, ...]
-
-    @property
-    def low(self) -> str:
-        return self._written(min(self._known))
-
-    @property
-    def median(self) -> str:
-        return self._written(statistics.median(self._known))
-
-    @property
-    def high(self) -> str:
-        return self._written(max(self._known))
-
-    @property
-    def range(self) -> str:
-        """The lowest and highest value, with a shared unit."""
-        return f"{min(self._known):.0f} .. {self.high}"
-
-    @property
-    def _known(self) -> list[float]:
-        return [value for value in self.values if value is not None]
-
-    def _written(self, value: float) -> str:
-        return f"{value:.0f} {self.unit}"
-
-
-def _courses(trace: ClockTrace) -> Iterator[_Course]:
-    """Yield the quantities that this GPU and driver report."""
+def _quantities(trace: ClockTrace) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield the name, unit and known values of each quantity that this GPU and driver report."""
     for name, attribute, unit, scale in _QUANTITIES:
-        read = [getattr(reading, attribute) for reading in trace.readings]
-        if any(value is not None for value in read):
-            values = tuple(None if value is None else scale * value for value in read)
-            yield _Course(name, unit, values)
+        read = (getattr(reading, attribute) for reading in trace.readings)
+        values = [scale * value for value in read if value is not None]
+        if values:
+            yield name, unit, values
 
 
-def _row(course: _Course) -> tuple[str, ...]:
-    return course.name, course.low, course.median, course.high
+def _rows(trace: ClockTrace) -> Iterator[tuple[str, ...]]:
+    for name, unit, values in _quantities(trace):
+        yield name, *(f"{end(values):.0f} {unit}" for end in (min, statistics.median, max))
 
 
 def _title(trace: ClockTrace) -> str:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TypeAlias
 
 from convtime.conv.advice import Advice
-from convtime.diagnosis.account import BACKGROUND_CORES
 from convtime.diagnosis.diagnosis import Cause, CauseCode
+from convtime.diagnosis.effects import BACKGROUND_CORES
 from convtime.diagnosis.evidence import Evidence, Timing
 
 #: Advice that needs no evidence, or a function that derives advice from it.

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -19,18 +19,18 @@ import torch
 from convtime.conv.kernels import LAYOUT, role_of
 from convtime.counting.counters import counters
 from convtime.diagnosis import host, neighbors, process
-from convtime.diagnosis.account import account_of
+from convtime.diagnosis.effects import account_of
 from convtime.diagnosis.evidence import Calls, Evidence, Held, Timing, Work
-from convtime.diagnosis.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
-from convtime.diagnosis.serializing import look_at_results
-from convtime.diagnosis.subject import (
+from convtime.diagnosis.operation import (
     BUDGET,
-    Subject,
+    Operation,
     copied_elsewhere,
     filled,
     moved,
     seconds_of,
 )
+from convtime.diagnosis.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
+from convtime.diagnosis.serializing import look_at_results
 from convtime.diagnosis.tracing import trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
@@ -58,7 +58,7 @@ class Contrast:
         varies: description of the varied factor.
         seconds: approximate duration for short calls.
         calls: least number of calls.
-        obstacles: functions that return why the contrast does not apply to a subject; empty if it
+        obstacles: functions that return why the contrast does not apply to a operation; empty if it
             applies.
         look: adds the contrast's results to the evidence.
         only_on: the only supported device type; empty for any.
@@ -69,14 +69,14 @@ class Contrast:
     varies: str
     seconds: float
     calls: int
-    obstacles: tuple[Callable[[Subject, Evidence], str], ...]
-    look: Callable[[Subject, Evidence], Evidence]
+    obstacles: tuple[Callable[[Operation, Evidence], str], ...]
+    look: Callable[[Operation, Evidence], Evidence]
     only_on: Literal["cpu", "cuda", ""] = ""
     kernel_seconds: float = 0.0
 
-    def obstacle(self, subject: Subject, evidence: Evidence) -> str:
+    def obstacle(self, operation: Operation, evidence: Evidence) -> str:
         """Return why the contrast does not apply; empty if it applies."""
-        return next(filter(None, (each(subject, evidence) for each in self.obstacles)), "")
+        return next(filter(None, (each(operation, evidence) for each in self.obstacles)), "")
 
     def cost(self, evidence: Evidence) -> float:
         """Return the approximate duration in seconds."""
@@ -84,9 +84,9 @@ class Contrast:
         return max(short, self.calls * evidence.calls.waiting.median)
 
 
-def time_work(subject: Subject, calls: Calls) -> Measurement:
-    """Time the subject with the defaults of ``time_op``."""
-    return subject.time(
+def time_work(operation: Operation, calls: Calls) -> Measurement:
+    """Time the operation with the defaults of ``time_op``."""
+    return operation.time(
         placement="auto",
         regime="auto",
         warmup="steady",
@@ -97,13 +97,13 @@ def time_work(subject: Subject, calls: Calls) -> Measurement:
     )
 
 
-def work_of(subject: Subject, measured: Measurement) -> Work:
+def work_of(operation: Operation, measured: Measurement) -> Work:
     """Return the device's work in a call, from the measurement of :func:`time_work`."""
     activities = measured.activities
     conversion = (each.median for each in activities if role_of(each) == LAYOUT)
     copies = [each for each in activities if each.kind == "memcpy"]
-    tensors = [] if subject.obstacle else subject.tensors  # otherwise the list is incomplete
-    mapped = [each for each in tensors if subject.on_gpu and is_mapped(each.data_ptr())]
+    tensors = [] if operation.obstacle else operation.tensors  # otherwise the list is incomplete
+    mapped = [each for each in tensors if operation.on_gpu and is_mapped(each.data_ptr())]
     return Work(
         seconds=measured.median,
         span=statistics.median(measured.span_seconds or measured.seconds),
@@ -113,7 +113,7 @@ def work_of(subject: Subject, measured: Measurement) -> Work:
         copies=len(copies),
         copied_bytes=sum(each.bytes for each in copies),
         conversion=sum(conversion),
-        held=measured.queue != "none" if subject.on_gpu else None,
+        held=measured.queue != "none" if operation.on_gpu else None,
         other_launches=measured.other_launches / len(measured.seconds),
         place_share=measured.placement_variance_share,
         place_spread=_spread_of_places(measured),
@@ -134,50 +134,50 @@ def _spread_of_places(measured: Measurement) -> float | None:
     return (deciles[-1] - deciles[0]) / measured.median
 
 
-def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
-    if subject.candidate.acts_before_calls:
+def _without_setup(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
+    if operation.candidate.acts_before_calls:
         return "work runs before each call (setup, grad_to_none or a forward pass)"
     return ""
 
 
-def _has_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
-    return subject.obstacle
+def _has_tensors(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
+    return operation.obstacle
 
 
-def _look_at_launch(subject: Subject, evidence: Evidence) -> Evidence:
-    small = torch.zeros(_SMALL_LAUNCH, device=subject.place.device)
-    smallest = subject.time(Candidate(torch.neg, small), method="cpu", budget=BUDGET / 2)
+def _look_at_launch(operation: Operation, evidence: Evidence) -> Evidence:
+    small = torch.zeros(_SMALL_LAUNCH, device=operation.place.device)
+    smallest = operation.time(Candidate(torch.neg, small), method="cpu", budget=BUDGET / 2)
     return dataclasses.replace(evidence, smallest_launch=smallest.median)
 
 
-def _look_at_trace(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_trace(operation: Operation, evidence: Evidence) -> Evidence:
     if evidence.calls.allocations >= IN_EACH_CALL:
         torch.cuda.empty_cache()  # cached blocks of other contrasts would hide allocations
-    return dataclasses.replace(evidence, trace=trace(subject, _TRACED_CALLS))
+    return dataclasses.replace(evidence, trace=trace(operation, _TRACED_CALLS))
 
 
-def _look_at_held(subject: Subject, evidence: Evidence) -> Evidence:
-    """Call the subject once after a kernel that keeps the stream busy."""
-    subject.wait()
+def _look_at_held(operation: Operation, evidence: Evidence) -> Evidence:
+    """Call the operation once after a kernel that keeps the stream busy."""
+    operation.wait()
     torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
-    returned = seconds_of(subject.call)
-    subject.wait()
+    returned = seconds_of(operation.call)
+    operation.wait()
     return dataclasses.replace(evidence, held=Held(_HELD_SECONDS, returned))
 
 
-def _look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_cache(operation: Operation, evidence: Evidence) -> Evidence:
     caches: tuple[Cache, ...] = ("cold", "cold-clean", "warm")
-    times = [Timing.of(subject.time(cache=name)) for name in caches]
-    return evidence.with_contrast("cache", dict(zip(caches, times, strict=True)))
+    times = {str(name): Timing.of(operation.time(cache=name)) for name in caches}
+    return evidence.with_contrast("cache", times)
 
 
-def _look_at_rotation(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_rotation(operation: Operation, evidence: Evidence) -> Evidence:
     found = evidence.contrasts.get("cache", {})
-    rotated = Timing.of(subject.time(cache="rotate"))
+    rotated = Timing.of(operation.time(cache="rotate"))
     return evidence.with_contrast("cache", {**found, "rotated": rotated})
 
 
-def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_method(operation: Operation, evidence: Evidence) -> Evidence:
     """Time with events, as other tools do, and in a graph, which needs no launches.
 
     A capture restricts other threads of the process. If others are active, the graph is skipped.
@@ -187,12 +187,12 @@ def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
     methods: tuple[Method, ...] = ("event", "graph") if alone else ("event",)
     for method in methods:
         with contextlib.suppress(RuntimeError, ValueError):  # not everything can be captured
-            measured = subject.time(method=method, cache="warm")
+            measured = operation.time(method=method, cache="warm")
             times[method] = Timing.of(measured)
             if method == "event" and not measured.overhead_reason:
                 evidence = dataclasses.replace(evidence, event_cost=measured.overhead)
     with contextlib.suppress(RuntimeError):
-        raw = subject.time(method="event", cache="warm", queue="none")
+        raw = operation.time(method="event", cache="warm", queue="none")
         times["events, not queued"] = _raw(raw)
     return evidence.with_contrast("method", times)
 
@@ -205,11 +205,11 @@ def _raw(measured: Measurement) -> Timing:
     )
 
 
-def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
-    """Time the subject unchanged, and on copies of its tensors at other addresses."""
-    copies = [subject.with_tensors(moved, f"moved {number}") for number in range(_MOVED)]
-    here, *elsewhere = subject.time_all(
-        [subject.candidate, *copies], cache="warm", budget=3 * BUDGET
+def _look_at_placement(operation: Operation, evidence: Evidence) -> Evidence:
+    """Time the operation unchanged, and on copies of its tensors at other addresses."""
+    copies = [operation.with_tensors(moved, f"moved {number}") for number in range(_MOVED)]
+    here, *elsewhere = operation.time_all(
+        [operation.candidate, *copies], cache="warm", budget=3 * BUDGET
     )
     middle = sorted(elsewhere, key=lambda each: each.median)[_MOVED // 2]
     return evidence.with_contrast(
@@ -217,21 +217,21 @@ def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
     )
 
 
-def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_random_places(operation: Operation, evidence: Evidence) -> Evidence:
     """Time at the current and at many addresses; not interleaved, to keep the cache warm."""
-    measured = subject.time(cache="warm", placement="random", budget=2 * BUDGET)
+    measured = operation.time(cache="warm", placement="random", budget=2 * BUDGET)
     if measured.placement != "random":
         raise ValueError(measured.placement.reason)
-    here = subject.time(cache="warm")
+    here = operation.time(cache="warm")
     return evidence.with_contrast(
         "places", {"as-is": Timing.of(here), "random": Timing.of(measured)}
     )
 
 
-def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+def _layouts(operation: Operation) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
     """Return other layouts for the tensors, by name; empty if there are none."""
     found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
-    tensors = subject.tensors
+    tensors = operation.tensors
     if any(not each.is_contiguous() for each in tensors):
         found["contiguous"] = torch.Tensor.contiguous
     images = [each for each in tensors if each.dim() == 4]
@@ -242,26 +242,29 @@ def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tenso
     return found
 
 
-def _has_layouts(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
-    return "" if _layouts(subject) else "its tensors are contiguous, and none is an image"
+def _has_layouts(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
+    return "" if _layouts(operation) else "its tensors are contiguous, and none is an image"
 
 
-def _look_at_layout(subject: Subject, evidence: Evidence) -> Evidence:
-    others = {
-        name: subject.with_tensors(change, name) for name, change in _layouts(subject).items()
-    }
-    here, *found = subject.time_all([subject.candidate, *others.values()], cache="warm")
-    times = {name: Timing.of(each) for name, each in zip(others, found, strict=True)}
-    return evidence.with_contrast("layout", {"as-is": Timing.of(here), **times})
+def _look_at_layout(operation: Operation, evidence: Evidence) -> Evidence:
+    candidates = {"as-is": operation.candidate}
+    for name, change in _layouts(operation).items():
+        candidates[name] = operation.with_tensors(change, name)
+    return evidence.with_contrast("layout", _interleaved(operation, candidates))
 
 
-def _has_numbers(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
-    if any(each.is_floating_point() for each in subject.tensors):
+def _interleaved(operation: Operation, candidates: Mapping[str, Candidate]) -> dict[str, Timing]:
+    found = operation.time_all([*candidates.values()], cache="warm")
+    return dict(zip(candidates, map(Timing.of, found), strict=True))
+
+
+def _has_numbers(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
+    if any(each.is_floating_point() for each in operation.tensors):
         return ""
     return "none of its tensors has a floating-point dtype"
 
 
-def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_data(operation: Operation, evidence: Evidence) -> Evidence:
     """Time the given values, zeros and random values.
 
     On a GPU, one after the other: interleaving would give them the same clock, which needs a tenth
@@ -269,16 +272,18 @@ def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
     affect times.
     """
     candidates = {
-        "as given": subject.candidate,
-        "zeros": subject.with_tensors(_zeros, "zeros"),
-        "random": subject.with_tensors(_random, "random"),
+        "as given": operation.candidate,
+        "zeros": operation.with_tensors(_zeros, "zeros"),
+        "random": operation.with_tensors(_random, "random"),
     }
-    if subject.on_gpu:
-        found = [subject.time(each, cache="warm", warmup=0.2) for each in candidates.values()]
-    else:
-        candidates["as given"] = subject.with_tensors(moved, "as given")
-        found = subject.time_all([*candidates.values()], cache="warm")
-    return evidence.with_contrast("data", dict(zip(candidates, map(Timing.of, found), strict=True)))
+    if not operation.on_gpu:
+        candidates["as given"] = operation.with_tensors(moved, "as given")
+        return evidence.with_contrast("data", _interleaved(operation, candidates))
+    times = {
+        name: Timing.of(operation.time(each, cache="warm", warmup=0.2))
+        for name, each in candidates.items()
+    }
+    return evidence.with_contrast("data", times)
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
@@ -302,7 +307,7 @@ def _random(tensor: torch.Tensor) -> torch.Tensor:
     return filled(tensor, fill)
 
 
-def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+def _lasting_load(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
     account = account_of(evidence)
     if account.busy < _BUSY_FOR_A_CLOCK * account.seconds:
         share = account.busy / account.seconds
@@ -312,11 +317,11 @@ def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     return ""
 
 
-def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_regime(operation: Operation, evidence: Evidence) -> Evidence:
     times: dict[str, Timing] = {}
     regimes: tuple[tuple[Regime, float], ...] = (("burst", 3.0), ("sustained", 9.0))
     for regime, timeout in regimes:
-        measured = subject.time(
+        measured = operation.time(
             regime=regime,
             cache="warm",
             warmup="steady",
@@ -330,83 +335,85 @@ def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
     return evidence.with_contrast("regime", times)
 
 
-def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_beside(operation: Operation, evidence: Evidence) -> Evidence:
     """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
-    times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
+    times = {"alone": Timing.of(operation.time(cache="warm", method="event"))}
     for eats in neighbors.EATS:
-        with neighbors.in_a_stream(subject.place.device, eats):
+        with neighbors.in_a_stream(operation.place.device, eats):
             times[f"beside a stream that eats {eats}"] = Timing.of(
-                subject.time(cache="warm", method="event")
+                operation.time(cache="warm", method="event")
             )
     return evidence.with_contrast("beside", times)
 
 
-def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_beside_a_process(operation: Operation, evidence: Evidence) -> Evidence:
     times = dict(evidence.contrasts.get("beside", {}))
     for eats in neighbors.EATS:
-        with neighbors.in_a_process(subject.place.device, eats):
-            found = subject.time(cache="warm", method="event", exclusive=False)
+        with neighbors.in_a_process(operation.place.device, eats):
+            found = operation.time(cache="warm", method="event", exclusive=False)
             times[f"beside a process that eats {eats}"] = Timing.of(found)
     return evidence.with_contrast("beside", times)
 
 
-def _launch_bound(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+def _launch_bound(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
     account = account_of(evidence)
     return "" if account.idle > 0.1 * account.seconds else "the GPU does not wait for launches"
 
 
-def _look_at_batches(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_batches(operation: Operation, evidence: Evidence) -> Evidence:
     """Do the work of eight calls in one, with a first argument that is eight times as long."""
-    first = next((each for each in subject.candidate.args if isinstance(each, torch.Tensor)), None)
+    first = next(
+        (each for each in operation.candidate.args if isinstance(each, torch.Tensor)), None
+    )
     if first is None or first.dim() == 0:
         raise ValueError("its first argument must be a tensor with dimensions")
     longer = torch.cat([first.detach()] * _BATCHED)
-    args = tuple(longer if each is first else each for each in subject.candidate.args)
-    batched = subject.candidate.but(name="batched", args=args)
-    one = Timing.of(subject.time(method="sync", cache="warm"))
-    eight = Timing.of(subject.time(batched, method="sync", cache="warm"))
+    args = tuple(longer if each is first else each for each in operation.candidate.args)
+    batched = operation.candidate.but(name="batched", args=args)
+    one = Timing.of(operation.time(method="sync", cache="warm"))
+    eight = Timing.of(operation.time(batched, method="sync", cache="warm"))
     return evidence.with_contrast("batch", {"one call": one, f"{_BATCHED} in one": eight})
 
 
-def _host_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
-    on_host = _on_host(subject)
+def _host_tensors(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
+    on_host = _on_host(operation)
     if all(each.is_pinned() for each in on_host.tensors):
         return "none of its tensors is in pageable memory"
     return obstacle(on_host, backward=False)
 
 
-def _on_host(subject: Subject) -> Original:
-    return Original(subject.candidate, torch.device("cpu"), MOST_OBJECTS)
+def _on_host(operation: Operation) -> Original:
+    return Original(operation.candidate, torch.device("cpu"), MOST_OBJECTS)
 
 
-def _look_at_pinning(subject: Subject, evidence: Evidence) -> Evidence:
-    pinned = _on_host(subject).with_tensors(lambda each: each.pin_memory()).but(name="pinned")
+def _look_at_pinning(operation: Operation, evidence: Evidence) -> Evidence:
+    pinned = _on_host(operation).with_tensors(lambda each: each.pin_memory()).but(name="pinned")
     times = {
-        "as-is": Timing.of(subject.time(method="sync", cache="warm")),
-        "pinned": Timing.of(subject.time(pinned, method="sync", cache="warm")),
+        "as-is": Timing.of(operation.time(method="sync", cache="warm")),
+        "pinned": Timing.of(operation.time(pinned, method="sync", cache="warm")),
     }
     return evidence.with_contrast("pinning", times)
 
 
-def _several_threads(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+def _several_threads(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
     return "" if torch.get_num_threads() > 1 else "PyTorch uses one thread"
 
 
-def _look_at_process(subject: Subject, evidence: Evidence) -> Evidence:
-    here = subject.time(cache="warm", budget=2 * BUDGET)
-    fresh = process.time_in_fresh_one(subject)
+def _look_at_process(operation: Operation, evidence: Evidence) -> Evidence:
+    here = operation.time(cache="warm", budget=2 * BUDGET)
+    fresh = process.time_in_fresh_one(operation)
     return evidence.with_contrast("process", {"here": Timing.of(here), "in a fresh process": fresh})
 
 
-def _alone(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+def _alone(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
     if evidence.work.other_launches:
         return "other threads also use the GPU, and their kernels would be counted"
     return ""
 
 
-def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
+def _look_at_counters(operation: Operation, evidence: Evidence) -> Evidence:
     found = counters(
-        subject.candidate, metrics=(BYTES_READ, BYTES_WRITTEN), device=subject.place.device
+        operation.candidate, metrics=(BYTES_READ, BYTES_WRITTEN), device=operation.place.device
     )
     known = {name: value for name, value in found.totals.items() if value is not None}
     return dataclasses.replace(evidence, counters=known)
@@ -426,7 +433,11 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("cache", "the cache's contents", 0.7, 60, (), _look_at_cache, "cuda"),
     Contrast("operators", "a run under a profiler", 0.4, 6, (), host.look_at_operators, "cpu"),
     Contrast(
-        *("pages", "memory from the allocator", 0.8, 60, ()),
+        "pages",
+        "memory from the allocator",
+        0.8,
+        60,
+        (),
         functools.partial(host.look_in_turns, "pages", ("as-is", "retained")),
         "cpu",
     ),
@@ -434,7 +445,11 @@ CONTRASTS: tuple[Contrast, ...] = (
         "threads", "the thread count", 1.2, 60, (_several_threads,), host.look_at_threads, "cpu"
     ),
     Contrast(
-        *("cache", "the cache's contents", 0.8, 60, ()),
+        "cache",
+        "the cache's contents",
+        0.8,
+        60,
+        (),
         functools.partial(host.look_in_turns, "cache", ("cold", "warm")),
         "cpu",
     ),
@@ -443,8 +458,13 @@ CONTRASTS: tuple[Contrast, ...] = (
     ),
     Contrast("placement", "the tensors' addresses", 0.6, 80, (_has_tensors,), _look_at_placement),
     Contrast(
-        *("data", "the tensors' values", 1.3, 60),
-        *((*_LIKE_TENSORS, _has_numbers), _look_at_data, "cuda"),
+        "data",
+        "the tensors' values",
+        1.3,
+        60,
+        (*_LIKE_TENSORS, _has_numbers),
+        _look_at_data,
+        "cuda",
     ),
     Contrast(
         "data", "the tensors' values", 0.6, 60, (*_LIKE_TENSORS, _has_numbers), _look_at_data, "cpu"
@@ -452,8 +472,13 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("denormals", "values near 0", 0.5, 60, (), host.look_at_denormals, "cpu"),
     Contrast("method", "events, and a graph", 0.7, 40, (_without_setup,), _look_at_method, "cuda"),
     Contrast(
-        *("pinning", "the host's memory", 0.4, 30),
-        *((_without_setup, _host_tensors), _look_at_pinning, "cuda"),
+        "pinning",
+        "the host's memory",
+        0.4,
+        30,
+        (_without_setup, _host_tensors),
+        _look_at_pinning,
+        "cuda",
     ),
     Contrast(
         "regime", "rest, and sustained load", 5.0, 60, (_lasting_load,), _look_at_regime, "cuda"
@@ -480,12 +505,22 @@ CONTRASTS: tuple[Contrast, ...] = (
     ),
     Contrast("beside", "concurrent work", 1.0, 60, (_without_setup,), _look_beside, "cuda"),
     Contrast(
-        *("neighbor process", "a concurrent process", 14.0, 20),
-        *((_without_setup,), _look_beside_a_process, "cuda"),
+        "neighbor process",
+        "a concurrent process",
+        14.0,
+        20,
+        (_without_setup,),
+        _look_beside_a_process,
+        "cuda",
     ),
     Contrast(
-        *("host, later", "the operating system's effects, later", 0.4, 3),
-        *((), host.look_at_host_again, "cpu"),
+        "host, later",
+        "the operating system's effects, later",
+        0.4,
+        3,
+        (),
+        host.look_at_host_again,
+        "cpu",
     ),
     Contrast("process", "a fresh process", 8.0, 30, (process.obstacle,), _look_at_process),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from convtime.diagnosis.account import BACKGROUND_CORES, BLOCKED
 from convtime.diagnosis.diagnosis import Account, Cause
-from convtime.diagnosis.evidence import Evidence, Host
-from convtime.diagnosis.weighing import (
+from convtime.diagnosis.effects import (
+    BACKGROUND_CORES,
+    BLOCKED,
     LIKELY,
     POSSIBLE,
     SURE,
@@ -17,6 +17,7 @@ from convtime.diagnosis.weighing import (
     by_change,
     told_of,
 )
+from convtime.diagnosis.evidence import Evidence, Host
 from convtime.view.wording import format_seconds
 
 #: Least number of cores used by other processes that matters.

@@ -15,16 +15,14 @@ from convtime.conv.binding import convolutions_of, prepare
 from convtime.conv.call import FPROP
 from convtime.core.errors import one_line
 from convtime.device.provenance import provenance
-from convtime.diagnosis.account import account_of
 from convtime.diagnosis.advice import advise
-from convtime.diagnosis.calls import look_at_calls
 from convtime.diagnosis.contrasts import CONTRASTS, time_work, work_of
 from convtime.diagnosis.diagnosis import Diagnosis, Skipped
-from convtime.diagnosis.difference import split
+from convtime.diagnosis.difference import other_of, split
+from convtime.diagnosis.effects import account_of
 from convtime.diagnosis.evidence import Evidence
-from convtime.diagnosis.other_tools import other_of
+from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.diagnosis.rules import judge
-from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import is_finite
 from convtime.timing.sampling.measure import Place, find_place, on
@@ -95,33 +93,33 @@ def diagnose(
     place = find_place([candidate], chosen.device)
     if chosen.metric != "busy" and not place.on_gpu:
         raise ValueError(f"metric {chosen.metric!r} is for work on a GPU; leave out metric")
-    subject = Subject(candidate, place, tuple(again), chosen)
+    operation = Operation(candidate, place, tuple(again), chosen)
     before = _allocations()
     with on(place.device, chosen.stream if place.on_gpu else None):
         # First, to capture one-time work of first calls.
-        calls = look_at_calls(subject)
+        calls = look_at_calls(operation)
     if chosen.device is None and not place.on_gpu and _allocations() > before:
         # The first call copied its tensors to a GPU and used it.
         place = find_place([candidate], "cuda")
-        subject = dataclasses.replace(subject, place=place)
+        operation = dataclasses.replace(operation, place=place)
         with on(place.device, chosen.stream if place.on_gpu else None):
-            calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
+            calls = dataclasses.replace(look_at_calls(operation), first=calls.first)
     with on(place.device, chosen.stream if place.on_gpu else None):
         other = None if against is None else other_of(against, candidate)
-        measured = time_work(subject, calls)
+        measured = time_work(operation, calls)
     unused_gpu = ""
     if place.on_gpu and measured.method == "cpu":
         # Method "auto" falls back to "cpu" only if calls issue no GPU work.
         unused_gpu = str(place.device)
         place = Place(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
-        subject = dataclasses.replace(subject, place=place)
-        calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
-        measured = time_work(subject, calls)
+        operation = dataclasses.replace(operation, place=place)
+        calls = dataclasses.replace(look_at_calls(operation), first=calls.first)
+        measured = time_work(operation, calls)
     with on(place.device, chosen.stream if place.on_gpu else None):
-        work = work_of(subject, measured)
+        work = work_of(operation, measured)
         evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
-        evidence, skipped = _look(subject, evidence, begin + float(budget), counters=counters)
-        advice, why_not = _try_convolutions(subject, evidence, begin + float(budget))
+        evidence, skipped = _look(operation, evidence, begin + float(budget), counters=counters)
+        advice, why_not = _try_convolutions(operation, evidence, begin + float(budget))
     if why_not:
         skipped.append(Skipped("convolutions", why_not))
     return Diagnosis(
@@ -150,16 +148,16 @@ def _allocations() -> int:
 
 
 def _look(
-    subject: Subject, evidence: Evidence, until: float, *, counters: bool
+    operation: Operation, evidence: Evidence, until: float, *, counters: bool
 ) -> tuple[Evidence, list[Skipped]]:
     """Run all contrasts that apply and fit in the budget; return the others as skipped."""
     skipped = []
-    if not subject.on_gpu:
+    if not operation.on_gpu:
         skipped.append(Skipped("GPU contrasts", "the work is on the CPU"))
     for contrast in CONTRASTS:
-        if contrast.only_on not in ("", subject.place.device.type):
+        if contrast.only_on not in ("", operation.place.device.type):
             continue
-        why_not = contrast.obstacle(subject, evidence)
+        why_not = contrast.obstacle(operation, evidence)
         if contrast.name == "counters" and not counters:
             why_not = "counters=False"
         cost, left = contrast.cost(evidence), until - time.perf_counter()
@@ -169,7 +167,7 @@ def _look(
             )
         if not why_not:
             try:
-                evidence = contrast.look(subject, evidence)
+                evidence = contrast.look(operation, evidence)
             except Exception as error:  # a failed contrast must not discard the others
                 why_not = one_line(error)
         if why_not:
@@ -178,12 +176,12 @@ def _look(
 
 
 def _try_convolutions(
-    subject: Subject, evidence: Evidence, until: float
+    operation: Operation, evidence: Evidence, until: float
 ) -> tuple[tuple[Advice, ...], str]:
     """Try other layouts, dtypes and sizes for the convolutions of a call.
 
     Args:
-        subject: the diagnosed operation.
+        operation: the diagnosed operation.
         evidence: its evidence.
         until: end of the budget, on the clock of ``time.perf_counter``.
 
@@ -192,8 +190,8 @@ def _try_convolutions(
         everything was tried or there are no convolutions.
     """
     try:
-        subject.prepare()
-        calls = convolutions_of(subject.call)
+        operation.prepare()
+        calls = convolutions_of(operation.call)
         found = {call.problem.label: (tensors, call) for tensors, call in map(prepare, calls)}
     except Exception as error:  # no exception here may discard the diagnosis
         return (), one_line(error)

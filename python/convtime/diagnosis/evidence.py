@@ -382,7 +382,3 @@ class Evidence:
         """Return the median of :meth:`timing`."""
         found = self.timing(contrast, condition)
         return None if found is None else found.median
-
-    def without_counters(self) -> Evidence:
-        """Return a copy without counters, as if they could not be read."""
-        return dataclasses.replace(self, counters={})

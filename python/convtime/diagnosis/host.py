@@ -10,14 +10,14 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
 from convtime.core.load import _C
 from convtime.device import numa
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Timing, Waits
-from convtime.diagnosis.subject import BUDGET, Subject, seconds_of
+from convtime.diagnosis.operation import BUDGET, Operation, seconds_of
 from convtime.timing.measurement import HostReading
 
 _LOOP_SECONDS, _FEWEST_CALLS = 0.35, 3
@@ -28,16 +28,16 @@ _SMALLEST_SECONDS, _SMALLEST_CALLS = 0.005, 500
 _VISITS = 2  # of each condition, alternating, to separate conditions from drift
 
 
-def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_host(operation: Operation, evidence: Evidence) -> Evidence:
     """Read the system's counters over a loop of calls, then watch the calling thread in a loop."""
     probe = _C.HostProbe()
     rest, _ = _read(probe, lambda: time.sleep(_REST_SECONDS))
     rested_hz = _fastest_clock()
-    loop, count = _loop_of(subject, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
+    loop, count = _loop_of(operation, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
     found, kernel = _read(probe, loop)
     loaded_hz = _C.core_clock_hz()
     waits, unseen = _watch(loop, count)
-    share, why_not = numa.remote_share(subject.tensors)
+    share, why_not = numa.remote_share(operation.tensors)
     missing = "; ".join(filter(None, (probe.missing, unseen, why_not)))
     host = Host(
         seconds=found.seconds / count,
@@ -64,7 +64,11 @@ def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _loop_of(
-    subject: Subject, evidence: Evidence, seconds: float, fewest: int = 1, most: int | None = None
+    operation: Operation,
+    evidence: Evidence,
+    seconds: float,
+    fewest: int = 1,
+    most: int | None = None,
 ) -> tuple[Callable[[], None], int]:
     """Return a loop of calls that takes about that long, and the number of calls."""
     count = max(fewest, int(seconds / max(evidence.calls.loop.median, 1e-7)))
@@ -72,19 +76,19 @@ def _loop_of(
 
     def loop() -> None:
         for _ in range(count):
-            subject.prepare()
-            subject.call()
+            operation.prepare()
+            operation.call()
 
     return loop, count
 
 
-def look_at_host_again(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_host_again(operation: Operation, evidence: Evidence) -> Evidence:
     """Read once more, seconds later, since other load varies. Both readings have equal weight."""
     first = evidence.host
     if first is None:
         return evidence
     probe = _C.HostProbe()
-    loop, count = _loop_of(subject, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
+    loop, count = _loop_of(operation, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
     found, _ = _read(probe, loop)
     others = None if found.others_seconds is None else found.others_seconds / found.seconds
     both = dataclasses.replace(
@@ -110,16 +114,13 @@ def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
     PyTorch runs with one thread: other threads look for work for some milliseconds after a call,
     and would be indistinguishable from threads that hold a lock.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _restoring_threads():
+        torch.set_num_threads(1)
         watch = _C.ThreadWatch()
         try:
             seconds = seconds_of(loop)
         finally:
             found = watch.stop()
-    finally:
-        torch.set_num_threads(before)
     return Waits(seconds=seconds / count, **found) if found["looks"] else None, watch.missing
 
 
@@ -166,9 +167,9 @@ def _seconds_of_a_fault() -> float:
     return min(found) / _FAULTED_PAGES
 
 
-def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_operators(operation: Operation, evidence: Evidence) -> Evidence:
     """Time PyTorch's operators, and subtract the overhead that timing adds to each."""
-    loop, count = _loop_of(subject, evidence, _CLOCKED_SECONDS, most=_MOST_CLOCKED)
+    loop, count = _loop_of(operation, evidence, _CLOCKED_SECONDS, most=_MOST_CLOCKED)
     small = torch.zeros(1)
     # A call takes milliseconds if other threads hold the interpreter's lock.
     once = min(seconds_of(lambda: torch.neg(small)) for _ in range(10))
@@ -210,61 +211,68 @@ def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, f
 
 
 def look_in_turns(
-    option: str, values: tuple[str, ...], subject: Subject, evidence: Evidence
+    option: str, values: tuple[str, ...], operation: Operation, evidence: Evidence
 ) -> Evidence:
     """Time with several values of an option of ``time_op``, alternating."""
     times: dict[str, list[Timing]] = {value: [] for value in values}
     for _ in range(_VISITS):
         for value, found in times.items():
-            found.append(Timing.of(subject.time(subject.candidate, **{option: value})))
+            found.append(Timing.of(operation.time(operation.candidate, **{option: value})))
     return _joined(evidence, option, times)
 
 
-def look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_threads(operation: Operation, evidence: Evidence) -> Evidence:
     """Time with one thread, half of PyTorch's, one per core, and one thread in a loop."""
     before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
     counts = sorted({1, max(1, before // 2), min(cores, before)} - {before})
     times: dict[str, list[Timing]] = {}
-    try:
+    with _restoring_threads():
         for _ in range(_VISITS):
             for count in (before, *counts):
                 torch.set_num_threads(count)
                 name = "as-is" if count == before else f"{count} thread{'s' * (count > 1)}"
-                times.setdefault(name, []).append(Timing.of(subject.time()))
+                times.setdefault(name, []).append(Timing.of(operation.time()))
         if before > 1:
             torch.set_num_threads(1)
-            by_one = {"in a loop": _loop_timing(subject, evidence)}
+            by_one = {"in a loop": _loop_timing(operation, evidence)}
             evidence = evidence.with_contrast("one thread", by_one)
-    finally:
-        torch.set_num_threads(before)
     return _joined(evidence, "threads", times)
 
 
-def _loop_timing(subject: Subject, evidence: Evidence) -> Timing:
-    loop, count = _loop_of(subject, evidence, BUDGET / 5)
+def _loop_timing(operation: Operation, evidence: Evidence) -> Timing:
+    loop, count = _loop_of(operation, evidence, BUDGET / 5)
     loop()
     return Timing(statistics.median(seconds_of(loop) / count for _ in range(5)))
 
 
-def look_at_denormals(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_denormals(operation: Operation, evidence: Evidence) -> Evidence:
     """Time with and without flushing denormals; with one thread, since the mode is per thread."""
     tiny = torch.tensor([torch.finfo(torch.float32).tiny])
     if not (tiny / 2).item():
         raise ValueError("denormals are already flushed to 0")
     if not torch.set_flush_denormal(False):
         raise ValueError("this CPU cannot flush denormals to 0")
-    before = torch.get_num_threads()
     times: dict[str, list[Timing]] = {"as-is": [], "flushed": []}
-    try:
+    with _restoring_threads():
         torch.set_num_threads(1)
-        for _ in range(_VISITS):
-            for name, found in times.items():
-                torch.set_flush_denormal(name == "flushed")
-                found.append(Timing.of(subject.time(budget=BUDGET / 2)))
-    finally:
-        torch.set_flush_denormal(False)
-        torch.set_num_threads(before)
+        try:
+            for _ in range(_VISITS):
+                for name, found in times.items():
+                    torch.set_flush_denormal(name == "flushed")
+                    found.append(Timing.of(operation.time(budget=BUDGET / 2)))
+        finally:
+            torch.set_flush_denormal(False)
     return _joined(evidence, "denormals", times)
+
+
+@contextlib.contextmanager
+def _restoring_threads() -> Iterator[None]:
+    """Restore PyTorch's number of threads afterwards."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _joined(evidence: Evidence, name: str, times: dict[str, list[Timing]]) -> Evidence:

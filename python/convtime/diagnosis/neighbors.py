@@ -15,7 +15,7 @@ import torch
 from convtime.core.child import Child, ChildError, job
 from convtime.device import nvml
 from convtime.diagnosis.evidence import Evidence, Neighbors
-from convtime.diagnosis.subject import Subject
+from convtime.diagnosis.operation import Operation
 
 Eats = Literal["bandwidth", "multiprocessors"]
 EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
@@ -30,9 +30,9 @@ _PIECE_SECONDS, _AT_ONCE = 1e-3, 8
 _BEGIN_SECONDS = 60.0
 
 
-def look_at_neighbors(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_neighbors(operation: Operation, evidence: Evidence) -> Evidence:
     """Time known work on a GPU."""
-    device = subject.place.device
+    device = operation.place.device
     with torch.cuda.device(device):
         found = Neighbors(
             spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),

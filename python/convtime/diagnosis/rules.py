@@ -1,6 +1,6 @@
 """Derive causes from evidence, in pure functions that need no device.
 
-Each rule looks for one cause. The thresholds are at the top and in weighing.py;
+Each rule looks for one cause. The thresholds are at the top and in effects.py;
 docs/reference/causes.md explains them.
 """
 
@@ -9,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 
 from convtime.diagnosis import cpu_rules
-from convtime.diagnosis.account import account_of
 from convtime.diagnosis.diagnosis import Account, Cause, CauseCode
-from convtime.diagnosis.evidence import Evidence, Held, Neighbors, Timing
-from convtime.diagnosis.weighing import (
+from convtime.diagnosis.effects import (
     LEAST_EFFECT,
     LEAST_EFFECT_ON_CPU,
     LIKELY,
     POSSIBLE,
     SURE,
     Rule,
+    account_of,
     applicable,
     by_change,
     by_contrast,
@@ -28,6 +27,7 @@ from convtime.diagnosis.weighing import (
     told_of,
     variance_shares,
 )
+from convtime.diagnosis.evidence import Evidence, Held, Neighbors, Timing
 from convtime.view.wording import format_seconds
 
 #: Factor for other confidences if others use the device. It also applies to ``clock`` if input

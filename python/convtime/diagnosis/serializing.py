@@ -10,24 +10,21 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from convtime.diagnosis.evidence import Evidence, Serialized
-from convtime.diagnosis.subject import Subject
+from convtime.diagnosis.operation import Operation
 from convtime.timing.agreement import repeated_agreement
 
 _HELD_SECONDS = 5e-3
 
 
-class _Made(NamedTuple):
-    """Size and stream of a tensor that an operation created."""
-
-    nbytes: int
-    stream: torch.cuda.Stream
+#: Size and stream of a tensor that an operation created.
+_Made = tuple[int, torch.cuda.Stream]
 
 
 class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -48,16 +45,16 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
         self.made += [
-            _Made(leaf.nbytes, torch.cuda.current_stream(leaf.device))
+            (leaf.nbytes, torch.cuda.current_stream(leaf.device))
             for leaf in pytree.tree_leaves(result)
             if isinstance(leaf, torch.Tensor) and leaf.is_cuda and id(leaf) not in given
         ]
         return result
 
 
-def look_at_results(subject: Subject, evidence: Evidence) -> Evidence:
+def look_at_results(operation: Operation, evidence: Evidence) -> Evidence:
     """Compare the results, if there are results to compare."""
-    candidate = subject.candidate
+    candidate = operation.candidate
     made: list[_Made] = []
 
     def waiting(*args: Any, **kwargs: Any) -> object:
@@ -101,12 +98,9 @@ def _forget(made: list[_Made]) -> None:
     """Zero free memory in matching sizes: leftovers could make a wrong result look correct."""
     torch.cuda.synchronize()
     with contextlib.suppress(torch.OutOfMemoryError):
-        kept = list(_zeros(made))
+        zeros = []
+        for nbytes, stream in made:
+            with torch.cuda.stream(stream):
+                zeros.append(torch.zeros(nbytes, dtype=torch.uint8, device=stream.device))
         torch.cuda.synchronize()
-        del kept
-
-
-def _zeros(made: list[_Made]) -> Iterator[torch.Tensor]:
-    for each in made:
-        with torch.cuda.stream(each.stream):
-            yield torch.zeros(each.nbytes, dtype=torch.uint8, device=each.stream.device)
+        del zeros

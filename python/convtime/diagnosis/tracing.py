@@ -11,7 +11,7 @@ import torch
 from torch._C._autograd import DeviceType
 
 from convtime.diagnosis.evidence import Trace
-from convtime.diagnosis.subject import Subject
+from convtime.diagnosis.operation import Operation
 
 RANGE = "convtime diagnosed call"
 
@@ -36,7 +36,7 @@ class Event(NamedTuple):
     correlation: int = 0
 
 
-def trace(subject: Subject, calls: int) -> Trace:
+def trace(operation: Operation, calls: int) -> Trace:
     """Trace consecutive calls without waiting between them.
 
     Raises:
@@ -44,14 +44,14 @@ def trace(subject: Subject, calls: int) -> Trace:
     """
     if torch.autograd.profiler._is_profiler_enabled:
         raise RuntimeError("a profiler is already running")
-    subject.wait()
+    operation.wait()
     # torch.profiler.profile wraps this one, and imports torch._inductor first, for seconds.
     with torch.autograd.profiler.profile(use_kineto=True, use_device="cuda") as profiler:
         for _ in range(calls):
-            subject.prepare()
+            operation.prepare()
             with torch.autograd.profiler.record_function(RANGE):
-                subject.call()
-        subject.wait()
+                operation.call()
+        operation.wait()
     return read_trace(_events(profiler))
 
 

@@ -1,4 +1,4 @@
-"""The calls of this rank: when they begin, and when they began, arrived and ended."""
+"""The calls of this rank, on which all ranks agree: when they begin, and when they ended."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from convtime.core.load import _C
-from convtime.distributed.clocks import now
-from convtime.distributed.marks import Marks
+from convtime.distributed.clocks import CommonClock, Timestamps, now
+from convtime.distributed.coordination import Coordinator
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 
 _SPIN_SECONDS = 200e-6  # before an instant; until then, the processor is free for others
@@ -43,7 +43,7 @@ class Calls:
 
     Args:
         candidates: the candidates to time.
-        marks: marks of the device on which they work.
+        timestamps: timestamps of the device on which they work.
         collectives: stamps of this process's collectives, on its host.
         on_gpu: whether a call's collective begins on a GPU: then its arrival is the begin of the
             call, since the host only issues it.
@@ -52,12 +52,12 @@ class Calls:
     def __init__(
         self,
         candidates: Sequence[Candidate],
-        marks: Marks,
+        timestamps: Timestamps,
         collectives: _C.CollectiveStamps,
         *,
         on_gpu: bool,
     ) -> None:
-        self._marks = marks
+        self._timestamps = timestamps
         self._collectives = collectives
         self._on_gpu = on_gpu
         self._marked: list[list[tuple[Any, Any]]] = [[] for _ in candidates]
@@ -88,7 +88,7 @@ class Calls:
         """
         self._marked = [[] for _ in self._marked]
         self._collectives.take()
-        self._marks.begin()
+        self._timestamps.begin()
         self._next = instant
         self._pitches = [1e9 * (_PITCH * cost + _PITCH_SECONDS) for cost in costs]
 
@@ -97,10 +97,10 @@ class Calls:
         collectives = sorted(self._collectives.take())
         found = []
         for marked in self._marked:
-            begins = self._marks.times([begin for begin, _ in marked])
-            marked_ends = self._marks.times([end for _, end in marked])
+            begins = self._timestamps.times([begin for begin, _ in marked])
+            marked_ends = self._timestamps.times([end for _, end in marked])
             ends = [
-                max(begin, end - self._marks.excess)
+                max(begin, end - self._timestamps.excess)
                 for begin, end in zip(begins, marked_ends, strict=True)
             ]
             arrivals = (
@@ -113,7 +113,7 @@ class Calls:
 
     def _wrapped(self, index: int, candidate: Candidate) -> Candidate:
         candidate = timed_part(candidate)
-        fn, prepare, mark = candidate.fn, candidate.before, self._marks.mark
+        fn, prepare, mark = candidate.fn, candidate.before, self._timestamps.mark
         entered = [0, 0]
 
         def before() -> None:
@@ -121,7 +121,9 @@ class Calls:
             if prepare is not None:
                 prepare()
             entered[1] = now()
-            self._await_instant(index)
+            if self._next is not None:
+                wait_until(self._next)
+                self._next += self._pitches[index]
 
         def call(*args: Any, **kwargs: Any) -> object:
             began = now()
@@ -133,12 +135,6 @@ class Calls:
             return result
 
         return candidate.but(fn=call, before=before)
-
-    def _await_instant(self, index: int) -> None:
-        if self._next is None:
-            return
-        wait_until(self._next)
-        self._next += self._pitches[index]
 
 
 def timed_part(candidate: Candidate) -> Candidate:
@@ -164,3 +160,102 @@ def _first_within(times: Sequence[int], begin: float, end: float) -> float:
 def kernels_communicate(name: str) -> bool:
     """Whether a kernel is of communication, by its name."""
     return any(part in name.lower() for part in ("nccl", "symm_mem", "multimem"))
+
+
+_LEAST_MARGIN = 200e-6  # seconds between the agreement on an instant and the instant
+_LAST_SHARE = 0.05  # of the timeout, in which a failure is told to all ranks
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnBatch:
+    """This rank's part of a batch.
+
+    Attributes:
+        seconds: samples of each candidate.
+        stamps: stamps of each candidate's calls.
+    """
+
+    seconds: list[list[float]]
+    stamps: list[Stamps]
+
+
+class Accord:
+    """What the core asks before and after each batch (csrc/timing/accord.h).
+
+    Attributes:
+        batches: this rank's part of each batch of the sampler's present run.
+
+    Args:
+        coordinator: the ranks.
+        clock: the common clock.
+        calls: this rank's calls.
+        limit: limits the time of the group's next operations, in seconds.
+        aligned: whether calls begin at common instants. Otherwise only the queues of the GPUs are
+            released together.
+        timeout: seconds that the measurement may take.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        clock: CommonClock,
+        calls: Calls,
+        limit: Callable[[float], None],
+        *,
+        aligned: bool,
+        timeout: float,
+    ) -> None:
+        self.batches: list[OwnBatch] = []
+        self._meeting = coordinator
+        self._clock = clock
+        self._calls = calls
+        self._limit = limit
+        self._aligned = aligned
+        self._reserve = _LAST_SHARE * timeout
+        self._lateness = _LEAST_MARGIN / 2
+
+    def begin(self, tick_seconds: float) -> float:
+        """Return the longest tick of the ranks' clocks; a run of the sampler begins."""
+        self.batches.clear()
+        ticks: list[float] = self._meeting.gather("the sampling begins", tick_seconds)
+        return max(ticks)
+
+    def rounds(self, proposed: int) -> int:
+        """Return the smallest number of rounds that a rank proposes, and begin the batch."""
+        self._limit(self._meeting.seconds_left - self._reserve)
+        own = [proposed, self._calls.costs()]
+        answers, instant = self._agree("a batch begins", own)
+        costs = [max(each) for each in zip(*(costs for _, costs in answers), strict=True)]
+        self._calls.begin(instant if self._aligned else None, costs)
+        return int(min(rounds for rounds, _ in answers))
+
+    def release(self) -> None:
+        """Wait until all ranks have issued their calls; return at the same instant."""
+        _, instant = self._agree("the queues are released", None)
+        wait_until(instant)
+
+    def share(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch with the longest samples, and every fault, of all ranks."""
+        self.batches.append(OwnBatch(batch["seconds"], self._calls.take()))
+        everyone = self._meeting.gather("a batch ends", batch)
+        return {
+            "seconds": [
+                [max(samples) for samples in zip(*candidate, strict=True)]
+                for candidate in zip(*(each["seconds"] for each in everyone), strict=True)
+            ],
+            "fault": next((each["fault"] for each in everyone if each["fault"]), ""),
+            "held": all(each["held"] for each in everyone),
+            "hold_given_up": any(each["hold_given_up"] for each in everyone),
+            "unordered": any(each["unordered"] for each in everyone),
+            "elapsed_seconds": max(each["elapsed_seconds"] for each in everyone),
+            "time_is_up": any(each["time_is_up"] for each in everyone),
+        }
+
+    def _agree(self, label: str, value: Any) -> tuple[list[Any], float]:
+        """Gather values, and agree on an instant that every rank learns of in time."""
+        sent = self._clock.common(now())
+        answers = self._meeting.gather(label, [value, sent, self._lateness])
+        last = max(sent for _, sent, _ in answers)
+        margin = max(_LEAST_MARGIN, 2 * max(lateness for _, _, lateness in answers))
+        self._lateness = max(self._lateness / 2, 1e-9 * (self._clock.common(now()) - last))
+        return [each for each, _, _ in answers], self._clock.local(last + 1e9 * margin)

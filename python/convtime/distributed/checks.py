@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from convtime.core.errors import InputError, one_line
 from convtime.core.load import _build_info
 from convtime.device.provenance import gpu_uuid
 from convtime.distributed.collectives import Watched
-from convtime.distributed.meeting import Meeting
+from convtime.distributed.coordination import Coordinator
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import Place, check_arguments
@@ -27,6 +27,13 @@ _NOT_IN_A_GROUP: Mapping[str, tuple[object, ...]] = {
     "placement": ("random", "aligned"),
     "regime": ("burst", "sustained"),
     "quick": (True,),
+}
+#: What all ranks must have in common besides options, in words.
+_COMPARED = {
+    "group": "ranks in the process group",
+    "torch": "version of torch",
+    "convtime": "version of convtime",
+    "names": "candidates",
 }
 #: Options that may differ between ranks.
 _OF_EACH_RANK = ("device", "stream", "pin", "log", "clocks", "exclusive")
@@ -68,18 +75,18 @@ def refuse_timeout(timeout: float) -> None:
 
 
 def refuse_unfinished(
-    meeting: Meeting, candidates: Sequence[Candidate], watched: Sequence[Watched]
+    coordinator: Coordinator, candidates: Sequence[Candidate], watched: Sequence[Watched]
 ) -> None:
     """Refuse calls that do not wait for their communication, which a CPU's time would not contain.
 
     Raises:
         InputError: for such a call on any rank; all ranks raise it with the same sentence.
     """
-    by_rank = meeting.gather("the first call is checked", [each.unfinished for each in watched])
+    by_rank = coordinator.gather("the first call is checked", [each.unfinished for each in watched])
     for candidate, unfinished in zip(candidates, zip(*by_rank, strict=True), strict=True):
         if any(unfinished):
-            meeting.calling = False  # all ranks have issued the same: nothing has to be aborted
-            meeting.refuse(
+            coordinator.calling = False  # all ranks have issued the same: nothing has to be aborted
+            coordinator.refuse(
                 f"the timed function must wait for its communication, got {candidate.name!r}, "
                 "which returns a torch.distributed.Work or a functional collective's tensor that "
                 "is not completed; return what its wait() returns, or leave out async_op"
@@ -87,33 +94,37 @@ def refuse_unfinished(
 
 
 def check_ranks(
-    meeting: Meeting, candidates: Sequence[Candidate], options: Options, place: Place
+    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: Place
 ) -> list[dict[str, Any]]:
     """Check that all ranks time the same in a way that they can, and return facts of each.
 
     Raises:
         InputError: they do not; all ranks raise it with the same sentence.
     """
-    everyone = meeting.gather("the ranks are checked", _facts(meeting, candidates, options, place))
-    for what in ("group", "torch", "convtime", "names", *_shared_options()):
+    everyone = coordinator.gather(
+        "the ranks are checked", _facts(coordinator, candidates, options, place)
+    )
+    for what in (*_COMPARED, *_shared_options()):
         found = [each["compared"][what] for each in everyone]
-        if odd := _differing(found):
-            meeting.refuse(
-                f"all ranks must have the same {_words(what)}, got {found[0]!r} on "
-                f"{meeting.names[0]} and {found[odd]!r} on {meeting.names[odd]}"
+        odd = next((rank for rank, each in enumerate(found) if each != found[0]), None)
+        if odd is not None:
+            words = _COMPARED.get(what, f"option {what}")
+            coordinator.refuse(
+                f"all ranks must have the same {words}, got {found[0]!r} on "
+                f"{coordinator.names[0]} and {found[odd]!r} on {coordinator.names[odd]}"
             )
     if reason := _refusal(options):
-        meeting.refuse(reason)
+        coordinator.refuse(reason)
     for rank, each in enumerate(everyone):
         if each["problem"]:
-            meeting.refuse(f"{meeting.names[rank]}: {each['problem']}")
+            coordinator.refuse(f"{coordinator.names[rank]}: {each['problem']}")
     seen: dict[str, int] = {}
     for rank, each in enumerate(everyone):
         uuid = each["gpu_uuid"]
         if uuid is not None and uuid in seen:
-            meeting.refuse(
-                f"each rank must have a GPU of its own, got {meeting.names[seen[uuid]]} and "
-                f"{meeting.names[rank]} on {each['device']} ({uuid}); call "
+            coordinator.refuse(
+                f"each rank must have a GPU of its own, got {coordinator.names[seen[uuid]]} and "
+                f"{coordinator.names[rank]} on {each['device']} ({uuid}); call "
                 "torch.cuda.set_device(local_rank), with as many ranks as GPUs"
             )
         if uuid is not None:
@@ -122,9 +133,9 @@ def check_ranks(
 
 
 def _facts(
-    meeting: Meeting, candidates: Sequence[Candidate], options: Options, place: Place
+    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: Place
 ) -> dict[str, Any]:
-    group, device = meeting.group, place.device
+    group, device = coordinator.group, place.device
     problem = ""
     try:
         check_arguments(candidates, options, place)
@@ -161,19 +172,3 @@ def _facts(
 
 def _shared_options() -> list[str]:
     return [field.name for field in dataclasses.fields(Options) if field.name not in _OF_EACH_RANK]
-
-
-def _differing(values: Iterable[object]) -> int | None:
-    """Return the first rank whose value is not rank 0's."""
-    first, *others = values
-    return next((rank for rank, each in enumerate(others, 1) if each != first), None)
-
-
-def _words(what: str) -> str:
-    words = {
-        "group": "ranks in the process group",
-        "torch": "version of torch",
-        "convtime": "version of convtime",
-        "names": "candidates",
-    }
-    return words.get(what, f"option {what}")

@@ -9,19 +9,24 @@ import torch
 import torch.distributed as dist
 
 from convtime.core.load import _C
-from convtime.distributed.accord import Accord
-from convtime.distributed.calls import Calls, timed_part
+from convtime.distributed.calls import Accord, Calls, timed_part
 from convtime.distributed.checks import check_ranks, refuse_timeout, refuse_unfinished
-from convtime.distributed.clocks import CommonClock, is_shared, offset_of
+from convtime.distributed.clocks import (
+    CommonClock,
+    EventTimestamps,
+    Timestamps,
+    is_shared,
+    offset_of,
+)
 from convtime.distributed.collectives import Watched, watch
-from convtime.distributed.marks import EventMarks, HostMarks
-from convtime.distributed.meeting import Meeting, group_of, groups_here, limited
+from convtime.distributed.coordination import Coordinator, group_of, groups_here, limited
+from convtime.distributed.coordination import report_error as report_error
 from convtime.distributed.results import Own, joined
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
+from convtime.timing.process_groups import reporting_errors
 from convtime.timing.sampling.measure import Place, TimeLimit, find_place, measure, on
-from convtime.timing.together import telling
 
 _TIMEOUT = 60.0  # seconds beyond the budget, if there is no timeout
 _SAMPLED = 0.8  # share of the timeout after which the sampling ends with the samples so far
@@ -50,7 +55,7 @@ def measure_in_group(
     timeout = float(options.budget) + _TIMEOUT
     if options.timeout is not None:
         timeout = float(options.timeout)
-    with telling(group):
+    with reporting_errors(group):
         refuse_timeout(timeout)
         place = find_place(candidates, options.device)
     watched = None
@@ -60,25 +65,25 @@ def measure_in_group(
         group = next(iter(groups.values())) if len(groups) == 1 else None
     group = group_of(group)
     everywhere = groups_here()  # a call that was not watched yet may use any group
-    with Meeting(group, timeout) as meeting, limited(everywhere) as limit:
-        facts = check_ranks(meeting, candidates, options, place)
-        first = offset_of(meeting)
+    with Coordinator(group, timeout) as coordinator, limited(everywhere) as limit:
+        facts = check_ranks(coordinator, candidates, options, place)
+        first = offset_of(coordinator)
         stamps = _C.CollectiveStamps()
-        meeting.progress = lambda: (0, stamps.count())
+        coordinator.progress = lambda: (0, stamps.count())
         if watched is None:
-            meeting.used = everywhere
-            meeting.calling = True
-            limit(meeting.seconds_left)
+            coordinator.used = everywhere
+            coordinator.calling = True
+            limit(coordinator.seconds_left)
             watched = _watch(candidates, options, place)
-        refuse_unfinished(meeting, candidates, watched)
-        meeting.calling = True
+        refuse_unfinished(coordinator, candidates, watched)
+        coordinator.calling = True
         groups_used = (found for each in watched for found in each.groups)
-        meeting.used = [*{id(each): each for each in (group, *groups_used)}.values()]
-        marks = EventMarks() if place.on_gpu else HostMarks()
-        calls = Calls(candidates, marks, stamps, on_gpu=place.on_gpu)
-        meeting.progress = calls.progress
+        coordinator.used = [*{id(each): each for each in (group, *groups_used)}.values()]
+        timestamps = EventTimestamps() if place.on_gpu else Timestamps()
+        calls = Calls(candidates, timestamps, stamps, on_gpu=place.on_gpu)
+        coordinator.progress = calls.progress
         accord = Accord(
-            meeting,
+            coordinator,
             CommonClock(first),
             calls,
             limit,
@@ -88,19 +93,19 @@ def measure_in_group(
         measured = measure(
             calls.candidates,
             dataclasses.replace(options, placement="as-is", regime="as-is", device=place.device),
-            limit=TimeLimit(_SAMPLED * meeting.seconds_left),
+            limit=TimeLimit(_SAMPLED * coordinator.seconds_left),
             accord=accord,
         )
         measured = [dataclasses.replace(each, device_reason=place.reason) for each in measured]
-        clock = CommonClock(first, offset_of(meeting))
+        clock = CommonClock(first, offset_of(coordinator))
         own = Own(
             clock=clock,
-            shared_clock=is_shared(meeting),
-            marks=marks,
+            shared_clock=is_shared(coordinator),
+            timestamps=timestamps,
             batches=tuple(accord.batches),
             on_gpu=place.on_gpu,
         )
-        return joined(meeting, facts, own, measured, watched)
+        return joined(coordinator, facts, own, measured, watched)
 
 
 def _watch(candidates: Sequence[Candidate], options: Options, place: Place) -> list[Watched]:
@@ -109,5 +114,5 @@ def _watch(candidates: Sequence[Candidate], options: Options, place: Place) -> l
         if place.on_gpu:
             torch.cuda.synchronize(place.device)
             for each in watched:
-                each.unfinished = False  # a GPU's marks come after all issued work
+                each.unfinished = False  # a GPU's timestamps come after all issued work
     return watched

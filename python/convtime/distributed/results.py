@@ -17,12 +17,10 @@ from convtime.device import nvml
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clocks import read_clocks
 from convtime.device.provenance import cpu_name
-from convtime.distributed.accord import OwnBatch
-from convtime.distributed.calls import kernels_communicate
-from convtime.distributed.clocks import CommonClock
+from convtime.distributed.calls import OwnBatch, kernels_communicate
+from convtime.distributed.clocks import CommonClock, Timestamps
 from convtime.distributed.collectives import Watched
-from convtime.distributed.marks import Marks
-from convtime.distributed.meeting import Meeting
+from convtime.distributed.coordination import Coordinator
 from convtime.timing.measurement import Measurement
 from convtime.timing.ranks import Collective, Communication, Ranks, RankTimes, rank_name
 from convtime.view.wording import format_seconds
@@ -45,30 +43,20 @@ class Own:
     Attributes:
         clock: its clock against the common one.
         shared_clock: whether all ranks read the same clock.
-        marks: how its calls were stamped.
+        timestamps: how its calls were stamped.
         batches: its batches.
         on_gpu: whether the work is on a GPU.
     """
 
     clock: CommonClock
     shared_clock: bool
-    marks: Marks
+    timestamps: Timestamps
     batches: tuple[OwnBatch, ...]
     on_gpu: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class _Times:
-    """Times of one candidate's samples on one rank; instants in seconds of the common clock."""
-
-    seconds: list[float]
-    begin: list[float]
-    arrival: list[float]
-    end: list[float]
-
-
 def joined(
-    meeting: Meeting,
+    coordinator: Coordinator,
     facts: Sequence[dict[str, Any]],
     own: Own,
     measured: Sequence[Measurement],
@@ -77,27 +65,27 @@ def joined(
     """Return the measurements with the times of all ranks; every rank has to call this.
 
     Args:
-        meeting: the ranks.
+        coordinator: the ranks.
         facts: facts of each rank (:func:`convtime.distributed.checks.check_ranks`).
         own: this rank's part.
         measured: the measurements by the sampler.
         watched: communication of each candidate's call on this rank.
     """
-    device = torch.device(facts[meeting.rank]["device"])
+    device = torch.device(facts[coordinator.rank]["device"])
     part = {
         "method": measured[0].method.used,
         "state": _device_state(device),
         "device_name": torch.cuda.get_device_name(device) if own.on_gpu else cpu_name(),
-        "uncertainty": own.clock.uncertainty + own.marks.uncertainty,
+        "uncertainty": own.clock.uncertainty + own.timestamps.uncertainty,
         "shared": [{name: getattr(each, name) for name in _SHARED} for each in measured],
         "candidates": [
             _own_candidate(index, each, own, watched[index]) for index, each in enumerate(measured)
         ],
     }
-    parts = meeting.gather("the results are joined", part)
+    parts = coordinator.gather("the results are joined", part)
     methods = [each["method"] for each in parts]
     if len(set(methods)) > 1:
-        meeting.fail("raised", None, f"used another method than the others ({methods} by rank)")
+        coordinator.fail("raised", None, f"used another method than the others ({methods} by rank)")
     # Of the time between two ranks' stamps.
     uncertainty = sum(sorted((each["uncertainty"] for each in parts), reverse=True)[:2])
     clock_reason = (
@@ -108,7 +96,7 @@ def joined(
     found = []
     for index, each in enumerate(measured):
         common = _with_shared(each, parts[0]["shared"][index])
-        ranks = _ranks(meeting, facts, parts, index, common, uncertainty, clock_reason)
+        ranks = _ranks(coordinator, facts, parts, index, common, uncertainty, clock_reason)
         found.append(dataclasses.replace(common, ranks=ranks))
     return found
 
@@ -122,14 +110,14 @@ def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measuremen
 
 
 def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched) -> dict[str, Any]:
-    times = _kept(index, measured, own)
+    times = _sample_times(index, measured, own)
     communication, communicating, computing, reason = _communication(measured, own.on_gpu)
     if not own.on_gpu and len(watched.collectives) <= 1:  # or it also computes after the first
         computing = [
-            arrival - begin for begin, arrival in zip(times.begin, times.arrival, strict=True)
+            arrival - begin for begin, arrival in zip(times["begin"], times["arrival"], strict=True)
         ]
     return {
-        "times": codec.finite(dataclasses.asdict(times)),
+        "times": codec.finite(times),
         "collectives": [dataclasses.asdict(each) for each in watched.collectives],
         "communication": None if communication is None else dataclasses.asdict(communication),
         "communication_reason": reason,
@@ -142,20 +130,17 @@ def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched
     }
 
 
-def _kept(index: int, measured: Measurement, own: Own) -> _Times:
-    """Return the times of the samples that the sampler kept: the last rounds of each batch."""
-    times = _Times([], [], [], [])
-    common = own.clock.common
+def _sample_times(index: int, measured: Measurement, own: Own) -> dict[str, list[float]]:
+    """Return the times of a candidate's samples on this rank: the last rounds of each batch.
+
+    ``begin``, ``arrival`` and ``end`` are in seconds of the common clock.
+    """
+    times: dict[str, list[float]] = {"seconds": [], "begin": [], "arrival": [], "end": []}
     for number, rounds in sorted(Counter(measured.batches).items()):
         batch = own.batches[number]
-        stamps = batch.stamps[index]
-        times.seconds.extend(batch.seconds[index][-rounds:])
-        for to, series in (
-            (times.begin, stamps.begin),
-            (times.arrival, stamps.arrival),
-            (times.end, stamps.end),
-        ):
-            to.extend(1e-9 * common(each) for each in series[-rounds:])
+        times["seconds"] += batch.seconds[index][-rounds:]
+        for name, series in vars(batch.stamps[index]).items():
+            times[name] += [1e-9 * own.clock.common(each) for each in series[-rounds:]]
     return times
 
 
@@ -214,7 +199,7 @@ def _device_state(device: torch.device) -> dict[str, Any]:
 
 
 def _ranks(
-    meeting: Meeting,
+    coordinator: Coordinator,
     facts: Sequence[dict[str, Any]],
     parts: Sequence[dict[str, Any]],
     index: int,
@@ -223,23 +208,30 @@ def _ranks(
     clock_reason: str,
 ) -> Ranks:
     own = [part["candidates"][index] for part in parts]
-    collectives = _agreed([[Collective(**one) for one in each["collectives"]] for each in own])
+    by_rank = [[Collective(**one) for one in each["collectives"]] for each in own]
+    # The size of an operation is the largest of all ranks.
+    collectives = [
+        dataclasses.replace(each[0], nbytes=max(one.nbytes for one in each))
+        for each in zip(*by_rank, strict=False)
+    ]
     waiting, transfer, needs_clocks = _divided(own, collectives)
     if not needs_clocks:
         uncertainty, clock_reason = 0.0, "by the durations of the communication kernels"
-    reason = _arrivals_reason(bool(waiting.size), own, meeting.size)
+    reason = _arrivals_reason(bool(waiting.size), own, coordinator.size)
     if reason:
-        waiting, transfer = np.empty((meeting.size, 0)), np.empty(0)
+        waiting, transfer = np.empty((coordinator.size, 0)), np.empty(0)
     skew = waiting.max(axis=0) if waiting.size else np.empty(0)
     times = tuple(
-        _rank_times(meeting, rank, facts[rank], parts[rank], own[rank], waiting[rank])
-        for rank in range(meeting.size)
+        _rank_times(coordinator, rank, facts[rank], parts[rank], own[rank], waiting[rank])
+        for rank in range(coordinator.size)
     )
     bandwidth, why_not = _bandwidth(collectives, skew, transfer, uncertainty)
     factor = collectives[0].bus_factor if bandwidth is not None else None
     return Ranks(
-        rank=meeting.rank,
-        backend=meeting.group._get_backend(torch.device(facts[meeting.rank]["device"])).name(),
+        rank=coordinator.rank,
+        backend=coordinator.group._get_backend(
+            torch.device(facts[coordinator.rank]["device"])
+        ).name(),
         ranks=times,
         collectives=tuple(collectives),
         skew_seconds=tuple(skew.tolist()),
@@ -273,8 +265,8 @@ def _divided(
     # With unequal splits, an all-to-all may end sooner on a rank that gets little.
     by_marks = stamped and any(each.kind == "all_to_all" for each in collectives)
     if communicates and _all_wait(own, collectives) and not by_marks:
-        # All kernels end together, and begin as their rank arrives. Marks would be related by the
-        # hosts' clocks, to some microseconds.
+        # All kernels end together, and begin as their rank arrives. Timestamps would be related by
+        # the hosts' clocks, to some microseconds.
         communicating = np.array([each["communicating"] for each in own])
         transfer = communicating.min(axis=0)
         return communicating - transfer, transfer, False
@@ -282,14 +274,6 @@ def _divided(
         last = arrival.max(axis=0)
         return last - arrival, end.max(axis=0) - last, True
     return np.empty((len(own), 0)), np.empty(0), True
-
-
-def _agreed(by_rank: Sequence[Sequence[Collective]]) -> list[Collective]:
-    """Return the operations of a call: the sizes are the largest of all ranks."""
-    return [
-        dataclasses.replace(each[0], nbytes=max(one.nbytes for one in each))
-        for each in zip(*by_rank, strict=False)
-    ]
 
 
 def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]], size: int) -> str:
@@ -329,7 +313,7 @@ def _all_wait(own: Sequence[dict[str, Any]], collectives: Sequence[Collective]) 
 
 
 def _rank_times(
-    meeting: Meeting,
+    coordinator: Coordinator,
     rank: int,
     facts: dict[str, Any],
     part: dict[str, Any],
@@ -343,7 +327,7 @@ def _rank_times(
     return RankTimes(
         rank=rank,
         global_rank=facts["global_rank"],
-        process=str(meeting.processes[rank]),
+        process=str(coordinator.processes[rank]),
         device=facts["device"],
         device_name=part["device_name"],
         gpu_uuid=facts["gpu_uuid"],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from convtime.timing.batch_record import BatchRecord
 from convtime.timing.options import Options
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar
 
 #: Shorter timings show no bar.
 SHOWN_AFTER_SECONDS = 1.0
@@ -21,12 +21,8 @@ def following(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
 
     It shows the used share of the budget or of the samples. Most timings end before 100 %.
     """
-    with progress_bar(
-        total=1.0,
-        shown=True,
-        delay=SHOWN_AFTER_SECONDS,
-        mininterval=_REDRAWN_AFTER_SECONDS,
-        bar_format="{desc} |{bar}| {elapsed}",
+    with ProgressBar(
+        1.0, shown=True, delay=SHOWN_AFTER_SECONDS, interval=_REDRAWN_AFTER_SECONDS
     ) as bar:
         used_seconds = 0.0
         used_rounds = 0
@@ -37,7 +33,6 @@ def following(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
             if record.number == 1:  # numbers restart if two regimes are timed
                 used_seconds = 0.0
                 used_rounds = 0
-            bar.set_description_str(record.phase, refresh=False)
             if record.phase == "sampling":
                 used_seconds += record.wall_seconds
                 used_rounds += record.rounds
@@ -45,6 +40,6 @@ def following(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
                 used_seconds / max(float(options.budget), 1e-9),
                 used_rounds / max(most_rounds, 1),
             )
-            bar.update(min(used, 1.0) - bar.n)
+            bar.update(description=record.phase, completed=min(used, 1.0))
 
         yield log

@@ -6,6 +6,7 @@ A graph of Dynamo's has torch's functions as nodes. Parameters and buffers are p
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import operator
@@ -18,7 +19,6 @@ from torch import fx
 from torch.nn import functional as F
 
 from convtime import ops
-from convtime.nn.checkpoints import inline_checkpoints
 from convtime.nn.folding import Folding, folded
 from convtime.ops.arguments import DTYPES
 
@@ -37,6 +37,9 @@ _FUNCTIONS: dict[Any, str] = {
     torch.relu: "relu",
     torch.relu_: "relu",
     F.relu6: "relu6",
+    F.hardtanh: "relu6",  # with the limits 0 and 6
+    F.gelu: "gelu",
+    F.leaky_relu: "leaky_relu",
     F.silu: "silu",
     F.sigmoid: "sigmoid",
     torch.sigmoid: "sigmoid",
@@ -44,6 +47,11 @@ _FUNCTIONS: dict[Any, str] = {
     F.tanh: "tanh",
     torch.tanh: "tanh",
     torch.tanh_: "tanh",
+}
+_ACTIVATION_PARAMETERS: dict[Any, tuple[str, ...]] = {
+    F.hardtanh: ("input", "min_val", "max_val", "inplace"),
+    F.gelu: ("input", "approximate"),
+    F.leaky_relu: ("input", "negative_slope", "inplace"),
 }
 _METHODS = {name + suffix: name for name in ("relu", "sigmoid", "tanh") for suffix in ("", "_")}
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -122,7 +130,7 @@ def fuse_chains(
         for position, (node, value) in enumerate(
             zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
         )
-        if is_constant(value) and not _is_written(node)
+        if is_constant(value) and not any(node in _written_by(user) for user in node.users)
     }
     foldings: list[Folding] = []
     return found + _fuse(module, constants, foldings, names), foldings
@@ -324,23 +332,17 @@ def _activation(node: fx.Node, last: fx.Node) -> tuple[str, float] | None:
     if node.op == "call_method":
         name = _METHODS.get(str(node.target))
         return (name, _SLOPE) if name and len(node.args) == 1 and not node.kwargs else None
-    if node.op != "call_function":
-        return None
-    if node.target is F.hardtanh:  # torch.nn.ReLU6 calls this
-        limits = _arguments(node, "input", "min_val", "max_val", "inplace") or {}
-        is_relu6 = (limits.get("min_val", -1.0), limits.get("max_val", 1.0)) == (0, 6)
-        return ("relu6", _SLOPE) if is_relu6 else None
-    if node.target is F.gelu:
-        options = _arguments(node, "input", "approximate") or {}
-        name = _GELUS.get(options.get("approximate", "none"))
-        return (name, _SLOPE) if name and options else None
-    if node.target is F.leaky_relu:
-        options = _arguments(node, "input", "negative_slope", "inplace") or {}
-        slope = options.get("negative_slope", _SLOPE)
-        return ("leaky_relu", float(slope)) if options and isinstance(slope, int | float) else None
-    options = _arguments(node, "input", "inplace") or {}
     name = _FUNCTIONS.get(node.target)
-    return (name, _SLOPE) if name and options else None
+    options = _arguments(node, *_ACTIVATION_PARAMETERS.get(node.target, ("input", "inplace")))
+    if node.op != "call_function" or name is None or options is None:
+        return None
+    if node.target is F.gelu:
+        name = _GELUS.get(options.get("approximate", "none"))
+    if node.target is F.hardtanh:  # torch.nn.ReLU6 calls this
+        limits = options.get("min_val", -1.0), options.get("max_val", 1.0)
+        name = "relu6" if limits == (0, 6) else None
+    slope = options.get("negative_slope", _SLOPE)
+    return (name, float(slope)) if name and isinstance(slope, int | float) else None
 
 
 def _may_write(node: fx.Node) -> bool:
@@ -374,11 +376,6 @@ def _written_by(node: fx.Node) -> Sequence[fx.Node]:
     if is_known and node.kwargs.get("out") is None and isinstance(first, fx.Node):
         return (first,)
     return node.all_input_nodes
-
-
-def _is_written(placeholder: fx.Node) -> bool:
-    """Whether the graph may write into a placeholder's tensor."""
-    return any(placeholder in _written_by(user) for user in placeholder.users)
 
 
 def _is_written_later(node: fx.Node) -> bool:
@@ -464,3 +461,47 @@ def _add_placeholders(graph: fx.Graph, number: int) -> tuple[fx.Node, fx.Node]:
             made.append(graph.placeholder(f"folded_{what}_{number}"))
     bias, weight = made
     return weight, bias
+
+
+def inline_checkpoints(module: fx.GraphModule) -> list[fx.GraphModule]:
+    """Replace calls of checkpoint by what they call, where no gradient is needed.
+
+    There, checkpoint does nothing else. The other calls get copies of their graphs, which may
+    then be changed; Dynamo reads the originals later.
+
+    Returns:
+        The graphs of the calls that are left.
+    """
+    left: list[fx.GraphModule] = []
+    graph = module.graph
+    target = torch.ops.higher_order.tag_activation_checkpoint
+    for node in graph.find_nodes(op="call_function", target=target):
+        source, *arguments = node.args
+        called = getattr(module, source.target)
+        body = fx.GraphModule(called, copy.deepcopy(called.graph))
+        nested = inline_checkpoints(body)
+        if nested or not _is_inlinable(node, body):
+            setattr(module, source.target, body)
+            left += [body, *nested]
+            continue
+        values = dict(zip(body.graph.find_nodes(op="placeholder"), arguments, strict=True))
+        with graph.inserting_before(node):
+            results = graph.graph_copy(body.graph, values)
+        assert isinstance(results, tuple)  # as Dynamo's graphs return
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+        if not source.users:
+            graph.erase_node(source)
+    return left
+
+
+def _is_inlinable(node: fx.Node, body: fx.GraphModule) -> bool:
+    """Whether no result needs a gradient, and the graph can be copied to another module."""
+    results = node.meta.get("example_value") or ()
+    return (
+        not any(isinstance(each, torch.Tensor) and each.requires_grad for each in results)
+        and not body.graph.find_nodes(op="get_attr")
+        and all(user.target is operator.getitem for user in node.users)
+    )

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from convtime import ops
 from convtime.core.errors import InputError
-from convtime.nn.require import require, require_member
+
+
+def require(holds: bool, sentence: str) -> None:
+    """Raise InputError with this sentence unless the condition holds."""
+    if not holds:
+        raise InputError(sentence)
+
+
+def require_member(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Raise InputError unless the value is allowed."""
+    names = ", ".join(map(str, allowed))
+    require(value in allowed, f"{name} must be one of {names}; got {value!r}")
+
 
 _ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

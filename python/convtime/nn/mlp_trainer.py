@@ -12,8 +12,7 @@ from typing import Any, Literal, NoReturn
 import torch
 
 from convtime.core.errors import InputError
-from convtime.nn.fused_mlp import FusedMLP
-from convtime.nn.require import require, require_member
+from convtime.nn.fused_mlp import FusedMLP, require, require_member
 from convtime.tuning.race import race
 
 _LOSSES = ("mse", "cross_entropy")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from typing import Any
 
 from convtime.core import codec
 from convtime.core.files import extension_of, write_file
-from convtime.recording.chrome_trace import Slice, chrome_trace
 from convtime.timing.activity import DeviceActivity
 from convtime.view.shown import Shown
 
@@ -250,23 +250,39 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
             ValueError: the file has another extension, or cannot be written; the message says why.
         """
         extension_of(path, (".json",))
-        write_file(path, chrome_trace(self._slices(), self._tracks()))
+        content = {"traceEvents": [*self._trace_events()], "displayTimeUnit": "ns"}
+        write_file(path, json.dumps(content, ensure_ascii=False))
 
-    def _tracks(self) -> dict[tuple[str, int], str]:
+    def _trace_events(self) -> Iterator[dict[str, Any]]:
+        """Yield the names of the tracks, then the events, in Chrome's trace event format.
+
+        https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+        """
         tracks = {("host", thread): name for thread, name in self.threads.items()}
-        for work in self.work:
-            tracks[self._gpu(work), work.stream] = f"stream {work.stream}"
-        return tracks
+        tracks |= {(self._gpu(work), work.stream): f"stream {work.stream}" for work in self.work}
+        # Numbers start at 1: process 0 is the system's idle process.
+        names = dict.fromkeys(group for group, _ in tracks)
+        groups = {group: number for number, group in enumerate(names, start=1)}
+        for group, number in groups.items():
+            named = {"ph": "M", "pid": number}
+            yield {**named, "name": "process_name", "args": {"name": group}}
+            yield {**named, "name": "process_sort_index", "args": {"sort_index": number}}
+        for (group, thread), name in tracks.items():
+            named = {"ph": "M", "pid": groups[group], "tid": thread}
+            yield {**named, "name": "thread_name", "args": {"name": name}}
 
-    def _gpu(self, work: Work) -> str:
-        return f"GPU {self.launches[work.launch].device}"
+        def at(group: str, thread: int, seconds: float) -> dict[str, Any]:
+            # In microseconds, rounded to the nanosecond.
+            return {"pid": groups[group], "tid": thread, "ts": round(1e6 * seconds, 3)}
 
-    def _slices(self) -> Iterator[Slice]:
+        def event(name: str, seconds: float, place: Mapping[str, Any], told: object) -> Any:
+            return {"ph": "X", "name": name, "dur": round(1e6 * seconds, 3), **place, "args": told}
+
         for entry in self.entries:
-            yield Slice(("host", entry.thread), entry.name, entry.start, entry.end)
+            yield event(entry.name, entry.seconds, at("host", entry.thread, entry.start), {})
         paths = self._paths()
         short = functools.cache(lambda number: self._named(self.launches[number]))
-        for work in self.work:
+        for number, work in enumerate(self.work):
             launch = self.launches[work.launch]
             told: dict[str, Any] = {
                 "name": launch.name,
@@ -277,14 +293,18 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
             }
             if launch.kind != "kernel":
                 told = {"bytes": launch.bytes}
-            issued = None
             if work.entry is not None:
                 told["region"] = "/".join(paths[work.entry])
-                # An arrow must start in a slice of the issuing thread, which must be in the region.
-                if self.entries[work.entry].thread == work.thread:
-                    issued = (("host", work.thread), work.issued)
-            track = (self._gpu(work), work.stream)
-            yield Slice(track, short(work.launch), work.start, work.end, told, issued)
+            place = at(self._gpu(work), work.stream, work.start)
+            yield event(short(work.launch), work.seconds, place, told)
+            # An arrow must start in a slice of the issuing thread, which must be in the region.
+            if work.entry is not None and self.entries[work.entry].thread == work.thread:
+                arrow = {"name": "issues", "cat": "issues", "id": number}
+                yield {"ph": "s", **arrow, **at("host", work.thread, work.issued)}
+                yield {"ph": "f", "bp": "e", **arrow, **place}
+
+    def _gpu(self, work: Work) -> str:
+        return f"GPU {self.launches[work.launch].device}"
 
     @staticmethod
     def _named(launch: Launch) -> str:

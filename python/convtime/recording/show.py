@@ -43,7 +43,11 @@ def printed(recording: Recording) -> Iterator[Block]:
         yield Sentences([incomplete], role="caution")
     yield Sentences([_amount(recording)], tight=bool(recording.fault), role="answer")
     if recording.ambiguous:
-        yield Sentences([_ambiguous(recording)], tight=True, role="caution")
+        ambiguous = (
+            f"{counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
+            "since several threads or tasks were in regions, and the issuing one is unknown"
+        )
+        yield Sentences([ambiguous], tight=True, role="caution")
 
 
 def details(recording: Recording) -> Iterator[Block]:
@@ -102,13 +106,6 @@ def _amount(recording: Recording) -> str:
         told += ": host times only"
         told += f", since {recording.method_reason}" if recording.method_reason else ""
     return told
-
-
-def _ambiguous(recording: Recording) -> str:
-    return (
-        f"{counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
-        "since several threads or tasks were in regions, and the issuing one is unknown"
-    )
 
 
 def figures(recording: Recording) -> Iterator[Figure]:

@@ -112,7 +112,10 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
     if math.isfinite(times.disturbance):
         yield f"with watched modules, a step takes {times.disturbance:.3f} times as long"
     if _is_isolated(times):
-        yield _told_of_isolation(times)
+        how = f"in regime {times.regime}"
+        if times.regime == "step":
+            how = "each after a whole step"
+        yield f"isolated: the same calls repeated, {how}"
     clocks = [
         reading.sm_clock_hz for reading in times.conditions if reading.sm_clock_hz is not None
     ]
@@ -136,12 +139,6 @@ def _cautions(times: ModuleTimes) -> Iterator[str]:
         yield f"not called by the step: {', '.join(times.not_called)}"
     if times.counters_reason:
         yield f"no counters: {times.counters_reason}"
-
-
-def _told_of_isolation(times: ModuleTimes) -> str:
-    if times.regime == "step":
-        return "isolated: the same calls repeated, each after a whole step"
-    return f"isolated: the same calls repeated, in regime {times.regime}"
 
 
 def _counted(times: ModuleTimes, of_step: Counters) -> Table:

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import difflib
+import functools
 import itertools
 import math
 import operator
@@ -145,13 +146,14 @@ def time_modules(
         raise ValueError(f"the step calls none of the requested modules ({', '.join(watched)})")
     counted, why_not = _count(step, metrics, name="step", device=where)
     if isolated:
-        how = _Conditions(where, metrics if counted is not None else None, chosen)
+        read = None if counted is None else metrics
+        time = functools.partial(_time_in_isolation, metrics=read, device=where, options=chosen)
         load = step if regime == "step" else None
         by_module = itertools.groupby(found, key=operator.attrgetter("module"))
         found = [
             timed
             for name, passes in by_module
-            for timed in _by_itself([*passes], watched[name], step, load, how)
+            for timed in _isolated([*passes], watched[name], step, load, time)
         ]
     return ModuleTimes(
         model=type(model).__name__,
@@ -345,56 +347,27 @@ def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
     return tuple(rest.values())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Conditions:
-    """Conditions of isolated timing.
-
-    Attributes:
-        device: device of the work.
-        metrics: hardware counters to read; None for none.
-        options: options for ``time_op``.
-    """
-
-    device: torch.device
-    metrics: str | Iterable[str] | None
-    options: Mapping[str, Any]
-
-
-def _by_itself(
+def _isolated(
     passes: Sequence[PassTimes],
     module: torch.nn.Module,
     step: Callable[[], object],
     load: Callable[[], object] | None,
-    how: _Conditions,
+    time: Callable[[PassTimes, _Replay], PassTimes],
 ) -> list[PassTimes]:
     """Return one module's passes with their isolated times, or why these are missing."""
+    expected = passes[0].calls
+    why_not = ""
     try:
-        replay = _replay_of(module, step, load, passes[0].calls)
-    except CopyError as error:
-        return [dataclasses.replace(timed, isolated_reason=str(error)) for timed in passes]
-    return [_one_by_itself(timed, replay, how) for timed in passes]
-
-
-def _replay_of(
-    module: torch.nn.Module,
-    step: Callable[[], object],
-    load: Callable[[], object] | None,
-    expected: int,
-) -> _Replay:
-    """Run a step to copy its calls of a module.
-
-    Raises:
-        CopyError: the calls, or the module, cannot be copied.
-    """
-    calls = calls_seen(module, step)
-    if len(calls) != expected:
-        raise CopyError(
+        calls = calls_seen(module, step)
+        if len(calls) == expected:
+            replay = _Replay(module, calls, load)
+            return [time(timed, replay) for timed in passes]
+        why_not = (
             f"a recorded step calls it {expected} times, but the copied step {len(calls)} times"
         )
-    try:
-        return _Replay(module, calls, load)
-    except Exception as error:  # the module's own code may not support copying
-        raise CopyError(f"the module cannot be copied: {first_line(error)}") from error
+    except CopyError as error:
+        why_not = str(error)
+    return [dataclasses.replace(timed, isolated_reason=why_not) for timed in passes]
 
 
 class _Replay:
@@ -404,6 +377,9 @@ class _Replay:
         module: original module; not modified.
         calls: the step's calls of the module.
         load: callable to run before each replay; None for none.
+
+    Raises:
+        CopyError: the module cannot be copied.
     """
 
     def __init__(
@@ -412,7 +388,10 @@ class _Replay:
         calls: Sequence[SeenCall],
         load: Callable[[], object] | None,
     ) -> None:
-        self._module = copy.deepcopy(module)
+        try:
+            self._module = copy.deepcopy(module)
+        except Exception as error:  # the module's own code may not support copying
+            raise CopyError(f"the module cannot be copied: {first_line(error)}") from error
         self._calls = calls
         self._load = load or (lambda: None)
         self._inputs: list[Any] = []
@@ -464,7 +443,14 @@ def _renewed(tensor: torch.Tensor) -> torch.Tensor:
     return renewed
 
 
-def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTimes:
+def _time_in_isolation(
+    timed: PassTimes,
+    calls: _Replay,
+    *,
+    metrics: str | Iterable[str] | None,
+    device: torch.device,
+    options: Mapping[str, Any],
+) -> PassTimes:
     if not any(timed.seconds):
         return dataclasses.replace(timed, isolated_reason="it issues no GPU work")
     forward = timed.direction == "forward"
@@ -472,11 +458,11 @@ def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTi
     before = calls.before_forward if forward else calls.before_backward
     name = region_name(timed.module, timed.direction)
     try:
-        alone = time_op(fn, before=before, name=name, device=how.device, **how.options)
+        alone = time_op(fn, before=before, name=name, device=device, **options)
     except Exception as error:  # raised by the module's own code
         return dataclasses.replace(timed, isolated_reason=first_line(error))
     try:
-        counted, why_not = _count(fn, how.metrics, before=before, name=name, device=how.device)
+        counted, why_not = _count(fn, metrics, before=before, name=name, device=device)
     except Exception as error:  # raised by the module's own code
         counted, why_not = None, first_line(error)
     return dataclasses.replace(timed, isolated=alone, counters=counted, counters_reason=why_not)

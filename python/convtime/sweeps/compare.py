@@ -25,10 +25,10 @@ from convtime.timing.compare import Candidates, check_flags
 from convtime.timing.compare import compare as compare_once
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.options import Options, Stop
+from convtime.timing.process_groups import reporting_errors
 from convtime.timing.sampling.measure import TimeLimit
 from convtime.timing.signature import takes_options
 from convtime.timing.time_op import time_op
-from convtime.timing.together import telling
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -159,7 +159,7 @@ def compare(
     if stop is not None:
         given["stop"] = stop
     arguments = {"file": file, "seed": seed, "progress": progress, "executor": executor}
-    with telling(group):
+    with reporting_errors(group):
         if over is None:
             for name, argument in arguments.items():
                 if argument is not None:

@@ -9,16 +9,14 @@ import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from pathlib import Path
-from typing import Any, Generic, NoReturn
-
-from tqdm import tqdm
+from typing import Any, Generic
 
 from convtime.core.errors import InputError, first_line, shown
 from convtime.sweeps.executing import ANSWER_SECONDS, Submit, Workers, wait_aloud, workers_of
 from convtime.sweeps.journal import Journal, opened
 from convtime.sweeps.plan import Plan, Point
 from convtime.sweeps.worker import Maker
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar
 
 # Points that a process has at a time: one that it measures, and one that waits for it.
 _POINTS_PER_PROCESS = 2
@@ -73,7 +71,7 @@ def visit_all(
         _check_names(plan)
         with opened(path, plan, seed_given=seed is not None) as journal:
             left = _remaining(journal)
-            with progress_bar(total=len(left), unit="point", shown=progress) as bar:
+            with ProgressBar(len(left), "point", shown=progress) as bar:
                 try:
                     _HandOut(submit, journal, left, bar).run()
                 except (BrokenExecutor, CancelledError) as error:
@@ -98,7 +96,7 @@ class _HandOut(Generic[Point]):
     """
 
     def __init__(
-        self, submit: Submit, journal: Journal[Point], points: list[Point], bar: tqdm[NoReturn]
+        self, submit: Submit, journal: Journal[Point], points: list[Point], bar: ProgressBar
     ) -> None:
         self._submit = submit
         self._journal = journal
@@ -137,7 +135,7 @@ class _HandOut(Generic[Point]):
                     self._take(*sent, future)
 
     def _hand_out(self, point: Point, *, is_last: bool) -> None:
-        self._bar.set_description_str(" ".join(point.name.split()))
+        self._bar.update(description=" ".join(point.name.split()))
         control = None if point.name in self._lost else self._control
         self._pending[self._submit(point, control, is_last=is_last)] = point, control
 
@@ -159,7 +157,7 @@ class _HandOut(Generic[Point]):
             self._lost[point.name] = first_line(error)
             self._left.appendleft(point)
             return
-        self._bar.update()
+        self._bar.update(advance=1)
 
     def _write(self, *visits: Point) -> None:
         for visit in visits:

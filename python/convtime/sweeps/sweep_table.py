@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import operator
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -55,7 +54,7 @@ class Sweep(PointTable[SweepPoint], show="convtime.sweeps.show_sweep"):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that were counted at any point; nvprof metrics have their requested names."""
+        """The metrics that were counted at any point."""
         return tuple(dict.fromkeys(itertools.chain.from_iterable(map(_metrics, self.points))))
 
     @property
@@ -140,12 +139,7 @@ def _rows(
 
 
 def _metrics(point: SweepPoint) -> list[str]:
-    """Return the counted metrics; requested nvprof metrics replace the metrics they consist of."""
-    counted = point.counters
-    if counted is None:
-        return []
-    terms = set().union(*counted.translated.values())
-    return [*counted.translated, *(metric for metric in counted.samples if metric not in terms)]
+    return [] if point.counters is None else [*point.counters.samples]
 
 
 def _kernel_names(point: SweepPoint) -> list[str]:
@@ -157,13 +151,10 @@ def _kernel_names(point: SweepPoint) -> list[str]:
 
 
 def unit(point: SweepPoint, quantity: str) -> str:
-    """Return the unit of a quantity; an nvprof metric has the unit of its first term."""
+    """Return the unit of a quantity."""
     if quantity == TIME:
         return "s"
-    if point.counters is None:
-        return ""
-    first = next(iter(point.counters.translated.get(quantity, (quantity,))))
-    return point.counters.units.get(first, "")
+    return "" if point.counters is None else point.counters.units.get(quantity, "")
 
 
 def summary(point: SweepPoint, quantity: str, kernel: str = "") -> dict[str, Any]:
@@ -202,21 +193,10 @@ def _of_times(measured: Measurement, kernel: str) -> dict[str, Any]:
 
 
 def _of_counters(counted: Counters, metric: str, kernel: str) -> dict[str, Any]:
-    """Return the statistics of a metric; its values are unknown where one of its terms is."""
-    terms = counted.translated.get(metric, {metric: 1.0})
-    counts: Iterable[Sequence[float | None]]
+    values: Iterable[float | None] = counted.samples.get(metric, ())
     if kernel:
-        counts = (
-            [grid.values.get(term) for term in terms]
-            for grid in counted.kernels
-            if grid.short_name == kernel
-        )
-    else:
-        counts = zip(*(counted.samples.get(term, ()) for term in terms), strict=True)
-    return _statistics(
-        None if None in values else sum(map(operator.mul, terms.values(), values))
-        for values in counts
-    )
+        values = (grid.values.get(metric) for grid in counted.kernels if grid.short_name == kernel)
+    return _statistics(values)
 
 
 def _statistics(values: Iterable[float | None]) -> dict[str, Any]:

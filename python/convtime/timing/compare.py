@@ -13,9 +13,9 @@ from convtime.timing.ceilings import with_rates
 from convtime.timing.comparison import Agreement, Comparison, Interference
 from convtime.timing.interference import find_interference
 from convtime.timing.options import Options, Stop
+from convtime.timing.process_groups import measure_here_or_in_group, reporting_errors
 from convtime.timing.sampling.measure import TimeLimit, watched
 from convtime.timing.signature import options_of, takes_options
-from convtime.timing.together import measure_together, telling
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -46,7 +46,7 @@ def compare(
     **options: Unpack[SharedOptions],
 ) -> Comparison:
     """Run :func:`convtime.compare` without ``over``."""
-    with telling(group):
+    with reporting_errors(group):
         if group is not None and confirm:
             raise ValueError(
                 "confirm=True cannot be used in a group of ranks; leave out confirm=True"
@@ -81,7 +81,7 @@ def compare(
         again = job(compare, by_name, **_options_sent(given, chosen))
     limit = TimeLimit.of(chosen.timeout)
     with watched(chosen) as shown:
-        found = measure_together(timed, shown, group, limit)
+        found = measure_here_or_in_group(timed, shown, group, limit)
     measured = dict(zip((each.name for each in timed), found, strict=True))
     interfering: dict[str, Interference] = {}
     why_not = ""

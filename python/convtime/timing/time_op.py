@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from convtime.timing.candidate import Candidate
 from convtime.timing.ceilings import with_rates
 from convtime.timing.measurement import Measurement
+from convtime.timing.process_groups import measure_here_or_in_group, reporting_errors
 from convtime.timing.sampling.measure import watched
 from convtime.timing.signature import candidate_and_options, takes_options
-from convtime.timing.together import measure_together, telling
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -54,12 +54,12 @@ def time_op(
             cannot capture the call. Exceptions of ``fn`` pass through. In a group, another rank
             raised an exception, ended, hung or fell behind.
     """
-    with telling(group):
+    with reporting_errors(group):
         candidate, chosen = candidate_and_options("time_op", fn, args, options)
         if chosen.stop == "verdict":
             raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
     with watched(chosen) as shown:
-        (measured,) = measure_together([candidate], shown, group)
+        (measured,) = measure_here_or_in_group([candidate], shown, group)
     if candidate.flops is None and candidate.nbytes is None:
         return measured
     return with_rates(candidate, measured, chosen)

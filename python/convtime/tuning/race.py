@@ -21,7 +21,7 @@ from convtime.timing.sampling.measure import TimeLimit, find_place, measure, tur
 from convtime.timing.signature import options_of, takes_options
 from convtime.tuning import heats, isolation
 from convtime.tuning.race_result import Race
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -250,11 +250,10 @@ class _Timer:
 @contextlib.contextmanager
 def _shown(progress: bool | None, count: int) -> Iterator[heats.Tell]:
     """Show a race's stages as the description of a progress bar over the candidates."""
-    with progress_bar(total=count, unit="candidate", shown=progress) as bar:
+    with ProgressBar(count, "candidate", shown=progress) as bar:
 
         def tell(stage: str, names: Sequence[str]) -> None:
             told = names[0] if stage == "alone" else f"{stage}, {len(names)} left"
-            bar.set_description_str(" ".join(told.split()))
-            bar.update(stage == "alone")
+            bar.update(description=" ".join(told.split()), advance=stage == "alone")
 
         yield tell

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from tqdm import tqdm
 
 from convtime.conv.call import CUDNN_BACKENDS, FPROP, PASSES
 from convtime.conv.engine_pass import exact_result, prepare_pass
@@ -35,7 +34,7 @@ from convtime.sweeps.worker import failure_of
 from convtime.timing.candidate import Candidate
 from convtime.timing.signature import options_of, takes_options
 from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS, check_above_0
-from convtime.view.progress import progress_bar
+from convtime.view.progress import ProgressBar, tracked
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -179,7 +178,7 @@ def _tuned(
     found: dict[int, StoredPlan] = {}
     errors: dict[int, Exception] = {}
     search = functools.partial(_tune_subject, limits, options)
-    with progress_bar(total=len(subjects), unit="pass", shown=progress) as bar:
+    with ProgressBar(len(subjects), "pass", shown=progress) as bar:
         try:
             if executor is None:
                 searches = _here(search, subjects, bar)
@@ -194,7 +193,7 @@ def _tuned(
                     raise
                 except Exception as error:  # of the search, or of an executor whose worker ended
                     errors[place] = error
-                bar.update()
+                bar.update(advance=1)
         except KeyboardInterrupt:
             if not found:
                 raise
@@ -210,10 +209,10 @@ def _tuned(
 
 
 def _here(
-    search: Callable[[Subject], StoredPlan], subjects: Iterable[Subject], bar: tqdm[Any]
+    search: Callable[[Subject], StoredPlan], subjects: Iterable[Subject], bar: ProgressBar
 ) -> Iterator[tuple[int, Callable[[], StoredPlan]]]:
     for place, subject in enumerate(subjects):
-        bar.set_description_str(_name_of(subject))
+        bar.update(description=_name_of(subject))
         yield place, functools.partial(search, subject)
 
 
@@ -371,7 +370,7 @@ def revalidated(plans: Plans, progress: bool | None = None) -> Plans:
             {},
             only=[entry.choice] if entry.choice.backend == "cudnn" else [],
         )
-        for entry in progress_bar(plans.entries, unit="plan", shown=progress)
+        for entry in tracked(plans.entries, "plan", shown=progress)
     ]
     return confirmed(Plans(tuple(entries), plans.margin, provenance(device)), device)
 

@@ -15,11 +15,15 @@ import math
 import os
 import queue
 import signal
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -28,8 +32,68 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from convtime.core.errors import InputError
 from convtime.distributed.failure import Failure, Kind, is_of_communication, of_exception
-from convtime.distributed.process import Process, this_process
 from convtime.timing.ranks import rank_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """Identity of a process.
+
+    Attributes:
+        host: name of its machine.
+        pid: process id.
+        started: start time, in ticks since the machine booted: a process id can be reused.
+        pids: identifies the machine and the namespace of process ids.
+        clock: identifies the monotonic clock that its timestamps are read from.
+    """
+
+    host: str
+    pid: int
+    started: int
+    pids: str
+    clock: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def state(self) -> str:
+        """Return whether it is ``alive``, ``stopped`` or ``ended``; ``unknown`` elsewhere."""
+        if self.pids != this_process().pids:
+            return "unknown"
+        found = _stat(self.pid)
+        if found is None or found[0] in ("Z", "X") or found[1] != self.started:
+            return "ended"
+        return "stopped" if found[0] in ("T", "t") else "alive"
+
+
+def this_process() -> Process:
+    """Return the identity of this process."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    _, started = _stat(os.getpid()) or ("", 0)
+    return Process(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=started,
+        pids=f"{boot} {_namespace('pid')}",
+        clock=f"{boot} {_namespace('time')}",
+    )
+
+
+def _namespace(kind: str) -> str:
+    with contextlib.suppress(OSError):  # an older Linux, with one namespace for all
+        return os.readlink(f"/proc/self/ns/{kind}")
+    return ""
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """Return state and start time of a process; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before may contain anything
+    return fields[0], int(fields[19])
+
 
 #: How far a rank has come: exchanges, calls that ended, collectives that began.
 Progress = tuple[int, int, int]
@@ -47,21 +111,14 @@ _numbers: dict[tuple[bytes, str], itertools.count[int]] = collections.defaultdic
 
 #: Functions of the store's thread: they get the store, and a function that waits for keys.
 _Wait = Callable[[Sequence[str]], None]
-
-
-@dataclasses.dataclass
-class _Job:
-    run: Callable[[Store, _Wait], Any]
-    done: threading.Event = dataclasses.field(default_factory=threading.Event)  # or failed
-    has_result: bool = False
-    result: Any = None
+_Job = Callable[[Store, _Wait], Any]
 
 
 class _StopError(Exception):
     """Ends a job after a failure."""
 
 
-class Meeting:
+class Coordinator:
     """The ranks of a group, for the time of one measurement. Every rank has to enter it.
 
     Leaving it with an exception ends the measurement on all ranks. They raise the exception of
@@ -96,9 +153,8 @@ class Meeting:
         self._began = time.monotonic()
         self._step = 0
         self._connect = _own_store(group)
-        self._connected: Store | None = None
-        self._jobs: queue.Queue[_Job | None] = queue.Queue()
-        self._job: _Job | None = None
+        self._store: Any = None  # once it is connected
+        self._jobs: queue.Queue[tuple[_Job, Future[Any]] | None] = queue.Queue()
         self._failure: Failure | None = None
         self._failed_at = math.inf
         self._looked_at = -math.inf
@@ -109,7 +165,6 @@ class Meeting:
         # Signals only reach Python's main thread.
         self._interruptible = threading.current_thread() is threading.main_thread()
         self._measuring = True
-        self._judging = False
         self._left = False
         self._interrupted = False
         self._thread = threading.Thread(target=self._serve, name="convtime ranks", daemon=True)
@@ -117,17 +172,11 @@ class Meeting:
         self._timer.daemon = True
 
     @property
-    def _store(self) -> Store:
-        """The store, for what cannot happen before the first exchange."""
-        assert self._connected is not None
-        return self._connected
-
-    @property
     def seconds_left(self) -> float:
         """Seconds until the timeout; negative after it."""
         return self._began + self._timeout - time.monotonic()
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> Coordinator:
         self._thread.start()
         self._timer.start()
         try:
@@ -172,23 +221,22 @@ class Meeting:
                 self.fail("late", rank, f"is at the step {theirs!r} where others are at {label!r}")
         return [each for _, each in found]
 
-    def run(self, function: Callable[[Store, _Wait], Any]) -> Any:
+    def run(self, job: _Job) -> Any:
         """Run a function of the store in the store's thread, and return its result.
 
         Raises:
             InputError: the ranks do not fit.
             RankError: a rank failed, or the time is up.
         """
-        job = _Job(function)
-        self._jobs.put(job)
-        while not job.done.wait(_PERIOD):
-            if self._failure is not None:
-                break
+        result: Future[Any] = Future()
+        self._jobs.put((job, result))
+        while not futures.wait([result], _PERIOD).done and self._failure is None:
+            pass
         # A rank that fails directly after a step must not take its result from the others.
-        if self._failure is not None and not job.has_result:
+        if self._failure is not None and (result.cancelled() or not result.done()):
             self._abort_calls()
             raise self._error(self._failure)
-        return job.result
+        return result.result()
 
     def fail(self, kind: Kind, rank: int | None, reason: str) -> None:
         """End the measurement on every rank, for a reason that every rank finds or one tells."""
@@ -201,25 +249,24 @@ class Meeting:
         """End the measurement on every rank, for a reason in the arguments that all ranks find."""
         self.fail("input", None, reason)
 
-    # --- the thread that measures ---
-
     def _finish(self, error: BaseException | None) -> None:
+        """End the measurement; called by the thread that measures."""
         try:
-            self._refuse_interrupts()
+            with self._lock:
+                self._interruptible = False
+            if self._interrupted:
+                time.sleep(0.01)  # the signal arrives here instead of in the caller's code
         except KeyboardInterrupt:
             if not self._interrupted:  # it is the user's
                 raise
-        self._close(error)
-
-    def _close(self, error: BaseException | None) -> None:
         try:
             if error is None:
                 self._leave()
             elif self._failure is None:
                 self._tell_of(error)
-            if self._failure is not None and self.rank == 0 and self._connected is not None:
-                self._let_others_know()
             if self._failure is not None:
+                if self.rank == 0:  # may hold the store, and end: the others look at it by then
+                    time.sleep(max(0.0, min(4 * self._period, self.seconds_left)))
                 self._abort_calls()
         finally:
             self._timer.cancel()
@@ -280,76 +327,50 @@ class Meeting:
 
         def publish(store: Store, _: _Wait) -> None:
             self._set(Failure.from_json(store.compare_set("failed", "", failure.to_json())))
-            store.set(f"knows/{self.rank}", "")
 
-        job = _Job(publish)
         if threading.current_thread() is self._thread:
             publish(self._store, self._await)
         else:
-            self._jobs.put(job)
-            job.done.wait(min(1.0, max(0.1, self.seconds_left)))  # the store may not answer
+            done: Future[Any] = Future()
+            self._jobs.put((publish, done))
+            futures.wait([done], min(1.0, max(0.1, self.seconds_left)))  # it may not answer
         self._set(failure)
-
-    def _let_others_know(self) -> None:
-        """Wait until the others know of a failure: this process may hold the store, and may end."""
-        absent = self._failure.rank if self._failure and self._failure.kind == "absent" else None
-        waiting = set(range(self.size)) - {self.rank, absent}
-        end = min(time.monotonic() + 4 * self._period, self._began + self._timeout)
-        with contextlib.suppress(RuntimeError):
-            while waiting and time.monotonic() < end:
-                waiting = {rank for rank in waiting if not self._is_done(rank)}
-                time.sleep(_POLL_SECONDS)
-
-    def _is_done(self, rank: int) -> bool:
-        gone = bool(self.processes) and self.processes[rank].state() in ("ended", "stopped")
-        return gone or self._store.check([f"knows/{rank}"])
 
     def _set(self, failure: Failure) -> None:
         with self._lock:
             if self._failure is None:
                 self._failed_at = time.monotonic()
                 self._failure = failure
-        if self._job is not None:
-            self._job.done.set()
-
-    def _refuse_interrupts(self) -> None:
-        """Send no more signals, and let one arrive here instead of in the caller's code."""
-        with self._lock:
-            self._interruptible = False
-        if self._interrupted:
-            time.sleep(0.01)
 
     def _error(self, failure: Failure) -> Exception:
         return failure.error(self._aborted or _CUT_OFF, self.names)
 
-    # --- the thread of the store ---
-
     def _serve(self) -> None:
+        """Serve the store until the measurement ends, in a thread of its own."""
         try:
             # Tries for as long as the store's own timeout, which may be longer than this one's.
-            self._connected = self._connect()
+            self._store = self._connect()
         except Exception as error:  # of the store: there is nobody to raise it to
             self._lost(error)
             return
         while True:
             with contextlib.suppress(queue.Empty):
-                self._job = self._jobs.get(timeout=self._period)
-                if self._job is None:
-                    self._connected = None  # or its socket would stay until garbage is collected
+                asked = self._jobs.get(timeout=self._period)
+                if asked is None:
+                    self._store = None  # or its socket would stay until garbage is collected
                     return
-                self._serve_job(self._job)
+                self._serve_job(*asked)
             self._look_if_due()
             self._break_out()
 
-    def _serve_job(self, job: _Job) -> None:
+    def _serve_job(self, job: _Job, result: Future[Any]) -> None:
         try:
-            job.result = job.run(self._store, self._await)
-            job.has_result = True
+            result.set_result(job(self._store, self._await))
         except _StopError:
-            pass
+            result.cancel()
         except Exception as error:  # of the store: there is nobody to raise it to
             self._lost(error)
-        job.done.set()
+            result.cancel()
 
     def _await(self, keys: Sequence[str]) -> None:
         """Wait for keys of the store, and look at the other ranks in the meantime."""
@@ -377,7 +398,6 @@ class Meeting:
         self._store.set(f"beat/{self.rank}", json.dumps([now, self._progress()]))
         if self._store.check(["failed"]):
             self._set(Failure.from_json(self._store.get("failed")))
-            self._store.set(f"knows/{self.rank}", "")
             return
         for rank, process in enumerate(self.processes):
             if rank != self.rank and self._has_ended(rank, process, now):
@@ -406,7 +426,6 @@ class Meeting:
 
     def _laggard(self) -> Failure:
         """Return the failure of the rank that has come least far."""
-        self._judging = True
         late = f"within timeout={self._timeout:g} s"
         found: dict[int, Progress] = {self.rank: self._progress()}
         for rank in range(self.size):
@@ -470,25 +489,19 @@ class Meeting:
             if self.calling and not self._aborted:
                 self._aborted = abort(self.used)
 
-    # --- the thread of the timer ---
-
     def _time_is_up(self) -> None:
-        """End the measurement even if the store does not answer."""
-        end = time.monotonic() + self._period
-        while self._judging and self._failure is None and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)  # a judgement in progress names the rank that is behind
-        if self._failure is None:
-            reason = f"did not answer within timeout={self._timeout:g} s"
-            stopped = (
-                rank for rank, process in enumerate(self.processes) if process.state() == "stopped"
-            )
-            rank = next(stopped, None)
-            if rank is not None:
-                reason = f"({self.processes[rank]}) is stopped by a signal"
-            failure = Failure("late", rank, reason, self.calling)
-            if self._connected is None:
-                failure = self._without_store(f"no connection within timeout={self._timeout:g} s")
-            self._set(failure)
+        """End the measurement even if the store does not answer; the timer's thread calls this."""
+        stopped = (
+            Failure("late", rank, f"({process}) is stopped by a signal", self.calling)
+            for rank, process in enumerate(self.processes)
+            if process.state() == "stopped"
+        )
+        late = f"within timeout={self._timeout:g} s"
+        if self._store is None:
+            self._set(self._without_store(f"no connection {late}"))
+        else:
+            unknown = Failure("late", None, f"did not answer {late}", self.calling)
+            self._set(next(stopped, unknown))
         self._failed_at = min(self._failed_at, time.monotonic() - _GRACE)
         self._break_out()
 
@@ -572,7 +585,7 @@ def group_of(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     return group
 
 
-def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
+def report_error(group: dist.ProcessGroup | None, error: Exception) -> None:
     """Tell the other ranks of a group that this rank does not take part because of an error."""
     with contextlib.suppress(Exception):  # the caller raises the error that counts
         group = group_of(group)
@@ -581,9 +594,7 @@ def tell_of_error(group: dist.ProcessGroup | None, error: Exception) -> None:
 
         def tell() -> None:
             with contextlib.suppress(Exception):
-                store = connect()
-                store.compare_set("failed", "", failure.to_json())
-                store.set(f"knows/{rank}", "")
+                connect().compare_set("failed", "", failure.to_json())
 
         teller = threading.Thread(target=tell, name="convtime ranks", daemon=True)
         teller.start()

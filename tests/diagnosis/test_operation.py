@@ -9,15 +9,15 @@ import torch
 from hypothesis import given, settings
 
 from convtime.diagnosis import contrasts, tracing
-from convtime.diagnosis.subject import Subject, moved
+from convtime.diagnosis.operation import Operation, moved
 from convtime.diagnosis.tracing import RANGE, Event, read_trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import find_place
 
 
-def subject_of(fn: Any, *args: Any, **options: Any) -> Subject:
+def operation_of(fn: Any, *args: Any, **options: Any) -> Operation:
     candidate = Candidate(fn, *args, **options)
-    return Subject(candidate, find_place([candidate], None))
+    return Operation(candidate, find_place([candidate], None))
 
 
 @given(st.lists(st.integers(1, 4), max_size=3), st.integers(1, 2), st.permutations([0, 1, 2]))
@@ -44,17 +44,17 @@ def test_copies_lie_where_chance_has_it() -> None:
 
 def test_variables_parameters_and_repeated_tensors_are_others_there() -> None:
     x = torch.ones(3)
-    changed = subject_of(torch.add, x, x).with_tensors(moved, "moved")
+    changed = operation_of(torch.add, x, x).with_tensors(moved, "moved")
     assert changed.args[0] is changed.args[1]
     assert changed.args[0] is not x
-    moved_call: Any = subject_of(lambda: (x,)).with_tensors(torch.zeros_like, "zeros")
+    moved_call: Any = operation_of(lambda: (x,)).with_tensors(torch.zeros_like, "zeros")
     assert torch.equal(moved_call.fn()[0], torch.zeros(3))
 
     def last(each: torch.Tensor) -> torch.Tensor:
         return each.to(memory_format=torch.channels_last) if each.dim() == 4 else each
 
     layer = torch.nn.Conv2d(2, 2, 3)
-    fn: Any = subject_of(layer, torch.ones(1, 2, 4, 4)).with_tensors(last, "channels_last").fn
+    fn: Any = operation_of(layer, torch.ones(1, 2, 4, 4)).with_tensors(last, "channels_last").fn
     assert isinstance(fn.weight, torch.nn.Parameter)
     assert fn.weight.requires_grad
     assert fn.weight.is_contiguous(memory_format=torch.channels_last)
@@ -163,7 +163,7 @@ def test_calls_of_cuda_by_what_they_are(kind: str | None, names: tuple[str, ...]
 def test_on_a_gpu_a_trace_has_waits_and_copies() -> None:
     x = torch.randn(1 << 22)
     candidate = Candidate(lambda: x.cuda().sum().item())
-    seen = tracing.trace(Subject(candidate, find_place([candidate], "cuda")), 5)
+    seen = tracing.trace(Operation(candidate, find_place([candidate], "cuda")), 5)
     assert seen.waits >= 1
     assert seen.pageable > 0
     assert seen.launches >= 2

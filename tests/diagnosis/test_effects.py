@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from convtime.diagnosis.account import account_of
-from convtime.diagnosis.evidence import Timing
-from convtime.diagnosis.rules import judge
-from convtime.diagnosis.weighing import (
+from convtime.diagnosis.effects import (
     LEAST_EFFECT,
     LEAST_EFFECT_ON_CPU,
     LIKELY,
     POSSIBLE,
     SURE,
+    account_of,
     by_change,
     confidence_in,
     effect_of,
     variance_shares,
 )
+from convtime.diagnosis.evidence import Timing
+from convtime.diagnosis.rules import judge
 from tests.helpers import ROOT
 from tests.helpers.clean_evidence import CLEAN, US, but, timing
 

@@ -1,4 +1,4 @@
-"""Measure calls in this process, or together with other ranks if they communicate."""
+"""Measure calls in this process, or with all ranks of a process group if they communicate."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convtime.core.load import _C
+from convtime.timing import group_timer
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 
-def measure_together(
+def measure_here_or_in_group(
     candidates: Sequence[Candidate],
     options: Options,
     group: dist.ProcessGroup | None,
@@ -29,14 +30,11 @@ def measure_together(
     if group is None:
         with contextlib.suppress(_C.CollectiveRefused):
             return measure(candidates, options, limit=limit)
-    # A room above, which only calls that communicate need.
-    from convtime.distributed.measure import measure_in_group
-
-    return measure_in_group(candidates, options, group)
+    return group_timer.load().measure_in_group(candidates, options, group)
 
 
 @contextlib.contextmanager
-def telling(group: dist.ProcessGroup | None) -> Iterator[None]:
+def reporting_errors(group: dist.ProcessGroup | None) -> Iterator[None]:
     """Tell the other ranks of a group if this rank does not begin to measure, because of an error.
 
     Does nothing without a group.
@@ -45,7 +43,5 @@ def telling(group: dist.ProcessGroup | None) -> Iterator[None]:
         yield
     except Exception as error:
         if group is not None:
-            from convtime.distributed.meeting import tell_of_error
-
-            tell_of_error(group, error)
+            group_timer.load().report_error(group, error)
         raise

@@ -1,18 +1,29 @@
-"""The diagnosed operation, and methods to call and time it."""
+"""The diagnosed operation: how it is called and timed, on other tensors, and as in a program."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 
-from convtime.diagnosis.evidence import Evidence
-from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+from convtime.core.load import _C
+from convtime.diagnosis.evidence import Calls, Evidence, Timing
+from convtime.timing.candidate import (
+    DEFERRED_TYPES,
+    Candidate,
+    backward_of,
+    clearing_gradients,
+    refuse_deferred_result,
+)
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.copying import Original
@@ -26,7 +37,7 @@ _FEWEST_SAMPLES = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class Operation:
     """A diagnosed operation.
 
     Attributes:
@@ -107,7 +118,7 @@ class Subject:
         return self.original.with_tensors(change).but(name=name)
 
 
-def copied_elsewhere(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+def copied_elsewhere(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
     """Return why copies of its tensors would be in another kind of memory; empty if not."""
     if evidence.work.mapped_bytes:
         return "its tensors are in the host's memory, but copies would be in the GPU's memory"
@@ -150,3 +161,100 @@ def seconds_of(action: Callable[[], object]) -> float:
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin
+
+
+_FIRST_CALLS = 3
+_BLOCKS = 10
+_BLOCK_SECONDS = 0.02
+_MOST_CALLS = 2000  # per block
+_ISSUED = 7
+
+
+def look_at_calls(operation: Operation) -> Calls:
+    """Call the operation as a program would. Its exceptions propagate."""
+    if operation.on_gpu:
+        torch.empty(1, device=operation.place.device).fill_(0)  # initialize CUDA
+    first = tuple(_call_and_wait(operation) for _ in range(_FIRST_CALLS))
+    count = max(1, min(_MOST_CALLS, int(_BLOCK_SECONDS / max(min(first), 1e-7))))
+    blocks = _BLOCKS if min(first) * count < 10 * _BLOCK_SECONDS else 3
+    waiting = [_call_and_wait(operation) for _ in range(min(count * blocks, 30))]
+    # Some calls may take far longer, e.g. if other threads hold the interpreter's lock.
+    count = max(1, min(count, int(_BLOCK_SECONDS / statistics.fmean(waiting))))
+    issuing = [_issue(operation) for _ in range(min(count * blocks, _ISSUED))]
+    before, awake, begin = _blocks(operation), _awake_seconds(), perf_counter()
+    loop = [_loop(operation, count) for _ in range(blocks)]
+    seconds, awake = perf_counter() - begin, _awake_seconds() - awake
+    after, calls = _blocks(operation), count * blocks
+    return Calls(
+        first=first,
+        loop=_timing(loop),
+        waiting=_timing(waiting),
+        issuing=statistics.median(issuing),
+        mean=statistics.fmean(loop),
+        fewest=min(loop),
+        running=awake / seconds,
+        allocations=(after[0] - before[0]) / calls,
+        frees=(after[1] - before[1]) / calls,
+    )
+
+
+def _awake_seconds() -> float:
+    """Return the total time that this process's threads ran or waited for a CPU."""
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has just ended
+            ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+            found += ran + waited
+    return 1e-9 * found
+
+
+def _call_and_wait(operation: Operation) -> float:
+    operation.prepare()
+    operation.wait()
+    begin = perf_counter()
+    result = operation.call()
+    if type(result) in DEFERRED_TYPES:
+        refuse_deferred_result(result, operation.candidate.name)
+    del result  # part of the measured time, as in a loop
+    operation.wait()
+    return perf_counter() - begin
+
+
+def _issue(operation: Operation) -> float:
+    operation.prepare()
+    operation.wait()
+    return seconds_of(operation.call)
+
+
+def _loop(operation: Operation, count: int) -> float:
+    if operation.candidate.acts_before_calls:  # excluded from the call's time
+        return statistics.fmean(_call_and_wait(operation) for _ in range(count))
+    operation.wait()
+    begin = perf_counter()
+    for _ in range(count):
+        operation.call()
+    operation.wait()
+    return (perf_counter() - begin) / count
+
+
+def _blocks(operation: Operation) -> tuple[int, int]:
+    """Return the number of blocks that PyTorch's allocator requested from and returned to CUDA."""
+    if not operation.on_gpu:
+        return 0, 0
+    stats = torch.cuda.memory_stats(operation.place.device)
+    allocated, freed = (stats.get(f"segment.all.{what}", 0) for what in ("allocated", "freed"))
+    return int(allocated), int(freed)
+
+
+def _timing(samples: list[float]) -> Timing:
+    low, high, _, _ = _C.median_interval(samples, (), (), 0.0, 0.0)
+    median = statistics.median(samples)
+    spread = _C.quantile(samples, 0.75) - _C.quantile(samples, 0.25)
+    known = low > 0 and high < float("inf")
+    return Timing(
+        median=median,
+        low=low if known else None,
+        high=high if known else None,
+        spread=spread / median if median > 0 else 0.0,
+        count=len(samples),
+    )

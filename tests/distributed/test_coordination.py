@@ -12,12 +12,13 @@ import torch
 import torch.distributed as dist
 
 from convtime import InputError, time_op
-from convtime.distributed import accord, clocks, process
-from convtime.distributed.accord import Accord
+from convtime.distributed import calls as rank_calls
+from convtime.distributed import clocks, coordination
+from convtime.distributed.calls import Accord
 from convtime.distributed.checks import _refusal, refuse_timeout
 from convtime.distributed.clocks import CommonClock, Offset
+from convtime.distributed.coordination import Coordinator, _own_store, behind, groups_here, limited
 from convtime.distributed.failure import Failure, is_of_communication
-from convtime.distributed.meeting import Meeting, _own_store, behind, groups_here, limited
 from convtime.timing.options import Options
 from convtime.timing.ranks import rank_name
 
@@ -43,14 +44,14 @@ def alone() -> Iterator[Any]:
 
 
 def test_only_errors_of_communication_follow_from_another_ranks_failure(alone: Any) -> None:
-    meeting = Meeting(alone, 10)
-    meeting.names = NAMES
+    coordinator = Coordinator(alone, 10)
+    coordinator.names = NAMES
     failure = Failure("raised", 1, "was interrupted", True)
-    assert meeting._is_consequence(RuntimeError("gloo: connection closed by peer"), failure)
+    assert coordinator._is_consequence(RuntimeError("gloo: connection closed by peer"), failure)
     for own in (KeyboardInterrupt(), SystemExit(1), ValueError("own"), failure.error("", NAMES)):
-        assert not meeting._is_consequence(own, failure)
-    meeting._interrupted = True  # by this rank itself, to end a call
-    assert meeting._is_consequence(KeyboardInterrupt(), failure)
+        assert not coordinator._is_consequence(own, failure)
+    coordinator._interrupted = True  # by this rank itself, to end a call
+    assert coordinator._is_consequence(KeyboardInterrupt(), failure)
     assert is_of_communication(RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed"))
     assert is_of_communication(dist.DistBackendError("NCCL error"))
     assert not is_of_communication(ValueError("gloo"))
@@ -91,48 +92,30 @@ def test_a_measurement_leaves_neither_keys_nor_a_connection(alone: Any) -> None:
     store = dist.distributed_c10d._get_default_store()
     keys = []
     for _ in range(2):
-        with Meeting(alone, 10) as meeting:
-            assert meeting.gather("a step", {"a": 1}) == [{"a": 1}]
-        meeting._thread.join()
-        assert meeting._connected is None
+        with Coordinator(alone, 10) as coordinator:
+            assert coordinator.gather("a step", {"a": 1}) == [{"a": 1}]
+        coordinator._thread.join()
+        assert coordinator._store is None
         keys.append(store.num_keys())
     assert keys[0] == keys[1]
 
 
-def test_nobody_waits_for_a_rank_that_cannot_know_of_the_failure(
-    alone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meeting = Meeting(alone, 10)
-    meeting.size = 3
-    meeting._failure = Failure("absent", 1, "did not take part")
-    asked: list[int] = []
-
-    def is_done(rank: int) -> bool:
-        asked.append(rank)
-        return True
-
-    monkeypatch.setattr(meeting, "_is_done", is_done)
-    meeting._let_others_know()
-    assert asked == [2]
-    monkeypatch.undo()
-    stopped: Any = types.SimpleNamespace(state=lambda: "stopped")
-    meeting.processes = [stopped]
-    assert meeting._is_done(0)
-    meeting._began -= 20  # the time is up
-    meeting._connected = None  # and the store is not asked
-    meeting.processes = []
-    meeting._let_others_know()
-
-
-def test_the_end_of_the_time_waits_for_a_judgement_in_progress(alone: Any) -> None:
-    meeting = Meeting(alone, 10)
-    meeting._judging = True
-    failure = Failure("late", 0, "hangs")
-    threading.Timer(0.01, meeting._set, [failure]).start()
-    meeting._measuring = False
-    meeting._period = 30
-    meeting._time_is_up()
-    assert meeting._failure == failure
+def test_when_the_time_is_up_a_stopped_rank_is_named(alone: Any) -> None:
+    for state, rank in (("stopped", 1), ("alive", None)):
+        coordinator = Coordinator(alone, 10)
+        coordinator._store = object()
+        coordinator._measuring = False
+        processes: Any = [types.SimpleNamespace(state=lambda: "alive")]
+        processes.append(types.SimpleNamespace(state=lambda state=state: state))
+        coordinator.processes = processes
+        coordinator._time_is_up()
+        assert coordinator._failure is not None
+        assert (coordinator._failure.kind, coordinator._failure.rank) == ("late", rank)
+    unconnected = Coordinator(alone, 10)
+    unconnected._measuring = False
+    unconnected._time_is_up()
+    assert unconnected._failure is not None
+    assert "no connection within timeout=10 s" in unconnected._failure.reason
 
 
 def test_operations_of_every_group_are_limited_for_the_time_of_a_measurement(alone: Any) -> None:
@@ -175,16 +158,16 @@ def test_options_by_which_a_rank_would_decide_alone_are_refused() -> None:
 
 
 def test_a_process_has_ended_if_another_one_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    this = process.this_process()
+    this = coordination.this_process()
     assert this.state() == "alive"
     for started in (this.started - 1, this.started + 1):
         assert dataclasses.replace(this, started=started).state() == "ended"
     assert dataclasses.replace(this, pids="of another machine").state() == "unknown"
     states = {"R": "alive", "S": "alive", "T": "stopped", "t": "stopped", "Z": "ended"}
     for letter, state in {**states, "X": "ended"}.items():
-        monkeypatch.setattr(process, "_stat", lambda _, found=(letter, this.started): found)
+        monkeypatch.setattr(coordination, "_stat", lambda _, found=(letter, this.started): found)
         assert this.state() == state
-    monkeypatch.setattr(process, "_stat", lambda _: None)
+    monkeypatch.setattr(coordination, "_stat", lambda _: None)
     assert this.state() == "ended"
 
 
@@ -203,15 +186,15 @@ def test_ranks_agree_on_an_instant_rounds_and_the_longest_samples(
         "a batch ends": other,
     }
     seen: dict[str, Any] = {}
-    meeting: Any = types.SimpleNamespace(seconds_left=10.0)
-    meeting.gather = lambda label, own: [own, theirs[label]]
+    coordinator: Any = types.SimpleNamespace(seconds_left=10.0)
+    coordinator.gather = lambda label, own: [own, theirs[label]]
     calls: Any = types.SimpleNamespace(costs=lambda: [1e-3, 3e-3], take=list)
     calls.begin = lambda instant, costs: seen.update(instant=instant, costs=costs)
-    for where in (accord, clocks):
+    for where in (rank_calls, clocks):
         monkeypatch.setattr(where, "now", lambda: 5_000)
-    monkeypatch.setattr(accord, "wait_until", lambda at: seen.update(released=at))
+    monkeypatch.setattr(rank_calls, "wait_until", lambda at: seen.update(released=at))
     clock, limits = CommonClock(Offset(0, 1_000, 0.0)), list[float]()
-    agreed = Accord(meeting, clock, calls, limits.append, aligned=aligned, timeout=20)
+    agreed = Accord(coordinator, clock, calls, limits.append, aligned=aligned, timeout=20)
     assert agreed.begin(1e-9) == 2e-9
     assert agreed.rounds(8) == 5
     agreed.release()

@@ -1,0 +1,248 @@
+"""Groups of metrics, and how the names that a user gives are resolved."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from convtime.core.errors import InputError
+
+if TYPE_CHECKING:
+    from convtime.counting.chip import GpuChip
+
+#: Always counted: metrics that do not add up are averaged over launches, weighted by duration.
+DURATION: Final = "gpu__time_duration.sum"
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric of a group.
+
+    Attributes:
+        description: property of a kernel that it measures.
+        names: its names on different GPUs, the most common first.
+    """
+
+    description: str
+    names: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Metrics that answer one question about a kernel.
+
+    Attributes:
+        description: subject of the question.
+        metrics: metrics that answer it.
+    """
+
+    description: str
+    metrics: tuple[Metric, ...]
+
+
+GROUPS: Final[Mapping[str, Group]] = {
+    "time": Group(
+        "duration and clock cycles",
+        (
+            Metric("duration", (DURATION,)),
+            Metric("cycles that the longest-running SM had", ("sm__cycles_elapsed.max",)),
+            Metric("cycles with work, mean over the SMs", ("sm__cycles_active.avg",)),
+        ),
+    ),
+    "dram": Group(
+        "traffic with the GPU's memory",
+        (
+            Metric("bytes read", ("dram__bytes_read.sum", "dram__bytes_op_read.sum")),
+            Metric("bytes written", ("dram__bytes_write.sum", "dram__bytes_op_write.sum")),
+            Metric("sectors read", ("dram__sectors_read.sum", "dram__sectors_op_read.sum")),
+            Metric("sectors written", ("dram__sectors_write.sum", "dram__sectors_op_write.sum")),
+            Metric("bytes a second", ("dram__bytes.sum.per_second",)),
+            Metric(
+                "share of the rate that the memory can sustain",
+                ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
+            ),
+        ),
+    ),
+    "l2": Group(
+        "traffic with the L2 cache",
+        (
+            Metric("sectors read", ("lts__t_sectors_op_read.sum",)),
+            Metric("sectors written", ("lts__t_sectors_op_write.sum",)),
+            Metric("all sectors", ("lts__t_sectors.sum",)),
+            Metric("share of the sectors that were there", ("lts__t_sector_hit_rate.pct",)),
+            Metric(
+                "share of the rate that the cache can sustain",
+                ("lts__throughput.avg.pct_of_peak_sustained_elapsed",),
+            ),
+        ),
+    ),
+    "sm": Group(
+        "throughput of the multiprocessors and the memory system, relative to their peak",
+        (
+            Metric(
+                "busiest part of the SMs, of what it can sustain",
+                ("sm__throughput.avg.pct_of_peak_sustained_elapsed",),
+            ),
+            Metric(
+                "busiest part of the memory system, of what it can sustain",
+                ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",),
+            ),
+            Metric("warp instructions", ("sm__inst_executed.sum",)),
+            Metric(
+                "warp instructions a cycle with work, of an SM",
+                ("sm__inst_executed.avg.per_cycle_active",),
+            ),
+        ),
+    ),
+    "occupancy": Group(
+        "how full the multiprocessors are",
+        (
+            Metric(
+                "achieved occupancy: warps of those that fit, in cycles with work",
+                ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+            ),
+            Metric(
+                "warps in a cycle with work, of an SM", ("sm__warps_active.avg.per_cycle_active",)
+            ),
+        ),
+    ),
+    "tensor": Group(
+        "work of the tensor cores",
+        (
+            Metric(
+                "cycles of all in which the tensor pipe works",
+                ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",),
+            ),
+            Metric("instructions of the tensor pipe", ("sm__inst_executed_pipe_tensor.sum",)),
+        ),
+    ),
+}
+
+#: Descriptions of the groups' metrics, by each of their names.
+DESCRIPTIONS: Final[Mapping[str, str]] = {
+    name: metric.description
+    for group in GROUPS.values()
+    for metric in group.metrics
+    for name in metric.names
+}
+
+ALL: Final = "all"
+_NEAREST = 5
+
+# These count links of the whole device, which CUPTI does not attribute to one kernel.
+_DEVICE_UNITS = frozenset({"c2clink", "ctc", "nvlrx", "nvltx", "pcie"})
+
+
+def split_names(asked: object) -> tuple[str, ...]:
+    """Split the requested names: one string, which may contain commas, or several strings.
+
+    Raises:
+        TypeError: for anything other than strings.
+        InputError: if there are no names, or one cannot be the name of a metric.
+    """
+    given = [asked] if isinstance(asked, str) else asked
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        raise TypeError(f"metrics must be names, got {asked!r}")
+    names: dict[str, None] = {}
+    for text in given:
+        if not isinstance(text, str):
+            raise TypeError(f"metrics must be names, got {text!r}")
+        names.update(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    if not names:
+        raise InputError(f"metrics must name at least one metric or group, got {asked!r}")
+    known = (*GROUPS, ALL)
+    for name in names:
+        if name not in known and "__" not in name:
+            raise InputError(_unknown(name, known))
+    return tuple(names)
+
+
+def resolve(asked: Iterable[str], chip: GpuChip) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the metrics that names refer to on a GPU.
+
+    Returns:
+        NVIDIA's names, without duplicates and the duration first; and the metrics of groups that
+        the GPU does not support, with the reason.
+
+    Raises:
+        InputError: for a metric that the GPU does not support; suggests similar names.
+    """
+    metrics: dict[str, None] = {DURATION: None}
+    left_out: dict[str, str] = {}
+    for name in asked:
+        if name == ALL:
+            metrics.update(dict.fromkeys(countable(chip.metrics())))
+        elif name in GROUPS:
+            for metric in GROUPS[name].metrics:
+                described = zip(metric.names, chip.describe(metric.names), strict=True)
+                found = next((each for each, known in described if known), None)
+                if found is None:
+                    left_out[metric.names[0]] = f"{chip.name} does not count it"
+                else:
+                    metrics[found] = None
+        else:
+            metrics[_of_chip(name, chip)] = None
+    return tuple(metrics), left_out
+
+
+def countable(metrics: Iterable[str]) -> list[str]:
+    """Return the metrics that the hardware counts for one kernel.
+
+    Metrics of ``sass`` are counted by modifying the kernel's code. Metrics with a dot in the first
+    part of their names are other tools' copies of existing metrics.
+    """
+    return [
+        metric
+        for metric in metrics
+        if "_sass_" not in metric
+        and _unit(metric) not in _DEVICE_UNITS
+        and "." not in _unit(metric)
+    ]
+
+
+def describe(metrics: Sequence[str], chip: GpuChip) -> dict[str, tuple[str, str, float]]:
+    """Return each metric's description, unit, and the factor from CUPTI's unit to that unit."""
+    told = {}
+    for metric, known in zip(metrics, chip.describe(metrics), strict=True):
+        description, unit, _ = known or ("", "", "")
+        told[metric] = (DESCRIPTIONS.get(metric, description), *_si(unit))
+    return told
+
+
+def _si(unit: str) -> tuple[str, float]:
+    """Return the unit shown for a unit of CUPTI, and the factor between the two."""
+    if unit == "nanosecond":
+        return "s", 1e-9
+    if unit == "percent":
+        return "%", 1.0
+    above, *below = unit.split("/")
+    parts = [part.removeprefix("l2_").removeprefix("l1tex_") for part in (above, *below)]
+    plain = ["cycle" if part.endswith("_cycle") else part for part in parts]
+    return "/".join("s" if part == "second" else part for part in plain), 1.0
+
+
+def _unit(metric: str) -> str:
+    return metric.partition("__")[0]
+
+
+def _of_chip(name: str, chip: GpuChip) -> str:
+    if _unit(name) in _DEVICE_UNITS:
+        raise InputError(
+            f"{name!r} counts a link of the whole device, which has no value for a single kernel; "
+            "leave it out"
+        )
+    (known,) = chip.describe([name])
+    every = chip.metrics()
+    if known is None:
+        raise InputError(_unknown(name, (*every, *GROUPS), of=f" on {chip.name}"))
+    # CUPTI describes a metric without a suffix, but does not count it.
+    usual = next((metric for metric in every if metric.startswith(f"{name}.")), name)
+    return name if "." in name else usual
+
+
+def _unknown(name: str, known: Iterable[str], *, of: str = "") -> str:
+    nearest = difflib.get_close_matches(name, [*known], n=_NEAREST, cutoff=0.5)
+    offered = f"did you mean {', '.join(nearest)}?" if nearest else "see convtime.counter_names()"
+    return f"there is no metric or group {name!r}{of}; {offered}"
