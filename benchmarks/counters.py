@@ -270,4 +270,4 @@ def make_cases(device: running.Device) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run_on_gpu("counters", __doc__, summarise, make_cases, probes={"launch": launch})
+    running.run("counters", __doc__, summarise, make_cases, probes={"launch": launch})

@@ -30,8 +30,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import families, summaries
-from common.families import Case
+from common import families, running, summaries
+from common.running import Case
 
 if TYPE_CHECKING:
     import random
@@ -106,7 +106,6 @@ def _draw_channels(source: random.Random) -> int:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """A minimum is the least upper end of an interval."""
     summary: dict[str, float] = {"rows": len(rows)}
     for name, peer in zip(("separate", "compile"), PEERS, strict=True) if rows else ():
         speedups = [summaries.speedup(row, peer) for row in rows]
@@ -116,7 +115,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def distribution_table(rows: list[results.Row]) -> str:
-    """Markdown: how speedups are distributed, a line per peer, dtype and layout."""
     names = {"separate": "separate calls", "compiled": "torch.compile"}
     groups = {
         f"over {names[peer]}, {dtype}, {layout}": [
@@ -131,22 +129,15 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 
 def table(rows: list[results.Row]) -> str:
-    return summaries.markdown(
+    over = ({peer: summaries.speedup(row, peer).value for peer in PEERS} for row in rows)
+    return summaries.filled(
         "layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs): | separate (µs): "
         "| compiled (µs): | over separate: | over compiled: | first calls (s):",
-        map(_cells, rows),
-    )
-
-
-def _cells(row: results.Row) -> tuple[str, ...]:
-    return (
-        row["layer"],
-        row["label"],
-        row["epilogue"],
-        f"{row['dtype']}, {row['layout']}",
-        *(f"{1e6 * row['seconds'][who]:.2f}" for who in ("convtime", *PEERS)),
-        *(f"{summaries.speedup(row, peer).value:.2f}" for peer in PEERS),
-        ", ".join(f"{row['first_calls'][who]:.1f}" for who in ("convtime", *PEERS)),
+        "{layer} | {label} | {epilogue} | {dtype}, {layout} | {seconds[convtime]:.2fµ} "
+        "| {seconds[separate]:.2fµ} | {seconds[compiled]:.2fµ} | {over[separate]:.2f} "
+        "| {over[compiled]:.2f} | {first_calls[convtime]:.1f}, {first_calls[separate]:.1f}, "
+        "{first_calls[compiled]:.1f}",
+        (row | {"over": speedups} for row, speedups in zip(rows, over, strict=True)),
     )
 
 
@@ -162,12 +153,9 @@ def resnet50() -> list[Fused]:
     ]
 
 
-Function = Callable[..., "torch.Tensor"]
-
-
 def prepare(
     fused: Fused, dtype: str, layout: str, device: torch.device
-) -> tuple[dict[str, Function], tuple[torch.Tensor | None, ...]]:
+) -> tuple[dict[str, Callable[..., torch.Tensor]], tuple[torch.Tensor | None, ...]]:
     """Functions of convtime and its peers, which nothing has called yet, and their arguments."""
     import torch
     from common.compiled import compile_whole
@@ -260,9 +248,8 @@ def measure(
     }
 
 
-def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
+def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
     """ResNet-50's in each configuration, then the drawn ones in one each."""
-
     chosen: list[tuple[Fused, tuple[str, str], int | None]]
     chosen = [(*each, None) for each in itertools.product(resnet50(), CONFIGURATIONS)]
     chosen += [
@@ -271,7 +258,7 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     ]
     return {
         " ".join((fused.name, *configuration)): Case(
-            functools.partial(measure, fused, *configuration, device, seconds),
+            functools.partial(measure, fused, *configuration, device, budget),
             functools.partial(compile_beforehand, fused, *configuration, device),
             drawn_by,
         )
@@ -279,12 +266,6 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     }
 
 
-def tell(row: results.Row) -> str:
-    return ", ".join(
-        f"{name} {1e6 * seconds:.2f} µs after {row['first_calls'][name]:.1f} s"
-        for name, seconds in row["seconds"].items()
-    )
-
-
 if __name__ == "__main__":
-    families.run("epilogue", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)
+    options = {"seed": families.SEED, "budget": SECONDS}
+    running.run("epilogue", __doc__, summarise, make_cases, options=options)

@@ -66,7 +66,7 @@ def table(rows: list[results.Row]) -> str:
 def serve(way: str, case: str) -> None:
     """Compile one model; then, for each number that is read, time as many calls."""
     import torch
-    from resnet50 import ResNet50
+    from common.resnet50 import ResNet50
 
     import convtime
 
@@ -110,7 +110,7 @@ class _Server(Server):
         # One process compiles per server, since all compile at once.
         environment = {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         arguments = [__file__, "--serve", way, case]
-        super().__init__(f"{way}, {case},", arguments, environment, folder=results.HERE)
+        super().__init__(f"{way}, {case},", arguments, environment)
 
     def time(self, count: int) -> float:
         """Seconds per call, of as many calls."""

@@ -205,4 +205,4 @@ def make_cases(_: object) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run_on_gpu("history", __doc__, summarise, make_cases, anywhere=True)
+    running.run("history", __doc__, summarise, make_cases, on="any")

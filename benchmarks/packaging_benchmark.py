@@ -36,10 +36,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import results
-from common import running, summaries
-from packaging_parts import installing
-from packaging_parts.uses import TIME_OP, USES
+from common import installing, running, summaries
 
+TIME_OP = "time_op"
+# Kinds of calls that need kernels of convtime's own; common/first_use.py makes them.
+USES = (
+    *(TIME_OP, "pool", "pool channels_last", "pool backward", "epilogue", "mlp 64 inference"),
+    *("mlp 64 training", "mlp 128 training", "mlp 256 training"),
+)
 PAIRS = 21
 STARTS = 5  # of each kind, for a pair
 FLAGS = {"plugin_s": (), "no_plugin_s": ("-p", "no:convtime")}
@@ -237,7 +241,7 @@ def measure_here(options: argparse.Namespace) -> None:
             measure_pair(tuple(IMPORTS))
         running.measure_pending(file, cases)
         return
-    from packaging_parts import first_use
+    from common import first_use
 
     if options.probe:
         running.print_result(first_use.probe(device, options.probe[-1]))

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import families, summaries
-from common.families import Case
+from common import families, running, summaries
+from common.running import Case
 
 if TYPE_CHECKING:
     import random
@@ -155,7 +155,6 @@ def share_of_bound(row: results.Row) -> summaries.Speedup:
 
 
 def distribution_table(rows: list[results.Row]) -> str:
-    """Markdown: how speedups and shares are distributed, a line per dtype and layout."""
     groups: dict[str, list[summaries.Speedup]] = {}
     for dtype, layout in itertools.product(DTYPES, LAYOUTS):
         variant = f"{dtype}, {layout}"
@@ -173,25 +172,21 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line per row: bytes, and the rate and share of the bound's at which they move."""
-    return summaries.markdown(
+
+    def told(row: results.Row) -> results.Row:
+        return {"compiled": None, **row, **row["seconds"]} | {
+            "sizes": "×".join(map(str, row["shape"])),
+            "megabytes": 1e-6 * row["bytes"],
+            "rate": 1e-12 * row["bytes"] / row["seconds"]["convtime"],
+            "share": 100 * share_of_bound(row).value,
+        }
+
+    return summaries.filled(
         "pass | shape | window | dtype | layout | MB: | convtime (µs): | TB/s: | of the bound: "
         "| eager (µs): | compiled (µs):",
-        map(_cells, rows),
-    )
-
-
-def _cells(row: results.Row) -> tuple[str, ...]:
-    ours = row["seconds"]["convtime"]
-    peers = (row["seconds"].get(peer) for peer in ("eager", "compiled"))
-    return (
-        row["direction"],
-        "×".join(map(str, row["shape"])),
-        *(row[name] for name in ("window", "dtype", "layout")),
-        f"{1e-6 * row['bytes']:.1f}",
-        f"{1e6 * ours:.2f}",
-        f"{1e-12 * row['bytes'] / ours:.2f}",
-        f"{100 * share_of_bound(row).value:.0f} %",
-        *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
+        "{direction} | {sizes} | {window} | {dtype} | {layout} | {megabytes:.1f} "
+        "| {convtime:.2fµ} | {rate:.2f} | {share:.0f} % | {eager:.1fµ} | {compiled:.1fµ}",
+        map(told, rows),
     )
 
 
@@ -272,7 +267,7 @@ def measure(
     return row
 
 
-def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
+def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
     """The networks' shapes first."""
     variants = list(itertools.product(DTYPES, LAYOUTS))
 
@@ -289,7 +284,7 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     for which, name, pool, drawn_by, variant in chosen:
         compile_case = functools.partial(compile_beforehand, pool, *variant, device)
         cases[" ".join((which, name, *variant))] = Case(
-            functools.partial(measure, which, pool, *variant, device, seconds),
+            functools.partial(measure, which, pool, *variant, device, budget),
             compile_case if which == "forward" else None,
             drawn_by,
         )
@@ -297,4 +292,5 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
 
 
 if __name__ == "__main__":
-    families.run("pool", __doc__, summarise, make_cases, seconds=SECONDS)
+    options = {"seed": families.SEED, "budget": SECONDS}
+    running.run("pool", __doc__, summarise, make_cases, options=options)
