@@ -21,7 +21,6 @@ CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """From the samples; a layer counts when it was measured in every configuration."""
     measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for row in rows:
         measured[row["layer"]["names"][0]].add((row["dtype"], row["layout"]))
@@ -53,7 +52,6 @@ def table(rows: list[results.Row]) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG of the rows in PyTorch's own default, fp32 NCHW."""
     from convtime.conv.compare import LayerResult
     from convtime.conv.plot import layers_figure
 

@@ -70,19 +70,16 @@ def _error(row: results.Row, metric: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    columns = ((READ, 1e-6, 2), (WRITTEN, 1e-6, 2), (CYCLES, 1, 0))
+    counted = [row for row in rows if "ncu" in row]
+    scales = {READ: 1e-6, WRITTEN: 1e-6, CYCLES: 1}
+    cells = "{} | {:,.2f} | {:,.2f} | {:,.2f} | {:,.2f} | {:,.0f} | {:,.0f}"
+    values = (
+        [scales[metric] * row[tool][metric] for metric in METRICS for tool in ("convtime", "ncu")]
+        for row in counted
+    )
     return summaries.markdown(
         "operation | MB read: | ncu: | MB written: | ncu: | cycles: | ncu:",
-        (
-            [row["key"]]
-            + [
-                f"{row[tool][metric] * scale:,.{decimals}f}"
-                for metric, scale, decimals in columns
-                for tool in ("convtime", "ncu")
-            ]
-            for row in rows
-            if "ncu" in row
-        ),
+        ([cells.format(row["key"], *each)] for row, each in zip(counted, values, strict=True)),
     )
 
 
@@ -122,6 +119,9 @@ def other_kernels(device: running.Device) -> list[running.Call]:
 def count(device: running.Device, name: str) -> results.Row:
     import convtime
 
+    by_ncu = ncu_medians(device)
+    if isinstance(by_ncu, str):
+        raise RuntimeError(by_ncu)
     places = Places(device, name)
     counters = convtime.counters(
         places,
@@ -135,12 +135,8 @@ def count(device: running.Device, name: str) -> results.Row:
     if launches != 1:
         raise RuntimeError(f"{name} launches {launches} kernels, and is to launch one")
     return {
-        "key": name,
-        "kernel": counters.kernels[0].name,
-        "passes": counters.passes,
         "convtime": {metric: counters[metric] for metric in METRICS},
-        "samples": {metric: counters.samples[metric] for metric in METRICS},
-        "ncu": run_ncu(device)[name],
+        "ncu": by_ncu[name],
     }
 
 
@@ -150,16 +146,9 @@ def time_around(device: running.Device, name: str) -> results.Row:
     import convtime
 
     call = TIMED[name](Operations(device))
-    before = convtime.time_op(call, device=device)
-    counters = convtime.counters(call, device=device)
-    after = convtime.time_op(call, device=device)
-    return {
-        "key": f"time of {name}",
-        "before": before.median,
-        "after": after.median,
-        "methods": [before.method.used, after.method.used],
-        "passes": counters.passes,
-    }
+    before = convtime.time_op(call, device=device).median
+    convtime.counters(call, device=device)
+    return {"before": before, "after": convtime.time_op(call, device=device).median}
 
 
 def launch(device: running.Device, *names: str) -> results.Row:
@@ -192,19 +181,12 @@ def of_one_kernel(device: running.Device) -> list[str]:
     ]
 
 
-def run_ncu(device: running.Device) -> dict[str, dict[str, float]]:
-    found = _ncu_found(device)
-    if isinstance(found, str):
-        raise RuntimeError(found)
-    return found
-
-
 @functools.cache  # a failure, too, which would take as long each time
-def _ncu_found(device: running.Device) -> dict[str, dict[str, float]] | str:
+def ncu_medians(device: running.Device) -> dict[str, dict[str, float]] | str:
+    """Of each operation, the medians of ncu's metrics; or why there are none."""
     try:
-        ncu = find_ncu()
         names = of_one_kernel(device)
-        return medians(_ncu_output(ncu, device, names), names)
+        return medians(_ncu_output(find_ncu(), device, names), names)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return str(error)
 

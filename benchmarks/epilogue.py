@@ -63,13 +63,13 @@ class Fused:
 def draw(seed: int, index: int) -> Fused:
     source = families.chance("epilogue", seed, index)
     single = _draw_single(source)
-    while flops_of(single) > FLOPS[1]:
+    while single.flops > FLOPS[1]:
         single = _draw_single(source)
     outputs = single.out_channels * math.prod(single.output_size)
     batch = min(
         LARGEST_BATCH,
         MOST_ELEMENTS // max(outputs, single.in_channels * math.prod(single.size)),
-        int(families.log_uniform(source, *FLOPS) / flops_of(single)),
+        int(families.log_uniform(source, *FLOPS) / single.flops),
     )
     problem = dataclasses.replace(single, batch=max(1, batch))
     return Fused(f"drawn {index}", problem, source.random() < 0.5)
@@ -93,11 +93,6 @@ def _draw_single(source: random.Random) -> ConvProblem:
         padding=(padding, padding),
         dilation=(dilation, dilation),
     )
-
-
-def flops_of(problem: ConvProblem) -> int:
-    outputs = problem.batch * problem.out_channels * math.prod(problem.output_size)
-    return 2 * outputs * problem.in_channels * math.prod(problem.kernel_size)
 
 
 def _draw_channels(source: random.Random) -> int:
@@ -249,7 +244,6 @@ def measure(
 
 
 def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
-    """ResNet-50's in each configuration, then the drawn ones in one each."""
     chosen: list[tuple[Fused, tuple[str, str], int | None]]
     chosen = [(*each, None) for each in itertools.product(resnet50(), CONFIGURATIONS)]
     chosen += [

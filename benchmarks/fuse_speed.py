@@ -43,30 +43,27 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def speedup(row: results.Row, over: str) -> float:
-    """The median over rounds of another one's time over that of fuse now."""
     return summaries.median_ratio(row["seconds"][over], row["seconds"][NOW])
 
 
 def table(rows: list[results.Row]) -> str:
-    return summaries.markdown(
+    def told(row: results.Row) -> results.Row:
+        median = statistics.median(row["seconds"][NOW])
+        return {**row, "median": median, "over": [speedup(row, each) for each in (EARLIER, ALONE)]}
+
+    return summaries.filled(
         "case | fuse (µs per call): | speed over d316f84: | over torch.compile alone: "
         "| fused, now: | at d316f84:",
-        (
-            (
-                row["key"],
-                f"{1e6 * statistics.median(row['seconds'][NOW]):.1f}",
-                *(f"{speedup(row, over):.3f}" for over in (EARLIER, ALONE)),
-                *(row["fused"][way] for way in (NOW, EARLIER)),
-            )
-            for row in rows
-        ),
+        f"{{key}} | {{median:.1fµ}} | {{over[0]:.3f}} | {{over[1]:.3f}} | {{fused[{NOW}]}} "
+        f"| {{fused[{EARLIER}]}}",
+        map(told, rows),
     )
 
 
 def serve(way: str, case: str) -> None:
     """Compile one model; then, for each number that is read, time as many calls."""
     import torch
-    from common.resnet50 import ResNet50
+    from common.resnet import ResNet50
 
     import convtime
 
@@ -101,8 +98,6 @@ def serve(way: str, case: str) -> None:
 
 
 class _Server(Server):
-    """A process that times one way of a case."""
-
     def __init__(self, way: str, case: str) -> None:
         sites = os.environ.get("PYTHONPATH", "")
         if way == EARLIER:
@@ -113,7 +108,6 @@ class _Server(Server):
         super().__init__(f"{way}, {case},", arguments, environment)
 
     def time(self, count: int) -> float:
-        """Seconds per call, of as many calls."""
         return float(self.ask(str(count))["seconds"])
 
 

@@ -58,7 +58,6 @@ def dependent(random: Any, count: int) -> Any:
 
 
 def _search(key: str) -> tuple[Any, Any]:
-    """What finds changes, and the source of noise of one row."""
     import numpy as np
 
     from convtime.histories.change_points import find_changes
@@ -67,7 +66,6 @@ def _search(key: str) -> tuple[Any, Any]:
 
 
 def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -> results.Row:
-    """How many series without a change have a change point."""
     find_changes, random = _search(key)
     found = sum(
         bool(find_changes(DEVIATION * noise(random, count), range(count), FALSE_ALARMS))
@@ -77,7 +75,6 @@ def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -
 
 
 def of_step(key: str, least: int, most: int, per_commit: int, series: int) -> results.Row:
-    """How many steps are found, and how many are located."""
     find_changes, random = _search(key)
     counts = dict.fromkeys(("found", "located", "covered", "oracle", "extra"), 0)
     commits_of_a_side = (least // per_commit, most // per_commit + 1)
@@ -110,7 +107,6 @@ def _oracle(values: Any, step: float, per_commit: int) -> int:
 
 
 def of_load() -> results.Row:
-    """Seconds to read and judge a folder, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
@@ -127,7 +123,6 @@ def of_load() -> results.Row:
 
 
 def write_folder(folder: Path) -> None:
-    """Writes runs as the pytest plugin writes them; every tenth test has a step."""
     import numpy as np
 
     from convtime.core import codec

@@ -83,7 +83,6 @@ def _idle_plugin(row: results.Row) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a table for each part."""
     columns: dict[str, Callable[[results.Row], float]] = {
         f"`import {', '.join(modules)}`": operator.itemgetter(name)
         for name, modules in IMPORTS.items()
@@ -142,7 +141,6 @@ def measure_starts() -> results.Row:
 
 
 def measure_start(test: Path, flags: Sequence[str]) -> float:
-    """Seconds that pytest takes in a fresh interpreter; errors as running.run_fresh."""
     arguments = ["-q", "-p", "no:cacheprovider", *flags, str(test)]
     seconds: float = running.run_program(
         "begin = time.perf_counter()",
@@ -161,7 +159,6 @@ def check_plugin() -> None:
 
 
 def measure_imports(modules: Sequence[str]) -> list[float]:
-    """Seconds after which a fresh interpreter has imported each; errors as running.run_fresh."""
     program = ["result = []", "begin = time.perf_counter()"]
     for module in modules:
         program += [f"import {module}", "result.append(time.perf_counter() - begin)"]
@@ -185,7 +182,6 @@ def measure_wheel(wheel: Path, environment: Path) -> results.Row:
 
 
 def add_row(options: argparse.Namespace, key: str, row: results.Row, **where: object) -> None:
-    """Adds a row to a result file, or replaces that of the same key, and judges the file."""
     where = {
         "cpu_count": os.cpu_count(),
         "commit": options.commit or results.find_commit(),

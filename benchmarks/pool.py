@@ -149,7 +149,6 @@ def is_bounded(row: results.Row) -> bool:
 
 
 def share_of_bound(row: results.Row) -> summaries.Speedup:
-    """The bound's time over convtime's."""
     copy = row["seconds"]["copy"]
     return summaries.speedup(row, "copy").times(max(copy, row.get("comparison_seconds", 0)) / copy)
 
@@ -171,8 +170,6 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row: bytes, and the rate and share of the bound's at which they move."""
-
     def told(row: results.Row) -> results.Row:
         return {"compiled": None, **row, **row["seconds"]} | {
             "sizes": "×".join(map(str, row["shape"])),
@@ -268,7 +265,6 @@ def measure(
 
 
 def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
-    """The networks' shapes first."""
     variants = list(itertools.product(DTYPES, LAYOUTS))
 
     drawn = [(f"drawn {index}", draw(seed, index), seed) for index in range(DRAWN)]

@@ -82,7 +82,6 @@ def _cells(rows: list[results.Row], name: str) -> list[str]:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG: the matmul's times and clocks from a rest on, and its median in each regime."""
     from convtime.view.figure import BLUE, GREEN, ORANGE, columns, numbers, quantity
 
     (rested,) = (row for row in document["rows"] if row["key"] == FROM_REST)
@@ -162,7 +161,6 @@ def _facts(measurement: Any) -> results.Row:
 
 
 def probe_from_rest(device: running.Device) -> results.Row:
-    """Times and clocks of the matmul under load that begins after a rest, thinned to medians."""
     import torch
 
     from convtime import time_op
@@ -193,7 +191,6 @@ def probe_from_rest(device: running.Device) -> results.Row:
 
 
 def time_doctor(device: running.Device) -> results.Row:
-    """Wall time of a fresh `convtime doctor`, which exits with 1 where it finds something."""
     command = [sys.executable, "-m", "convtime", "doctor", "--json", "-", "--device", str(device)]
     begin = time.perf_counter()
     done = running.capture(command, timeout=120)

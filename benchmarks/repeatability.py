@@ -54,7 +54,6 @@ def operations(device: running.Device) -> dict[str, running.Call]:
 
 
 def probe(device: running.Device) -> results.Row:
-    """Medians in seconds, in this process; of triton none where it cannot be had."""
     from common.calls import do_bench_medians
 
     from convtime import time_op

@@ -29,7 +29,6 @@ def _identical_steps(row: results.Row) -> int:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for every tenth step."""
     return summaries.filled(
         "step: | loss, PyTorch: | loss, convtime: | same bits of the loss | weights that differ:",
         "{index} | {loss[0]:.7g} | {loss[1]:.7g} | {same} | {differ}",
@@ -46,7 +45,7 @@ def table(rows: list[results.Row]) -> str:
 
 def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
     import torch
-    from common.resnet50 import ResNet50
+    from common.resnet import ResNet50
 
     import convtime
     from convtime.conv.call import same_bits

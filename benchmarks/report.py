@@ -48,7 +48,6 @@ def write_measurements(file: Path) -> None:
 
 
 def written(folder: Path) -> results.Row:
-    """Seconds to write the page, in a fresh process, and its size."""
     seconds = running.run_program(
         "import convtime.storage.load",
         "begin = time.perf_counter()",
@@ -61,7 +60,6 @@ def written(folder: Path) -> results.Row:
 
 
 def opened(folder: Path) -> results.Row:
-    """Seconds until the page can be used, and what is wrong with it."""
     with chromium.launched() as browser:
         seconds = [_sorted_after(browser, folder / PAGE) for _ in range(OPENED)]
         page = chromium.opened(browser, folder / PAGE)

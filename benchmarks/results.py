@@ -165,7 +165,6 @@ class ResultFile:
         self.add_all({})
 
     def add(self, key: str, row: Row) -> None:
-        """Appends a row, and saves the file."""
         self.add_all({key: row})
 
     def add_all(self, rows: Mapping[str, Row]) -> None:
@@ -220,7 +219,6 @@ def _write(path: Path, document: Row) -> None:
 
 
 def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
-    """Makes the summary of a result file anew; rows, date and all else stay as they are."""
     path = directory / file_name(benchmark, None)
     if not path.exists():
         raise ValueError(f"{directory} has no {path.name}; run the benchmark first")
@@ -276,7 +274,6 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
 
 
 def describe(summary: Iterable[Row]) -> str:
-    """A summary for people, a line an entry."""
     return "\n".join(
         f"  {'met ' if entry['met'] else 'MISS'} {entry['name']} = {entry['value']}"
         f" (goal {entry['goal']})"

@@ -33,7 +33,6 @@ SEED = 20
 
 
 def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
-    """A tiny operation; its time does not matter."""
     import torch
 
     x = torch.ones(row + column, device=device)

@@ -205,7 +205,6 @@ def _error(row: results.Row, method: str, truth: float | None) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG: what each tool says over what the device did, against how long that was."""
     from convtime.view.figure import columns, numbers, quantity, series_color
 
     rows = document["rows"]
@@ -322,7 +321,6 @@ def _summarise_cost(row: results.Row) -> dict[str, float]:
 
 
 def _summarise_quick(ops: dict[str, results.Row]) -> dict[str, float]:
-    """What a call takes of a search's time, and errors beyond one tick as shares of full times."""
     true = [(row, statistics.median(row["full"])) for row in ops.values()]
     seconds = [
         each for row, truth in true if truth <= _QUICK_UP_TO_SECONDS for each in row["quick_s"]

@@ -10,6 +10,7 @@ import results
 import torch
 from common.calls import measure_peers
 from common.operations import Operations
+from common.options import AS_IS, counted
 from common.running import Call, first_line
 from common.summaries import midmean
 from common.truth import Trace, profile_calls
@@ -61,7 +62,6 @@ def _plan(call: Call) -> tuple[int, float]:
 
 
 def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
-    """Name -> what makes the callable and its data, which are large: one at a time."""
     half, full, brain = torch.float16, torch.float32, torch.bfloat16
     make = Operations(device)
     rand = make.rand
@@ -252,18 +252,9 @@ class MethodPasses:
         self, call: Call, method: Method, cache: Cache, count: int, *, warmup: int = 3
     ) -> None:
         self._method = method
-        self._measure = functools.partial(
-            time_op,
-            call,
-            method=method,
-            cache=cache,
-            regime="as-is",  # as the other passes take the GPU
-            placement="as-is",  # as the truth
-            warmup=warmup,
-            stop="count",
-            min_samples=1,
-            max_samples=count,
-        )
+        # As the other passes take the GPU, and where the truth's tensors are.
+        options = {**AS_IS, **counted(1, count), "method": method, "cache": cache}
+        self._measure = functools.partial(time_op, call, warmup=warmup, **options)
         self.row: results.Row = {"median": [], "midmean": [], "span": []}
 
     def take(self) -> None:

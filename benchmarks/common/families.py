@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING
 import results
 
 from common import running, summaries
+from common.options import PLAIN
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison
 
 SEED = 0
-_WARM_UP_SECONDS = 0.05
-_LEAST_SAMPLES, _MOST_SAMPLES = 20, 100
 
 
 def chance(benchmark: str, seed: int, index: int) -> random.Random:
-    """A source of chance for one drawn case, whichever cases are drawn before it."""
     return random.Random(f"{benchmark}:{seed}:{index}")  # noqa: S311  # no secret
 
 
 def log_uniform(source: random.Random, low: float, high: float) -> float:
-    """A number between two, as often in each octave as in another."""
     return math.exp(source.uniform(math.log(low), math.log(high)))
 
 
@@ -36,23 +33,14 @@ def compare_kernels(calls: Mapping[str, running.Call], seconds: float) -> Compar
     """
     from convtime import compare
 
+    # Some peers work on other data, or round after other steps.
+    options = {**PLAIN, "stop": "budget", "min_samples": 20, "max_samples": 100}
     return compare(
-        calls,
-        method="kernel",
-        cache="cold",
-        regime="as-is",
-        check=None,  # some peers work on other data, or round after other steps
-        interference=False,
-        warmup=_WARM_UP_SECONDS,
-        stop="budget",
-        min_samples=_LEAST_SAMPLES,
-        max_samples=_MOST_SAMPLES,
-        budget=seconds,
+        calls, method="kernel", cache="cold", regime="as-is", warmup=0.05, budget=seconds, **options
     )
 
 
 def speedups_of(compared: Comparison) -> dict[str, dict[str, float]]:
-    """Each peer's time over convtime's with its interval, as summaries.speedup reads them."""
     return {
         peer: summaries.ratio_of(compared, peer, "convtime")
         for peer in compared.measurements
@@ -61,7 +49,6 @@ def speedups_of(compared: Comparison) -> dict[str, dict[str, float]]:
 
 
 def told(compared: Comparison) -> results.Row:
-    """What rows have of a comparison of kernels."""
     from common.calls import launches
 
     measured = compared.measurements

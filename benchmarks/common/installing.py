@@ -31,7 +31,6 @@ Line = tuple[float, str]
 
 
 def readme_command(number: int) -> str:
-    """The commands of README.md's n-th block of bash."""
     blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
     command: str = blocks[number - 1]
     return command

@@ -217,7 +217,6 @@ def _lost_gpu() -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -235,7 +234,6 @@ def run_probe(
 def in_processes(
     benchmark: str, probe: str, device: torch.device, count: int
 ) -> dict[str, Measure]:
-    """Cases: a probe in so many fresh processes."""
     measure = functools.partial(run_probe, benchmark, probe, device)
     return {f"process {number}": measure for number in range(1, count + 1)}
 
@@ -276,7 +274,6 @@ def capture(
 
 
 def python_path() -> str:
-    """PYTHONPATH of processes that import modules of the benchmarks."""
     return os.pathsep.join([str(results.HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
@@ -291,7 +288,6 @@ def last_line(text: str) -> str:
 
 
 def printed_results(stdout: str) -> list[Any]:
-    """What a process has given by `print_result`, or as JSON after RESULT."""
     return [
         json.loads(line.removeprefix(RESULT))
         for line in stdout.splitlines()

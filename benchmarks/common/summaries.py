@@ -129,11 +129,7 @@ class Speedup:
 
 
 def speedup(row: Mapping[str, Any], peer: str) -> Speedup:
-    """Of a row over a peer; an interval of no width in results that were stored without one."""
-    if "speedups" in row:
-        return Speedup(**row["speedups"][peer])
-    value = row["seconds"][peer] / row["seconds"]["convtime"]
-    return Speedup(value, value, value)
+    return Speedup(**row["speedups"][peer])
 
 
 def least(speedups: Iterable[Speedup]) -> float:
@@ -208,7 +204,6 @@ def find_oracle(
 def picture(
     document: Mapping[str, Any], title: str, description: str, view: dict[str, Any], key: str = ""
 ) -> bytes:
-    """A PNG of a Vega-Lite view, whose title names the GPU and torch of a result file."""
     from convtime.view.figure import Figure
 
     facts = document["provenance"]

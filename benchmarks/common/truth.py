@@ -21,8 +21,6 @@ RANGE = "convtime benchmark call"
 
 
 class TraceEvent(NamedTuple):
-    """One of kineto's events; times in nanoseconds."""
-
     name: str
     start: int
     end: int
@@ -80,7 +78,6 @@ def read_trace(events: Iterable[TraceEvent]) -> Trace:
 
 
 def _busy(call: Iterable[TraceEvent]) -> int:
-    """Nanoseconds in which at least one of a call's kernels ran."""
     busy = until = 0
     for kernel in sorted(call, key=lambda kernel: kernel.start):
         busy += max(0, kernel.end - max(kernel.start, until))

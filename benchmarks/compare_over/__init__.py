@@ -23,7 +23,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _excesses(point: results.Row) -> dict[str, float]:
-    """Each candidate's time over the shortest, less 1."""
     least = min(point["seconds"].values())
     return {name: seconds / least - 1 for name, seconds in point["seconds"].items()}
 

@@ -26,8 +26,6 @@ Make = Callable[..., Candidate]
 
 
 class Family(NamedTuple):
-    """Factories of candidates, which take a keyword of the axis's name."""
-
     axis: str
     values: Sequence[int]
     candidates: Mapping[str, Make]

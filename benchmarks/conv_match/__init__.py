@@ -139,7 +139,6 @@ def memory_ratio(entry: results.Row) -> float:
 
 
 def mismatches(rows: list[results.Row]) -> Iterator[str]:
-    """Everything that is not the same, a line each."""
     for key, name, entry in entries_of(rows, "passes"):
         where = f"{key}, {name}"
         if "error" in entry:

@@ -8,6 +8,7 @@ from typing import Any
 
 import results
 import torch
+from common.options import PLAIN, counted
 from common.running import Call
 
 import convtime
@@ -33,7 +34,6 @@ HOST_CASES = {
 
 
 def _calls(what: str, case: Case, device: torch.device) -> dict[str, Call]:
-    """Of a 3×3 convolution of 1×64×56×56, as a "function" or a "module", or its "backward"."""
     dtype_name, layout, bias, grad = case
     dtype: Any = getattr(torch, dtype_name)
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
@@ -68,23 +68,11 @@ def _calls(what: str, case: Case, device: torch.device) -> dict[str, Call]:
 
 
 def measure_host(what: str, case: Case, device: torch.device) -> results.Row:
-    """Samples of the host's time, in nanoseconds."""
     # Two sets by turns: for one whose addresses stay, what was told to cuDNN last is right already.
     sets = [_calls(what, case, device) for _ in range(2)]
     calls = {name: _by_turns([calls[name] for calls in sets]) for name in sets[0]}
-    compared = convtime.compare(
-        calls,
-        method="cpu",
-        check=None,
-        interference=False,
-        cache="warm",
-        placement="as-is",
-        warmup=100,
-        stop="count",
-        min_samples=_SAMPLES,
-        max_samples=_SAMPLES,
-        budget=30.0,
-    )
+    options = {**PLAIN, **counted(_SAMPLES), "cache": "warm", "placement": "as-is"}
+    compared = convtime.compare(calls, method="cpu", warmup=100, budget=30.0, **options)
     return {
         "host": {
             name: [round(1e9 * seconds) for seconds in measurement.seconds]
@@ -103,7 +91,6 @@ _STEP = 2_000
 
 
 def measure_memory(device: torch.device) -> results.Row:
-    """What is left behind by many shapes: the process's memory on the host, and plans kept."""
     memory = []
     w = torch.randn(8, 8, 1, 1, device=device, dtype=torch.float16)
     for index in range(_SHAPES):

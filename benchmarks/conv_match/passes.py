@@ -102,7 +102,6 @@ def _sides(call: ConvCall, tensors: ConvTensors) -> dict[str, _Sides]:
 
 
 def _first_calls(call: ConvCall, name: str, both: _Sides, device: torch.device) -> results.Row:
-    """What is known of both sides of a pass before they are timed."""
     theirs, ours = both
     convtime.clear_plan_cache()
     ours()
@@ -131,7 +130,6 @@ def _strides(found: Results) -> list[tuple[int, ...]]:
 
 
 def _peak_bytes(call: Call) -> int:
-    """Device memory that one call takes at most, its result included."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     call()
@@ -139,7 +137,6 @@ def _peak_bytes(call: Call) -> int:
 
 
 def _time(passes: dict[str, results.Row], ran: Mapping[str, _Sides]) -> None:
-    """Adds samples and kernels to the passes that convtime ran, all of them interleaved."""
     if not ran:
         return
     candidates: dict[tuple[str, str], Call] = {

@@ -120,7 +120,6 @@ NETWORKS: Networks = {"resnet50": functools.partial(resnet50, 32)} | {
 
 
 def all_calls() -> dict[str, ConvCall]:
-    """Every call by a name that begins with the name of its set; each call once."""
     dtype, layout = CONFIGURATIONS[0]
     named = {
         f"deepbench {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
@@ -132,7 +131,6 @@ def all_calls() -> dict[str, ConvCall]:
 
 
 def of_networks(networks: Networks) -> dict[str, ConvCall]:
-    """The distinct layers of networks in every configuration, by network and layer and that."""
     return {
         f"{network} {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
         for network, layers in networks.items()
@@ -142,7 +140,6 @@ def of_networks(networks: Networks) -> dict[str, ConvCall]:
 
 
 def with_variants(named: dict[str, ConvCall], drawn: Iterable[ConvCall]) -> dict[str, ConvCall]:
-    """Those calls, random ones, and variants of the first."""
     random_ones = {f"random {index}": call for index, call in enumerate(drawn)}
     return named | random_ones | variants(each_once(named))
 
@@ -162,7 +159,6 @@ def variants(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:
 
 
 def large_calls() -> Iterator[tuple[str, ConvCall]]:
-    """Calls on tensors of more than 2**31 elements: of many images, and of one."""
     batch = square_layer("batch", 40, 64, 64, 3, 1024)
     image = square_layer("image", 1, 64, 64, 3, 6144)
     for layer, layout in ((batch, "nhwc"), (batch, "nchw"), (image, "nhwc")):
@@ -170,7 +166,6 @@ def large_calls() -> Iterator[tuple[str, ConvCall]]:
 
 
 def each_once(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:
-    """Each call under the first of its names."""
     first_names: dict[ConvCall, str] = {}
     for name, call in named.items():
         first_names.setdefault(call, name)
@@ -178,7 +173,6 @@ def each_once(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:
 
 
 def of_layer(layer: ConvLayer, dtype: str, layout: str) -> ConvCall:
-    """The call of a layer with all tensors in one layout, "nchw" or "nhwc"."""
     problem = layer.problem
     # With one spatial dimension PyTorch has no channels_last.
     strides = channels_last if layout == "nhwc" and problem.rank > 1 else contiguous
@@ -216,7 +210,6 @@ def _is_small(call: ConvCall) -> bool:
 
 
 def _random_call(generator: random.Random) -> ConvCall | None:
-    """None where what was drawn is no convolution."""
     pick = generator.choice
     dtype = random_dtype(generator)
     groups, c, k = random_channels(generator)

@@ -132,7 +132,6 @@ NETWORKS: problems.Networks = {
 
 
 def all_calls() -> dict[str, ConvCall]:
-    """Every call by a name that begins with the name of its set; each call once."""
     drawn = problems.small_calls(_random_call, RANDOM_CALLS, 2016)
     named = problems.with_variants(problems.of_networks(NETWORKS), drawn)
     return problems.each_once(named)

@@ -25,7 +25,6 @@ from convtime.timing.activity import same_launches
 
 
 def measure_searches(call: ConvCall, device: torch.device, log: Path) -> results.Row:
-    """A call's row, less its key: of each pass that goes to cuDNN, both sides' searches."""
     call = dataclasses.replace(call, flags=dataclasses.replace(call.flags, benchmark=True))
     row: results.Row = {"problem": codec.encode(call)}
     with call.flags.applied(), torch.no_grad():

@@ -18,19 +18,31 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from common import planting
-from common.planting import Draw, Makes, Plant, Planted, Plants
+from common.planting import (
+    NOTHING,
+    Draw,
+    Planted,
+    Plants,
+    additions,
+    python_turns,
+    scaled,
+    slow_scale,
+)
 
 from cpu.load import planted_load
 
 KIB, MIB = 1 << 10, 1 << 20
+CAUSES, CONTROLS = Plants(), Plants()
 _ALWAYS, _NEVER = 1e3, 1e-3  # seconds of a load that does not pause
 _CGROUPS = Path("/sys/fs/cgroup")
 _PERIOD_SECONDS = 0.1
 
 
-def _small(draw: Draw) -> torch.Tensor:
-    return torch.randn(draw.whole("Ki numbers", 16, 64) * KIB)
+def numbers(name: str, low: int, high: int, unit: int = 1) -> Callable[[Draw], torch.Tensor]:
+    return lambda draw: torch.randn(draw.whole(name, low, high) * unit)
+
+
+_small = numbers("Ki numbers", 16, 64, KIB)
 
 
 def _behind(work: Callable[[], object], x: torch.Tensor, kept: object = None) -> Planted:
@@ -41,11 +53,13 @@ def _behind(work: Callable[[], object], x: torch.Tensor, kept: object = None) ->
     return Planted(call, kept=kept)
 
 
-def sleep(draw: Draw) -> Planted:
-    x, seconds = _small(draw), draw.seconds("sleep", 0.3e-3, 4e-3)
-    return _behind(functools.partial(time.sleep, seconds), x)
+@CAUSES.call("blocking: sleep", "blocking", _small, ("sleep", 0.3e-3, 4e-3))
+def sleep(x: torch.Tensor, seconds: float) -> torch.Tensor:
+    time.sleep(seconds)
+    return x + 1
 
 
+@CAUSES.make("blocking: sleep beside threads", "blocking")
 def sleep_beside_threads(draw: Draw) -> Planted:
     """Where all threads compute for about as long as the calling one sleeps."""
     x = torch.randn(draw.whole("size", 700, 1000), 1000)
@@ -58,6 +72,7 @@ def sleep_beside_threads(draw: Draw) -> Planted:
     return Planted(call)
 
 
+@CAUSES.make("blocking: written file", "blocking")
 def written_file(draw: Draw) -> Planted:
     x, size = _small(draw), draw.whole("KiB", 16, 256) * KIB
     file = tempfile.TemporaryFile(dir=Path.home())  # noqa: SIM115  # lives as long as the call
@@ -70,6 +85,7 @@ def written_file(draw: Draw) -> Planted:
     return _behind(write, x, kept=file)
 
 
+@CAUSES.make("blocking: answer of a process", "blocking")
 def answer_of_a_process(draw: Draw) -> Planted:
     """Through a pipe, from a process that sleeps before it answers."""
     x, seconds = _small(draw), draw.seconds("answer", 0.5e-3, 3e-3)
@@ -81,18 +97,18 @@ def answer_of_a_process(draw: Draw) -> Planted:
     other = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    ask, answer = other.stdin, other.stdout
-    assert ask is not None
-    assert answer is not None
 
     def wait() -> None:
-        ask.write(b"\n")
-        ask.flush()
-        answer.readline()
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdin.write(b"\n")
+        other.stdin.flush()
+        other.stdout.readline()
 
     return _behind(wait, x, kept=other)
 
 
+@CAUSES.make("blocking: lock", "blocking")
 def lock(draw: Draw) -> Planted:
     """Of another thread, which holds it while it sleeps."""
     x, seconds = _small(draw), draw.seconds("held", 0.5e-3, 3e-3)
@@ -114,35 +130,36 @@ def lock(draw: Draw) -> Planted:
     return _behind(wait, x)
 
 
+@CAUSES.make("blocking: started process", "blocking")
 def started_process(draw: Draw) -> Planted:
     x, command = _small(draw), draw.one_of("command", "/bin/true", "/bin/pwd")
     run = functools.partial(subprocess.run, [command], stdout=subprocess.DEVNULL, check=True)
     return _behind(run, x)
 
 
+@CAUSES.make("page-faults: fresh results", "page-faults")
 def fresh_results(draw: Draw) -> Planted:
     """So large that the C library maps and unmaps them each time."""
     x = torch.randn(draw.whole("Mi numbers", 10, 24) * MIB)
     return Planted(getattr(torch, draw.one_of("operation", "relu", "neg", "abs")), (x,))
 
 
-def own_buffer(draw: Draw) -> Planted:
+@CAUSES.call("page-faults: own buffer", "page-faults", _small, ("MiB", 8, 32))
+def own_buffer(x: torch.Tensor, mebibytes: int) -> torch.Tensor:
     """Mapped by the call itself, and not by PyTorch's allocator."""
-    x, size = _small(draw), draw.whole("MiB", 8, 32) * MIB
-
-    def fill() -> None:
-        with mmap.mmap(-1, size) as memory:
-            view = torch.frombuffer(memory, dtype=torch.uint8)
-            view[:: mmap.PAGESIZE].fill_(1)
-            del view
-
-    return _behind(fill, x)
+    with mmap.mmap(-1, mebibytes * MIB) as memory:
+        view = torch.frombuffer(memory, dtype=torch.uint8)
+        view[:: mmap.PAGESIZE].fill_(1)
+        del view
+    return x + 1
 
 
-def grown_list(draw: Draw) -> Planted:
+@CAUSES.call(
+    "page-faults: grown list", "page-faults", numbers("Mi numbers", 1, 3, MIB), ("results", 12, 24)
+)
+def grown_list(x: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Results that are kept until the end of the call, and freed together."""
-    x, count = torch.randn(draw.whole("Mi numbers", 1, 3) * MIB), draw.whole("results", 12, 24)
-    return Planted(lambda: [x + 1 for _ in range(count)])
+    return [x + 1 for _ in range(count)]
 
 
 def _matmul(draw: Draw) -> Planted:
@@ -150,6 +167,7 @@ def _matmul(draw: Draw) -> Planted:
     return Planted(torch.mm, (torch.randn(size, size), torch.randn(size, size)))
 
 
+@CAUSES.make("contention: others on all cores", "contention")
 def others_on_all_cores(draw: Draw) -> Planted:
     planted = _matmul(draw)
 
@@ -163,6 +181,7 @@ def others_on_all_cores(draw: Draw) -> Planted:
     return Planted(planted.fn, planted.args, around)
 
 
+@CAUSES.make("contention: others now and then", "contention")
 def others_now_and_then(draw: Draw) -> Planted:
     """On one core, for most of the time, while the call computes with all threads."""
     planted = _matmul(draw)
@@ -170,6 +189,7 @@ def others_now_and_then(draw: Draw) -> Planted:
     return Planted(planted.fn, planted.args, lambda: planted_load("1", on, off))
 
 
+@CAUSES.make("contention: others on its core", "contention")
 def others_on_its_core(draw: Draw) -> Planted:
     """Of a call with one thread that is bound to a core."""
     planted = _matmul(draw)
@@ -178,14 +198,16 @@ def others_on_its_core(draw: Draw) -> Planted:
     return Planted(planted.fn, planted.args, lambda: planted_load("1", _ALWAYS, _NEVER))
 
 
+@CAUSES.make("threads: too many threads", "threads")
 def too_many_threads(draw: Draw) -> Planted:
     torch.set_num_threads(len(os.sched_getaffinity(0)) * draw.whole("threads per core", 4, 8))
     return Planted(torch.softmax, (torch.randn(draw.whole("Ki rows", 2, 8) * KIB, 256), 1))
 
 
+@CAUSES.make("threads: python thread", "threads")
 def python_thread(draw: Draw) -> Planted:
     """Another thread of this process that computes, and takes turns with the call."""
-    planted = planting.additions(_small(draw), draw.whole("operators", 20, 60))
+    x, operators = _small(draw), draw.whole("operators", 20, 60)
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
@@ -203,9 +225,10 @@ def python_thread(draw: Draw) -> Planted:
             ended.set()
             thread.join()
 
-    return Planted(planted.fn, around=around)
+    return Planted(lambda: additions(x, operators), around=around)
 
 
+@CAUSES.make("python-overhead: small net", "python-overhead")
 def small_net(draw: Draw) -> Planted:
     width = draw.whole("width", 4, 16)
     layers = [torch.nn.Linear(width, width) for _ in range(draw.whole("layers", 4, 12))]
@@ -213,18 +236,21 @@ def small_net(draw: Draw) -> Planted:
     return Planted(torch.nn.Sequential(*layers), (x,))
 
 
+@CAUSES.make("cache: cached", "cache")
 def cached(draw: Draw) -> Planted:
     """What the caches hold, and memory gives slowly; written in place."""
     x = torch.randn(draw.whole("KiB", 256, 1024) * KIB // 4)
     return Planted(torch.add, (x, x), kept=x) if draw.whole("sum", 0, 1) else Planted(x.sum)
 
 
+@CAUSES.make("layout: strided", "layout")
 def strided(draw: Draw) -> Planted:
     size = draw.whole("size", 1024, 2048)
     x, out = torch.randn(size, size), torch.empty(size, size)
     return Planted(functools.partial(torch.add, out=out), (x.t(), x))
 
 
+@CAUSES.make("quota: quota", "quota")
 def quota(draw: Draw) -> Planted:
     """Of a cgroup of version 1 or 2, which only root may make."""
     planted, share = _matmul(draw), draw.seconds("share of the cores", 0.2, 0.6)
@@ -259,6 +285,7 @@ def may_plant_quotas() -> bool:
     return False
 
 
+@CAUSES.make("denormals: denormals", "denormals")
 def denormals(draw: Draw) -> Planted:
     size = draw.whole("size", 200, 400)
     x, out = torch.full((size, size), draw.whole("times 1e-40", 1, 9) * 1e-40), torch.empty(0)
@@ -281,46 +308,24 @@ def _large(operation: Callable[..., torch.Tensor], numbers: int, *more: float) -
     return Planted(functools.partial(operation, out=torch.empty_like(x)), (x, *more))
 
 
-def python_loop(draw: Draw) -> Planted:
-    return planting.python_turns(_small(draw), draw.whole("turns", 10_000, 100_000))
+CAUSES.call("python-overhead: python loop", "python-overhead", _small, ("turns", 10_000, 100_000))(
+    python_turns
+)
+CAUSES.call(
+    "python-overhead: small operators",
+    "python-overhead",
+    numbers("numbers", 1, 64),
+    ("operators", 20, 200),
+)(additions)
+CAUSES.call("first-call: built at first", "first-call", _small, slow_scale, first=True)(scaled)
 
 
-def small_operators(draw: Draw) -> Planted:
-    x = torch.randn(draw.whole("numbers", 1, 64))
-    return planting.additions(x, draw.whole("operators", 20, 200))
-
-
-def built_at_first(draw: Draw) -> Planted:
-    return planting.built_once(_small(draw), draw.seconds("build", 0.3, 1.5))
-
-
-_BLOCKING = (sleep, sleep_beside_threads, written_file, answer_of_a_process, lock, started_process)
-CAUSES: Plants = {
-    f"{cause}: {make.__name__.replace('_', ' ')}": Plant(cause, make)
-    for cause, makes in {
-        "blocking": _BLOCKING,
-        "page-faults": (fresh_results, own_buffer, grown_list),
-        "contention": (others_on_all_cores, others_now_and_then, others_on_its_core),
-        "threads": (too_many_threads, python_thread),
-        "python-overhead": (python_loop, small_operators, small_net),
-        "first-call": (built_at_first,),
-        "cache": (cached,),
-        "layout": (strided,),
-        "quota": (quota,),
-        "denormals": (denormals,),
-    }.items()
-    for make in makes
-}
-_CONTROLS: Makes = {
+for _name, _make in {
     "matmul": lambda draw: _multiplied(torch.mm, *[draw.whole("size", 600, 1200)] * 2),
     "batched matmul": batched_matmul,
     "large relu": lambda draw: _large(torch.clamp_min, draw.whole("Mi numbers", 48, 64), 0.0),
-    "large sum": lambda draw: Planted(
-        torch.sum, (torch.randn(draw.whole("Mi numbers", 48, 96) * MIB),)
-    ),
+    "large sum": lambda draw: Planted(torch.sum, (numbers("Mi numbers", 48, 96, MIB)(draw),)),
     "sigmoids": lambda draw: _large(torch.sigmoid, draw.whole("Mi numbers", 32, 64)),
     "arc tangents": lambda draw: _large(torch.atan, draw.whole("Mi numbers", 16, 48)),
-}
-CONTROLS: Plants = {
-    f"control: {name}": Plant(planting.NOTHING, make) for name, make in _CONTROLS.items()
-}
+}.items():
+    CONTROLS.make(f"control: {_name}", NOTHING)(_make)

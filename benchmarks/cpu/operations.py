@@ -31,8 +31,6 @@ Make = Callable[[int], Call]  # of an operation on a number of rows
 
 
 class Pair(NamedTuple):
-    """A call, the same call on copies of its tensors, and one that takes 5 % longer."""
-
     call: Call
     copy: Call
     longer: Call

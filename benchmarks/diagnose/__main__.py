@@ -37,7 +37,6 @@ def judged(evidence: Any) -> results.Row:
 
 
 def judge_again(files: list[str]) -> None:
-    """Prints what the rules, as they are now, make of the evidence in result files."""
     rows = [
         row | judged(codec.decode(Evidence, renewed(row["evidence"])))
         for file in files
@@ -63,7 +62,6 @@ def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
 
 
 def find_rules() -> str:
-    """The commit that froze the rules: the last one that changed them."""
     where = str(results.HERE.parent)
     command = ["git", "-C", where, "log", "-1", "--format=%H", "--", RULES]
     found = running.capture(command, timeout=60).stdout.strip()

@@ -44,7 +44,6 @@ def thread_neighbour(eats: str, amount: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_neighbour(eats: str, amount: int) -> Iterator[None]:
-    """As :func:`thread_neighbour`, in a process of its own."""
     with subprocess.Popen(
         [sys.executable, __file__, eats, str(amount), str(torch.cuda.current_device())],
         stdin=subprocess.PIPE,

@@ -92,117 +92,80 @@ def advice_table(rows: list[results.Row]) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    from convtime.view.figure import Figure
+    """A PNG: for each convolution a column of times, clocks, and bytes written."""
+    from convtime.view.figure import Figure, columns, intervals, numbers, quantity, series_color
 
     rows = document["rows"]
-    panels = [
-        {
-            "vconcat": [
-                _times_panel(points_of(rows), name),
-                _clocks_panel(points_of(rows), idle(rows)),
-                _writes_panel([row for row in counted_of(rows) if row["layer"] == name]),
-            ]
+    found, at_rest = points_of(rows), idle(rows)
+    given = [(row, who, label) for who, (label, _) in _APPLICATIONS.items() for row in found]
+    color = series_color(*zip(*_APPLICATIONS.values(), strict=True))
+    across = quantity("iterations", "iterations", type="log")
+    line = {"type": "line", "point": True}
+
+    def times(name: str) -> dict[str, Any]:
+        times = [row["layers"][name][who] for row, who, _ in given]
+        time = quantity("mean", "kernel time (µs)")
+        band = {"y": time | {"field": "low"}, "y2": {"field": "high"}}
+        return {
+            **columns(
+                series=[label for _, _, label in given],
+                iterations=[row["iterations"] for row, _, _ in given],
+                mean=numbers([each["mean"] for each in times], 1e6),
+                **intervals([each["min"] for each in times], [each["max"] for each in times], 1e6),
+            ),
+            "title": name,
+            **_SIZE,
+            "encoding": {"x": across, "color": color},
+            "layer": [
+                {"mark": {"type": "area", "opacity": 0.15}, "encoding": band},
+                {"mark": line, "encoding": {"y": time}},
+            ],
         }
-        for name in points_of(rows)[0]["layers"]
-    ]
+
+    def clocks() -> dict[str, Any]:
+        clock = quantity("clock", "SM clock (MHz)")
+        known = [
+            (label, row["iterations"], hz)
+            for row, who, label in given
+            if (hz := clock_of(row, who)) is not None
+        ]
+        series, iterations, rates = zip(*known, strict=True) if known else ((), (), ())
+        layer = columns(series=series, iterations=iterations, clock=numbers(rates, 1e-6))
+        layers = [layer | {"mark": line, "encoding": {"x": across, "y": clock, "color": color}}]
+        if at_rest is not None and at_rest["sm_clock_hz"] is not None:
+            rule = {"type": "rule", "style": "ink", "strokeDash": [2, 2]}
+            data = {"values": [{"clock": at_rest["sm_clock_hz"] / 1e6}]}
+            layers.append({"data": data, "mark": rule, "encoding": {"y": clock}})
+        return {**_SIZE, "layer": layers}
+
+    def writes(name: str) -> dict[str, Any]:
+        layer = [row for row in counted_of(rows) if row["layer"] == name][:1]
+        known = [
+            (label, colour, value)
+            for place, (label, colour) in _PLACES.items()
+            for row in layer
+            if (value := written(_values(row, place))) is not None
+        ]
+        places, colours, values = zip(*known, strict=True) if known else ((), (), ())
+        return {
+            **columns(place=places, colour=colours, written=numbers(values, 1e-6)),
+            **_SIZE,
+            "mark": "bar",
+            "encoding": {
+                "x": quantity("written", "dram_write (MB per launch)", zero=True),
+                "y": {"field": "place", "type": "nominal", "sort": None, "title": None},
+                "color": {"field": "colour", "type": "nominal", "scale": None},
+            },
+        }
+
     facts = document["provenance"]
+    panels = [{"vconcat": [times(name), clocks(), writes(name)]} for name in found[0]["layers"]]
     return Figure(
         title=f"{facts['gpu'] or 'CPU'}, torch {facts['torch']}",
         description="Times, clocks and bytes written of convolutions in a loop and alone.",
         view={"hconcat": panels},
         key="dot: mean; band: minimum to maximum; dotted: clock when idle",
     ).content(".png")
-
-
-def _applications() -> dict[str, Any]:
-    from convtime.view.figure import series_color
-
-    names, colours = zip(*_APPLICATIONS.values(), strict=True)
-    return series_color(names, colours)
-
-
-def _times_panel(found: list[results.Row], name: str) -> dict[str, Any]:
-    from convtime.view.figure import columns, intervals, numbers, quantity
-
-    given = [(row, who) for who in _APPLICATIONS for row in found]
-    times = [row["layers"][name][who] for row, who in given]
-    time = quantity("mean", "kernel time (µs)")
-    return {
-        **columns(
-            series=[_APPLICATIONS[who][0] for _, who in given],
-            iterations=[row["iterations"] for row, _ in given],
-            mean=numbers([each["mean"] for each in times], 1e6),
-            **intervals([each["min"] for each in times], [each["max"] for each in times], 1e6),
-        ),
-        "title": name,
-        **_SIZE,
-        "encoding": {
-            "x": quantity("iterations", "iterations", type="log"),
-            "color": _applications(),
-        },
-        "layer": [
-            {
-                "mark": {"type": "area", "opacity": 0.15},
-                "encoding": {"y": time | {"field": "low"}, "y2": {"field": "high"}},
-            },
-            {"mark": {"type": "line", "point": True}, "encoding": {"y": time}},
-        ],
-    }
-
-
-def _clocks_panel(found: list[results.Row], at_rest: results.Row | None) -> dict[str, Any]:
-    from convtime.view.figure import columns, numbers, quantity
-
-    clock = quantity("clock", "SM clock (MHz)")
-    known = [
-        (_APPLICATIONS[who][0], row["iterations"], hz)
-        for who in _APPLICATIONS
-        for row in found
-        if (hz := clock_of(row, who)) is not None
-    ]
-    series, iterations, clocks = zip(*known, strict=True) if known else ((), (), ())
-    layers = [
-        {
-            **columns(series=series, iterations=iterations, clock=numbers(clocks, 1e-6)),
-            "mark": {"type": "line", "point": True},
-            "encoding": {
-                "x": quantity("iterations", "iterations", type="log"),
-                "y": clock,
-                "color": _applications(),
-            },
-        }
-    ]
-    if at_rest is not None and at_rest["sm_clock_hz"] is not None:
-        layers.append(
-            {
-                "data": {"values": [{"clock": at_rest["sm_clock_hz"] / 1e6}]},
-                "mark": {"type": "rule", "style": "ink", "strokeDash": [2, 2]},
-                "encoding": {"y": clock},
-            }
-        )
-    return {**_SIZE, "layer": layers}
-
-
-def _writes_panel(rows: list[results.Row]) -> dict[str, Any]:
-    from convtime.view.figure import columns, numbers, quantity
-
-    found = [
-        (label, colour, value)
-        for place, (label, colour) in _PLACES.items()
-        for row in rows[:1]
-        if (value := written(_values(row, place))) is not None
-    ]
-    places, colours, values = zip(*found, strict=True) if found else ((), (), ())
-    return {
-        **columns(place=places, colour=colours, written=numbers(values, 1e-6)),
-        **_SIZE,
-        "mark": "bar",
-        "encoding": {
-            "x": quantity("written", "dram_write (MB per launch)", zero=True),
-            "y": {"field": "place", "type": "nominal", "sort": None, "title": None},
-            "color": {"field": "colour", "type": "nominal", "scale": None},
-        },
-    }
 
 
 #: What GPUs call the bytes that are read from memory and written to it.

@@ -7,6 +7,7 @@ from typing import Any
 import results
 import torch
 from common.operations import mapped
+from common.options import PLAIN
 from common.running import first_line
 from torch.nn import functional as F
 
@@ -127,19 +128,11 @@ def _compared(
     without: Callable[[], object], following: Callable[[], object], **options: Any
 ) -> results.Row:
     """Both where their tensors are: copies of them would be memory that is asked for, too."""
-    compared = convtime.compare(
-        {"without": without, "with": following},
-        check=None,
-        interference=False,
-        stop="interval",
-        cache="warm",
-        placement="as-is",
-        budget=_BUDGET,
-        **options,
-    )
-    ratio = compared.ratio("with")
+    options |= {**PLAIN, "stop": "interval", "cache": "warm", "placement": "as-is"}
+    calls = {"without": without, "with": following}
+    compared = convtime.compare(calls, budget=_BUDGET, **options)
+    measured, ratio = compared.measurements, compared.ratio("with")
     ends = [end if abs(end) < float("inf") else None for end in (ratio.low, ratio.high)]
-    measured = compared.measurements
     return {
         "method": measured["with"].method.used,
         "without": measured["without"].median,

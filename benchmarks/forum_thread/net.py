@@ -6,60 +6,14 @@ import dataclasses
 from collections.abc import Callable
 
 import torch
+from common.resnet import ResNet18
 from torch import nn
 from torch.nn import functional as F
 
 import convtime
 
 BATCH, SIDE = 64, 224  # images of a step, and their side in pixels
-WIDTH = 64  # channels of the first stage
 CLASSES = 10
-
-
-class Block(nn.Module):
-    """Two convolutions beside a shortcut, as in ResNet-18."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
-        y = self.norm2(self.conv2(y))
-        return F.relu(y + self.shortcut(x), inplace=True)
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, WIDTH, 7, 2, 3, bias=False),
-            nn.BatchNorm2d(WIDTH),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, 2, 1),
-        )
-        inputs = WIDTH
-        for stage in range(1, 5):
-            outputs = WIDTH << stage - 1
-            blocks = Block(inputs, outputs, 1 if stage == 1 else 2), Block(outputs, outputs, 1)
-            setattr(self, f"layer{stage}", nn.Sequential(*blocks))
-            inputs = outputs
-        self.head = nn.Linear(inputs, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        for stage in range(1, 5):
-            x = getattr(self, f"layer{stage}")(x)
-        logits: torch.Tensor = self.head(x.mean((2, 3)))
-        return logits
 
 
 #: The convolutions that are looked at, by their names in the net.
@@ -74,13 +28,12 @@ class Training:
 
     def __init__(self, device: torch.device) -> None:
         torch.manual_seed(0)
-        self.net = Net().to(device)
+        self.net = ResNet18(CLASSES).to(device)
         self.net.to(memory_format=torch.channels_last)
         shape = (BATCH, 3, SIDE, SIDE)
         self._x = torch.randn(shape, device=device).contiguous(memory_format=torch.channels_last)
         self._y = torch.randint(CLASSES, (BATCH,), device=device)
         self._optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9)
-        self.loss = torch.tensor(float("nan"))
         for name in LAYERS:
             layer = self.net.get_submodule(name)
             layer.forward = convtime.region(name)(layer.forward)
@@ -90,7 +43,6 @@ class Training:
         loss = F.cross_entropy(self.forward(), self._y)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self.loss = loss.detach()
 
     def forward(self) -> torch.Tensor:
         logits: torch.Tensor = self.net(self._x)
@@ -100,7 +52,6 @@ class Training:
         return InPlace(self, self.net.get_submodule(name))
 
     def isolated(self, name: str) -> Isolated:
-        """One of the net's convolutions, on its input in a step."""
         layer = self.net.get_submodule(name)
         assert isinstance(layer, nn.Conv2d)
         seen: list[torch.Tensor] = []

@@ -8,10 +8,11 @@ from typing import Any
 
 import results
 import torch
+from common.options import AS_IS, counted
 from common.running import Call
 
 import convtime
-from forum_thread.net import BATCH, LAYERS, Training
+from forum_thread.net import LAYERS, Training
 
 REST = 0.5  # seconds, from which every run begins
 IDLE = 0.5  # seconds in which the idle clock is read
@@ -27,23 +28,16 @@ def idle_clock(device: torch.device) -> results.Row:
     read = [reading for reading in trace.readings if reading.seconds > REST]
     return {
         "sm_clock_hz": _median(reading.sm_clock_hz for reading in read),
-        "power": _median(reading.power for reading in read),
-        "temperature": _median(reading.temperature for reading in read),
-        "reason": trace.reason,
     }
 
 
 def measure(device: torch.device, iterations: int) -> results.Row:
     training = Training(device)
     training.step()  # what is done only once
-    first_loss = float(training.loss)
     runs = RUNS.get(iterations, 1)
     in_place = [_recorded(training.step, iterations) for _ in range(runs)]
     return {
         "iterations": iterations,
-        "runs": runs,
-        "batch": BATCH,
-        "loss": [first_loss, float(training.loss)],
         "in_place_clock_hz": _median(clock for _, clock in in_place),
         "layers": {
             name: {
@@ -57,7 +51,6 @@ def measure(device: torch.device, iterations: int) -> results.Row:
 
 
 def _alone(training: Training, name: str, iterations: int, runs: int) -> results.Row:
-    """The convolution called again and again on the same data, as the thread's tool does."""
     call = training.isolated(name)
     call()
 
@@ -77,29 +70,16 @@ def _behind_the_step(
 ) -> results.Row:
     """The convolution by itself, timed by convtime with a step of the loop before each call."""
     call = training.isolated(name)
+    options = {**AS_IS, **counted(iterations), "cache": "warm", "queue": "none", "warmup": 1}
     found = []
     for _ in range(runs):
         _rest()
+        before = call.behind(training.step)
         found.append(
-            convtime.time_op(
-                call,
-                before=call.behind(training.step),
-                device=device,
-                cache="warm",
-                placement="as-is",
-                regime="as-is",
-                queue="none",
-                warmup=1,
-                stop="count",
-                min_samples=iterations,
-                max_samples=iterations,
-                budget=_LONGEST,
-            )
+            convtime.time_op(call, before=before, device=device, budget=_LONGEST, **options)
         )
     return {
         **_summed_up([second for run in found for second in run.seconds]),
-        "method": found[0].method.used,
-        "cache": found[0].cache.used,
         "sm_clock_hz": _median(clock for run in found for clock in run.sm_clocks_hz),
         "kernels": [activity.name for activity in found[0].activities],
     }

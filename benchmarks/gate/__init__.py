@@ -29,7 +29,6 @@ TOLERANCE = 0.005
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """How many comparisons there were, and how much of either kind the gate judged rightly."""
     summary: dict[str, float] = {}
     pairs, plants, by_key = pairs_of(rows), plants_of(rows), summaries.by_key(rows)
     if pairs:

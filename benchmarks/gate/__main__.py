@@ -35,7 +35,6 @@ _TIMEOUT_SECONDS = 300
 def measure_pair(
     device: torch.device, plants: Mapping[str, results.Row], slower: Collection[str]
 ) -> results.Row:
-    """What the gate says of a run in which some operations have 5 % more to do."""
     begin = time.perf_counter()
     sizes = {name: SIZES[name] for name in names_on(device)}
     larger = sizes | {name: plants[name]["size"] for name in slower}
@@ -73,7 +72,6 @@ def _pytest(folder: str, device: torch.device, sizes: Mapping[str, int], *argume
 
 
 def _changes(path: Path, output: str) -> dict[str, results.Row]:
-    """Of each operation, in the order of the tests."""
     if not path.exists():
         raise RuntimeError(f"pytest compared nothing: {running.last_line(output)}")
     changes = json.loads(path.read_text(encoding="utf-8"))["changes"]
@@ -89,7 +87,6 @@ ROUNDS = 100  # of a look on the CPU
 
 
 def find_plants(device: torch.device) -> results.Row:
-    """By operation, the amount of data that takes closest to 5 % longer, and how much longer."""
     return {"plants": {name: _find_plant(name, device) for name in names_on(device)}}
 
 
@@ -116,7 +113,6 @@ def _find_plant(name: str, device: torch.device) -> results.Row:
 
 
 def closest(ratios: Mapping[int, float], count: int) -> list[int]:
-    """The sizes whose ratios are closest to what is planted."""
     return sorted(ratios, key=lambda size: abs(ratios[size] - PLANTED))[:count]
 
 

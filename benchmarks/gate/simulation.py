@@ -24,8 +24,6 @@ PROCESSES = 10  # of a calibration
 
 
 class Process(NamedTuple):
-    """What a fresh process measured: the median, its interval, and over how many values."""
-
     median: float
     low: float
     high: float
@@ -37,7 +35,6 @@ class Process(NamedTuple):
 
 
 def recorded() -> dict[str, list[Process]]:
-    """Of each operation of placement, what its fresh processes measured."""
     path = results.HERE / "results" / "placement.json"
     processes: dict[str, list[Process]] = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
@@ -92,7 +89,6 @@ class _Gate:
         self.margin = repeats.noise.margin
 
     def finds(self, factor: float) -> bool:
-        """Whether one more process, whose times are longer by a factor, is found to differ."""
         own = self._rng.choice(self._pool).slower_by(factor)
         over = calibrated(own, None, self._noise)
         under = calibrated(own, self._repeats, self._noise)
@@ -162,7 +158,6 @@ def _counted(factor: float) -> tuple[Any, ...]:
 
 
 def attribute_planted(each: int = EACH, seed: int = 1) -> results.Row:
-    """By planted cause, how many changes are attributed to each."""
     rng = random.Random(seed)  # noqa: S311
     base = time_op(int, device="cpu", warmup=1, stop="count", max_samples=20)
     found = {planted: collections.Counter[str]() for planted in _PLANT}

@@ -17,7 +17,6 @@ PLAIN = "plain"
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Whether all kernels compute the same; how fast they are is for the tables to say."""
     pools = _of(rows, "pool")
     return summaries.known(
         pool_kernels=sum(len(row["facts"]) for row in pools) if pools else None,

@@ -92,7 +92,6 @@ def over_best(row: results.Row) -> summaries.Speedup:
 
 
 def distribution_table(rows: list[results.Row]) -> str:
-    """Markdown: how speedups over the fastest of PyTorch's ways are distributed."""
     speeds = _of(rows, "speed")
     groups = {
         f"{origin} nets, {size}": [
@@ -119,7 +118,6 @@ def _final(row: results.Row, name: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown: a line for each net's speed, and one for each task's training."""
     speeds, trained = [], []
     for row in _of(rows, "speed"):
         width, layers, batch = row["net"]

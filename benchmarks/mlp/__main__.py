@@ -9,6 +9,7 @@ import results
 import torch
 from common import families
 from common.graphs import capture
+from common.options import counted
 from common.running import Case, run
 from torch import nn
 from torch.nn import functional as F
@@ -42,7 +43,6 @@ CLASSES = 10
 def compile_beforehand(
     shape: Net, peers: Iterable[str], batches: int, device: torch.device
 ) -> None:
-    """Take a step of each peer that is compiled, on data as measure_speed has it."""
     width, layers, batch = shape
     inputs, targets = make_data(width, width, batches * batch, "mse", device)
     torch.compiler.reset()
@@ -82,10 +82,7 @@ def measure_speed(
         repeat(steps[peer], 5)
     compared = compare_steps(
         {who: functools.partial(repeat, step, count) for who, step in steps.items()},
-        stop="budget",
-        min_samples=SAMPLES[0],
-        max_samples=SAMPLES[1],
-        budget=seconds,
+        **counted(*SAMPLES) | {"stop": "budget", "budget": seconds},
     )
     rates = convtime.ceilings(device)
     return {
@@ -165,7 +162,6 @@ def measure_training(task: str, device: torch.device) -> results.Row:
 
 
 def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
-    """The quick ones first: compiling takes long, and time on a GPU may end."""
     cases = {
         f"training {task}": Case(functools.partial(measure_training, task, device))
         for task in TASKS

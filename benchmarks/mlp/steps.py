@@ -7,6 +7,7 @@ from typing import Any
 import results
 import torch
 from common.compiled import compile_whole
+from common.options import AS_IS, PLAIN
 from torch import nn
 from torch.nn import functional as F
 
@@ -109,17 +110,9 @@ def repeat(step: Step, count: int) -> None:
 
 def compare_steps(calls: Mapping[str, Step], **options: Any) -> convtime.Comparison:
     """`calls` are of many steps each, for which the device is not let idle otherwise."""
-    compared: convtime.Comparison = convtime.compare(
-        calls,
-        method="sync",
-        cache="warm",
-        placement="as-is",  # the steps change what they read
-        regime="as-is",
-        check=None,
-        interference=False,
-        **options,
-    )
-    return compared
+    # As they are: the steps change what they read.
+    options |= {**PLAIN, **AS_IS}
+    return convtime.compare(calls, method="sync", cache="warm", **options)
 
 
 def told(compared: convtime.Comparison, count: int) -> results.Row:

@@ -97,7 +97,6 @@ def draw_pair(
     close: bool,
     device: torch.device,
 ) -> tuple[Pair, results.Row]:
-    """The first pair whose true ratio is within 0.9 and 1.1, or is not, and what is known of it."""
     chance = random.Random(seed)  # noqa: S311
     refused: list[str] = []
     while len(refused) < _MOST_DRAWS:

@@ -75,7 +75,6 @@ def spread_less_one_tick(medians: list[float]) -> float:
 
 
 def true_ratios(rows: list[results.Row]) -> dict[str, float]:
-    """By operation, the time on 2 % more data over that on the same; empty before it is known."""
     return {
         name: seconds[1] / seconds[0]
         for row in rows
@@ -92,33 +91,29 @@ def table(rows: list[results.Row]) -> str:
         entries = [row["operations"][name] for row in processes]
         grand = statistics.median(medians)
         again = [entry["other tensors"] for entry in entries]
-        counts = (
-            sum(entry["low"] <= grand <= entry["high"] for entry in entries),
-            sum(pair["verdict"] == "same" for pair in again),
-            sum(entry["more data"]["verdict"] == "slower" for entry in entries),
-        )
-        covering, same, slower = (f"{count} of {len(entries)}" for count in counts)
         lines.append(
-            (
-                name,
-                f"{1e6 * grand:.2f}",
-                f"{spread_less_one_tick(medians):.2%}",
-                covering,
-                summaries.reach((pair["ratio"] for pair in again), ".4f"),
-                same,
-                f"{ratios.get(name, math.nan):.4f}",
-                slower,
-            )
+            {
+                "name": name,
+                "grand": grand,
+                "spread": spread_less_one_tick(medians),
+                "covering": sum(entry["low"] <= grand <= entry["high"] for entry in entries),
+                "count": len(entries),
+                "ratios": summaries.reach((pair["ratio"] for pair in again), ".4f"),
+                "same": sum(pair["verdict"] == "same" for pair in again),
+                "true": ratios.get(name, math.nan),
+                "slower": sum(entry["more data"]["verdict"] == "slower" for entry in entries),
+            }
         )
-    return summaries.markdown(
+    return summaries.filled(
         "operation | median (µs): | spread less a tick: | intervals that have the median of all: "
         "| other tensors: ratios: | same: | 2 % more data, true ratio: | found slower:",
+        "{name} | {grand:.2fµ} | {spread:.2%} | {covering} of {count} | {ratios} "
+        "| {same} of {count} | {true:.4f} | {slower} of {count}",
         lines,
     )
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG: one kernel's samples at one address and at sixteen, and what time_op says of it."""
     from convtime.view.figure import BLUE, ORANGE, columns, numbers, quantity
 
     (row,) = (row for row in document["rows"] if row["key"] == ADDRESSES)

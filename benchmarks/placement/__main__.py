@@ -20,8 +20,6 @@ MORE = 50  # one part in so many
 
 
 def operations(device: torch.device, more: bool) -> dict[str, Candidate]:
-    """Each with tensors of its own, on 2 % more data if asked for."""
-
     def rand(
         count: int, *shape: int, dtype: torch.dtype = torch.float32, grows: bool = True
     ) -> torch.Tensor:
@@ -95,7 +93,6 @@ def compared(baseline: Candidate, candidate: Candidate) -> results.Row:
 
 
 def measure_truth(device: torch.device) -> results.Row:
-    """Midmeans of the profiler's times over random places: [of the data, of 2 % more] each."""
     seconds: dict[str, list[float]] = {}
     longer = operations(device, more=True)
     for name, candidate in operations(device, more=False).items():
@@ -105,7 +102,6 @@ def measure_truth(device: torch.device) -> results.Row:
 
 
 def measure_addresses(device: torch.device) -> results.Row:
-    """A ReLU's samples, by turns, on one pair of tensors and on pairs at addresses of their own."""
     x = torch.randn(1024, 1024, device=device)
     # Inputs and results lie apart at random; a result keeps its place, being written in place.
     room = x.nbytes + (1 << 21)

@@ -67,26 +67,28 @@ def table(rows: list[results.Row]) -> str:
         if not (raced and peer):
             continue
         regrets, flips = regrets_of(rows, name, "race"), [*flips_of(rows, name)]
-        seconds = [
-            f"{statistics.median(each['seconds'] for each in found):.2f}" for found in (raced, peer)
-        ]
-        lines.append(
-            (
-                name,
-                len(oracle["regrets"]),
-                f"{1e6 * oracle['seconds']:.2f}",
-                sum(each <= 0.01 for each in oracle["regrets"].values()),
-                f"{statistics.mean(regrets):.2%}",
-                f"{max(regrets):.2%}",
-                f"{statistics.median(len(each['ties']) for each in raced):g}",
-                f"{sum(flips)} of {len(flips)}",
-                seconds[0],
-                f"{max(regrets_of(rows, name, 'do_bench')):.2%}",
-                seconds[1],
-            )
+        seconds, theirs = (
+            statistics.median(each["seconds"] for each in found) for found in (raced, peer)
         )
-    return summaries.markdown(
+        lines.append(
+            {
+                "name": name,
+                "count": len(oracle["regrets"]),
+                "fastest": oracle["seconds"],
+                "near": sum(each <= 0.01 for each in oracle["regrets"].values()),
+                "mean": statistics.mean(regrets),
+                "worst": max(regrets),
+                "ties": statistics.median(len(each["ties"]) for each in raced),
+                "flips": f"{sum(flips)} of {len(flips)}",
+                "seconds": seconds,
+                "peer": max(regrets_of(rows, name, "do_bench")),
+                "theirs": theirs,
+            }
+        )
+    return summaries.filled(
         "problem | candidates: | fastest (µs): | within 1 %: | regret, mean: | worst: "
         "| ties, median: | flips: | seconds: | do_bench: regret, worst: | seconds:",
+        "{name} | {count} | {fastest:.2fµ} | {near} | {mean:.2%} | {worst:.2%} | {ties:g} "
+        "| {flips} | {seconds:.2f} | {peer:.2%} | {theirs:.2f}",
         lines,
     )

@@ -14,7 +14,7 @@ import results
 import torch
 from common import running, summaries
 from common.mobilenet_v2 import MobileNetV2
-from common.resnet50 import ResNet50
+from common.resnet import ResNet50
 from conv_match import problems as conv_problems
 
 import convtime

@@ -21,7 +21,6 @@ RESNET50, IN_HALF = "ResNet-50", "ResNet-50 in float16, channels_last"
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """How many plants were found and explained, and how many unchanged passes were not left so."""
     plants = [plant for row in rows for plant in counted(row)]
     unchanged = [found for row in rows for found in row["unchanged"].values()]
     small = sum(plant["truth"] <= SMALL for plant in plants)
@@ -36,7 +35,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def counted(row: results.Row) -> list[results.Row]:
-    """The plants that cost enough to be found."""
     return [plant for plant in row["plants"].values() if plant["truth"] >= LEAST]
 
 

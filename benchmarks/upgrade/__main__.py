@@ -68,7 +68,6 @@ def measure_unchanged(model: str, shape: Sequence[int], device: torch.device) ->
 def _plant(
     group: Group, name: str, truth: tuple[Any, Any], changes: Mapping[tuple[str, str], Any]
 ) -> results.Row:
-    """A plant, by the pass that it makes slowest."""
     was, now = (each["seconds"][name] for each in truth)
     true = {which: now[which] / was[which] for which in was}
     which = max(true, key=lambda each: true[each])
@@ -86,7 +85,6 @@ def _plant(
 
 
 def _changes(found: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """By the name of the first of equal layers, and the pass."""
     every = (*found["step"], *found["layers"])
     return {(change["layers"][0], change["which"]): change for change in every}
 
@@ -125,7 +123,6 @@ def _truth(python: str, device: torch.device, log: Path | None = None) -> Any:
 def _upgrade(
     pythons: tuple[str, str], model: str, shape: Sequence[int], device: torch.device, folder: Path
 ) -> tuple[Any, float]:
-    """The result as JSON, and the seconds that the command took."""
     old, new = pythons
     file = folder / "upgrade.json"
     begin = time.perf_counter()
@@ -153,7 +150,7 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
 
     groups = {key: functools.partial(measure_group, group, device) for key, group in ON_GPU.items()}
     return {
-        RESNET50: of_model("common.resnet50:ResNet50"),
+        RESNET50: of_model("common.resnet:ResNet50"),
         **groups,
         IN_HALF: of_model("upgrade.planted_model:resnet50_in_half"),
     }

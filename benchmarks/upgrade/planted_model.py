@@ -49,8 +49,6 @@ EXTRAS: dict[str, Callable[..., None]] = {
 
 
 class Extra(torch.nn.Module):
-    """Does extra work before its own."""
-
     extra: dict[str, float]
     scratch: torch.Tensor | None = None
 
@@ -110,7 +108,6 @@ def described() -> dict[str, Any]:
 
 
 def model() -> Sites:
-    """The model of this process's side, once its flags are set."""
     description = described()
     for name, value in description["flags"].items():
         set_flag(name, value)
@@ -118,6 +115,6 @@ def model() -> Sites:
 
 
 def resnet50_in_half() -> torch.nn.Module:
-    from common.resnet50 import ResNet50
+    from common.resnet import ResNet50
 
     return ResNet50().half().to(memory_format=torch.channels_last)

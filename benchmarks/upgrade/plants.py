@@ -141,7 +141,6 @@ CAUSES |= EXTRA_CAUSES
 
 
 def _by_site(sites: Mapping[str, str]) -> dict[str, str]:
-    """From the sites, separated by spaces, of each kind of plant."""
     return {name: kind for kind, names in sites.items() for name in names.split()}
 
 

@@ -54,7 +54,6 @@ def _passes(module: torch.nn.Module, given: torch.Tensor) -> dict[str, Callable[
 
 
 def _rates(device: torch.device) -> dict[str, float]:
-    """Elements a second."""
     given = (planted_model.Extra(), torch.zeros(1, device=device), RATE_ELEMENTS)
     calls = {kind: partial(planted_model.EXTRAS[kind], *given) for kind in RATES}
     return {kind: RATE_ELEMENTS / _seconds(call, device) for kind, call in calls.items()}
