@@ -1,20 +1,15 @@
 """Convolutions with what follows them, in one call and in separate ones; ResNet-50's, and drawn.
 
 Each row is one comparison, interleaved and after a flush of the L2 cache, on the same tensors: of
-convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. Rounds
-follow each other without a pause, as layers do. What follows a convolution is a bias and a ReLU,
-and a residual before the ReLU where the network has one; batch norms are taken to be folded. Who
-selects plans of cuDNN's may time them (torch.backends.cudnn.benchmark), and float32 is rounded to
-TF32 by all of them. Times are the sums of a call's kernels; the first call, in which plans are
-built and timed, and code is compiled unless it was beforehand, is given beside them.
+convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. What
+follows a convolution is a bias and a ReLU, and a residual before the ReLU where the network has
+one. cuDNN's plans may be timed (torch.backends.cudnn.benchmark), and float32 is rounded to TF32 by
+all of them. Times are the sums of a call's kernels; the first call is given beside them.
 
 Drawn convolutions have windows of 1, 3, 5 and 7, strides and dilations of 1 and 2, a padding that
 keeps the size or none, planes of 7² to 112², and 16 to 1024 channels before and after, a quarter of
 them of any number and the others of multiples of 8. They take up to 50 GFLOP, in batches of up to
 256, and half of them add a residual. Each is measured in one dtype and layout.
-
-PyTorch's own fused operation (torch.cudnn_convolution_relu) runs the same plans as convtime, which
-tests make sure of. It is left out, since its first call builds every plan that cuDNN lists.
 
 Compile in parallel first: for i in $(seq 16); do epilogue.py --probe compile $i/16 & done; wait
 """

@@ -63,6 +63,7 @@ def table(rows: list[results.Row]) -> str:
 def serve(way: str, case: str) -> None:
     """Compile one model; then, for each number that is read, time as many calls."""
     import torch
+    from common.events import seconds_per_call
     from common.resnet import ResNet50
 
     import convtime
@@ -72,9 +73,8 @@ def serve(way: str, case: str) -> None:
     images = torch.randn(batch, 3, SIDE, SIDE, device="cuda", dtype=getattr(torch, dtype))
     images = images.contiguous(memory_format=torch.channels_last)
     model: Any = ResNet50().to(images).eval().to(memory_format=torch.channels_last)
-    found: Any = None
-    if way == EARLIER:
-        found = convtime.nn.fuse(model)  # in place, as it was there
+    # In place, as it was there.
+    found: Any = convtime.nn.fuse(model) if way == EARLIER else None
     call: Any
     call = convtime.nn.fuse(model, backend="inductor") if way == NOW else torch.compile(model)
     with torch.no_grad():
@@ -85,16 +85,9 @@ def serve(way: str, case: str) -> None:
         torch.cuda.synchronize()
         running.print_result({"fused": len(found.fused) if found else 0})
         for line in sys.stdin:
-            event: Any = torch.cuda.Event
-            start, end = (event(enable_timing=True) for _ in range(2))
-            count = int(line)
             call(images)
-            start.record()
-            for _ in range(count):
-                call(images)
-            end.record()
-            end.synchronize()
-            running.print_result({"seconds": 1e-3 * start.elapsed_time(end) / count})
+            seconds = seconds_per_call(lambda: call(images), int(line))
+            running.print_result({"seconds": seconds})
 
 
 class _Server(Server):

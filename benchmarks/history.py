@@ -3,14 +3,11 @@
 Each row simulates many series of log medians with a deviation of 1.5 % between runs, and searches
 each as convtime.history does:
 
-- "no change": how many series have a false change point, by the number of runs. The goal counts
-  those with normal noise. The other rows show what noise that breaks the assumptions does.
-- "step": a step of 3 % up or down, with a number of runs on each side that is drawn uniformly from
-  a range. Located is a step with a change point at most one commit away; a step that is not found
-  counts as not located. The oracle knows that there is one step, both levels and the deviation, and
-  chooses the three commits that contain the step with the highest probability: no method that sees
-  only the times can locate more. The goal counts the row with 10 to 60 runs on each side, one run
-  for each commit.
+- "no change": how many series have a false change point. The goal counts those with normal noise.
+- "step": a step of 3 % up or down. Located is a step with a change point at most one commit away.
+  The oracle knows that there is one step, both levels and the deviation, and chooses the three
+  commits that contain the step with the highest probability. The goal counts the row with 10 to 60
+  runs on each side, one run for each commit.
 - "load": seconds in which convtime.history reads and judges a folder with 1,000 runs of 300 tests,
   in a fresh process, without the imports.
 """

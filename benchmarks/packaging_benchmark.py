@@ -2,15 +2,11 @@
 
 Parts (--part):
 
-imports  `import convtime` over `import torch`, and the idle plugin over a start of pytest. All of
-         it is measured in fresh interpreters by turns. A row is a pair: the seconds that `import
-         torch` takes in one interpreter, and `import torch, convtime` in another; which of them
-         comes first changes from pair to pair. What the interpreter itself takes to start and to
-         end does not count. Both are imported once before, so that no pair compiles Python files
-         or reads them from the disk. Judged is what of the second is convtime's, by that
-         interpreter's own clock. Each pair has starts of pytest on a file with one empty test,
-         too, with the plugin and by `-p no:convtime`. Of several of each kind the shortest counts,
-         and judged is the median over the pairs of how much these two differ.
+imports  `import convtime` over `import torch`, and the idle plugin over a start of pytest. A row is
+         a pair of fresh interpreters, in alternating order: one imports torch, the other torch and
+         convtime. Judged is what of the second is convtime's, by that interpreter's own clock. Each
+         pair has starts of pytest on a file with one empty test, too, with the plugin and without.
+         Of several of each kind the shortest counts; judged is the median of the differences.
 kernels  The first call of each kind of kernel in a process, by an empty and by a filled cache of
          compiled kernels. Needs a GPU.
 install  README's first command in an empty environment, word for word, by empty caches of pip's

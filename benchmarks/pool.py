@@ -2,16 +2,15 @@
 
 Each row is one comparison, interleaved and after a flush of the L2 cache: of convtime's kernel, of
 eager PyTorch's, of torch.compile's (forward), and of a copy, which is torch.relu of as many
-elements of the same dtype as read and write as many bytes as the pass has to: input and output, or
-the gradients of both and a byte per output that says which element it was. Times are the sums of a
-call's kernels. The bound of a forward pass is the longer of the copy and of its comparisons, an
-element of each window each, at the rate that the GPU reaches in registers.
+elements as read and write as many bytes as the pass has to. Times are the sums of a call's kernels.
+The bound of a forward pass is the longer of the copy and of its comparisons, an element of each
+window each, at the rate that the GPU reaches in registers.
 
-Rows are of the networks' shapes, and of configurations that are drawn by a seed. These have windows
-of 2 to 7, rectangular ones too, strides up to the window, paddings up to half of it, dilations of
-1 and 2, and ceil_mode; planes and channels of AlexNet, Inception, LeNet and ResNet stems, odd
-planes, and channels of any number; and 0.1 MB (float16) to 200 MB (float32). All are measured
-forward in both dtypes and layouts; backward, drawn ones in one of these four each.
+Rows are of the networks' shapes, and of configurations that are drawn by a seed: windows of 2 to 7,
+rectangular ones too, strides up to the window, paddings up to half of it, dilations of 1 and 2, and
+ceil_mode; planes and channels of AlexNet, Inception, LeNet and ResNet stems, odd planes, and
+channels of any number; and 0.1 MB (float16) to 200 MB (float32). All are measured forward in both
+dtypes and layouts; backward, drawn ones in one of these four each.
 
 Compile in parallel first: for i in $(seq 16); do pool.py --probe compile $i/16 & done; wait
 """

@@ -1,25 +1,20 @@
 """Ranks that measure together: injected skew, all-reduce times, and faults.
 
 On CPUs with Gloo, and with NCCL where there are two GPUs; shards on one machine take turns at them.
-
 Each row starts processes of one machine, which are forked from this one. For times, each is pinned
 to a core, with the highest priority of ordinary processes, which takes root.
 
-- "skew": rank 1 arrives at an all-reduce later than rank 0 by a known time, because both compute
-  until an instant of the machine's clock. The error is that of the median arrival skew, relative to
-  the injected one; 0 if it is at most twice the measured uncertainty of the clocks.
-- "all_reduce": the median transfer time of an all-reduce, against stamps that each rank takes in
-  Python directly before and after the same calls of the process group's C++ function: from the last
-  rank's stamp before to the last rank's stamp after.
-- "faults": one of three ranks raises an exception, exits, hangs or is killed by SIGKILL at a random
-  moment, in a call or before the first one. Every other rank must end its measurement within the
-  timeout (a deadlock otherwise) and name the rank.
-
-With NCCL, rank 1 is late because its GPU runs a kernel of known duration first. The stamps of an
-all-reduce are of the GPU's own clock (%globaltimer), by kernels before and after it, less the gaps
-between kernels, which are those of stamps around one kernel that is timed alone. GPUs' clocks are
-not synchronized, but the rank that comes last does not wait, so the time of a call is the shortest
-of all ranks'. A column has that of calls back to back, without convtime.
+- "skew": rank 1 arrives at an all-reduce later than rank 0 by a known time: by an instant of the
+  machine's clock until which it computes, or by a kernel of known duration. The error is that of
+  the median arrival skew, relative to the injected one; 0 if it is at most twice the measured
+  uncertainty of the clocks.
+- "all_reduce": the median transfer time, against stamps directly around the same calls. With Gloo
+  from the last rank's stamp before to the last one after. With NCCL the stamps are of the GPU's own
+  clock, less the gaps of stamps around a kernel that is timed alone, and the shortest of all ranks:
+  the one that comes last does not wait. A column has that of calls back to back, without convtime.
+- "faults": one of the ranks raises an exception, exits, hangs or is killed by SIGKILL at a random
+  moment. Every other rank must end its measurement within the timeout (a deadlock otherwise) and
+  name the rank.
 """
 
 import fcntl

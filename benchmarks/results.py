@@ -3,8 +3,7 @@
 A benchmark is a script <name>.py next to this file, or a folder <name> with a __main__.py;
 packaging is packaging_benchmark.py, because its name would hide a library. It defines, importing
 nothing heavy for it, `summarise(rows) -> {name: value}` and `table(rows) -> str` (Markdown). Every
-row has a "key" that is unique in its file. `python results.py merge NAME` makes one file of the
-shards; `python results.py judge NAME` sums the rows of a file up again.
+row has a "key" that is unique in its file.
 """
 
 import argparse

@@ -11,6 +11,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 import convtime
+from common.events import seconds_per_call
 from common.options import AS_IS, PLAIN, counted
 from common.running import Call, first_line, seconds_of
 from convtime.timing.activity import DeviceActivity
@@ -47,17 +48,7 @@ def _torch_timer(call: Call) -> float:
 
 
 def _plain_events(call: Call) -> float:
-    event: Any = torch.cuda.Event
-    start, end = (event(enable_timing=True) for _ in range(2))
-
-    def milliseconds() -> float:
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(end))
-
-    return 1e-3 * statistics.median(milliseconds() for _ in range(30))
+    return statistics.median(seconds_per_call(call) for _ in range(30))
 
 
 def _plain_sync(call: Call) -> float:

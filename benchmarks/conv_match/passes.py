@@ -7,6 +7,7 @@ from typing import Any
 import results
 import torch
 from common.calls import compare_launches, launches, record
+from common.events import seconds_per_call
 from common.running import Call, first_line
 
 import convtime
@@ -154,14 +155,7 @@ def _time(passes: dict[str, results.Row], ran: Mapping[str, _Sides]) -> None:
 
 def _rounds(calls: Iterable[Call]) -> int:
     """How many rounds of all calls fit into the time that a problem has."""
-    event: Any = torch.cuda.Event
-    start, end = event(enable_timing=True), event(enable_timing=True)
-    start.record()
-    for call in calls:
-        call()
-    end.record()
-    end.synchronize()
-    seconds = start.elapsed_time(end) / 1e3
+    seconds = seconds_per_call(lambda: [call() for call in calls])
     return max(_ROUNDS[0], min(_ROUNDS[1], int(_ROUND_SECONDS / seconds)))
 
 

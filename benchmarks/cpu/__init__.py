@@ -2,21 +2,18 @@
 
 A row is an operation that a seed draws. Families alternate, and durations are log-uniform from 5 µs
 to 50 ms. The operation is compared with itself on copies of its tensors (A/A), and with 5 % more of
-the same work. Both comparisons are made without load, and while another process takes a core for
-random intervals. Interleaved calls without load give the true ratio of the second comparison. An
-operation whose ratio is outside of 1.04 to 1.06 is drawn again, and "refused" has the reason. Their
-ratio in the A/A pair, "true_copy_ratio", shows the effect of the addresses; no pair is drawn again
-for it, and any verdict but "same" and "uncertain" is false.
+the same work, without load, and while another process takes a core for random intervals.
+Interleaved calls without load give the true ratios. An operation whose ratio is outside of 1.04 to
+1.06 is drawn again, and "refused" has the reason; no A/A pair is drawn again, and any verdict but
+"same" and "uncertain" is false.
 
 The true time of an operation is the median of calls without load, by Python's clock, right before
 and after each call of time_op; where the two differ by more than 5 %, the machine was not quiet,
-and all three are made again, or the operation is drawn again. The result of time_op under load is
-right if its interval meets that of the true time, or if it says what disturbed it.
+and all three are made again. The result of time_op under load is right if its interval meets that
+of the true time, or if it says what disturbed it.
 
-Further rows are calls with a planted cause, and controls, which convtime.diagnose looks at: whether
-it names the cause first, and nothing where nothing is planted.
-
-Each row is measured in a fresh process.
+Further rows are calls with a planted cause, and controls, which convtime.diagnose looks at. Each
+row is measured in a fresh process.
 """
 
 import itertools

@@ -49,73 +49,42 @@ def _tensor(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def _elementwise(chance: random.Random) -> tuple[str, Make]:
-    operation = chance.choice((torch.relu, torch.add, torch.exp))
-    inputs = 2 if operation is torch.add else 1
-
-    def make(rows: int) -> Call:
-        return functools.partial(operation, *(_tensor(rows, 64) for _ in range(inputs)))
-
-    return f"{operation.__name__} 64", make
-
-
-def _matmul(chance: random.Random) -> tuple[str, Make]:
-    operation = chance.choice((torch.mm, F.linear))
-    inner, outer = chance.choice((16, 32, 64, 128)), chance.choice((16, 32, 64, 128))
-
-    def make(rows: int) -> Call:
-        if operation is torch.mm:
-            return functools.partial(torch.mm, _tensor(rows, inner), _tensor(inner, outer))
-        arguments = _tensor(rows, inner), _tensor(outer, inner), _tensor(outer)
-        return functools.partial(F.linear, *arguments)
-
-    return f"{operation.__name__} {inner}x{outer}", make
-
-
-def _norm(chance: random.Random) -> tuple[str, Make]:
-    columns = chance.choice((16, 32, 64))
-    if chance.random() < 0.5:
-        return f"layer_norm {columns}", lambda rows: functools.partial(
-            F.layer_norm, _tensor(rows, columns), (columns,)
-        )
-    return f"softmax {columns}", lambda rows: functools.partial(
-        torch.softmax, _tensor(rows, columns), 1
-    )
-
-
-def _conv(chance: random.Random) -> tuple[str, Make]:
-    channels, size = chance.choice((4, 8, 16)), chance.choice((8, 14))
-
-    def make(rows: int) -> Call:
-        x, weight = _tensor(rows, channels, size, size), _tensor(channels, channels, 3, 3)
-        return functools.partial(F.conv2d, x, weight, padding=1)
-
-    return f"conv2d {channels}x{size}x{size}", make
-
-
-def _loop(chance: random.Random) -> tuple[str, Make]:
-    """A row is one operation on a few elements."""
-    elements = chance.choice((1, 8, 64))
-
-    def make(rows: int) -> Call:
-        return functools.partial(repeat, functools.partial(torch.neg, _tensor(elements)), rows)
-
-    return f"loop over neg {elements}", make
-
-
-def _sort(chance: random.Random) -> tuple[str, Make]:
-    columns = chance.choice((16, 64, 256))
-    return f"sort {columns}", lambda rows: functools.partial(torch.sort, _tensor(rows, columns))
-
-
-FAMILIES: dict[str, Callable[[random.Random], tuple[str, Make]]] = {
-    "elementwise": _elementwise,
-    "matmul": _matmul,
-    "norm": _norm,
-    "conv": _conv,
-    "loop": _loop,
-    "sort": _sort,
-}
+def draw_operation(family: str, chance: random.Random) -> tuple[str, Make]:
+    """What is drawn, and what makes its call."""
+    pick, partial = chance.choice, functools.partial
+    match family:
+        case "elementwise":
+            operation = pick((torch.relu, torch.add, torch.exp))
+            inputs = range(2 if operation is torch.add else 1)
+            name = f"{operation.__name__} 64"
+            return name, lambda rows: partial(operation, *(_tensor(rows, 64) for _ in inputs))
+        case "matmul":
+            product = pick((torch.mm, F.linear))
+            inner, outer = pick((16, 32, 64, 128)), pick((16, 32, 64, 128))
+            shapes = ((inner, outer),) if product is torch.mm else ((outer, inner), (outer,))
+            return f"{product.__name__} {inner}x{outer}", lambda rows: partial(
+                product, _tensor(rows, inner), *(_tensor(*shape) for shape in shapes)
+            )
+        case "norm":
+            columns = pick((16, 32, 64))
+            if chance.random() < 0.5:
+                norm = partial(F.layer_norm, normalized_shape=(columns,))
+                return f"layer_norm {columns}", lambda rows: partial(norm, _tensor(rows, columns))
+            softmax = partial(torch.softmax, dim=1)
+            return f"softmax {columns}", lambda rows: partial(softmax, _tensor(rows, columns))
+        case "conv":
+            channels, size = pick((4, 8, 16)), pick((8, 14))
+            window = (channels, channels, 3, 3)
+            return f"conv2d {channels}x{size}x{size}", lambda rows: partial(
+                F.conv2d, _tensor(rows, channels, size, size), _tensor(*window), padding=1
+            )
+        case "loop":  # a row is one operation on a few elements
+            elements = pick((1, 8, 64))
+            return f"loop over neg {elements}", lambda rows: partial(
+                repeat, partial(torch.neg, _tensor(elements)), rows
+            )
+    columns = pick((16, 64, 256))
+    return f"sort {columns}", lambda rows: partial(torch.sort, _tensor(rows, columns))
 
 
 def make_pair(family: str, chance: random.Random, seconds: float) -> Pair:
@@ -123,7 +92,7 @@ def make_pair(family: str, chance: random.Random, seconds: float) -> Pair:
 
     ValueError where the drawn one takes longer on a single row, or does not grow evenly.
     """
-    what, make = FAMILIES[family](chance)
+    what, make = draw_operation(family, chance)
     shortest = quick_seconds(make(1))
     if seconds >= PIECES * shortest:
         rows = fit_rows(make, seconds / PIECES)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from common.events import seconds_per_call
 from common.graphs import capture
 from common.operations import mapped
 from common.planting import (
@@ -262,17 +263,10 @@ def _slowest_place(side: int, draw: Draw) -> tuple[float, tuple[torch.Tensor, to
     offsets = [[128 * draw.whole("offset", 0, 4096) for _ in "ab"] for _ in range(48)]
     places = [(moved(a, here), moved(b, there)) for here, there in ([0, 0], *offsets)]
 
-    def seconds(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
-        event: Any = torch.cuda.Event
-        start, end = (event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(20):
-            torch.mm(*pair)
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end))
-
-    rounds = [[seconds(pair) for pair in places] for _ in range(7)]
+    rounds = [
+        [seconds_per_call(functools.partial(torch.mm, *pair), 20) for pair in places]
+        for _ in range(7)
+    ]
     found = [statistics.median(times) for times in zip(*rounds, strict=True)]
     return max(found) / statistics.median(found), places[found.index(max(found))]
 

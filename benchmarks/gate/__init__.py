@@ -1,15 +1,12 @@
 """Whether the pytest plugin's gate finds what is 5 % slower, and nothing else.
 
-A row is a pair of runs of the same tests, each in fresh processes: the first is saved, with as many
-repetitions as the plugin's default, and the second compared with it by `--convtime-fail-on`, whose
-default second look in another process is part of it; what runs on the CPU is judged beside a
-baseline (`--convtime-relative`). In the second run of each pair, every other operation has more
-data to work on, so that half of all comparisons are of something slower. One more row has the
-amounts of data that make it 5 %, by torch.profiler over random places of arguments and results, or
-on the CPU by Python's own clock.
-
-A false alarm is an operation that is not slower, and is found to be slower or faster. An operation
-for which no amount of data comes within half a percent of 5 % does not count as found.
+A row is a pair of runs of the same tests, each in fresh processes: the first is saved, and the
+second compared with it by `--convtime-fail-on`; what runs on the CPU is judged beside a baseline.
+In the second run, every other operation has more data to work on. One more row has the amounts of
+data that make it 5 %, by torch.profiler over random places of arguments and results, or on the CPU
+by Python's own clock. A false alarm is an operation that is not slower, and is found to be slower
+or faster. An operation for which no amount of data comes within half a percent of 5 % does not
+count as found.
 
 Two more rows need no GPU. One simulates calibrated gates, with what placement recorded of fresh
 processes: every other operation is slower by its calibrated margin. The other attributes changes

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import results
@@ -114,43 +114,35 @@ class _Change:
         self.provenance: dict[str, Any] = {}
 
 
-def _code(change: _Change) -> None:
-    change.other_commit = True
-    if change.rng.random() < 0.5:
-        change.fields["host"] = _counted(change.ratio)
+PLANTED = ("code", "method", "hardware or clocks", "noise")
 
 
-def _method(change: _Change) -> None:
-    name = change.rng.choice(("queue", "regime", "convtime", "threads"))
-    facts = change.fields if name in ("queue", "regime") else change.provenance
-    facts[name] = "another"
-
-
-def _hardware(change: _Change) -> None:
-    what = change.rng.choice(("driver", "cpu", "clock", "clock"))
-    if what == "clock":
-        change.clock = change.rng.uniform(0.7, 0.93)
-        # Memory has a clock of its own, so that not all of the time follows the SMs'.
-        change.ratio = change.clock ** -change.rng.uniform(0.6, 1.0)
-    else:
-        change.provenance[what] = "another"
-
-
-def _noise(change: _Change) -> None:
-    what = change.rng.choice(("nothing", "load", "disturbance"))
-    change.other_commit = what == "disturbance" and change.other_commit
-    if what == "load":
-        change.load = change.rng.uniform(2, 9)
-    elif what == "disturbance":
-        change.fields |= {"disturbance": "was preempted", "host": _counted(1.0)}
-
-
-_PLANT: dict[str, Callable[[_Change], None]] = {
-    "code": _code,
-    "method": _method,
-    "hardware or clocks": _hardware,
-    "noise": _noise,
-}
+def _plant(planted: str, change: _Change) -> None:
+    choose = change.rng.choice
+    match planted:
+        case "code":
+            change.other_commit = True
+            if change.rng.random() < 0.5:
+                change.fields["host"] = _counted(change.ratio)
+        case "method":
+            name = choose(("queue", "regime", "convtime", "threads"))
+            facts = change.fields if name in ("queue", "regime") else change.provenance
+            facts[name] = "another"
+        case "hardware or clocks":
+            what = choose(("driver", "cpu", "clock", "clock"))
+            if what == "clock":
+                change.clock = change.rng.uniform(0.7, 0.93)
+                # Memory has a clock of its own, so that not all of the time follows the SMs'.
+                change.ratio = change.clock ** -change.rng.uniform(0.6, 1.0)
+            else:
+                change.provenance[what] = "another"
+        case "noise":
+            what = choose(("nothing", "load", "disturbance"))
+            change.other_commit = what == "disturbance" and change.other_commit
+            if what == "load":
+                change.load = change.rng.uniform(2, 9)
+            elif what == "disturbance":
+                change.fields |= {"disturbance": "was preempted", "host": _counted(1.0)}
 
 
 def _counted(factor: float) -> tuple[Any, ...]:
@@ -160,14 +152,14 @@ def _counted(factor: float) -> tuple[Any, ...]:
 def attribute_planted(each: int = EACH, seed: int = 1) -> results.Row:
     rng = random.Random(seed)  # noqa: S311
     base = time_op(int, device="cpu", warmup=1, stop="count", max_samples=20)
-    found = {planted: collections.Counter[str]() for planted in _PLANT}
-    for planted, plant in _PLANT.items():
+    found = {planted: collections.Counter[str]() for planted in PLANTED}
+    for planted, counts in found.items():
         for _ in range(each):
             change = _Change(rng)
-            plant(change)
+            _plant(planted, change)
             before, after = _pair(base, change)
             ratio = Ratio(change.ratio, change.ratio / 1.01, change.ratio * 1.01)
-            found[planted][attribute(before, after, ratio).cause] += 1
+            counts[attribute(before, after, ratio).cause] += 1
     return {"causes": found}
 
 

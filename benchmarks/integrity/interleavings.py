@@ -2,12 +2,13 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ LAUNCHES = 100  # of it, in each profile
 SECONDS = 0.4  # that a timing lasts
 PATIENCE_SECONDS = 20.0  # for its first calls
 BOTH = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
-WITH_ALL: dict[str, Any] = {"record_shapes": True, "with_stack": True, "profile_memory": True}
 _nvtx_ranges: Callable[..., Any] = torch.autograd.profiler.emit_nvtx
 
 
@@ -50,14 +50,11 @@ class Scene:
         return torch.relu(self._x)
 
     def launch(self, count: int = LAUNCHES) -> None:
-        """Launches marked kernels, which the profile that is on has to see."""
         for _ in range(count):
             torch.erfinv(self._x)
         self.launched += count
 
     def time(self, fn: Callable[[], object] | None = None, **options: Any) -> None:
-        """Times a callable, relu unless given, for SECONDS."""
-
         def measure(call: Callable[[], object], **usual: Any) -> list[Any]:
             from convtime import time_op
 
@@ -66,8 +63,6 @@ class Scene:
         self._time(fn or self.relu, measure)
 
     def compare(self) -> None:
-        """Times two candidates against each other, likewise."""
-
         def measure(call: Callable[[], object], **usual: Any) -> list[Any]:
             from convtime import compare
 
@@ -103,17 +98,14 @@ class Scene:
         self.count(profiler)
 
     def record(self, **options: Any) -> None:
-        """Profiles marked kernels and nothing else."""
         with self.profile(**options):
             pass
 
     def count(self, profiler: Profile) -> None:
-        """Counts the marked kernels that a profile, which has ended, has."""
         torch.cuda.synchronize(self.device)
         self.add(profiler.events() or ())  # type: ignore[no-untyped-call]
 
     def add(self, events: Iterable[Any]) -> None:
-        """Counts those events that are of marked kernels."""
         self.seen += sum(
             event.device_type == DeviceType.CUDA and MARKED in event.name for event in events
         )
@@ -142,7 +134,6 @@ class Scene:
             raise errors[0]
 
     def timing(self) -> contextlib.AbstractContextManager[None]:
-        """Has another thread time meanwhile."""
         return self.meanwhile(self.time)
 
     def go_on(self, calls: int = 100) -> None:
@@ -162,29 +153,6 @@ extern "C" void start(const char* config) {
 }
 extern "C" int is_active() { return libkineto::api().activityProfiler().isActive(); }
 """
-
-
-def timing_on_another_thread_within_a_profile(scene: Scene) -> None:
-    with scene.profile():
-        with scene.timing():
-            scene.go_on()
-            scene.launch()
-        scene.launch()
-
-
-def profile_begins_before_and_ends_within_a_timing(scene: Scene) -> None:
-    with contextlib.ExitStack() as timing, scene.profile():
-        timing.enter_context(scene.timing())
-        scene.go_on()
-        scene.launch()
-
-
-def profile_begins_within_and_ends_after_a_timing(scene: Scene) -> None:
-    with contextlib.ExitStack() as profiling:
-        with scene.timing():
-            scene.go_on()
-            profiling.enter_context(scene.profile())
-        scene.launch()
 
 
 def profile_on_another_thread_within_a_timing(scene: Scene) -> None:
@@ -240,18 +208,6 @@ def timing_begins_in_the_warm_up_of_a_profile(scene: Scene) -> None:
     scene.count(profiler)
 
 
-def nvtx_ranges_around_a_timing(scene: Scene) -> None:
-    with _nvtx_ranges():
-        scene.time()
-    scene.record()
-
-
-def nvtx_ranges_on_another_thread(scene: Scene) -> None:
-    with scene.timing(), _nvtx_ranges():
-        scene.launch()
-    scene.record()
-
-
 def autograds_profiler_within_a_timing(scene: Scene) -> None:
     with scene.timing():
         scene.go_on()
@@ -259,31 +215,6 @@ def autograds_profiler_within_a_timing(scene: Scene) -> None:
             scene.launch()
         torch.cuda.synchronize(scene.device)
         scene.add(profiler.function_events or ())
-
-
-def profiles_and_timings_by_turns(scene: Scene) -> None:
-    for _ in range(10):
-        scene.record()
-        scene.time(stop="count", max_samples=50)
-
-
-def two_timings_and_a_profile(scene: Scene) -> None:
-    with scene.timing(), scene.timing():
-        scene.go_on()
-        with scene.profile():
-            scene.go_on(10)
-
-
-def time_a_backward_pass(scene: Scene) -> None:
-    x = torch.rand(1 << 12, device=scene.device, requires_grad=True)
-    scene.time(lambda: torch.autograd.backward(torch.relu(x).sum()))
-
-
-def profile_within_a_timing_by_events(scene: Scene) -> None:
-    with scene.meanwhile(lambda: scene.time(method="event")):
-        scene.go_on()
-        with scene.profile():
-            time.sleep(SECONDS)  # until it is calibrated
 
 
 def profile_on_demand_within_a_timing(scene: Scene) -> None:
@@ -315,70 +246,94 @@ def load_on_demand() -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
-def steps(
-    name: str, *each: Callable[[Scene], object], around: Sequence[Callable[[Scene], Any]] = ()
-) -> Callable[[Scene], None]:
-    """Steps one after the other, all within some contexts."""
-
-    def interleave(scene: Scene) -> None:
-        with contextlib.ExitStack() as stack:
-            for context in around:
-                stack.enter_context(context(scene))
-            for step in each:
-                step(scene)
-
-    interleave.__name__ = name
-    return interleave
+def time_a_backward_pass(scene: Scene) -> None:
+    x = torch.rand(1 << 12, device=scene.device, requires_grad=True)
+    scene.time(lambda: torch.autograd.backward(torch.relu(x).sum()))
 
 
-def within(
-    name: str, work: Callable[[Scene], None] = Scene.time, **options: Any
-) -> Callable[[Scene], None]:
-    """A profile of these options within work on another thread."""
+# What a word of an interleaving does; or what it begins, which "/" and the word end.
+_STEPS: dict[str, Callable[[Scene], object]] = {
+    "record": Scene.record,
+    "record-cpu": lambda scene: scene.record(activities=[ProfilerActivity.CPU]),
+    "record-gpu": lambda scene: scene.record(activities=[ProfilerActivity.CUDA]),
+    "record-all": lambda scene: scene.record(
+        record_shapes=True, with_stack=True, profile_memory=True
+    ),
+    "time": Scene.time,
+    "time-50": lambda scene: scene.time(stop="count", max_samples=50),
+    "launch": Scene.launch,
+    "go-on": Scene.go_on,
+    "calibrate": lambda _: time.sleep(SECONDS),
+}
+_CONTEXTS: dict[str, Callable[[Scene], contextlib.AbstractContextManager[object]]] = {
+    "profile": Scene.profile,
+    "profile-cpu": lambda scene: scene.profile(activities=[ProfilerActivity.CPU]),
+    "nvtx": lambda _: _nvtx_ranges(),
+    # On another thread.
+    "timing": Scene.timing,
+    "events": lambda scene: scene.meanwhile(lambda: scene.time(method="event")),
+    "load": lambda scene: scene.meanwhile(lambda: scene.time(regime="sustained")),
+    "backward": lambda scene: scene.meanwhile(lambda: time_a_backward_pass(scene)),
+    "comparison": lambda scene: scene.meanwhile(scene.compare),
+}
 
-    def record(scene: Scene) -> None:
-        scene.record(**options)
 
-    return steps(
-        name, Scene.go_on, record, around=[lambda scene: scene.meanwhile(lambda: work(scene))]
-    )
+def interleave(scene: Scene, steps: str) -> None:
+    begun: list[tuple[str, contextlib.ExitStack]] = []
+    with contextlib.ExitStack() as whole:
+        for step in steps.split():
+            if step in _STEPS:
+                _STEPS[step](scene)
+            elif step in _CONTEXTS:
+                stack = whole.enter_context(contextlib.ExitStack())
+                stack.enter_context(_CONTEXTS[step](scene))
+                begun.insert(0, (step, stack))
+            else:
+                ended = next(each for each in begun if f"/{each[0]}" == step)
+                begun.remove(ended)
+                ended[1].close()
 
 
-CPU_ALONE, GPU_ALONE = [ProfilerActivity.CPU], [ProfilerActivity.CUDA]
+_STEPS_OF = {
+    "profile then timing": "record time",
+    "timing then profile": "time record",
+    "timing within a profile": "profile time launch /profile",
+    "timing on another thread within a profile": (
+        "profile timing go-on launch /timing launch /profile"
+    ),
+    "profile within a timing on another thread": "timing go-on record /timing",
+    "profile begins before and ends within a timing": (
+        "profile timing go-on launch /profile /timing"
+    ),
+    "profile begins within and ends after a timing": (
+        "timing go-on profile /timing launch /profile"
+    ),
+    "profile of the cpu within a timing": "timing go-on record-cpu /timing",
+    "timing within a profile of the cpu": "profile-cpu timing launch /timing /profile-cpu",
+    "profile of the gpu alone within a timing": "timing go-on record-gpu /timing",
+    "nvtx ranges around a timing": "nvtx time /nvtx record",
+    "nvtx ranges on another thread": "timing nvtx launch /nvtx /timing record",
+    "twenty profiles then timing": f"{20 * 'record '} time",
+    "profiles and timings by turns": 10 * "record time-50 ",
+    "many profiles within a timing": f"timing {20 * 'record '} /timing",
+    "two timings and a profile": "timing timing go-on profile go-on /profile /timing /timing",
+    "profile with stacks and shapes within a timing": "timing go-on record-all /timing",
+    "profile within a timing of a backward pass": "backward go-on record /backward",
+    "profile within a comparison": "comparison go-on record /comparison",
+    "profile within a timing by events": "events go-on profile calibrate /profile /events",
+    "profile within a timing under load": "load go-on record /load",
+}
 INTERLEAVINGS: dict[str, Callable[[Scene], None]] = {
-    interleave.__name__.replace("_", " "): interleave
-    for interleave in (
-        steps("profile then timing", Scene.record, Scene.time),
-        steps("timing then profile", Scene.time, Scene.record),
-        steps("timing within a profile", Scene.time, Scene.launch, around=[Scene.profile]),
-        timing_on_another_thread_within_a_profile,
-        within("profile within a timing on another thread"),
-        profile_begins_before_and_ends_within_a_timing,
-        profile_begins_within_and_ends_after_a_timing,
+    name: functools.partial(interleave, steps=steps) for name, steps in _STEPS_OF.items()
+} | {
+    made.__name__.replace("_", " "): made
+    for made in (
         profile_on_another_thread_within_a_timing,
         profile_within_the_timed_call_once,
         profile_within_every_timed_call,
         profile_by_a_schedule_within_a_timing,
         timing_begins_in_the_warm_up_of_a_profile,
-        within("profile of the cpu within a timing", activities=CPU_ALONE),
-        steps(
-            "timing within a profile of the cpu",
-            Scene.launch,
-            around=[lambda scene: scene.profile(activities=CPU_ALONE), Scene.timing],
-        ),
-        within("profile of the gpu alone within a timing", activities=GPU_ALONE),
-        nvtx_ranges_around_a_timing,
-        nvtx_ranges_on_another_thread,
         autograds_profiler_within_a_timing,
-        steps("twenty profiles then timing", *20 * [Scene.record], Scene.time),
-        profiles_and_timings_by_turns,
-        steps("many profiles within a timing", *20 * [Scene.record], around=[Scene.timing]),
-        two_timings_and_a_profile,
-        within("profile with stacks and shapes within a timing", **WITH_ALL),
-        within("profile within a timing of a backward pass", time_a_backward_pass),
-        within("profile within a comparison", Scene.compare),
-        profile_within_a_timing_by_events,
-        within("profile within a timing under load", lambda scene: scene.time(regime="sustained")),
         profile_on_demand_within_a_timing,
     )
 }

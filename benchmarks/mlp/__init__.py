@@ -5,18 +5,14 @@ dynamic scaling: by convtime, and by PyTorch's autocast and GradScaler. Weights 
 compared with those of float64.
 
 Speed: forward pass, loss, backward pass and SGD with momentum, in float16 with weights and momentum
-of that dtype too, on another batch of resident data each step, which every side chooses by a
-counter on the device. convtime's steps are tuned. "eager" and
-"compiled" (max-autotune, fullgraph) call PyTorch step by step; "eager graph" and "compiled graph"
-replay the whole step as one CUDA graph, and so does convtime; what is compiled for that has the
-choice of the batch in it, too. Seconds are those of one step, of many between two idle states of
-the device, which is not let idle otherwise, as in training. The roofline is what a step's products
-or its least traffic to memory take at the rates that the GPU reaches in a large matmul and a large
-copy.
+of that dtype too, on another batch of resident data each step. convtime's steps are tuned. "eager"
+and "compiled" (max-autotune, fullgraph) call PyTorch step by step; "eager graph" and "compiled
+graph" replay the whole step as one CUDA graph, and so does convtime. Seconds are those of one step,
+of many between two idle states of the device. The roofline is what a step's products or its least
+traffic to memory take at the rates that the GPU reaches in a large matmul and a large copy.
 
-Nets are those named below, and nets that are drawn by a seed: 16 to 2048 wide, three of four in
-multiples of 8, of 2 to 8 layers, on batches of 256 to 262,144 rows with at most 2**26 values in the
-outputs of a layer. Drawn nets are compared with PyTorch's two graphs, the fastest of its ways.
+Nets are those named below, and nets that are drawn by a seed: 16 to 2048 wide, of 2 to 8 layers, on
+batches of 256 to 262,144 rows. Drawn nets are compared with PyTorch's two graphs, its fastest ways.
 
 Compile in parallel first: for i in $(seq 8); do mlp --probe compile $i/8 & done; wait
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from common.families import log_uniform
+from common.graphs import capture
 from common.running import Call
 
 from overlap.truth import Pair
@@ -20,35 +21,28 @@ def _multiple(of: int, chance: random.Random, low: float, high: float) -> int:
     return max(of, round(log_uniform(chance, low, high) / of) * of)
 
 
-def _matmul(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    size = _multiple(128, chance, 3072, 6144)
-    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
-    return functools.partial(torch.mm, a, a), f"matmul {size}"
+#: Long kernels that take the whole GPU, and those that do not.
+_KINDS = (("matmul", "relu", "softmax"), ("spin",))
 
 
-def _relu(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    numbers = _multiple(1 << 20, chance, 1 << 27, 1 << 29)
-    x = torch.randn(numbers, device=device)
-    return functools.partial(torch.relu, x), f"relu {numbers >> 20} Mi"
-
-
-def _softmax(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    rows = _multiple(256, chance, 16384, 65536)
-    x = torch.randn(rows, 4096, device=device)
-    return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
-
-
-def _narrow(chance: random.Random, _device: torch.device) -> tuple[Call, str]:
+def _kernel_call(chance: random.Random, device: torch.device, kind: str) -> tuple[Call, str]:
+    match kind:
+        case "matmul":
+            size = _multiple(128, chance, 3072, 6144)
+            a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+            return functools.partial(torch.mm, a, a), f"matmul {size}"
+        case "relu":
+            numbers = _multiple(1 << 20, chance, 1 << 27, 1 << 29)
+            x = torch.randn(numbers, device=device)
+            return functools.partial(torch.relu, x), f"relu {numbers >> 20} Mi"
+        case "softmax":
+            rows = _multiple(256, chance, 16384, 65536)
+            x = torch.randn(rows, 4096, device=device)
+            return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
     nanoseconds = int(log_uniform(chance, 250e3, 900e3))
     blocks = round(log_uniform(chance, 1, 40))
-    return (
-        functools.partial(torch.ops.convtime.spin_ns, nanoseconds, blocks, 128),
-        f"spin {nanoseconds / 1e3:.0f} µs in {blocks} blocks",
-    )
-
-
-#: Long kernels that take the whole GPU, with their sizes, and those that do not.
-_KINDS = ((_matmul, _relu, _softmax), (_narrow,))
+    spin = functools.partial(torch.ops.convtime.spin_ns, nanoseconds, blocks, 128)
+    return spin, f"spin {nanoseconds / 1e3:.0f} µs in {blocks} blocks"
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
@@ -78,8 +72,8 @@ def _kernels(chance: random.Random, device: torch.device) -> tuple[list[Call], s
     Which of several streams begins first differs from call to call, and what a kernel leaves free
     for one of another kind depends on it: a race, and not a property of the pair.
     """
-    make = chance.choice(chance.choice(_KINDS))
-    made = [make(chance, device) for _ in range(chance.choice((2, 2, 3)))]
+    kind = chance.choice(chance.choice(_KINDS))
+    made = [_kernel_call(chance, device, kind) for _ in range(chance.choice((2, 2, 3)))]
     return [call for call, _ in made], ", ".join(what for _, what in made)
 
 
@@ -101,23 +95,14 @@ def copies(chance: random.Random, device: torch.device) -> Pair:
     to_gpu = chance.random() < 0.5
     target, source = (there, host) if to_gpu else (host, there)
     copy = functools.partial(target.copy_, source, non_blocking=True)
-    compute, what = chance.choice(chance.choice(_KINDS))(chance, device)
+    compute, what = _kernel_call(chance, device, chance.choice(chance.choice(_KINDS)))
     way = "to" if to_gpu else "from"
     return _pair([compute, copy], device, f"{megabytes} MiB {way} the GPU, {what}")
 
 
-def _captured(call: Call) -> Call:
-    graph = torch.cuda.CUDAGraph()
-    call()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
 def graph(chance: random.Random, device: torch.device) -> Pair:
     pair = streams(chance, device)
-    return Pair(_captured(pair.in_line), _captured(pair.overlapping), pair.what)
+    return Pair(capture(pair.in_line), capture(pair.overlapping), pair.what)
 
 
 def dependent(chance: random.Random, device: torch.device) -> Pair:

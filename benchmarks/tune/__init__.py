@@ -8,16 +8,11 @@ torch.backends.cudnn.benchmark on from its first call of the problem, timed inte
 - "process": a fresh process chooses for some of the problems. A flip is a choice of one process
   that is not among the ties of another one.
 - "replay": choices are written to a file. This process and a fresh one run them from it: engines
-  and, where the bits of a plan repeat, bits have to be the same. Also the time of loading. A
-  problem whose search fails has no plan, and is counted.
-- "oracle": all candidates whose error is within the tolerance, interleaved: those that cuDNN lists,
-  built without a limit of time, and the settings that the search has tried. The oracle has the
+  and, where the bits of a plan repeat, bits have to be the same. Also the time of loading.
+- "oracle": all candidates whose error is within the tolerance, interleaved: the oracle has the
   shortest median over one half of the rounds; the other half gives each candidate's time over the
   oracle's less 1, and so the regret of what a search within its budget had chosen.
-- "problem": the speedup of the choice, with its interval, and the seconds of the search. PyTorch's
-  first call, which searches too, is not part of these.
-
-The rows that take longest come first, so that each shard has about the same share of them.
+- "problem": the speedup of the choice, with its interval, and the seconds of the search.
 """
 
 import itertools

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 Site = dict[str, Any]
@@ -98,7 +98,7 @@ class Group:
         for name, planted in self.plants.items():
             site = described["sites"][name]
             if planted in CHANGES:
-                CHANGES[planted](site)
+                _change(site, planted)
                 continue
             share = random.Random(name).uniform(*_DRAWN)  # noqa: S311  # no secret
             more = share * truth["seconds"][name]["forward"] * truth["rates"].get(planted, 1)
@@ -106,34 +106,25 @@ class Group:
         return described
 
 
-def _pad(site: Site) -> None:
-    site["args"]["padding"] = site["args"].get("padding", 0) + 1
+CHANGES = ("padding", "channels", "sizes", "layout", "dtype")
 
 
-def _widen(site: Site) -> None:
-    name = "out_channels" if site["kind"] == "Conv2d" else "out_features"
-    site["args"][name] += site["args"][name] // 16
+def _change(site: Site, what: str) -> None:
+    arguments = site["args"]
+    match what:
+        case "padding":
+            arguments["padding"] = arguments.get("padding", 0) + 1
+        case "channels":
+            name = "out_channels" if site["kind"] == "Conv2d" else "out_features"
+            arguments[name] += arguments[name] // 16
+        case "sizes":
+            site["input"][0] += max(1, site["input"][0] // 20)
+        case "layout":
+            site["channels_last"] = not site["channels_last"]
+        case "dtype":
+            site["dtype"] = "float64" if site["dtype"] == "float32" else "float32"
 
 
-def _lengthen(site: Site) -> None:
-    site["input"][0] += max(1, site["input"][0] // 20)
-
-
-def _change_layout(site: Site) -> None:
-    site["channels_last"] = not site["channels_last"]
-
-
-def _change_dtype(site: Site) -> None:
-    site["dtype"] = "float64" if site["dtype"] == "float32" else "float32"
-
-
-CHANGES: dict[str, Callable[[Site], None]] = {
-    "padding": _pad,
-    "channels": _widen,
-    "sizes": _lengthen,
-    "layout": _change_layout,
-    "dtype": _change_dtype,
-}
 #: Causes of extra work: another kernel, or more of the same.
 EXTRA_CAUSES = {"copy": "kernels", "cast": "kernels", "spin": "unknown", "buffer": "unknown"}
 CAUSES = {name: name for name in CHANGES} | {"padding": "module", "channels": "module"}
