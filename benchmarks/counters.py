@@ -70,16 +70,12 @@ def _error(row: results.Row, metric: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    counted = [row for row in rows if "ncu" in row]
-    scales = {READ: 1e-6, WRITTEN: 1e-6, CYCLES: 1}
-    cells = "{} | {:,.2f} | {:,.2f} | {:,.2f} | {:,.2f} | {:,.0f} | {:,.0f}"
-    values = (
-        [scales[metric] * row[tool][metric] for metric in METRICS for tool in ("convtime", "ncu")]
-        for row in counted
-    )
-    return summaries.markdown(
+    return summaries.filled(
         "operation | MB read: | ncu: | MB written: | ncu: | cycles: | ncu:",
-        ([cells.format(row["key"], *each)] for row, each in zip(counted, values, strict=True)),
+        "{key} | {convtime[dram__bytes_read.sum]:,.2fM} | {ncu[dram__bytes_read.sum]:,.2fM} "
+        "| {convtime[dram__bytes_write.sum]:,.2fM} | {ncu[dram__bytes_write.sum]:,.2fM} "
+        "| {convtime[sm__cycles_elapsed.max]:,.0f} | {ncu[sm__cycles_elapsed.max]:,.0f}",
+        (row for row in rows if "ncu" in row),
     )
 
 

@@ -205,23 +205,17 @@ def measure(
 ) -> results.Row:
     import torch
 
-    from convtime import plan_cache
-
     functions, arguments = prepare(fused, dtype, layout, device)
     with torch.no_grad():
-        outputs_of, first_calls = {}, {}
+        first_calls = {}
         for name, function in functions.items():
             begin = time.perf_counter()
-            outputs_of[name] = function(*arguments)
-            outputs_of[name].ravel()[0].item()  # waits for it
+            function(*arguments).ravel()[0].item()  # waits for it
             first_calls[name] = time.perf_counter() - begin
         calls = {
             name: functools.partial(function, *arguments) for name, function in functions.items()
         }
-        functions["convtime"](*arguments)
-        tag = plan_cache()[-1].tag
         compared = families.compare_kernels(calls, seconds)
-    reference = outputs_of["separate"].float()
     return {
         "layer": fused.name,
         "label": fused.problem.label,
@@ -230,11 +224,6 @@ def measure(
         "layout": layout,
         **families.told(compared),
         "first_calls": first_calls,
-        "plan": tag,
-        "difference_from_separate": {
-            name: float((output.float() - reference).abs().max() / reference.abs().max())
-            for name, output in outputs_of.items()
-        },
     }
 
 

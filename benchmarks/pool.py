@@ -172,7 +172,6 @@ def table(rows: list[results.Row]) -> str:
     def told(row: results.Row) -> results.Row:
         return {"compiled": None, **row, **row["seconds"]} | {
             "sizes": "×".join(map(str, row["shape"])),
-            "megabytes": 1e-6 * row["bytes"],
             "rate": 1e-12 * row["bytes"] / row["seconds"]["convtime"],
             "share": 100 * share_of_bound(row).value,
         }
@@ -180,7 +179,7 @@ def table(rows: list[results.Row]) -> str:
     return summaries.filled(
         "pass | shape | window | dtype | layout | MB: | convtime (µs): | TB/s: | of the bound: "
         "| eager (µs): | compiled (µs):",
-        "{direction} | {sizes} | {window} | {dtype} | {layout} | {megabytes:.1f} "
+        "{direction} | {sizes} | {window} | {dtype} | {layout} | {bytes:.1fM} "
         "| {convtime:.2fµ} | {rate:.2f} | {share:.0f} % | {eager:.1fµ} | {compiled:.1fµ}",
         map(told, rows),
     )

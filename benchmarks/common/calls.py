@@ -81,13 +81,19 @@ def record(calls: Mapping[str, Call]) -> dict[str, tuple[DeviceActivity, ...]]:
 def compare_launches(calls: Mapping[str, Call], rounds: int) -> convtime.Comparison:
     """So many rounds after a first one, of calls on the same tensors that meet the same clocks."""
     options = {**PLAIN, **AS_IS, **counted(rounds)}
-    return convtime.compare(calls, method="kernel", warmup=1, budget=60.0, **options)
+    compared: convtime.Comparison = convtime.compare(
+        calls, method="kernel", warmup=1, budget=60.0, **options
+    )
+    return compared
 
 
 def compare_counted(calls: Mapping[str, Any], count: int, **options: Any) -> convtime.Comparison:
     """So many samples of each by turns, each after a flush of the L2 cache; results may differ."""
     options |= {**PLAIN, **counted(count)}
-    return convtime.compare(calls, method="kernel", cache="cold", **options)
+    compared: convtime.Comparison = convtime.compare(
+        calls, method="kernel", cache="cold", **options
+    )
+    return compared
 
 
 def launches(activities: Sequence[DeviceActivity]) -> list[list[Any]]:

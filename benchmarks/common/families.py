@@ -35,9 +35,10 @@ def compare_kernels(calls: Mapping[str, running.Call], seconds: float) -> Compar
 
     # Some peers work on other data, or round after other steps.
     options = {**PLAIN, "stop": "budget", "min_samples": 20, "max_samples": 100}
-    return compare(
+    compared: Comparison = compare(
         calls, method="kernel", cache="cold", regime="as-is", warmup=0.05, budget=seconds, **options
     )
+    return compared
 
 
 def speedups_of(compared: Comparison) -> dict[str, dict[str, float]]:

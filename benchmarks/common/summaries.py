@@ -20,14 +20,17 @@ def markdown(header: str, rows: Iterable[Iterable[object]]) -> str:
     return "\n".join([head, f"|{ruler}|", *map(_line, rows)])
 
 
+_UNITS = {"µ": 1e6, "M": 1e-6}
+
+
 class _Cells(string.Formatter):
-    """A format that ends in µ gives a number in millionths; None is a dash."""
+    """A format that ends in µ or M gives a number in millionths or millions; None is a dash."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if value is None:
             return "–"
-        if format_spec.endswith("µ"):
-            value, format_spec = 1e6 * value, format_spec[:-1]
+        if unit := _UNITS.get(format_spec[-1:]):
+            value, format_spec = unit * value, format_spec[:-1]
         return format(value, format_spec)
 
 

@@ -63,7 +63,11 @@ def make_families(device: torch.device) -> dict[str, Family]:
         return Candidate(torch.ops.convtime.spin_ns, _NS_EACH * times)
 
     widths = (512, 1024, 2048, 4096, 8192, 16384)
-    known = {"flat": lambda **_: spin(10), "twin": lambda **_: spin(10), "rising": spin}
+    known: dict[str, Make] = {
+        "flat": lambda **_: spin(10),
+        "twin": lambda **_: spin(10),
+        "rising": spin,
+    }
     softmaxes = {
         "softmax": rows(lambda x: torch.softmax(x, 1)),
         "exp of log_softmax": rows(lambda x: torch.log_softmax(x, 1).exp()),

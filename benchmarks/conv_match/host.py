@@ -107,6 +107,5 @@ def _memory_now(shapes: int) -> results.Row:
     return {
         "shapes": shapes,
         "host_bytes": pages * resource.getpagesize(),
-        "device_bytes": torch.cuda.memory_allocated(),
         "plans": len(convtime.plan_cache()),
     }

@@ -15,7 +15,6 @@ import diagnose
 from convtime.core import codec
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.rules import judge
-from convtime.exchange.upgrade import renewed
 from diagnose.causes import CAUSES, CONTROLS
 
 RULES = "python/convtime/diagnosis"
@@ -38,7 +37,7 @@ def judged(evidence: Any) -> results.Row:
 
 def judge_again(files: list[str]) -> None:
     rows = [
-        row | judged(codec.decode(Evidence, renewed(row["evidence"])))
+        row | judged(codec.decode(Evidence, row["evidence"]))
         for file in files
         for row in json.loads(Path(file).read_text(encoding="utf-8"))["rows"]
     ]

@@ -105,10 +105,6 @@ def _find_plant(name: str, device: torch.device) -> results.Row:
     return {
         "size": best,
         "ratio": again[best],
-        "sizes": list(ratios),
-        "ratios": [*ratios.values()],
-        "sizes_again": list(again),
-        "ratios_again": [*again.values()],
     }
 
 

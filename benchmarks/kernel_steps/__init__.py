@@ -39,16 +39,15 @@ def table(rows: list[results.Row]) -> str:
     for row in _of(rows, "pool"):
         steps = [name for name in row["facts"] if name.endswith(f"/{PLAIN}")]
         for name in [*steps, "convtime", "eager"]:
-            facts = row["facts"].get(name)
-            taken = (facts["registers"], f"{100 * facts['occupancy']:.0f} %") if facts else "––"
-            seconds = row["seconds"][name]
-            rates = (f"{1e6 * seconds:.2f}", f"{1e-12 * row['bytes'] / seconds:.2f}")
-            share = f"{100 * row['seconds']['copy'] / seconds:.0f} %"
-            step = name.partition("/")[0]
-            lines.append((row["dtype"], row["layout"], step, *rates, share, *taken))
-    return summaries.markdown(
+            seconds, facts = row["seconds"][name], row["facts"].get(name)
+            taken = f"{facts['registers']} | {100 * facts['occupancy']:.0f} %" if facts else "– | –"
+            rate, share = 1e-12 * row["bytes"] / seconds, row["seconds"]["copy"] / seconds
+            step = {"step": name.partition("/")[0], "µs": seconds, "taken": taken}
+            lines.append({**row, **step, "rate": rate, "share": 100 * share})
+    return summaries.filled(
         "dtype | layout | step | µs: | TB/s: | of a copy's rate: | registers: "
         "| threads of a multiprocessor's:",
+        "{dtype} | {layout} | {step} | {µs:.2fµ} | {rate:.2f} | {share:.0f} % | {taken}",
         lines,
     )
 
@@ -80,23 +79,15 @@ def counters_table(rows: list[results.Row]) -> str:
     for row in counted:
         for step, totals in row["totals"].items():
             sectors, requests = totals["load_sectors"], totals["load_requests"]
-            cells = (
-                _count(totals["dram_read"], 1e-6, 1),
-                _count(totals["dram_written"], 1e-6, 1),
-                _count(sectors / requests if sectors and requests else None, 1, 1),
-                _count(totals["bank_conflicts"], 1, 0),
-                _count(totals["instructions"], 1e-6, 2),
-            )
-            lines.append((row["dtype"], row["layout"], step, *cells))
-    return summaries.markdown(
+            per_load = sectors / requests if sectors and requests else None
+            lines.append({**row, **totals, "step": step, "per_load": per_load})
+    return summaries.filled(
         "dtype | layout | step | MB read: | MB written: | sectors per load: | bank conflicts: "
         "| million instructions:",
+        "{dtype} | {layout} | {step} | {dram_read:.1fM} | {dram_written:.1fM} | {per_load:.1f} "
+        "| {bank_conflicts:.0f} | {instructions:.2fM}",
         lines,
     )
-
-
-def _count(value: float | None, factor: float, digits: int) -> str:
-    return "–" if value is None else f"{factor * value:.{digits}f}"
 
 
 def activations_table(rows: list[results.Row]) -> str:
@@ -113,17 +104,14 @@ def activations_table(rows: list[results.Row]) -> str:
 
 
 def convolutions_table(rows: list[results.Row]) -> str:
-    lines = [
+    table = summaries.filled(
+        "convolution | precision | µs: | TFLOP/s: | root mean square of errors: | largest error:",
+        "{label} | {precision} | {each:.2fµ} | {rate:.1f} | {rms:.1e} | {largest:.1e}",
         (
-            row["label"],
-            precision,
-            f"{1e6 * seconds:.2f}",
-            f"{1e-12 * row['flops'] / seconds:.1f}",
-            *(f"{row[errors][precision]:.1e}" for errors in ("errors", "largest_errors")),
-        )
-        for row in _of(rows, "convolution")
-        for precision, seconds in row["seconds"].items()
-    ]
-    header = "convolution | precision | µs: | TFLOP/s: | root mean square of errors:"
-    table = summaries.markdown(f"{header} | largest error:", lines)
+            {**row, "precision": precision, "each": seconds, "rate": 1e-12 * row["flops"] / seconds}
+            | {"rms": row["errors"][precision], "largest": row["largest_errors"][precision]}
+            for row in _of(rows, "convolution")
+            for precision, seconds in row["seconds"].items()
+        ),
+    )
     return f"{table}\n\nErrors are of the root mean square of the outputs in 64 bits."

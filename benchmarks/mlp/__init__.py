@@ -116,26 +116,23 @@ def _final(row: results.Row, name: str) -> float:
 def table(rows: list[results.Row]) -> str:
     speeds, trained = [], []
     for row in _of(rows, "speed"):
-        width, layers, batch = row["net"]
-        ours = row["seconds"]["convtime"]
-        peers = (row["seconds"].get(peer) for peer in PEERS)
-        speeds.append(
-            (
-                f"{width} × {layers}, {batch}",
-                f"{1e6 * ours:.1f}",
-                f"{1e-12 * flops(width, layers, batch) / ours:.0f}",
-                f"{1e6 * roofline(row):.1f}",
-                *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
-            )
-        )
+        rate = 1e-12 * flops(*row["net"]) / row["seconds"]["convtime"]
+        peers = dict.fromkeys(PEERS) | row["seconds"]
+        speeds.append(row | {"rate": rate, "roofline": roofline(row), "of": peers})
     for row in _of(rows, "training"):
-        losses = [f"{_final(row, name):.5f}" for name in ("convtime", "pytorch")]
-        errors = [f"{row['weight_error'][name]:.2e}" for name in ("convtime", "pytorch")]
-        trained.append((row["task"], *losses, *errors))
+        losses = [_final(row, name) for name in ("convtime", "pytorch")]
+        trained.append(row | {"loss": losses})
     header = "width × layers, batch | convtime (µs): | TFLOP/s: | roofline (µs):"
-    speed = summaries.markdown(header + "".join(f" | {peer} (µs):" for peer in PEERS), speeds)
-    training = summaries.markdown(
+    speed = summaries.filled(
+        header + "".join(f" | {peer} (µs):" for peer in PEERS),
+        "{net[0]} × {net[1]}, {net[2]} | {of[convtime]:.1fµ} | {rate:.0f} | {roofline:.1fµ}"
+        + "".join(f" | {{of[{peer}]:.1fµ}}" for peer in PEERS),
+        speeds,
+    )
+    training = summaries.filled(
         "task | final loss, convtime: | PyTorch: | error of the weights, convtime: | PyTorch:",
+        "{task} | {loss[0]:.5f} | {loss[1]:.5f} | {weight_error[convtime]:.2e} "
+        "| {weight_error[pytorch]:.2e}",
         trained,
     )
     return f"{speed}\n\n{training}"

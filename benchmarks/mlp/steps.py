@@ -112,7 +112,8 @@ def compare_steps(calls: Mapping[str, Step], **options: Any) -> convtime.Compari
     """`calls` are of many steps each, for which the device is not let idle otherwise."""
     # As they are: the steps change what they read.
     options |= {**PLAIN, **AS_IS}
-    return convtime.compare(calls, method="sync", cache="warm", **options)
+    compared: convtime.Comparison = convtime.compare(calls, method="sync", cache="warm", **options)
+    return compared
 
 
 def told(compared: convtime.Comparison, count: int) -> results.Row:
