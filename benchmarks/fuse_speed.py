@@ -11,13 +11,10 @@ CONVTIME_D316F84 names. Compiling is done by all processes at once.
 
 import argparse
 import contextlib
-import itertools
-import json
 import math
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import results
@@ -90,36 +87,26 @@ def serve(way: str, case: str) -> None:
             running.print_result({"seconds": seconds})
 
 
-class _Server(Server):
-    def __init__(self, way: str, case: str) -> None:
-        sites = os.environ.get("PYTHONPATH", "")
-        if way == EARLIER:
-            sites = os.environ["CONVTIME_D316F84"] + os.pathsep + sites
-        # One process compiles per server, since all compile at once.
-        environment = {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        arguments = [__file__, "--serve", way, case]
-        super().__init__(f"{way}, {case},", arguments, environment)
-
-    def time(self, count: int) -> float:
-        return float(self.ask(str(count))["seconds"])
+def start(way: str, case: str) -> Server:
+    sites = os.environ.get("PYTHONPATH", "")
+    if way == EARLIER:
+        sites = os.environ["CONVTIME_D316F84"] + os.pathsep + sites
+    # One process compiles per server, since all compile at once.
+    environment = {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return Server(f"{way}, {case},", [__file__, "--serve", way, case], environment)
 
 
-@contextlib.contextmanager
-def _servers(cases: Iterable[str]) -> Iterator[dict[str, dict[str, _Server]]]:
-    with contextlib.ExitStack() as stack:
-        servers: dict[str, dict[str, _Server]] = {case: {} for case in cases}
-        for case, way in itertools.product(servers, (NOW, EARLIER, ALONE)):
-            servers[case][way] = _Server(way, case)
-            stack.callback(servers[case][way].stop)
-        yield servers
+def _time(server: Server, count: int) -> float:
+    """Seconds per call, of as many calls."""
+    return float(server.ask(str(count))["seconds"])
 
 
-def _measure(servers: dict[str, _Server]) -> results.Row:
-    count = max(3, math.ceil(BURST / servers[NOW].time(5)))
+def _measure(servers: dict[str, Server]) -> results.Row:
+    count = max(3, math.ceil(BURST / _time(servers[NOW], 5)))
     seconds: dict[str, list[float]] = {way: [] for way in servers}
     for index in range(ROUNDS):
         for way in servers if index % 2 else reversed(servers):
-            seconds[way].append(servers[way].time(count))
+            seconds[way].append(_time(servers[way], count))
     for server in servers.values():
         server.stop()
     return {"calls": count, "seconds": seconds}
@@ -137,18 +124,20 @@ def main() -> None:
 
     device = running.find_gpu(options.device)
     file = running.open_file("fuse_speed", summarise, options, device)
-    pending = file.pending({case: case for case in CASES})
-    with _servers(pending) as servers:
+    with contextlib.ExitStack() as stack:
+        servers: dict[str, dict[str, Server]] = {}
+        for case in file.pending(CASES):
+            servers[case] = {way: start(way, case) for way in (NOW, EARLIER, ALONE)}
+            for server in servers[case].values():
+                stack.callback(server.stop)
         # All first: nothing may compile while times are taken.
         fused = {
-            case: {way: server.read()["fused"] for way, server in servers[case].items()}
-            for case in pending
+            case: {way: server.read()["fused"] for way, server in ways.items()}
+            for case, ways in servers.items()
         }
-        for case in pending:
-            row = {"fused": fused[case], **_measure(servers[case])}
-            file.add(case, row)
-            print(f"{case}: {json.dumps(row)}", flush=True)
-    print(file.path)
+        for case, ways in servers.items():
+            file.add(case, {"fused": fused[case], **_measure(ways)})
+    print(results.describe_file(file.path))
 
 
 if __name__ == "__main__":
