@@ -8,7 +8,7 @@ import results
 import torch
 from common.operations import mapped
 from common.options import PLAIN
-from common.running import first_line
+from common.running import Call, first_line
 from torch.nn import functional as F
 
 import convtime
@@ -17,10 +17,10 @@ from forum_thread.net import BATCH, LAYERS, SIDE, Training
 _BUDGET = 1.0  # seconds for each comparison
 _SIDE = 4096
 
-Advice = Callable[[torch.device], results.Row]
+Calls = tuple[Call, Call]  # without and with
 
 
-def no_allocation(device: torch.device, **options: Any) -> results.Row:
+def no_allocation(device: torch.device) -> Calls:
     """Memory that is asked of the driver in each call, against memory that PyTorch has kept."""
     call = Training(device).isolated(LAYERS[0])
 
@@ -28,41 +28,30 @@ def no_allocation(device: torch.device, **options: Any) -> results.Row:
         torch.cuda.empty_cache()
         return call()
 
-    return _compared(allocating, call, **options)
+    return allocating, call
 
 
-def kept_in_cache(device: torch.device) -> results.Row:
-    """A convolution whose data the cache lacks, against one that finds its own."""
-    call = Training(device).isolated(LAYERS[-1])
-    time_op = functools.partial(
-        convtime.time_op, call, method="kernel", budget=_BUDGET, device=device
-    )
-    cold, warm = time_op(cache="cold").median, time_op(cache="warm").median
-    return {
-        "method": "kernel",
-        "without": cold,
-        "with": warm,
-        "ratio": [warm / cold, None, None],
-        "verdict": "",
-    }
-
-
-def coalesced(device: torch.device) -> results.Row:
+def coalesced(device: torch.device) -> Calls:
     source = torch.randn(_SIDE, _SIDE, device=device)
     target = torch.empty_like(source)
-    return _compared(
-        lambda: target.copy_(source.t()), lambda: target.copy_(source), method="kernel"
-    )
+    return lambda: target.copy_(source.t()), lambda: target.copy_(source)
 
 
-def pinned(device: torch.device) -> results.Row:
+def channels_last(device: torch.device) -> Calls:
+    """The convolution on channels first, against channels last: data as its kernel reads them."""
+    call = Training(device).isolated(LAYERS[0])
+    x, weight = (tensor.contiguous() for tensor in (call.x, call.weight))
+    return lambda: F.conv2d(x, weight, padding=call.padding), call
+
+
+def pinned(device: torch.device) -> Calls:
     pageable = torch.randn(_SIDE, _SIDE)
     copy = functools.partial(torch.empty_like(pageable, device=device).copy_, non_blocking=True)
     locked = pageable.pin_memory()
-    return _compared(lambda: copy(pageable), lambda: copy(locked), method="sync")
+    return lambda: copy(pageable), lambda: copy(locked)
 
 
-def mapped_memory(device: torch.device) -> results.Row:
+def mapped_memory(device: torch.device) -> Calls:
     """A copy from pinned memory with a kernel after it, against a kernel that reads it mapped."""
     locked = torch.randn(_SIDE, _SIDE).pin_memory()
     target = torch.empty(_SIDE, _SIDE, device=device)
@@ -72,10 +61,10 @@ def mapped_memory(device: torch.device) -> results.Row:
         target.copy_(locked, non_blocking=True)
         return torch.relu(target)
 
-    return _compared(copied, lambda: torch.relu(seen), method="sync")
+    return copied, lambda: torch.relu(seen)
 
 
-def overlapped(device: torch.device) -> results.Row:
+def overlapped(device: torch.device) -> Calls:
     """A step after the copy of its batch, against one beside the copy of the next."""
     training = Training(device)
     batch = torch.randn(BATCH, 3, SIDE, SIDE).pin_memory()
@@ -93,43 +82,49 @@ def overlapped(device: torch.device) -> results.Row:
         training.step()
         torch.cuda.current_stream().wait_stream(side)
 
-    return _compared(one_after_the_other, at_once, method="sync")
+    return one_after_the_other, at_once
 
 
-def channels_last(device: torch.device) -> results.Row:
-    """The convolution on channels first, against channels last: data as its kernel reads them."""
-    call = Training(device).isolated(LAYERS[0])
-    x, weight = (tensor.contiguous() for tensor in (call.x, call.weight))
-    return _compared(lambda: F.conv2d(x, weight, padding=call.padding), call, method="kernel")
-
-
-ADVICE: dict[str, Advice] = {
-    "no allocation in the loop": functools.partial(no_allocation, method="sync"),
-    "no allocation in the loop, kernels alone": functools.partial(
-        no_allocation, method="kernel", queue="none"
+IN_CACHE = "data kept in cache"
+_COMPARED: dict[str, tuple[Callable[[torch.device], Calls], dict[str, Any]]] = {
+    "no allocation in the loop": (no_allocation, {"method": "sync"}),
+    "no allocation in the loop, kernels alone": (
+        no_allocation,
+        {"method": "kernel", "queue": "none"},
     ),
-    "data kept in cache": kept_in_cache,
-    "coalesced access": coalesced,
-    "data in the kernel's own layout": channels_last,
-    "pinned memory": pinned,
-    "mapped memory": mapped_memory,
-    "transfer overlapped with compute": overlapped,
+    "coalesced access": (coalesced, {"method": "kernel"}),
+    "data in the kernel's own layout": (channels_last, {"method": "kernel"}),
+    "pinned memory": (pinned, {"method": "sync"}),
+    "mapped memory": (mapped_memory, {"method": "sync"}),
+    "transfer overlapped with compute": (overlapped, {"method": "sync"}),
 }
+ADVICE = (*_COMPARED, IN_CACHE)
 
 
 def measure(device: torch.device, name: str) -> results.Row:
     try:
-        return {"advice": name, **ADVICE[name](device)}
+        found = _kept_in_cache(device) if name == IN_CACHE else _compared(device, name)
     except (RuntimeError, TypeError) as error:
-        return {"advice": name, "reason": first_line(error)}
+        found = {"reason": first_line(error)}
+    return {"advice": name, **found}
 
 
-def _compared(
-    without: Callable[[], object], following: Callable[[], object], **options: Any
-) -> results.Row:
+def _kept_in_cache(device: torch.device) -> results.Row:
+    """A convolution whose data the cache lacks, against one that finds its own."""
+    call = Training(device).isolated(LAYERS[-1])
+    options: dict[str, Any] = {"method": "kernel", "budget": _BUDGET, "device": device}
+    cold, warm = (
+        convtime.time_op(call, cache=cache, **options).median for cache in ("cold", "warm")
+    )
+    ratio = [warm / cold, None, None]
+    return {"method": "kernel", "without": cold, "with": warm, "ratio": ratio, "verdict": ""}
+
+
+def _compared(device: torch.device, name: str) -> results.Row:
     """Both where their tensors are: copies of them would be memory that is asked for, too."""
-    options |= {**PLAIN, "stop": "interval", "cache": "warm", "placement": "as-is"}
-    calls = {"without": without, "with": following}
+    make, own = _COMPARED[name]
+    options = {**PLAIN, **own, "stop": "interval", "cache": "warm", "placement": "as-is"}
+    calls = dict(zip(("without", "with"), make(device), strict=True))
     compared = convtime.compare(calls, budget=_BUDGET, **options)
     measured, ratio = compared.measurements, compared.ratio("with")
     ends = [end if abs(end) < float("inf") else None for end in (ratio.low, ratio.high)]
