@@ -18,16 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from common.planting import (
-    NOTHING,
-    Draw,
-    Planted,
-    Plants,
-    additions,
-    python_turns,
-    scaled,
-    slow_scale,
-)
+from common import planting
+from common.planting import NOTHING, Draw, Planted, Plants
 
 from cpu.load import planted_load
 
@@ -225,7 +217,7 @@ def python_thread(draw: Draw) -> Planted:
             ended.set()
             thread.join()
 
-    return Planted(lambda: additions(x, operators), around=around)
+    return Planted(lambda: planting.additions(x, operators), around=around)
 
 
 @CAUSES.make("python-overhead: small net", "python-overhead")
@@ -309,15 +301,17 @@ def _large(operation: Callable[..., torch.Tensor], numbers: int, *more: float) -
 
 
 CAUSES.call("python-overhead: python loop", "python-overhead", _small, ("turns", 10_000, 100_000))(
-    python_turns
+    planting.python_turns
 )
 CAUSES.call(
     "python-overhead: small operators",
     "python-overhead",
     numbers("numbers", 1, 64),
     ("operators", 20, 200),
-)(additions)
-CAUSES.call("first-call: built at first", "first-call", _small, slow_scale, first=True)(scaled)
+)(planting.additions)
+CAUSES.call("first-call: built at first", "first-call", _small, planting.slow_scale, first=True)(
+    planting.scaled
+)
 
 
 for _name, _make in {

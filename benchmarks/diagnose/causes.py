@@ -9,19 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from common import planting
 from common.events import seconds_per_call
 from common.graphs import capture
 from common.operations import mapped
-from common.planting import (
-    NOTHING,
-    Draw,
-    Planted,
-    Plants,
-    additions,
-    python_turns,
-    scaled,
-    slow_scale,
-)
+from common.planting import NOTHING, Draw, Planted, Plants
 from torch.nn import functional as F
 
 from diagnose.neighbours import process_neighbour, thread_neighbour
@@ -54,11 +46,15 @@ def on_host(low: int, high: int) -> Callable[[Draw], torch.Tensor]:
     return lambda draw: torch.randn(draw.whole("MiB", low, high) * MIB // 4)
 
 
-CAUSES.call("host: Python", "host-bound", large(), ("turns", 20_000, 100_000))(python_turns)
+CAUSES.call("host: Python", "host-bound", large(), ("turns", 20_000, 100_000))(
+    planting.python_turns
+)
 CAUSES.call(
     "launch: tiny kernels", "launch-bound", numbers("numbers", 256, 16_384), ("kernels", 20, 80)
-)(additions)
-CAUSES.call("first call: built", "first-call", large(), slow_scale, first=True)(scaled)
+)(planting.additions)
+CAUSES.call("first call: built", "first-call", large(), planting.slow_scale, first=True)(
+    planting.scaled
+)
 
 
 @CAUSES.call("host: sleep", "host-bound", large(), ("sleep", 0.5e-3, 4e-3))

@@ -17,19 +17,7 @@ from torch.nn import functional as F
 import convtime
 import mlp
 from convtime.nn import FusedMLP, MLPTrainer
-from mlp import ON_CHIP, TASKS, Net
-from mlp.steps import (
-    LR,
-    MOMENTUM,
-    Step,
-    compare_steps,
-    make_data,
-    make_model,
-    make_peer,
-    repeat,
-    steps_of,
-    told,
-)
+from mlp import ON_CHIP, TASKS, Net, steps
 
 BATCHES, DRAWN_BATCHES = 16, 4  # of resident data
 TRAINING = (64, 4, 1024)
@@ -44,44 +32,44 @@ def compile_beforehand(
     shape: Net, peers: Iterable[str], batches: int, device: torch.device
 ) -> None:
     width, layers, batch = shape
-    inputs, targets = make_data(width, width, batches * batch, "mse", device)
+    inputs, targets = steps.make_data(width, width, batches * batch, "mse", device)
     torch.compiler.reset()
     for name in peers:
         if name.startswith("compiled"):
-            model = make_model(width, layers, width, device=device, dtype=torch.float16)
-            make_peer(name, model, inputs, targets, batch)()
+            model = steps.make_model(width, layers, width, device=device, dtype=torch.float16)
+            steps.make_peer(name, model, inputs, targets, batch)()
 
 
 def measure_speed(
     name: str, shape: Net, peers: Iterable[str], batches: int, device: torch.device, seconds: float
 ) -> results.Row:
     width, layers, batch = shape
-    count = steps_of(shape)
-    inputs, targets = make_data(width, width, batches * batch, "mse", device)
+    count = steps.steps_of(shape)
+    inputs, targets = steps.make_data(width, width, batches * batch, "mse", device)
     torch.manual_seed(0)
-    model = make_model(width, layers, width, device=device, dtype=torch.float16)
+    model = steps.make_model(width, layers, width, device=device, dtype=torch.float16)
     trainer = MLPTrainer(
         FusedMLP.from_sequential(model),
         inputs,
         targets,
         batch_size=batch,
-        lr=LR,
-        momentum=MOMENTUM,
+        lr=steps.LR,
+        momentum=steps.MOMENTUM,
         master_weights=False,
         # To look for overflow takes a wide net another launch, and PyTorch's side does not look.
         loss_scale=None if width > ON_CHIP else SCALE,
         tune=True,
     )
-    steps: dict[str, Step] = {"convtime": capture(trainer.step)}
+    sides: dict[str, steps.Step] = {"convtime": capture(trainer.step)}
     torch.compiler.reset()
     for peer in peers:
-        own = make_model(width, layers, width, device=device, dtype=torch.float16)
+        own = steps.make_model(width, layers, width, device=device, dtype=torch.float16)
         own.load_state_dict(model.state_dict())
-        step = make_peer(peer, own, inputs, targets, batch)
-        steps[peer] = capture(step) if peer.endswith("graph") else step
-        repeat(steps[peer], 5)
-    compared = compare_steps(
-        {who: functools.partial(repeat, step, count) for who, step in steps.items()},
+        step = steps.make_peer(peer, own, inputs, targets, batch)
+        sides[peer] = capture(step) if peer.endswith("graph") else step
+        steps.repeat(sides[peer], 5)
+    compared = steps.compare_steps(
+        {who: functools.partial(steps.repeat, step, count) for who, step in sides.items()},
         **counted(*SAMPLES) | {"stop": "budget", "budget": seconds},
     )
     rates = convtime.ceilings(device)
@@ -93,7 +81,7 @@ def measure_speed(
             "flops_per_second": rates.flops_per_second,
             "bytes_per_second": rates.bytes_per_second,
         },
-        **told(compared, count),
+        **steps.told(compared, count),
         "speedups": families.speedups_of(compared),
     }
 
@@ -104,7 +92,7 @@ def training(
     """Takes PyTorch's next step for each loss that is asked for; in mixed precision, or its own."""
     _, _, batch = TRAINING
     dtype = next(model.parameters()).dtype
-    optimizer = torch.optim.SGD(model.parameters(), lr=TASKS[task], momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=TASKS[task], momentum=steps.MOMENTUM)
     scaler = torch.amp.GradScaler("cuda", enabled=mixed)
     for step in itertools.count():
         begin = step % BATCHES * batch
@@ -131,13 +119,14 @@ def flat_weights(model: nn.Module) -> torch.Tensor:
 def measure_training(task: str, device: torch.device) -> results.Row:
     width, layers, batch = TRAINING
     outputs = width if task == "mse" else CLASSES
-    inputs, targets = make_data(width, outputs, BATCHES * batch, task, device)
+    inputs, targets = steps.make_data(width, outputs, BATCHES * batch, task, device)
     torch.manual_seed(0)
-    net = FusedMLP.from_sequential(make_model(width, layers, outputs, device=device), torch.float16)
+    sequential = steps.make_model(width, layers, outputs, device=device)
+    net = FusedMLP.from_sequential(sequential, torch.float16)
     model, exact = net.to_sequential().float(), net.to_sequential().double()  # as it was rounded
     start = flat_weights(exact)
     trainer = MLPTrainer(
-        net, inputs, targets, batch_size=batch, loss=task, lr=TASKS[task], momentum=MOMENTUM
+        net, inputs, targets, batch_size=batch, loss=task, lr=TASKS[task], momentum=steps.MOMENTUM
     )
     trainer.steps(COMPARED_STEPS)
     trained = FusedMLP(net.widths, net.activation, torch.float32, device=device)
