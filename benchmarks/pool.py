@@ -117,10 +117,7 @@ def _draw_planes(source: random.Random, origin: str) -> tuple[int, int, int]:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The number of drawn forward passes; speedups over all rows, forward unless named otherwise.
-
-    A minimum is the least upper end of an interval.
-    """
+    """The number of drawn forward passes; speedups over all rows."""
     forward, backward = (_of(rows, direction) for direction in PASSES)
     summary: dict[str, float] = {"configurations": sum("seed" in row for row in forward)}
     if bounded := [share_of_bound(row) for row in forward if is_bounded(row)]:

@@ -122,10 +122,7 @@ def _transfer_of(measured: Any) -> list[float | None]:
 
 
 def _compared(outcomes: list[Outcome], stamped_ns: Callable[[Any], float]) -> results.Row:
-    """The transfer time, and that by the ranks' stamps of each call.
-
-    Outcomes are, of each rank: _transfer_of(), its stamps of all calls, and others.
-    """
+    """The transfer time, and that by the ranks' stamps of each call."""
     (transfer, bus, skew), stamps, *_ = _value(outcomes)
     calls = zip(*(outcome.value[1] for outcome in outcomes), strict=True)
     stamped = 1e-9 * statistics.median(map(stamped_ns, calls))

@@ -125,11 +125,8 @@ def operations(device: running.Device) -> dict[str, running.Call]:
     from common.operations import Operations
 
     make = Operations(device)
-    return {
-        "memory_bound": make.relu(1 << 26),
-        "matmul": make.matmul(4096),
-        "conv": make.conv(32, channels=256),
-    }
+    calls = (make.relu(1 << 26), make.matmul(4096), make.conv(32, channels=256))
+    return dict(zip(OPERATIONS, calls, strict=True))
 
 
 def probe(device: running.Device) -> results.Row:

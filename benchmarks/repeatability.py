@@ -45,12 +45,8 @@ def operations(device: running.Device) -> dict[str, running.Call]:
     from common.operations import Operations
 
     make = Operations(device)
-    return {
-        "memory_bound": make.relu(1 << 20),
-        "conv": make.conv(32),
-        "under_3us": make.relu(1 << 12),
-        "heavy": make.matmul(6144),
-    }
+    calls = (make.relu(1 << 20), make.conv(32), make.relu(1 << 12), make.matmul(6144))
+    return dict(zip(OPERATIONS, calls, strict=True))
 
 
 def probe(device: running.Device) -> results.Row:

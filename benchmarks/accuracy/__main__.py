@@ -110,11 +110,7 @@ _LONGEST_SECONDS = 2e-3
 
 
 def measure_quick(ops: Mapping[str, Callable[[], Call]]) -> results.Row:
-    """Every operation and cache, each time in another order.
-
-    The quick calls follow each other without rest, as an autotuner's do; the full ones are made
-    before and after them, and by turns with rests.
-    """
+    """Every operation and cache, each time in another order."""
     cases: list[tuple[str, Cache, Call]] = []
     for op, make in ops.items():
         call = make()

@@ -37,10 +37,7 @@ def readme_command(number: int) -> str:
 
 
 def install(environment: Path, caches: Path | None) -> results.Row:
-    """Runs README's first command in a new environment, which is kept, and shows its output.
-
-    `caches` is a folder for pip's cache and convtime's; None for those of this user.
-    """
+    """Runs README's first command in a new environment, which is kept, and shows its output."""
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     variables = user_variables(environment)
     if caches is not None:
@@ -79,10 +76,7 @@ def run(command: Sequence[str], variables: dict[str, str]) -> list[Line]:
 
 
 def phases(lines: Iterable[Line]) -> results.Row:
-    """The seconds of each phase, of all, and until the main job's first row.
-
-    ValueError where the lines lack the beginning of a phase.
-    """
+    """The seconds of each phase, of all, and until the main job's first row."""
     lines = [*lines]
     begins: dict[str, float] = {}
     waiting = [*_PHASES]

@@ -86,10 +86,7 @@ class Plants(dict[str, Plant]):
     def call(
         self, key: str, cause: str, *wanted: Wanted, first: bool = False
     ) -> Callable[[Callable[..., object]], Any]:
-        """Adds the case of calling the decorated function with these arguments.
-
-        `first` is whether first calls are what is planted.
-        """
+        """Adds the case of calling the decorated function with these arguments."""
 
         def make(fn: Callable[..., object], draw: Draw) -> Planted:
             arguments = [*map(draw.value, wanted)]

@@ -165,36 +165,35 @@ def measure_pending(
     deadline = time.perf_counter() + seconds
     pending = file.pending(cases)
     unmeasured = [*pending]
-    while unmeasured and (begin := time.perf_counter()) <= deadline:
-        key = unmeasured.pop(0)
-        try:
-            unsaved[key] = pending[key]()
-        except Exception as error:  # whatever it is, it is this case's alone
-            if not isinstance(error, (RuntimeError, ValueError, subprocess.TimeoutExpired)):
-                traceback.print_exc()  # of what nobody expects; its first line may say nothing
-            print(f"{key}: {first_line(error)}", flush=True)
-            failed.append(key)
-        is_lost = _lost_gpu()
-        end = time.perf_counter()
-        if key in unsaved:
-            print(f"{key}: {end - begin:.1f} s", flush=True)
-        # A large file takes long to save, so it is saved seldom.
-        if unsaved and (is_lost or not unmeasured or end - saved > 10 * saving):
-            file.add_all(unsaved)
-            unsaved, saved = {}, time.perf_counter()
-            saving = saved - end
-        if is_lost:
-            print(f"{key} left the GPU unusable for this process", flush=True)
-            if key in failed:
-                file.note_lost(key)
-            break
-        torch.cuda.empty_cache()  # of data that no other case can use
-    else:
+    try:
+        while unmeasured and (begin := time.perf_counter()) <= deadline:
+            key = unmeasured.pop(0)
+            try:
+                unsaved[key] = pending[key]()
+                print(f"{key}: {time.perf_counter() - begin:.1f} s", flush=True)
+            except Exception as error:  # whatever it is, it is this case's alone
+                if not isinstance(error, (RuntimeError, ValueError, subprocess.TimeoutExpired)):
+                    traceback.print_exc()  # of what nobody expects; its first line may say nothing
+                print(f"{key}: {first_line(error)}", flush=True)
+                failed.append(key)
+            if _lost_gpu():
+                print(f"{key} left the GPU unusable for this process", flush=True)
+                if key in failed:
+                    file.note_lost(key)
+                break
+            end = time.perf_counter()
+            if unsaved and end - saved > 10 * saving:  # a large file takes long to save
+                file.add_all(unsaved)
+                unsaved, saved = {}, time.perf_counter()
+                saving = saved - end
+            torch.cuda.empty_cache()  # of data that no other case can use
+        else:
+            if unmeasured:
+                print(f"the time is up; run again to measure {len(unmeasured)} more")
+            unmeasured = []
+    finally:
         if unsaved:
             file.add_all(unsaved)
-        if unmeasured:
-            print(f"the time is up; run again to measure {len(unmeasured)} more")
-        unmeasured = []
     print(results.describe_file(file.path) if file.rows else file.path)
     if set(unmeasured) - set(file.lost):
         print("run again to go on with the other cases")

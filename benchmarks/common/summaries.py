@@ -190,10 +190,7 @@ def medians_of_halves(compared: Comparison) -> list[dict[str, float]]:
 def find_oracle(
     calls: Mapping[str, Any], seconds: float, **options: Any
 ) -> tuple[str, dict[str, float]]:
-    """The fastest by half of the rounds, and all medians by the other half.
-
-    Rounds take so many seconds a call, and three at most.
-    """
+    """The fastest by half of the rounds, and all medians by the other half."""
     from convtime import compare
 
     budget = min(seconds * len(calls), 3.0)

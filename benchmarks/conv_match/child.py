@@ -40,10 +40,7 @@ class Child:
         self._folder.cleanup()
 
     def measure(self, call: ConvCall) -> results.Row:
-        """The call's row, less its key; with an error where the process does not survive it.
-
-        RuntimeError where the process cannot be started, as it could not for other calls.
-        """
+        """The call's row, less its key; with an error where the process does not survive it."""
         if self._server is None:
             self._server = self._start()
         try:

@@ -212,10 +212,7 @@ _ROOM = 2**25  # of a large allocation, for what is rounded up
 
 
 def poison(device: torch.device, peak_bytes: int) -> None:
-    """Fills the memory that the next allocations, of so many bytes at most, come from with NaN.
-
-    What the allocator keeps unused goes back to the GPU first.
-    """
+    """Fills the memory that the next allocations, of so many bytes at most, come from with NaN."""
     torch.cuda.empty_cache()
     sizes = [*sorted(_gaps(device)), peak_bytes + _ROOM, _SMALL, _SMALL]
     # Held at the same time, so that each is memory of its own; given back when all are filled.

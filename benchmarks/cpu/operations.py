@@ -154,10 +154,7 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def time_calls(call: Call, count: int) -> float:
-    """Seconds of one call of several back to back, less those of a loop that calls nothing.
-
-    Results are freed afterwards, outside of the time.
-    """
+    """Seconds of one call of several back to back, less those of a loop that calls nothing."""
     begin = time.perf_counter_ns()
     nothing = [None for _ in itertools.repeat(None, count)]
     between = time.perf_counter_ns()
@@ -174,10 +171,7 @@ def quick_seconds(call: Call, samples: int = 7) -> float:
 
 
 def interleaved(calls: Sequence[Call], seconds: float, least_rounds: int) -> list[list[float]]:
-    """Samples of each call, in rounds of all calls in random order.
-
-    Before, they warm up for a tenth of the time. `least_rounds` may take longer than `seconds`.
-    """
+    """Samples of each call, in rounds of all calls in random order."""
     counts = [_calls_per_sample(quick_seconds(call, samples=3)) for call in calls]
     chance = random.Random(0)  # noqa: S311
     order = list(range(len(calls)))

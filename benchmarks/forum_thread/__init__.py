@@ -183,10 +183,7 @@ _FEWEST = 3  # iterations, below which a mean says nothing
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Ratios of the medians in the loop over those by themselves in its regime, over all points.
-
-    Bytes are compared where both launch the kernel as often.
-    """
+    """Ratios of the medians in the loop over those by themselves in its regime, over all points."""
     ratios = [ratio for row in points_of(rows) for ratio in same_regime_ratios(row).values()]
     found = [dirty_over_in_place(row) for row in counted_of(rows)]
     writes = [ratio for ratio in found if ratio is not None]

@@ -21,10 +21,7 @@ LAYERS = ("layer1.0.conv2", "layer2.0.conv2", "layer3.0.conv2")
 
 
 class Training:
-    """The net, with the data of one batch, in channels_last.
-
-    Each of :data:`LAYERS` runs in a region of its name.
-    """
+    """The net, with the data of one batch, in channels_last."""
 
     def __init__(self, device: torch.device) -> None:
         torch.manual_seed(0)

@@ -73,17 +73,26 @@ def plants_of(rows: list[results.Row]) -> dict[str, results.Row]:
 
 def table(rows: list[results.Row]) -> str:
     pairs, plants = pairs_of(rows), plants_of(rows)
-    lines = []
-    for name in pairs[0]["found"] if pairs else ():
+
+    def told(name: str) -> results.Row:
         planted = [row["found"][name] for row in pairs if name in row["slower"]]
         equal = [row["found"][name] for row in pairs if name not in row["slower"]]
-        slower = sum(found["verdict"] == "slower" for found in planted)
-        alarms = sum(summaries.is_certain(found["verdict"]) for found in equal)
-        true = f"{plants[name]['ratio']:.4f}" if name in plants else "–"
-        told = (_range(planted), f"{slower} of {len(planted)}")
-        lines.append((name, true, *told, _range(equal), f"{alarms} of {len(equal)}"))
-    header = "operation | planted, true ratio: | ratios found: | found slower: "
-    return summaries.markdown(f"{header}| not slower: ratios found: | false alarms:", lines)
+        return {
+            "name": name,
+            "true": plants[name]["ratio"] if name in plants else None,
+            "planted": (_range(planted), len(planted)),
+            "slower": sum(found["verdict"] == "slower" for found in planted),
+            "equal": (_range(equal), len(equal)),
+            "alarms": sum(summaries.is_certain(found["verdict"]) for found in equal),
+        }
+
+    return summaries.filled(
+        "operation | planted, true ratio: | ratios found: | found slower: "
+        "| not slower: ratios found: | false alarms:",
+        "{name} | {true:.4f} | {planted[0]} | {slower} of {planted[1]} | {equal[0]} "
+        "| {alarms} of {equal[1]}",
+        map(told, pairs[0]["found"] if pairs else ()),
+    )
 
 
 def _range(found: list[results.Row]) -> str:

@@ -53,10 +53,7 @@ def draw(seed: int, index: int) -> Net:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Speedups over the fastest that PyTorch has; the worst task of the two.
-
-    The minimum over the drawn nets is the least upper end of an interval.
-    """
+    """Speedups over the fastest that PyTorch has; the worst task of the two."""
     speeds = _of(rows, "speed")
     drawn = [over_best(row) for row in speeds if "seed" in row]
     summary: dict[str, float] = {"drawn_nets": len(drawn)}
