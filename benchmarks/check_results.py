@@ -103,7 +103,6 @@ def fill_in(text: str, directory: Path) -> str:
 
 
 def summary_table(document: results.Row) -> str:
-    """Markdown: the summary, and under which conditions it was measured."""
     facts = document["provenance"]
     lines = ["| value | measured | goal | met |", "|---|--:|--:|---|"]
     for entry in document["summary"]:

@@ -21,7 +21,6 @@ CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """From the samples; a layer counts when it was measured in every configuration."""
     measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for row in rows:
         measured[row["layer"]["names"][0]].add((row["dtype"], row["layout"]))
@@ -38,28 +37,22 @@ def _ratio(row: results.Row) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    return summaries.markdown(
+    def told(row: results.Row) -> results.Row:
+        medians = {who: statistics.median(row[who]["seconds"]) for who in ("pytorch", "convtime")}
+        bits = summaries.yes(row["bit_identical"])
+        return row | medians | {"name": row["layer"]["names"][0], "ours": _ratio(row), "bits": bits}
+
+    return summaries.filled(
         "layer | N×C×H×W → K, R×S | dtype, layout | PyTorch (µs): | convtime (µs): "
         "| convtime / PyTorch: | bit-identical",
-        (
-            (
-                row["layer"]["names"][0],
-                row["label"],
-                f"{row['dtype']}, {row['layout']}",
-                *(
-                    f"{1e6 * statistics.median(row[who]['seconds']):.2f}"
-                    for who in ("pytorch", "convtime")
-                ),
-                f"{_ratio(row):.3f} [{row['ratio']['low']:.3f}, {row['ratio']['high']:.3f}]",
-                summaries.yes(row["bit_identical"]),
-            )
-            for row in rows
-        ),
+        "{name} | {label} | {dtype}, {layout} | {pytorch:.2fµ} | {convtime:.2fµ} "
+        "| {ours:.3f} [{ratio[low]:.3f}, {ratio[high]:.3f}] | {bits}",
+        map(told, rows),
     )
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG of the rows in PyTorch's own default, fp32 NCHW."""
+    """An SVG of the rows in PyTorch's own default, fp32 NCHW."""
     from convtime.layers.compare import LayerResult
     from convtime.layers.show import layers_figure
 
@@ -74,18 +67,11 @@ def picture(document: dict[str, Any]) -> bytes:
     return layers_figure(shown, title).content(".svg")
 
 
-def main() -> None:
+def make_cases(
+    device: running.Device, batch: int, budget: float, samples: int
+) -> dict[str, running.Measure]:
     from convtime.conv.resnet50 import resnet50
-    from convtime.device.resolve import resolve_device
     from convtime.layers.compare import compare_layers
-
-    parser = results.argument_parser(__doc__)
-    parser.add_argument("--batch", type=int, default=BATCH, help="for trying out; default: 64")
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds of samples a layer")
-    parser.add_argument("--max-samples", type=int, default=500, help="of each side")
-    options = parser.parse_args()
-    device = resolve_device(options.device)
-    file = running.open_file("compare_resnet50", summarise, options, device)
 
     def measure(dtype: str, layout: str, layer: ConvLayer) -> results.Row:
         (result,) = compare_layers(
@@ -93,23 +79,18 @@ def main() -> None:
             device=device,
             dtype=dtype,
             layout=layout,
-            budget=options.budget,
-            max_samples=options.max_samples,
+            budget=budget,
+            max_samples=samples,
         )
         return result.to_dict() | {"label": layer.problem.label}
 
-    cases = {
+    return {
         f"{dtype} {layout} {layer.name}": functools.partial(measure, dtype, layout, layer)
         for dtype, layout in CONFIGURATIONS
-        for layer in resnet50(options.batch)
+        for layer in resnet50(batch)
     }
-    running.measure_pending(file, cases, _tell)
-
-
-def _tell(row: results.Row) -> str:
-    interval = f"[{row['ratio']['low']:.4f}, {row['ratio']['high']:.4f}]"
-    return f"{_ratio(row):.4f} {interval}{'' if row['bit_identical'] else ', NOT bit-identical'}"
 
 
 if __name__ == "__main__":
-    main()
+    options = {"batch": BATCH, "budget": 1.0, "samples": 500}
+    running.run("compare_resnet50", __doc__, summarise, make_cases, options=options)

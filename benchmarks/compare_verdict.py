@@ -3,15 +3,15 @@
 An A/A pair is the same operation on the same tensors under two names, so that there is no
 difference to be found, not even one of addresses. In a slower pair the second candidate has 2 %
 more to do: it spins 2 % longer, or works on 2 % more elements where time is proportional to them.
-Whether it is, each group of slower pairs says by a measurement that is not convtime's; a group in
-which it is not is shown, and does not count.
+Whether it is, each group of slower pairs says by stamps of the GPU's clock or torch.profiler; a
+group in which it is not is shown, and does not count.
 
 The first candidate is the baseline; options are compare's defaults, with a budget of one second.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ PAIRS = 10  # of a group
 BUDGET = 1.0  # seconds a comparison
 MI = 1 << 20
 TOLERANCE = 0.005  # of a true ratio of 1.02
-STAMPS = "its own stamps of the GPU's clock"  # by which a ratio is known
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
@@ -102,44 +101,32 @@ def compare_pair(baseline: Call, candidate: Call) -> results.Row:
 
     begin = time.perf_counter()
     comparison = compare({"baseline": baseline, "candidate": candidate}, budget=BUDGET)
-    verdict = comparison.verdict("candidate")
-    seconds = time.perf_counter() - begin
-    ratio = comparison.ratio("candidate")
-    measurement = comparison.measurements["candidate"]
-    return {
-        "verdict": verdict,
-        "ratio": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-        "seconds": seconds,
-        "samples": len(measurement.seconds),
-        "stop_reason": measurement.stop_reason,
-    }
+    found = summaries.verdict_on(comparison, "candidate")
+    return {**found, "seconds": time.perf_counter() - begin}
 
 
 def make_spins(asked_ns: int) -> results.Row:
-    """Spins of one block, known by what they were asked for and by their own stamps."""
+    """Spins of one block, known by their own stamps."""
     import torch
 
-    spins = [asked_ns, asked_ns + asked_ns // 50]
+    spins = (asked_ns, asked_ns + asked_ns // 50)
     calls = [partial(torch.ops.convtime.spin_ns, spin_ns) for spin_ns in spins]
-    return _known_pair(calls, map(_stamped_seconds, calls), STAMPS, spins)
+    return _known_pair(calls, *map(_stamped_seconds, calls))
 
 
 def make_copies(elements: int, device: running.Device) -> results.Row:
     """Copies bound by the memory's bandwidth, known by their own stamps."""
     import torch
 
-    counts = [elements, elements + elements // 200 * 4]  # in whole vectors of 16 bytes
+    counts = (elements, elements + elements // 200 * 4)  # in whole vectors of 16 bytes
     sources = [torch.randn(count, device=device) for count in counts]
     copy = torch.ops.convtime.copy_stamped
-    calls = [partial(copy, source) for source in sources]
 
     def stamps_of(source: torch.Tensor) -> Any:
         return copy(source)[1]
 
     seconds = [_stamped_seconds(partial(stamps_of, source)) for source in sources]
-    return _known_pair(calls, seconds, STAMPS, counts)
+    return _known_pair([partial(copy, source) for source in sources], *seconds)
 
 
 def make_relus(rows: int, device: running.Device) -> results.Row:
@@ -147,27 +134,16 @@ def make_relus(rows: int, device: running.Device) -> results.Row:
     from common.operations import Operations
     from common.truth import profile_calls
 
-    counts = [rows, rows + rows // 50]
-    calls = [Operations(device).relu(count, 1024) for count in counts]
+    calls = [Operations(device).relu(count, 1024) for count in (rows, rows + rows // 50)]
     rounds = [
         [statistics.median(profile_calls(call, 50, cold=True).busy) for call in calls]
         for _ in range(3)
     ]
-    seconds = map(statistics.median, zip(*rounds, strict=True))
-    return _known_pair(calls, seconds, "torch.profiler", counts)
+    return _known_pair(calls, *map(statistics.median, zip(*rounds, strict=True)))
 
 
-def _known_pair(
-    calls: Sequence[Call], seconds: Iterable[float], truth: str, sizes: Sequence[int]
-) -> results.Row:
-    usual, longer = seconds
-    return {
-        "calls": calls,
-        "true_ratio": longer / usual,
-        "true_seconds": [usual, longer],
-        "truth": truth,
-        "asked_ratio": sizes[1] / sizes[0],
-    }
+def _known_pair(calls: Sequence[Call], usual: float, longer: float) -> results.Row:
+    return {"calls": calls, "true_ratio": longer / usual}
 
 
 def _stamped_seconds(call: Callable[[], Any]) -> float:
@@ -195,8 +171,4 @@ def make_cases(device: running.Device) -> dict[str, Measure]:
 
 
 if __name__ == "__main__":
-
-    def tell(row: results.Row) -> str:
-        return " ".join(pair["verdict"] for pair in row["pairs"])
-
-    running.run_on_gpu("compare_verdict", __doc__, summarise, make_cases, tell=tell)
+    running.run("compare_verdict", __doc__, summarise, make_cases)

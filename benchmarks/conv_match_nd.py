@@ -6,19 +6,18 @@ transposed convolutions, which cuDNN knows as the gradients of others: their tag
 
 import functools
 
-from conv_match_parts import report
-from conv_match_parts.report import summarise
+import conv_match
+from conv_match import summarise
 
 __all__ = ["summarise", "table"]
 
-PROBLEMS = 398  # of conv_problems_nd.all_calls(), which needs torch
-
-
-table = functools.partial(report.table, problems=PROBLEMS)
+# problems_nd.all_calls(), which needs torch, has so many.
+table = functools.partial(conv_match.table, problems=398)
 
 
 if __name__ == "__main__":
-    from conv_match_parts.run import run
-    from conv_problems_nd import all_calls
+    from common.running import run
+    from conv_match.__main__ import match_cases
+    from conv_match.problems_nd import all_calls
 
-    run("conv_match_nd", __doc__, all_calls, ["match"])
+    run("conv_match_nd", __doc__, summarise, functools.partial(match_cases, all_calls()))

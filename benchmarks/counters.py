@@ -70,19 +70,12 @@ def _error(row: results.Row, metric: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    columns = ((READ, 1e-6, 2), (WRITTEN, 1e-6, 2), (CYCLES, 1, 0))
-    return summaries.markdown(
+    return summaries.filled(
         "operation | MB read: | ncu: | MB written: | ncu: | cycles: | ncu:",
-        (
-            [row["key"]]
-            + [
-                f"{row[tool][metric] * scale:,.{decimals}f}"
-                for metric, scale, decimals in columns
-                for tool in ("convtime", "ncu")
-            ]
-            for row in rows
-            if "ncu" in row
-        ),
+        "{key} | {convtime[dram__bytes_read.sum]:,.2fM} | {ncu[dram__bytes_read.sum]:,.2fM} "
+        "| {convtime[dram__bytes_write.sum]:,.2fM} | {ncu[dram__bytes_write.sum]:,.2fM} "
+        "| {convtime[sm__cycles_elapsed.max]:,.0f} | {ncu[sm__cycles_elapsed.max]:,.0f}",
+        (row for row in rows if "ncu" in row),
     )
 
 
@@ -122,6 +115,9 @@ def other_kernels(device: running.Device) -> list[running.Call]:
 def count(device: running.Device, name: str) -> results.Row:
     import convtime
 
+    by_ncu = ncu_medians(device)
+    if isinstance(by_ncu, str):
+        raise RuntimeError(by_ncu)
     places = Places(device, name)
     counters = convtime.counters(
         places,
@@ -135,12 +131,8 @@ def count(device: running.Device, name: str) -> results.Row:
     if launches != 1:
         raise RuntimeError(f"{name} launches {launches} kernels, and is to launch one")
     return {
-        "key": name,
-        "kernel": counters.kernels[0].name,
-        "passes": counters.passes,
         "convtime": {metric: counters[metric] for metric in METRICS},
-        "samples": {metric: counters.samples[metric] for metric in METRICS},
-        "ncu": run_ncu(device)[name],
+        "ncu": by_ncu[name],
     }
 
 
@@ -150,16 +142,9 @@ def time_around(device: running.Device, name: str) -> results.Row:
     import convtime
 
     call = TIMED[name](Operations(device))
-    before = convtime.time_op(call, device=device)
-    counters = convtime.counters(call, device=device)
-    after = convtime.time_op(call, device=device)
-    return {
-        "key": f"time of {name}",
-        "before": before.median,
-        "after": after.median,
-        "methods": [before.method.used, after.method.used],
-        "passes": counters.passes,
-    }
+    before = convtime.time_op(call, device=device).median
+    convtime.counters(call, device=device)
+    return {"before": before, "after": convtime.time_op(call, device=device).median}
 
 
 def launch(device: running.Device, *names: str) -> results.Row:
@@ -192,19 +177,12 @@ def of_one_kernel(device: running.Device) -> list[str]:
     ]
 
 
-def run_ncu(device: running.Device) -> dict[str, dict[str, float]]:
-    found = _ncu_found(device)
-    if isinstance(found, str):
-        raise RuntimeError(found)
-    return found
-
-
 @functools.cache  # a failure, too, which would take as long each time
-def _ncu_found(device: running.Device) -> dict[str, dict[str, float]] | str:
+def ncu_medians(device: running.Device) -> dict[str, dict[str, float]] | str:
+    """Of each operation, the medians of ncu's metrics; or why there are none."""
     try:
-        ncu = find_ncu()
         names = of_one_kernel(device)
-        return medians(_ncu_output(ncu, device, names), names)
+        return medians(_ncu_output(find_ncu(), device, names), names)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return str(error)
 
@@ -270,4 +248,4 @@ def make_cases(device: running.Device) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run_on_gpu("counters", __doc__, summarise, make_cases, probes={"launch": launch})
+    running.run("counters", __doc__, summarise, make_cases, probes={"launch": launch})

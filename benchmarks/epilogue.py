@@ -1,20 +1,15 @@
 """Convolutions with what follows them, in one call and in separate ones; ResNet-50's, and drawn.
 
 Each row is one comparison, interleaved and after a flush of the L2 cache, on the same tensors: of
-convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. Rounds
-follow each other without a pause, as layers do. What follows a convolution is a bias and a ReLU,
-and a residual before the ReLU where the network has one; batch norms are taken to be folded. Who
-selects plans of cuDNN's may time them (torch.backends.cudnn.benchmark), and float32 is rounded to
-TF32 by all of them. Times are the sums of a call's kernels; the first call, in which plans are
-built and timed, and code is compiled unless it was beforehand, is given beside them.
+convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. What
+follows a convolution is a bias and a ReLU, and a residual before the ReLU where the network has
+one. cuDNN's plans may be timed (torch.backends.cudnn.benchmark), and float32 is rounded to TF32 by
+all of them. Times are the sums of a call's kernels; the first call is given beside them.
 
 Drawn convolutions have windows of 1, 3, 5 and 7, strides and dilations of 1 and 2, a padding that
 keeps the size or none, planes of 7² to 112², and 16 to 1024 channels before and after, a quarter of
 them of any number and the others of multiples of 8. They take up to 50 GFLOP, in batches of up to
 256, and half of them add a residual. Each is measured in one dtype and layout.
-
-PyTorch's own fused operation (torch.cudnn_convolution_relu) runs the same plans as convtime, which
-tests make sure of. It is left out, since its first call builds every plan that cuDNN lists.
 
 Compile in parallel first: for i in $(seq 16); do epilogue.py --probe compile $i/16 & done; wait
 """
@@ -30,8 +25,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import families, summaries
-from common.families import Case
+from common import families, running, summaries
+from common.running import Case
 
 if TYPE_CHECKING:
     import random
@@ -63,13 +58,13 @@ class Fused:
 def draw(seed: int, index: int) -> Fused:
     source = families.chance("epilogue", seed, index)
     single = _draw_single(source)
-    while flops_of(single) > FLOPS[1]:
+    while single.flops > FLOPS[1]:
         single = _draw_single(source)
     outputs = single.out_channels * math.prod(single.output_size)
     batch = min(
         LARGEST_BATCH,
         MOST_ELEMENTS // max(outputs, single.in_channels * math.prod(single.size)),
-        int(families.log_uniform(source, *FLOPS) / flops_of(single)),
+        int(families.log_uniform(source, *FLOPS) / single.flops),
     )
     problem = dataclasses.replace(single, batch=max(1, batch))
     return Fused(f"drawn {index}", problem, source.random() < 0.5)
@@ -95,18 +90,12 @@ def _draw_single(source: random.Random) -> ConvProblem:
     )
 
 
-def flops_of(problem: ConvProblem) -> int:
-    outputs = problem.batch * problem.out_channels * math.prod(problem.output_size)
-    return 2 * outputs * problem.in_channels * math.prod(problem.kernel_size)
-
-
 def _draw_channels(source: random.Random) -> int:
     channels = families.log_uniform(source, 16, 1024)
     return round(channels) if source.random() < 0.25 else 8 * round(channels / 8)
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """A minimum is the least upper end of an interval."""
     summary: dict[str, float] = {"rows": len(rows)}
     for name, peer in zip(("separate", "compile"), PEERS, strict=True) if rows else ():
         speedups = [summaries.speedup(row, peer) for row in rows]
@@ -116,7 +105,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def distribution_table(rows: list[results.Row]) -> str:
-    """Markdown: how speedups are distributed, a line per peer, dtype and layout."""
     names = {"separate": "separate calls", "compiled": "torch.compile"}
     groups = {
         f"over {names[peer]}, {dtype}, {layout}": [
@@ -131,22 +119,15 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 
 def table(rows: list[results.Row]) -> str:
-    return summaries.markdown(
+    over = ({peer: summaries.speedup(row, peer).value for peer in PEERS} for row in rows)
+    return summaries.filled(
         "layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs): | separate (µs): "
         "| compiled (µs): | over separate: | over compiled: | first calls (s):",
-        map(_cells, rows),
-    )
-
-
-def _cells(row: results.Row) -> tuple[str, ...]:
-    return (
-        row["layer"],
-        row["label"],
-        row["epilogue"],
-        f"{row['dtype']}, {row['layout']}",
-        *(f"{1e6 * row['seconds'][who]:.2f}" for who in ("convtime", *PEERS)),
-        *(f"{summaries.speedup(row, peer).value:.2f}" for peer in PEERS),
-        ", ".join(f"{row['first_calls'][who]:.1f}" for who in ("convtime", *PEERS)),
+        "{layer} | {label} | {epilogue} | {dtype}, {layout} | {seconds[convtime]:.2fµ} "
+        "| {seconds[separate]:.2fµ} | {seconds[compiled]:.2fµ} | {over[separate]:.2f} "
+        "| {over[compiled]:.2f} | {first_calls[convtime]:.1f}, {first_calls[separate]:.1f}, "
+        "{first_calls[compiled]:.1f}",
+        (row | {"over": speedups} for row, speedups in zip(rows, over, strict=True)),
     )
 
 
@@ -162,12 +143,9 @@ def resnet50() -> list[Fused]:
     ]
 
 
-Function = Callable[..., "torch.Tensor"]
-
-
 def prepare(
     fused: Fused, dtype: str, layout: str, device: torch.device
-) -> tuple[dict[str, Function], tuple[torch.Tensor | None, ...]]:
+) -> tuple[dict[str, Callable[..., torch.Tensor]], tuple[torch.Tensor | None, ...]]:
     """Functions of convtime and its peers, which nothing has called yet, and their arguments."""
     import torch
     from common.compiled import compile_whole
@@ -227,23 +205,17 @@ def measure(
 ) -> results.Row:
     import torch
 
-    from convtime.conv import plan_cache
-
     functions, arguments = prepare(fused, dtype, layout, device)
     with torch.no_grad():
-        outputs_of, first_calls = {}, {}
+        first_calls = {}
         for name, function in functions.items():
             begin = time.perf_counter()
-            outputs_of[name] = function(*arguments)
-            outputs_of[name].ravel()[0].item()  # waits for it
+            function(*arguments).ravel()[0].item()  # waits for it
             first_calls[name] = time.perf_counter() - begin
         calls = {
             name: functools.partial(function, *arguments) for name, function in functions.items()
         }
-        functions["convtime"](*arguments)
-        tag = plan_cache()[-1].tag
         compared = families.compare_kernels(calls, seconds)
-    reference = outputs_of["separate"].float()
     return {
         "layer": fused.name,
         "label": fused.problem.label,
@@ -252,17 +224,10 @@ def measure(
         "layout": layout,
         **families.told(compared),
         "first_calls": first_calls,
-        "plan": tag,
-        "difference_from_separate": {
-            name: float((output.float() - reference).abs().max() / reference.abs().max())
-            for name, output in outputs_of.items()
-        },
     }
 
 
-def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
-    """ResNet-50's in each configuration, then the drawn ones in one each."""
-
+def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
     chosen: list[tuple[Fused, tuple[str, str], int | None]]
     chosen = [(*each, None) for each in itertools.product(resnet50(), CONFIGURATIONS)]
     chosen += [
@@ -271,7 +236,7 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     ]
     return {
         " ".join((fused.name, *configuration)): Case(
-            functools.partial(measure, fused, *configuration, device, seconds),
+            functools.partial(measure, fused, *configuration, device, budget),
             functools.partial(compile_beforehand, fused, *configuration, device),
             drawn_by,
         )
@@ -279,12 +244,6 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     }
 
 
-def tell(row: results.Row) -> str:
-    return ", ".join(
-        f"{name} {1e6 * seconds:.2f} µs after {row['first_calls'][name]:.1f} s"
-        for name, seconds in row["seconds"].items()
-    )
-
-
 if __name__ == "__main__":
-    families.run("epilogue", __doc__, summarise, make_cases, seconds=SECONDS, tell=tell)
+    options = {"seed": families.SEED, "budget": SECONDS}
+    running.run("epilogue", __doc__, summarise, make_cases, options=options)

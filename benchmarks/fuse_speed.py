@@ -11,13 +11,10 @@ CONVTIME_D316F84 names. Compiling is done by all processes at once.
 
 import argparse
 import contextlib
-import itertools
-import json
 import math
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import results
@@ -43,30 +40,28 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def speedup(row: results.Row, over: str) -> float:
-    """The median over rounds of another one's time over that of fuse now."""
     return summaries.median_ratio(row["seconds"][over], row["seconds"][NOW])
 
 
 def table(rows: list[results.Row]) -> str:
-    return summaries.markdown(
+    def told(row: results.Row) -> results.Row:
+        median = statistics.median(row["seconds"][NOW])
+        return {**row, "median": median, "over": [speedup(row, each) for each in (EARLIER, ALONE)]}
+
+    return summaries.filled(
         "case | fuse (µs per call): | speed over d316f84: | over torch.compile alone: "
         "| fused, now: | at d316f84:",
-        (
-            (
-                row["key"],
-                f"{1e6 * statistics.median(row['seconds'][NOW]):.1f}",
-                *(f"{speedup(row, over):.3f}" for over in (EARLIER, ALONE)),
-                *(row["fused"][way] for way in (NOW, EARLIER)),
-            )
-            for row in rows
-        ),
+        f"{{key}} | {{median:.1fµ}} | {{over[0]:.3f}} | {{over[1]:.3f}} | {{fused[{NOW}]}} "
+        f"| {{fused[{EARLIER}]}}",
+        map(told, rows),
     )
 
 
 def serve(way: str, case: str) -> None:
     """Compile one model; then, for each number that is read, time as many calls."""
     import torch
-    from resnet50 import ResNet50
+    from common.events import seconds_per_call
+    from common.resnet import ResNet50
 
     import convtime
 
@@ -75,9 +70,8 @@ def serve(way: str, case: str) -> None:
     images = torch.randn(batch, 3, SIDE, SIDE, device="cuda", dtype=getattr(torch, dtype))
     images = images.contiguous(memory_format=torch.channels_last)
     model: Any = ResNet50().to(images).eval().to(memory_format=torch.channels_last)
-    found: Any = None
-    if way == EARLIER:
-        found = convtime.nn.fuse(model)  # in place, as it was there
+    # In place, as it was there.
+    found: Any = convtime.nn.fuse(model) if way == EARLIER else None
     call: Any
     call = convtime.nn.fuse(model, backend="inductor") if way == NOW else torch.compile(model)
     with torch.no_grad():
@@ -88,51 +82,31 @@ def serve(way: str, case: str) -> None:
         torch.cuda.synchronize()
         running.print_result({"fused": len(found.fused) if found else 0})
         for line in sys.stdin:
-            event: Any = torch.cuda.Event
-            start, end = (event(enable_timing=True) for _ in range(2))
-            count = int(line)
             call(images)
-            start.record()
-            for _ in range(count):
-                call(images)
-            end.record()
-            end.synchronize()
-            running.print_result({"seconds": 1e-3 * start.elapsed_time(end) / count})
+            seconds = seconds_per_call(lambda: call(images), int(line))
+            running.print_result({"seconds": seconds})
 
 
-class _Server(Server):
-    """A process that times one way of a case."""
-
-    def __init__(self, way: str, case: str) -> None:
-        sites = os.environ.get("PYTHONPATH", "")
-        if way == EARLIER:
-            sites = os.environ["CONVTIME_D316F84"] + os.pathsep + sites
-        # One process compiles per server, since all compile at once.
-        environment = {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        arguments = [__file__, "--serve", way, case]
-        super().__init__(f"{way}, {case},", arguments, environment, folder=results.HERE)
-
-    def time(self, count: int) -> float:
-        """Seconds per call, of as many calls."""
-        return float(self.ask(str(count))["seconds"])
+def start(way: str, case: str) -> Server:
+    sites = os.environ.get("PYTHONPATH", "")
+    if way == EARLIER:
+        sites = os.environ["CONVTIME_D316F84"] + os.pathsep + sites
+    # One process compiles per server, since all compile at once.
+    environment = {"PYTHONPATH": sites, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return Server(f"{way}, {case},", [__file__, "--serve", way, case], environment)
 
 
-@contextlib.contextmanager
-def _servers(cases: Iterable[str]) -> Iterator[dict[str, dict[str, _Server]]]:
-    with contextlib.ExitStack() as stack:
-        servers: dict[str, dict[str, _Server]] = {case: {} for case in cases}
-        for case, way in itertools.product(servers, (NOW, EARLIER, ALONE)):
-            servers[case][way] = _Server(way, case)
-            stack.callback(servers[case][way].stop)
-        yield servers
+def _time(server: Server, count: int) -> float:
+    """Seconds per call, of as many calls."""
+    return float(server.ask(str(count))["seconds"])
 
 
-def _measure(servers: dict[str, _Server]) -> results.Row:
-    count = max(3, math.ceil(BURST / servers[NOW].time(5)))
+def _measure(servers: dict[str, Server]) -> results.Row:
+    count = max(3, math.ceil(BURST / _time(servers[NOW], 5)))
     seconds: dict[str, list[float]] = {way: [] for way in servers}
     for index in range(ROUNDS):
         for way in servers if index % 2 else reversed(servers):
-            seconds[way].append(servers[way].time(count))
+            seconds[way].append(_time(servers[way], count))
     for server in servers.values():
         server.stop()
     return {"calls": count, "seconds": seconds}
@@ -150,18 +124,20 @@ def main() -> None:
 
     device = running.find_gpu(options.device)
     file = running.open_file("fuse_speed", summarise, options, device)
-    pending = file.pending({case: case for case in CASES})
-    with _servers(pending) as servers:
+    with contextlib.ExitStack() as stack:
+        servers: dict[str, dict[str, Server]] = {}
+        for case in file.pending(CASES):
+            servers[case] = {way: start(way, case) for way in (NOW, EARLIER, ALONE)}
+            for server in servers[case].values():
+                stack.callback(server.stop)
         # All first: nothing may compile while times are taken.
         fused = {
-            case: {way: server.read()["fused"] for way, server in servers[case].items()}
-            for case in pending
+            case: {way: server.read()["fused"] for way, server in ways.items()}
+            for case, ways in servers.items()
         }
-        for case in pending:
-            row = {"fused": fused[case], **_measure(servers[case])}
-            file.add(case, row)
-            print(f"{case}: {json.dumps(row)}", flush=True)
-    print(file.path)
+        for case, ways in servers.items():
+            file.add(case, {"fused": fused[case], **_measure(ways)})
+    print(results.describe_file(file.path))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,11 @@
 Each row simulates many series of log medians with a deviation of 1.5 % between runs, and searches
 each as convtime.history does:
 
-- "no change": how many series have a false change point, by the number of runs. The goal counts
-  those with normal noise. The other rows show what noise that breaks the assumptions does.
-- "step": a step of 3 % up or down, with a number of runs on each side that is drawn uniformly from
-  a range. Located is a step with a change point at most one commit away; a step that is not found
-  counts as not located. The oracle knows that there is one step, both levels and the deviation, and
-  chooses the three commits that contain the step with the highest probability: no method that sees
-  only the times can locate more. The goal counts the row with 10 to 60 runs on each side, one run
-  for each commit.
+- "no change": how many series have a false change point. The goal counts those with normal noise.
+- "step": a step of 3 % up or down. Located is a step with a change point at most one commit away.
+  The oracle knows that there is one step, both levels and the deviation, and chooses the three
+  commits that contain the step with the highest probability. The goal counts the row with 10 to 60
+  runs on each side, one run for each commit.
 - "load": seconds in which convtime.history reads and judges a folder with 1,000 runs of 300 tests,
   in a fresh process, without the imports.
 """
@@ -58,7 +55,6 @@ def dependent(random: Any, count: int) -> Any:
 
 
 def _search(key: str) -> tuple[Any, Any]:
-    """What finds changes, and the source of noise of one row."""
     import numpy as np
 
     from convtime.histories.change_points import find_changes
@@ -67,7 +63,6 @@ def _search(key: str) -> tuple[Any, Any]:
 
 
 def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -> results.Row:
-    """How many series without a change have a change point."""
     find_changes, random = _search(key)
     found = sum(
         bool(find_changes(DEVIATION * noise(random, count), range(count), FALSE_ALARMS))
@@ -77,7 +72,6 @@ def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -
 
 
 def of_step(key: str, least: int, most: int, per_commit: int, series: int) -> results.Row:
-    """How many steps are found, and how many are located."""
     find_changes, random = _search(key)
     counts = dict.fromkeys(("found", "located", "covered", "oracle", "extra"), 0)
     commits_of_a_side = (least // per_commit, most // per_commit + 1)
@@ -110,7 +104,6 @@ def _oracle(values: Any, step: float, per_commit: int) -> int:
 
 
 def of_load() -> results.Row:
-    """Seconds to read and judge a folder, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
@@ -127,7 +120,6 @@ def of_load() -> results.Row:
 
 
 def write_folder(folder: Path) -> None:
-    """Writes runs as the pytest plugin writes them; every tenth test has a step."""
     import numpy as np
 
     from convtime.core import codec
@@ -205,4 +197,4 @@ def make_cases(_: object) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run_on_gpu("history", __doc__, summarise, make_cases, anywhere=True)
+    running.run("history", __doc__, summarise, make_cases, on="any")

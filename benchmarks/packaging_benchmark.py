@@ -2,15 +2,11 @@
 
 Parts (--part):
 
-imports  `import convtime` over `import torch`, and the idle plugin over a start of pytest. All of
-         it is measured in fresh interpreters by turns. A row is a pair: the seconds that `import
-         torch` takes in one interpreter, and `import torch, convtime` in another; which of them
-         comes first changes from pair to pair. What the interpreter itself takes to start and to
-         end does not count. Both are imported once before, so that no pair compiles Python files
-         or reads them from the disk. Judged is what of the second is convtime's, by that
-         interpreter's own clock. Each pair has starts of pytest on a file with one empty test,
-         too, with the plugin and by `-p no:convtime`. Of several of each kind the shortest counts,
-         and judged is the median over the pairs of how much these two differ.
+imports  `import convtime` over `import torch`, and the idle plugin over a start of pytest. A row is
+         a pair of fresh interpreters, in alternating order: one imports torch, the other torch and
+         convtime. Judged is what of the second is convtime's, by that interpreter's own clock. Each
+         pair has starts of pytest on a file with one empty test, too, with the plugin and without.
+         Of several of each kind the shortest counts; judged is the median of the differences.
 kernels  The first call of each kind of kernel in a process, by an empty and by a filled cache of
          compiled kernels. Needs a GPU.
 install  README's first command in an empty environment, word for word, by empty caches of pip's
@@ -36,10 +32,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import results
-from common import running, summaries
-from packaging_parts import installing
-from packaging_parts.uses import TIME_OP, USES
+from common import installing, running, summaries
 
+TIME_OP = "time_op"
+# Kinds of calls that need kernels of convtime's own; common/first_use.py makes them.
+USES = (
+    *(TIME_OP, "pool", "pool channels_last", "pool backward", "epilogue", "mlp 64 inference"),
+    *("mlp 64 training", "mlp 128 training", "mlp 256 training"),
+)
 PAIRS = 21
 STARTS = 5  # of each kind, for a pair
 FLAGS = {"plugin_s": (), "no_plugin_s": ("-p", "no:convtime")}
@@ -79,7 +79,6 @@ def _idle_plugin(row: results.Row) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a table for each part."""
     columns: dict[str, Callable[[results.Row], float]] = {
         f"`import {', '.join(modules)}`": operator.itemgetter(name)
         for name, modules in IMPORTS.items()
@@ -138,7 +137,6 @@ def measure_starts() -> results.Row:
 
 
 def measure_start(test: Path, flags: Sequence[str]) -> float:
-    """Seconds that pytest takes in a fresh interpreter; errors as running.run_fresh."""
     arguments = ["-q", "-p", "no:cacheprovider", *flags, str(test)]
     seconds: float = running.run_program(
         "begin = time.perf_counter()",
@@ -157,7 +155,6 @@ def check_plugin() -> None:
 
 
 def measure_imports(modules: Sequence[str]) -> list[float]:
-    """Seconds after which a fresh interpreter has imported each; errors as running.run_fresh."""
     program = ["result = []", "begin = time.perf_counter()"]
     for module in modules:
         program += [f"import {module}", "result.append(time.perf_counter() - begin)"]
@@ -181,7 +178,6 @@ def measure_wheel(wheel: Path, environment: Path) -> results.Row:
 
 
 def add_row(options: argparse.Namespace, key: str, row: results.Row, **where: object) -> None:
-    """Adds a row to a result file, or replaces that of the same key, and judges the file."""
     where = {
         "cpu_count": os.cpu_count(),
         "commit": options.commit or results.find_commit(),
@@ -237,7 +233,7 @@ def measure_here(options: argparse.Namespace) -> None:
             measure_pair(tuple(IMPORTS))
         running.measure_pending(file, cases)
         return
-    from packaging_parts import first_use
+    from common import first_use
 
     if options.probe:
         running.print_result(first_use.probe(device, options.probe[-1]))

@@ -2,16 +2,15 @@
 
 Each row is one comparison, interleaved and after a flush of the L2 cache: of convtime's kernel, of
 eager PyTorch's, of torch.compile's (forward), and of a copy, which is torch.relu of as many
-elements of the same dtype as read and write as many bytes as the pass has to: input and output, or
-the gradients of both and a byte per output that says which element it was. Times are the sums of a
-call's kernels. The bound of a forward pass is the longer of the copy and of its comparisons, an
-element of each window each, at the rate that the GPU reaches in registers.
+elements as read and write as many bytes as the pass has to. Times are the sums of a call's kernels.
+The bound of a forward pass is the longer of the copy and of its comparisons, an element of each
+window each, at the rate that the GPU reaches in registers.
 
-Rows are of the networks' shapes, and of configurations that are drawn by a seed. These have windows
-of 2 to 7, rectangular ones too, strides up to the window, paddings up to half of it, dilations of
-1 and 2, and ceil_mode; planes and channels of AlexNet, Inception, LeNet and ResNet stems, odd
-planes, and channels of any number; and 0.1 MB (float16) to 200 MB (float32). All are measured
-forward in both dtypes and layouts; backward, drawn ones in one of these four each.
+Rows are of the networks' shapes, and of configurations that are drawn by a seed: windows of 2 to 7,
+rectangular ones too, strides up to the window, paddings up to half of it, dilations of 1 and 2, and
+ceil_mode; planes and channels of AlexNet, Inception, LeNet and ResNet stems, odd planes, and
+channels of any number; and 0.1 MB (float16) to 200 MB (float32). All are measured forward in both
+dtypes and layouts; backward, drawn ones in one of these four each.
 
 Compile in parallel first: for i in $(seq 16); do pool.py --probe compile $i/16 & done; wait
 """
@@ -26,8 +25,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import results
-from common import families, summaries
-from common.families import Case
+from common import families, running, summaries
+from common.running import Case
 
 if TYPE_CHECKING:
     import random
@@ -118,10 +117,7 @@ def _draw_planes(source: random.Random, origin: str) -> tuple[int, int, int]:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The number of drawn forward passes; speedups over all rows, forward unless named otherwise.
-
-    A minimum is the least upper end of an interval.
-    """
+    """The number of drawn forward passes; speedups over all rows."""
     forward, backward = (_of(rows, direction) for direction in PASSES)
     summary: dict[str, float] = {"configurations": sum("seed" in row for row in forward)}
     if bounded := [share_of_bound(row) for row in forward if is_bounded(row)]:
@@ -149,13 +145,11 @@ def is_bounded(row: results.Row) -> bool:
 
 
 def share_of_bound(row: results.Row) -> summaries.Speedup:
-    """The bound's time over convtime's."""
     copy = row["seconds"]["copy"]
     return summaries.speedup(row, "copy").times(max(copy, row.get("comparison_seconds", 0)) / copy)
 
 
 def distribution_table(rows: list[results.Row]) -> str:
-    """Markdown: how speedups and shares are distributed, a line per dtype and layout."""
     groups: dict[str, list[summaries.Speedup]] = {}
     for dtype, layout in itertools.product(DTYPES, LAYOUTS):
         variant = f"{dtype}, {layout}"
@@ -172,26 +166,19 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row: bytes, and the rate and share of the bound's at which they move."""
-    return summaries.markdown(
+    def told(row: results.Row) -> results.Row:
+        return {"compiled": None, **row, **row["seconds"]} | {
+            "sizes": "×".join(map(str, row["shape"])),
+            "rate": 1e-12 * row["bytes"] / row["seconds"]["convtime"],
+            "share": 100 * share_of_bound(row).value,
+        }
+
+    return summaries.filled(
         "pass | shape | window | dtype | layout | MB: | convtime (µs): | TB/s: | of the bound: "
         "| eager (µs): | compiled (µs):",
-        map(_cells, rows),
-    )
-
-
-def _cells(row: results.Row) -> tuple[str, ...]:
-    ours = row["seconds"]["convtime"]
-    peers = (row["seconds"].get(peer) for peer in ("eager", "compiled"))
-    return (
-        row["direction"],
-        "×".join(map(str, row["shape"])),
-        *(row[name] for name in ("window", "dtype", "layout")),
-        f"{1e-6 * row['bytes']:.1f}",
-        f"{1e6 * ours:.2f}",
-        f"{1e-12 * row['bytes'] / ours:.2f}",
-        f"{100 * share_of_bound(row).value:.0f} %",
-        *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
+        "{direction} | {sizes} | {window} | {dtype} | {layout} | {bytes:.1fM} "
+        "| {convtime:.2fµ} | {rate:.2f} | {share:.0f} % | {eager:.1fµ} | {compiled:.1fµ}",
+        map(told, rows),
     )
 
 
@@ -272,8 +259,7 @@ def measure(
     return row
 
 
-def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Case]:
-    """The networks' shapes first."""
+def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
     variants = list(itertools.product(DTYPES, LAYOUTS))
 
     drawn = [(f"drawn {index}", draw(seed, index), seed) for index in range(DRAWN)]
@@ -289,7 +275,7 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
     for which, name, pool, drawn_by, variant in chosen:
         compile_case = functools.partial(compile_beforehand, pool, *variant, device)
         cases[" ".join((which, name, *variant))] = Case(
-            functools.partial(measure, which, pool, *variant, device, seconds),
+            functools.partial(measure, which, pool, *variant, device, budget),
             compile_case if which == "forward" else None,
             drawn_by,
         )
@@ -297,4 +283,5 @@ def make_cases(device: torch.device, seed: int, seconds: float) -> dict[str, Cas
 
 
 if __name__ == "__main__":
-    families.run("pool", __doc__, summarise, make_cases, seconds=SECONDS)
+    options = {"seed": families.SEED, "budget": SECONDS}
+    running.run("pool", __doc__, summarise, make_cases, options=options)

@@ -1,27 +1,20 @@
 """Ranks that measure together: injected skew, all-reduce times, and faults.
 
 On CPUs with Gloo, and with NCCL where there are two GPUs; shards on one machine take turns at them.
-
 Each row starts processes of one machine, which are forked from this one. For times, each is pinned
 to a core, with the highest priority of ordinary processes, which takes root.
 
-- "skew": rank 1 arrives at an all-reduce later than rank 0 by a known time, because both compute
-  until an instant of the machine's clock. The error is that of the median arrival skew, relative to
-  the injected one; 0 if it is at most twice the measured uncertainty of the clocks. In the rows
-  with exchanged clocks, rank 1 has a monotonic clock of its own, 1,000 s ahead (a Linux time
-  namespace), as on another machine.
-- "all_reduce": the median transfer time of an all-reduce, against stamps that each rank takes in
-  Python directly before and after the same calls of the process group's C++ function: from the last
-  rank's stamp before to the last rank's stamp after.
-- "faults": one of three ranks raises an exception, exits, hangs or is killed by SIGKILL at a random
-  moment, in a call or before the first one. Every other rank must end its measurement within the
-  timeout (a deadlock otherwise) and name the rank.
-
-With NCCL, rank 1 is late because its GPU runs a kernel of known duration first. The stamps of an
-all-reduce are of the GPU's own clock (%globaltimer), by kernels before and after it, less the gaps
-between kernels, which are those of stamps around one kernel that is timed alone. GPUs' clocks are
-not synchronized, but the rank that comes last does not wait, so the time of a call is the shortest
-of all ranks'. A column has that of calls back to back, without convtime.
+- "skew": rank 1 arrives at an all-reduce later than rank 0 by a known time: by an instant of the
+  machine's clock until which it computes, or by a kernel of known duration. The error is that of
+  the median arrival skew, relative to the injected one; 0 if it is at most twice the measured
+  uncertainty of the clocks.
+- "all_reduce": the median transfer time, against stamps directly around the same calls. With Gloo
+  from the last rank's stamp before to the last one after. With NCCL the stamps are of the GPU's own
+  clock, less the gaps of stamps around a kernel that is timed alone, and the shortest of all ranks:
+  the one that comes last does not wait. A column has that of calls back to back, without convtime.
+- "faults": one of the ranks raises an exception, exits, hangs or is killed by SIGKILL at a random
+  moment. Every other rank must end its measurement within the timeout (a deadlock otherwise) and
+  name the rank.
 """
 
 import fcntl
@@ -44,14 +37,13 @@ from typing import Any
 
 import results
 from common import running, summaries
-from common.rank_processes import Appointments, Outcome, clock_ahead, launch
+from common.rank_processes import Appointments, Outcome, launch
 
 SKEWS_US = (50, 100, 200, 500, 1000)
 SIZES = tuple(1 << power for power in range(10, 29, 3))  # 1 KB to 256 MB
 FAULTS = ("raise", "exit", "hang", "kill")
 TIMEOUTS = {"gloo": 2.5, "nccl": 5.0}  # seconds
 DEADLOCK_SECONDS = {"gloo": 10.0, "nccl": 20.0}
-CLOCK_AHEAD_SECONDS = 1000
 SPREAD_SECONDS = 0.8  # over which the moments of faults are spread
 SIZES_ON_GPUS = tuple(1 << power for power in range(10, 31, 4))  # 1 KB to 1 GB
 STARTED_WITHIN = 60.0  # seconds
@@ -61,7 +53,6 @@ SPIN_NS = 20_000
 
 
 def _loaded() -> tuple[Any, Any, Any]:
-    """What ranks need, and what sums rows up does not."""
     import torch
     import torch.distributed as dist
 
@@ -77,19 +68,16 @@ def _skew_of(call: Callable[..., object], *args: Any, **options: Any) -> list[fl
     return [measured.ranks.skew, measured.ranks.clock_uncertainty]
 
 
-def of_skew(microseconds: int, *, exchanged: bool) -> results.Row:
+def of_skew(microseconds: int) -> results.Row:
     appointments = Appointments()
 
     def body(rank: int) -> list[float]:
         torch, *_ = _loaded()
-        ahead = CLOCK_AHEAD_SECONDS * 10**9 if exchanged and rank == 1 else 0
-        late = appointments.late(rank, 1000 * microseconds, ahead)
+        late = appointments.late(rank, 1000 * microseconds)
         return _skew_of(late, torch.zeros(1000), max_samples=1000)
 
-    with clock_ahead(CLOCK_AHEAD_SECONDS) if exchanged else nullcontext() as before_fork:
-        outcomes = launch(2, body, seconds=90, before_fork=before_fork, urgent=True)
-    clocks = "exchanged" if exchanged else "shared"
-    return {"backend": "gloo", "clocks": clocks} | _judged(microseconds, outcomes)
+    outcomes = launch(2, body, seconds=90, urgent=True)
+    return {"backend": "gloo", "clocks": "shared"} | _judged(microseconds, outcomes)
 
 
 def _judged(microseconds: int, outcomes: list[Outcome]) -> results.Row:
@@ -106,8 +94,6 @@ def _judged(microseconds: int, outcomes: list[Outcome]) -> results.Row:
 
 
 def of_all_reduce(nbytes: int) -> results.Row:
-    """The median transfer time, and that of other stamps of the same calls."""
-
     def body(_: int) -> list[Any]:
         torch, dist, time_op = _loaded()
         x = torch.zeros(nbytes // 4)
@@ -136,10 +122,7 @@ def _transfer_of(measured: Any) -> list[float | None]:
 
 
 def _compared(outcomes: list[Outcome], stamped_ns: Callable[[Any], float]) -> results.Row:
-    """The transfer time, and that by the ranks' stamps of each call.
-
-    Outcomes are, of each rank: _transfer_of(), its stamps of all calls, and others.
-    """
+    """The transfer time, and that by the ranks' stamps of each call."""
     (transfer, bus, skew), stamps, *_ = _value(outcomes)
     calls = zip(*(outcome.value[1] for outcome in outcomes), strict=True)
     stamped = 1e-9 * statistics.median(map(stamped_ns, calls))
@@ -180,8 +163,6 @@ def of_skew_on_gpus(microseconds: int) -> results.Row:
 
 
 def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
-    """The median transfer time, that of stamps of the same calls, and of calls back to back."""
-
     def body(_: int) -> list[Any]:
         torch, dist, time_op = _loaded()
         x = torch.zeros(nbytes // 4, device="cuda")
@@ -222,11 +203,9 @@ class Stamped:
         self._stamps.append((before, self._stamp()))
 
     def last(self, count: int) -> list[int]:
-        """Nanoseconds between the two stamps, of the last calls."""
         return [int(after[0] - before[0]) for before, after in list(self._stamps)[-count:]]
 
     def back_to_back(self) -> list[int]:
-        """Likewise, of calls that the GPU has in its queue."""
         torch, *_ = _loaded()
         for _ in range(CHUNKS):
             torch.ops.convtime.spin_ns(20_000_000)  # until all calls are issued
@@ -237,7 +216,6 @@ class Stamped:
 
 
 def of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
-    """How many runs ended on every rank, and named the rank that failed."""
     counts = {"runs": runs, "deadlocks": 0, "named": 0, "survivors": 0}
     slowest = 0.0
     for number in range(runs):
@@ -308,11 +286,8 @@ def _of_each(
     return {key.format(each): functools.partial(measure, each, **options) for each in values}
 
 
-#: Which not every machine allows.
-IN_NAMESPACES = _of_each("skew {} µs, exchanged clocks", SKEWS_US, of_skew, exchanged=True)
 CASES: dict[str, running.Measure] = {
-    **_of_each("skew {} µs, one clock", SKEWS_US, of_skew, exchanged=False),
-    **IN_NAMESPACES,
+    **_of_each("skew {} µs, one clock", SKEWS_US, of_skew),
     **_of_each("all_reduce {} bytes", SIZES, of_all_reduce),
     **_of_each("faults: {}", FAULTS, of_faults, backend="gloo", ranks=3, runs=30),
 }
@@ -326,10 +301,8 @@ ON_GPUS: dict[str, running.Measure] = {
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     by_key = summaries.by_key(rows)
     cases = {**CASES, **(ON_GPUS if by_key.keys() & ON_GPUS else {})}
-    left_out = {} if by_key.keys() & IN_NAMESPACES else IN_NAMESPACES
     skews, all_reduces, faults = (
-        [key for key in cases if key.startswith(kind) and key not in left_out]
-        for kind in ("skew", "all_reduce", "faults")
+        [key for key in cases if key.startswith(kind)] for kind in ("skew", "all_reduce", "faults")
     )
     # A planted skew is exact on GPUs only: Python takes microseconds to come to Gloo's all-reduce.
     skews = [key for key in skews if key in ON_GPUS] or skews
@@ -386,16 +359,6 @@ def fault_table(rows: list[results.Row]) -> str:
     )
 
 
-def has_namespaces() -> bool:
-    """Whether this machine lets a process have a clock of its own."""
-    try:
-        with clock_ahead(1) as before_fork:
-            outcomes = launch(2, lambda rank: rank, before_fork=before_fork)
-    except OSError:
-        return False
-    return all(outcome.value is not None for outcome in outcomes)
-
-
 def main() -> None:
     options = results.argument_parser(__doc__).parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of torch in the forked ranks
@@ -413,11 +376,8 @@ def main() -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
         facts = other.submit(provenance, device).result()
     file = results.ResultFile("ranks", summarise, options, facts)
-    cases = {**(ON_GPUS if with_gpus else {}), **CASES}  # the time of GPUs is what is scarce
-    if not has_namespaces():
-        print("no permission for a time namespace: no rows with exchanged clocks of Gloo's")
-        cases = {key: case for key, case in cases.items() if key not in IN_NAMESPACES}
-    running.measure_pending(file, cases)
+    # The time of GPUs is what is scarce.
+    running.measure_pending(file, {**(ON_GPUS if with_gpus else {}), **CASES})
 
 
 if __name__ == "__main__":

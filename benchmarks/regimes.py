@@ -82,8 +82,7 @@ def _cells(rows: list[results.Row], name: str) -> list[str]:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    """A PNG: the matmul's times and clocks from a rest on, and its median in each regime."""
-    from convtime.view.figure import BLUE, GREEN, ORANGE, Figure, columns, numbers, quantity
+    from convtime.view.figure import BLUE, GREEN, ORANGE, columns, numbers, quantity
 
     (rested,) = (row for row in document["rows"] if row["key"] == FROM_REST)
     elapsed = numbers(rested["elapsed"])
@@ -109,29 +108,25 @@ def picture(document: dict[str, Any]) -> bytes:
         "mark": point,
         "encoding": {"x": across, "y": quantity("clock", "SM clock (MHz)")},
     }
-    facts = document["provenance"]
-    return Figure(
-        title=f"{OPERATIONS['matmul']}; {facts['gpu']}, torch {facts['torch']}",
-        description="Times and clocks of a matmul from a rest on, and its medians in both regimes.",
-        view={
-            "vconcat": [
-                {"width": 640, "height": 280, "layer": [*medians, times]},
-                {"width": 640, "height": 130, **clocks},
-            ]
-        },
+    panels = [
+        {"width": 640, "height": 280, "layer": [*medians, times]},
+        {"width": 640, "height": 130, **clocks},
+    ]
+    return summaries.picture(
+        document,
+        OPERATIONS["matmul"],
+        "Times and clocks of a matmul from a rest on, and its medians in both regimes.",
+        {"vconcat": panels},
         key="dot: from a rest on; line: a process's median, in burst (green) or sustained (orange)",
-    ).content(".svg")
+    )
 
 
 def operations(device: running.Device) -> dict[str, running.Call]:
     from common.operations import Operations
 
     make = Operations(device)
-    return {
-        "memory_bound": make.relu(1 << 26),
-        "matmul": make.matmul(4096),
-        "conv": make.conv(32, channels=256),
-    }
+    calls = (make.relu(1 << 26), make.matmul(4096), make.conv(32, channels=256))
+    return dict(zip(OPERATIONS, calls, strict=True))
 
 
 def probe(device: running.Device) -> results.Row:
@@ -153,24 +148,16 @@ def probe(device: running.Device) -> results.Row:
 def _facts(measurement: Any) -> results.Row:
     low, high = (end if math.isfinite(end) else None for end in measurement.median_interval)
     clocks = [clock for clock in measurement.sm_clocks_hz if clock is not None]
-    power = [reading.power for reading in measurement.conditions if reading.power is not None]
     return {
         "regime": measurement.regime.used,
-        "reason": measurement.regime.reason,
         "median": measurement.median,
         "low": low,
         "high": high,
-        "samples": len(measurement.seconds),
-        "discarded": len(measurement.discarded),
         "sm_clock_hz": statistics.median(clocks) if clocks else None,
-        "max_power": max(power, default=None),
-        "idle_seconds": measurement.idle_seconds,
-        "seconds": measurement.warmup_seconds + measurement.sampling_seconds,
     }
 
 
 def probe_from_rest(device: running.Device) -> results.Row:
-    """Times and clocks of the matmul under load that begins after a rest, thinned to medians."""
     import torch
 
     from convtime import time_op
@@ -201,14 +188,13 @@ def probe_from_rest(device: running.Device) -> results.Row:
 
 
 def time_doctor(device: running.Device) -> results.Row:
-    """Wall time of a fresh `convtime doctor`, which exits with 1 where it finds something."""
     command = [sys.executable, "-m", "convtime", "doctor", "--json", "-", "--device", str(device)]
     begin = time.perf_counter()
     done = running.capture(command, timeout=120)
     seconds = time.perf_counter() - begin
     if done.returncode not in (0, 1):
         raise RuntimeError(f"convtime doctor ended with {done.returncode}: {done.stderr.strip()}")
-    return {"seconds": seconds, "exit_code": done.returncode}
+    return {"seconds": seconds}
 
 
 def make_cases(device: running.Device) -> dict[str, running.Measure]:
@@ -221,4 +207,4 @@ def make_cases(device: running.Device) -> dict[str, running.Measure]:
 
 if __name__ == "__main__":
     probes = {"regimes": probe, "from-rest": probe_from_rest}
-    running.run_on_gpu("regimes", __doc__, summarise, make_cases, probes=probes)
+    running.run("regimes", __doc__, summarise, make_cases, probes=probes)

@@ -45,29 +45,18 @@ def operations(device: running.Device) -> dict[str, running.Call]:
     from common.operations import Operations
 
     make = Operations(device)
-    return {
-        "memory_bound": make.relu(1 << 20),
-        "conv": make.conv(32),
-        "under_3us": make.relu(1 << 12),
-        "heavy": make.matmul(6144),
-    }
+    calls = (make.relu(1 << 20), make.conv(32), make.relu(1 << 12), make.matmul(6144))
+    return dict(zip(OPERATIONS, calls, strict=True))
 
 
 def probe(device: running.Device) -> results.Row:
-    """Medians in seconds, in this process; of triton none where it cannot be had."""
     from common.calls import do_bench_medians
 
     from convtime import time_op
 
     calls = operations(device)
-    ours = {name: time_op(call) for name, call in calls.items()}
-    return {
-        "convtime": {name: measured.median for name, measured in ours.items()},
-        "samples": {name: len(measured.seconds) for name, measured in ours.items()},
-        "methods": {name: measured.method.used for name, measured in ours.items()},
-        "regimes": {name: measured.regime.used for name, measured in ours.items()},
-        **do_bench_medians(calls),
-    }
+    ours = {name: time_op(call).median for name, call in calls.items()}
+    return {"convtime": ours, **do_bench_medians(calls)}
 
 
 def make_cases(device: running.Device) -> dict[str, running.Measure]:
@@ -75,4 +64,4 @@ def make_cases(device: running.Device) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run_on_gpu("repeatability", __doc__, summarise, make_cases, probes={"medians": probe})
+    running.run("repeatability", __doc__, summarise, make_cases, probes={"medians": probe})

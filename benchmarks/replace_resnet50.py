@@ -5,6 +5,7 @@ After each step both losses, and every parameter and buffer of both models, are 
 bits. "different" names the parameters and buffers that are not the same.
 """
 
+import functools
 import itertools
 import os
 from typing import Any
@@ -12,10 +13,7 @@ from typing import Any
 import results
 from common import running, summaries
 
-STEPS = 50
 CONVOLUTIONS = 53  # of the model
-BATCH = 32
-SIDE = 224  # of the images, in pixels
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
@@ -31,16 +29,13 @@ def _identical_steps(row: results.Row) -> int:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line for every tenth step."""
-    return summaries.markdown(
+    return summaries.filled(
         "step: | loss, PyTorch: | loss, convtime: | same bits of the loss | weights that differ:",
+        "{index} | {loss[0]:.7g} | {loss[1]:.7g} | {same} | {differ}",
         (
-            (
-                index,
-                *(f"{loss:.7g}" for loss in step["loss"]),
-                summaries.yes(step["same_loss"]),
-                len(step["different"]),
-            )
+            step
+            | {"index": index, "differ": len(step["different"])}
+            | {"same": summaries.yes(step["same_loss"])}
             for row in rows
             for index, step in enumerate(row["steps"], start=1)
             if index == 1 or index % 10 == 0
@@ -50,7 +45,7 @@ def table(rows: list[results.Row]) -> str:
 
 def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
     import torch
-    from resnet50 import ResNet50
+    from common.resnet import ResNet50
 
     import convtime
     from convtime.conv.call import Flags, same_bits
@@ -65,7 +60,7 @@ def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
     ]
     found = []
     with Flags(deterministic=True, deterministic_algorithms=True).applied():
-        for index in range(1, steps + 1):
+        for _ in range(steps):
             images = torch.randn(batch, 3, side, side, device=device)
             classes = torch.randint(1000, (batch,), device=device)
             losses = [_train(model, optimizer, images, classes) for model, optimizer in trained]
@@ -77,8 +72,6 @@ def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
             ]
             told = {"loss": [loss.item() for loss in losses], "same_loss": same_bits(*losses)}
             found.append(told | {"different": different})
-            if index % 10 == 0:
-                print(f"step {index}: {found[-1]}", flush=True)
     return {"batch": batch, "side": side, "replaced": len(replaced), "steps": found}
 
 
@@ -95,25 +88,15 @@ def _train(model: Any, optimizer: Any, images: Any, classes: Any) -> Any:
     return loss.detach()
 
 
-def main() -> None:
-    # cuBLAS repeats its bits only with this, and reads it when it is first used.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-    from convtime.device.resolve import resolve_device
-
-    parser = results.argument_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=STEPS, help="for trying out")
-    parser.add_argument("--batch", type=int, default=BATCH, help="for trying out")
-    parser.add_argument("--side", type=int, default=SIDE, help="of the images, for trying out")
-    options = parser.parse_args()
-    device = resolve_device(options.device)
-    file = running.open_file("replace_resnet50", summarise, options, device)
+def make_cases(
+    device: running.Device, steps: int, batch: int, side: int
+) -> dict[str, running.Measure]:
     # One row for all steps, since each follows from the one before.
-    if file.pending({"training": None}):
-        row = measure(device, steps=options.steps, batch=options.batch, side=options.side)
-        file.add("training", row)
-    print(file.path)
+    return {"training": functools.partial(measure, device, steps=steps, batch=batch, side=side)}
 
 
 if __name__ == "__main__":
-    main()
+    # cuBLAS repeats its bits only with this, and reads it when it is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    options = {"steps": 50, "batch": 32, "side": 224}
+    running.run("replace_resnet50", __doc__, summarise, make_cases, options=options)

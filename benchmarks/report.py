@@ -10,8 +10,10 @@ The samples and clocks are simulated; all other fields are those of one measurem
   details were opened. Errors and warnings of the console count in all of these.
 """
 
+import atexit
 import dataclasses
 import random
+import shutil
 import tempfile
 import time
 from functools import partial
@@ -46,7 +48,6 @@ def write_measurements(file: Path) -> None:
 
 
 def written(folder: Path) -> results.Row:
-    """Seconds to write the page, in a fresh process, and its size."""
     seconds = running.run_program(
         "import convtime.storage.load",
         "begin = time.perf_counter()",
@@ -59,7 +60,6 @@ def written(folder: Path) -> results.Row:
 
 
 def opened(folder: Path) -> results.Row:
-    """Seconds until the page can be used, and what is wrong with it."""
     with chromium.launched() as browser:
         seconds = [_sorted_after(browser, folder / PAGE) for _ in range(OPENED)]
         page = chromium.opened(browser, folder / PAGE)
@@ -109,17 +109,12 @@ def table(rows: list[results.Row]) -> str:
     return summaries.markdown(header, lines)
 
 
-def main() -> None:
-    options = results.argument_parser(__doc__).parse_args()
-
-    import torch
-
-    file = running.open_file("report", summarise, options, torch.device("cpu"))
-    with tempfile.TemporaryDirectory() as folder:
-        write_measurements(Path(folder, FILE))
-        cases = {each.__name__: partial(each, Path(folder)) for each in (written, opened)}
-        running.measure_pending(file, cases)
+def make_cases(_: object) -> dict[str, running.Measure]:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    write_measurements(folder / FILE)
+    return {each.__name__: partial(each, folder) for each in (written, opened)}
 
 
 if __name__ == "__main__":
-    main()
+    running.run("report", __doc__, summarise, make_cases, on="cpu")

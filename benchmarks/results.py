@@ -1,11 +1,9 @@
 """Result files of the benchmarks: resumable, shardable, and summed up against goals.json.
 
-A benchmark is a script <name>.py beside this file, or <name>_benchmark.py where the name alone
-would hide a library that others import. It defines, importing nothing heavy for it,
-`summarise(rows) -> {name: value}` and `table(rows) -> str` (Markdown), and records its rows in a
-ResultFile. Every row has a "key" that is unique in its file. `python results.py merge NAME` makes
-one file out of the shards; `python results.py judge NAME` sums the rows of a file up again, once
-goals.json or the code of its summary has changed.
+A benchmark is a script <name>.py next to this file, or a folder <name> with a __main__.py;
+packaging is packaging_benchmark.py, because its name would hide a library. It defines, importing
+nothing heavy for it, `summarise(rows) -> {name: value}` and `table(rows) -> str` (Markdown). Every
+row has a "key" that is unique in its file.
 """
 
 import argparse
@@ -48,12 +46,12 @@ def load_goals(path: Path = HERE / "goals.json") -> dict[str, dict[str, str]]:
 
 
 def scripts() -> dict[str, Path]:
-    """Benchmark -> its script, of those benchmarks in goals.json that have one."""
+    """Benchmark -> what Python runs, of those benchmarks in goals.json that exist."""
     return {
         name: script
         for name in load_goals()
-        for script in (HERE / f"{name}.py", HERE / f"{name}_benchmark.py")
-        if script.exists()
+        for script in (HERE / name, HERE / f"{name}.py", HERE / f"{name}_benchmark.py")
+        if script.is_file() or (script / "__main__.py").exists()
     }
 
 
@@ -70,14 +68,16 @@ def meets(value: float, goal: str) -> bool:
     return _RELATIONS[relation](value, float(limit))
 
 
-def make_summary(
-    rows: list[Row], summarise: Summarise, goals: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def make_summary(rows: list[Row], summarise: Summarise, goals: Mapping[str, str]) -> list[Row]:
     """One entry a goal; a value that the rows do not yield is null, and a miss."""
     values = summarise(rows) if rows else {}
-    met = {name: name in values and meets(values[name], goal) for name, goal in goals.items()}
     return [
-        {"name": name, "value": values.get(name), "goal": goal, "met": met[name]}
+        {
+            "name": name,
+            "value": values.get(name),
+            "goal": goal,
+            "met": name in values and meets(values[name], goal),
+        }
         for name, goal in goals.items()
     ]
 
@@ -105,24 +105,21 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def argument_parser(description: str | None, *, resumable: bool = False) -> argparse.ArgumentParser:
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
     # No abbreviations: the recorded command leaves options out by their full names.
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
-    parser.add_argument(
-        "--shard", type=parse_shard, metavar="I/N", help="every Nth case, from the Ith"
-    )
-    parser.add_argument("--commit", help="of the code that is measured (default: ask git)")
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
-    if resumable:
-        add = parser.add_argument
-        add("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
-        add("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
+    add = parser.add_argument
+    add("--output", type=Path, default=HERE / "results", help="directory")
+    add("--shard", type=parse_shard, metavar="I/N", help="every Nth case, from the Ith")
+    add("--commit", help="of the code that is measured (default: ask git)")
+    add("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
+    add("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
+    add("--seconds", type=float, default=math.inf, help="after which no case begins")
     return parser
 
 
 class ResultFile:
-    """The file of one benchmark, or of one shard of it, rewritten whole after each row.
+    """The file of one benchmark, or of one shard of it, rewritten as a whole.
 
     A file that is there already is continued when its provenance and command are the same, so that
     a benchmark can be run in pieces; otherwise it is started anew.
@@ -164,19 +161,15 @@ class ResultFile:
     def note_lost(self, key: str) -> None:
         """Has a case that left the GPU unusable come last from now on, and saves the file."""
         self.lost = [*dict.fromkeys([*self.lost, key])]
-        self._save()
+        self.add_all({})
 
     def add(self, key: str, row: Row) -> None:
-        """Appends a row, and saves the file."""
         self.add_all({key: row})
 
     def add_all(self, rows: Mapping[str, Row]) -> None:
         """Appends rows by their keys, and saves once: with thousands of rows, saving takes long."""
         self.rows += [{"key": key, **row} for key, row in rows.items()]
         self.lost = [key for key in self.lost if key not in rows]
-        self._save()
-
-    def _save(self) -> None:
         made = (self._benchmark, self._command, self.rows, self._provenance, self._summarise)
         _write(self.path, _document(*made) | ({"lost": self.lost} if self.lost else {}))
 
@@ -188,7 +181,8 @@ def _command(argv: list[str]) -> str:
         parser.add_argument(option)
     parser.add_argument("--parts", nargs="+")
     _, told = parser.parse_known_args(argv[1:])
-    return shlex.join([Path(argv[0]).name, *told])
+    script = Path(argv[0])
+    return shlex.join([script.parent.name if script.stem == "__main__" else script.name, *told])
 
 
 def file_name(benchmark: str, shard: tuple[int, int] | None) -> str:
@@ -224,7 +218,6 @@ def _write(path: Path, document: Row) -> None:
 
 
 def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
-    """Makes the summary of a result file anew; rows, date and all else stay as they are."""
     path = directory / file_name(benchmark, None)
     if not path.exists():
         raise ValueError(f"{directory} has no {path.name}; run the benchmark first")
@@ -254,15 +247,22 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
         raise ValueError(f"{directory} lacks shards of {benchmark}: {', '.join(missing)}")
     documents = [shards[number, count] for number in numbers]
     facts = [document["provenance"] | {"command": document["command"]} for document in documents]
-    for number, found in enumerate(facts, start=1):
-        for key, value in found.items():
-            if value != facts[0][key]:
-                raise ValueError(
-                    f"shard {number}/{count} of {benchmark} has {key} {value!r}, but "
-                    f"shard 1/{count} {facts[0][key]!r}"
-                )
-    _check_lengths(benchmark, [len(document["rows"]) for document in documents])
-    # Shards took the cases by turns, so by turns they give them back in order.
+    for number, key in itertools.product(numbers, facts[0]):
+        found, first = facts[number - 1][key], facts[0][key]
+        if found != first:
+            other = f"shard {number}/{count} of {benchmark} has {key} {found!r}"
+            raise ValueError(f"{other}, but shard 1/{count} {first!r}")
+    # Shards took the cases by turns: what an earlier shard has, a later one may lack once.
+    lengths = [len(document["rows"]) for document in documents]
+    leasts = [max(max(lengths) - 1, *lengths[index:]) for index in range(count)]
+    short = [
+        f"{number}/{count} has {length} rows of {least} or more"
+        for number, length, least in zip(numbers, lengths, leasts, strict=True)
+        if length < least
+    ]
+    if short:
+        told = f"shards of {benchmark} are incomplete and must be run again"
+        raise ValueError(f"{told}: {', '.join(short)}")
     turns = itertools.zip_longest(*(document["rows"] for document in documents))
     rows = [row for turn in turns for row in turn if row is not None]
     path = directory / file_name(benchmark, None)
@@ -272,26 +272,16 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     return path
 
 
-def _check_lengths(benchmark: str, lengths: list[int]) -> None:
-    """Refuses shards that cannot have all of their cases, which they took by turns."""
-    short = []
-    for number, length in enumerate(lengths, start=1):
-        least = max(max(lengths) - 1, *lengths[number - 1 :])
-        if length < least:
-            short.append(f"{number}/{len(lengths)} has {length} rows of {least} or more")
-    if short:
-        raise ValueError(
-            f"shards of {benchmark} are incomplete and must be run again: {', '.join(short)}"
-        )
-
-
 def describe(summary: Iterable[Row]) -> str:
-    """A summary for people, a line an entry."""
     return "\n".join(
         f"  {'met ' if entry['met'] else 'MISS'} {entry['name']} = {entry['value']}"
         f" (goal {entry['goal']})"
         for entry in summary
     )
+
+
+def describe_file(path: Path) -> str:
+    return f"{path}\n{describe(_read(path)['summary'])}"
 
 
 def main() -> None:
@@ -317,11 +307,9 @@ def main() -> None:
         return
     summarise = load_script(options.benchmark).summarise
     try:
-        path = options.change(options.benchmark, summarise, options.output)
+        print(describe_file(options.change(options.benchmark, summarise, options.output)))
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
-    print(path)
-    print(describe(_read(path)["summary"]))
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ for line in "${scripts[@]+"${scripts[@]}"}"; do
     echo "== $name"
     for ((round = 1; round <= 20; round++)); do
         status=0
-        python3 "$script" --output "$out" "${options[@]+"${options[@]}"}" || status=$?
+        PYTHONPATH=$PYTHONPATH:$repository/benchmarks python3 "$script" --output "$out" "${options[@]+"${options[@]}"}" || status=$?
         ((status == 3)) || break
     done
     ((status == 0)) || failed+=("$name")

@@ -17,19 +17,23 @@ Mutants can be measured in shards, on several machines or cores.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
+import random
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import results
-from common import running
-from packaging_parts import installing
-from suite_parts import mutants
+from common import installing, running
 
 PARTS = ("command", "ci", "loaded", "python", "cpp")
 RUNS = 20
@@ -62,9 +66,7 @@ def _tried(rows: list[results.Row]) -> list[results.Row]:
     if not any(row["key"] == UNCHANGED and row["noticed_by"] is None for row in rows):
         return []
     return [
-        row
-        for row in rows
-        if row["key"].startswith("mutant ") and row["noticed_by"] != mutants.COMPILER
+        row for row in rows if row["key"].startswith("mutant ") and row["noticed_by"] != COMPILER
     ]
 
 
@@ -138,6 +140,237 @@ def measure_loaded() -> results.Row:
     }
 
 
+PACKAGE = ROOT / "python" / "convtime"
+# Folders of csrc whose code judges, and what is in the files that need a GPU for it.
+JUDGING = ("timing/judge", "timing/calibration", "timing/conditions", "conv")
+GPU_CALL = re.compile(r"\bcu(da|dnn|pti)?[A-Z]\w+\(|cudnn_frontend::")
+# Of C++, where it is not a comment: what stands there, and what takes its place.
+CPP_CHANGES = (
+    (" < ", " <= "),
+    (" > ", " >= "),
+    (" == ", " != "),
+    (" && ", " || "),
+    (" + ", " - "),
+    (" - ", " + "),
+    (" * ", " / "),
+    (" / ", " * "),
+    ("std::min(", "std::max("),
+    ("std::max(", "std::min("),
+    ("if (!", "if (!!"),
+    (" return true;", " return false;"),
+    (" return false;", " return true;"),
+)
+# cosmic-ray's operators that change a meaning: those of `|` would change type annotations, too.
+PYTHON_OPERATORS = re.compile(
+    r"core/(ReplaceComparisonOperator_(?!.*Is).*|ReplaceBinaryOperator_(Add|Sub|Mul|Div|FloorDiv)_"
+    r"(Add|Sub|Mul|Div)|Replace(And|Or)With.*|ReplaceUnaryOperator_(Delete_Not|USub_UAdd)"
+    r"|Replace(True|False)With.*|NumberReplacer|AddNot)"
+)
+COMPILER = "compiler"
+# Programs of C++ tests, and those of their tests that measure no duration.
+CPP_TESTS = {
+    "timing_test": "*",
+    "conv_test": "*",
+    "duration_test": "SamplerTest.*:AutomaticRegimeTest.*:PlacesTest.*",
+}
+SECONDS = 600  # after which a run of tests has noticed, since without the change it takes less
+Command = Sequence[str | Path]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    path: Path
+    line: int
+    before: str
+    after: str
+    text: str = dataclasses.field(repr=False)  # of the whole file
+
+    @property
+    def room(self) -> str:
+        return self.path.relative_to(ROOT).parts[2]
+
+
+def draw(language: str, seed: int, index: int) -> Mutant:
+    """The mutant of this index: of a room of the package, or of C++ code that judges."""
+    source = random.Random(f"mutant/{language}/{seed}/{index}")  # noqa: S311
+    drawn: Mutant | None = None
+    while drawn is None:
+        drawn = _draw_cpp(source) if language == "cpp" else _draw_python(source)
+    return drawn
+
+
+def _draw_python(source: random.Random) -> Mutant | None:
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    rooms = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+    path = source.choice(sorted((PACKAGE / source.choice(rooms)).rglob("*.py")))
+    code = path.read_text(encoding="utf-8")
+    nodes = list(ast_nodes(get_ast(code)))
+    found = []
+    for name in sorted(filter(PYTHON_OPERATORS.fullmatch, operator_names())):
+        operator = get_operator(name)()
+        positions = [at for node in nodes for at in operator.mutation_positions(node)]
+        found += [(name, occurrence) for occurrence in range(len(positions))]
+    if not found:
+        return None
+    # A kind first: numbers are more than all others together.
+    kind = source.choice(sorted({name.split("_")[0] for name, _ in found}))
+    name, occurrence = source.choice([each for each in found if each[0].split("_")[0] == kind])
+    return _mutant(path, code, mutate_code(code, get_operator(name)(), occurrence))
+
+
+def _draw_cpp(source: random.Random) -> Mutant | None:
+    files = [
+        path
+        for folder in JUDGING
+        for path in sorted((ROOT / "csrc" / folder).rglob("*"))
+        if path.suffix in (".h", ".cpp")
+    ]
+    path = source.choice(files)
+    if any(GPU_CALL.search(each.read_text(encoding="utf-8")) for each in _header_and_source(path)):
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    found = [
+        (number, before, after)
+        for number, line in enumerate(lines)
+        for before, after in CPP_CHANGES
+        if before in line.partition("//")[0] and not re.match(r"\s*(//|#|template)", line)
+    ]
+    if not found:
+        return None
+    number, before, after = source.choice(found)
+    changed = [*lines]
+    changed[number] = lines[number].replace(before, after, 1)
+    return _mutant(path, "".join(lines), "".join(changed))
+
+
+def _header_and_source(path: Path) -> list[Path]:
+    return [each for suffix in (".h", ".cpp") if (each := path.with_suffix(suffix)).exists()]
+
+
+def _mutant(path: Path, old: str, new: str | None) -> Mutant | None:
+    pairs = zip(old.splitlines(), (new or old).splitlines(), strict=False)
+    for number, (before, after) in enumerate(pairs, start=1):
+        # Options of a decorator are hardly a meaning.
+        if before != after and not before.lstrip().startswith("@"):
+            return Mutant(path, number, before.strip(), after.strip(), new or old)
+    return None
+
+
+def measure_mutant(language: str, seed: int, index: int, build: Path | None) -> results.Row:
+    """Whether the mutant's own room notices, or else the whole quick suite.
+
+    Args:
+        language: "python" or "cpp".
+        seed: Of all mutants.
+        index: Of this mutant.
+        build: A CMake build with tests, for C++. Its source folder, which must be a copy, is
+            changed and changed back.
+    """
+    mutant = draw(language, seed, index)
+    with tempfile.TemporaryDirectory(prefix="mutant") as folder:
+        if language == "cpp":
+            assert build is not None
+            noticed = _try_cpp(mutant, Path(folder), build)
+        else:
+            noticed = _try_python(mutant, Path(folder))
+    return {
+        "path": str(mutant.path.relative_to(ROOT)),
+        "line": mutant.line,
+        "before": mutant.before,
+        "after": mutant.after,
+        "noticed_by": noticed,
+    }
+
+
+def measure_unchanged() -> results.Row:
+    """Whether the quick suite fails for no change, so that it could not tell of any."""
+    with tempfile.TemporaryDirectory(prefix="mutant") as folder:
+        _copy_package(Path(folder))
+        return {"noticed_by": _try_suite(Path(folder), None)}
+
+
+def _installed() -> Path:
+    import convtime
+
+    return Path(convtime.__file__).parent
+
+
+def _copy_package(folder: Path) -> Path:
+    """A copy of the installed package, whose libraries are links."""
+    to = folder / "site" / "convtime"
+
+    def copy(source: str, target: str) -> None:
+        if source.endswith(".so"):
+            os.symlink(source, target)
+        else:
+            shutil.copyfile(source, target)
+
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(_installed(), to, copy_function=copy, ignore=ignored)
+    return to
+
+
+def _try_python(mutant: Mutant, folder: Path) -> str | None:
+    package = _copy_package(folder)
+    (package / mutant.path.relative_to(PACKAGE)).write_text(mutant.text, encoding="utf-8")
+    return _try_suite(folder, ROOT / "tests" / mutant.room)
+
+
+def _try_cpp(mutant: Mutant, folder: Path, build: Path) -> str | None:
+    cache = (build / "CMakeCache.txt").read_text(encoding="utf-8")
+    source = re.findall(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache, re.M)[0]
+    place = Path(source) / mutant.path.relative_to(ROOT)
+    original = place.read_text(encoding="utf-8")
+    place.write_text(mutant.text, encoding="utf-8")
+    try:
+        if _fails(["cmake", "--build", build, "-j", "2", "--target", "convtime", *CPP_TESTS], {}):
+            return COMPILER
+        for name, tests in CPP_TESTS.items():
+            if _fails([build / "tests" / "cpp" / name, f"--gtest_filter={tests}"], {}):
+                return name
+        for library in _copy_package(folder).rglob("libconvtime.so"):
+            library.unlink()
+            shutil.copyfile(build / "libconvtime.so", library)
+        return _try_suite(folder, ROOT / "tests" / mutant.room)
+    finally:
+        place.write_text(original, encoding="utf-8")
+
+
+def _try_suite(folder: Path, room: Path | None) -> str | None:
+    """The room's name if its quick tests fail, "suite" if others do."""
+    paths = [str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "CUDA_VISIBLE_DEVICES": "",  # as in CI, whatever this machine has
+        "FAIL_WITHOUT_CUDA": "0",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider"]
+    if room and room.is_dir() and _fails([*command, room], variables):
+        return room.name
+    return "suite" if _fails(command, variables) else None
+
+
+def _fails(command: Command, variables: dict[str, str]) -> bool:
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | variables,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(SECONDS) != 0
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # with pytest's workers
+        process.wait()
+        return True
+
+
 def main() -> None:
     parser = results.argument_parser(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
@@ -157,10 +390,10 @@ def main() -> None:
         cases |= {f"loaded {number}": measure_loaded for number in range(1, RUNS + 1)}
     for language, count in MUTANTS.items():
         if language in options.parts:
-            cases[UNCHANGED] = mutants.measure_unchanged
+            cases[UNCHANGED] = measure_unchanged
             cases |= {
                 f"mutant {language} {index}": functools.partial(
-                    mutants.measure, language, SEED, index, options.build
+                    measure_mutant, language, SEED, index, options.build
                 )
                 for index in range(count)
             }

@@ -33,7 +33,6 @@ SEED = 20
 
 
 def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
-    """A tiny operation; its time does not matter."""
     import torch
 
     x = torch.ones(row + column, device=device)
@@ -168,4 +167,4 @@ def table(rows: list[results.Row]) -> str:
 
 if __name__ == "__main__":
     cases: dict[str, running.Measure] = {"scaling": of_scaling, "kills": of_kills}
-    running.run_on_gpu("sweep_scaling", __doc__, summarise, lambda _: cases, anywhere=True)
+    running.run("sweep_scaling", __doc__, summarise, lambda _: cases, on="any")

@@ -3,7 +3,6 @@
 import functools
 import importlib
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,9 @@ import torch
 from torch.utils.benchmark import Timer
 
 import convtime
-from common.running import Call, first_line
+from common.events import seconds_per_call
+from common.options import AS_IS, PLAIN, counted
+from common.running import Call, first_line, seconds_of
 from convtime.timing.activity import DeviceActivity
 
 
@@ -47,26 +48,15 @@ def _torch_timer(call: Call) -> float:
 
 
 def _plain_events(call: Call) -> float:
-    event: Any = torch.cuda.Event
-    samples: list[float] = []
-    for _ in range(30):
-        start, end = (event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(1e-3 * start.elapsed_time(end))
-    return statistics.median(samples)
+    return statistics.median(seconds_per_call(call) for _ in range(30))
 
 
 def _plain_sync(call: Call) -> float:
-    samples = []
-    for _ in range(30):
-        begin = time.perf_counter()
+    def whole() -> None:
         call()
         torch.cuda.synchronize()
-        samples.append(time.perf_counter() - begin)
-    return statistics.median(samples)
+
+    return statistics.median(seconds_of(whole) for _ in range(30))
 
 
 PEERS: dict[str, Callable[[Call], float]] = {
@@ -90,39 +80,23 @@ def record(calls: Mapping[str, Call]) -> dict[str, tuple[DeviceActivity, ...]]:
 
 def compare_launches(calls: Mapping[str, Call], rounds: int) -> convtime.Comparison:
     """So many rounds after a first one, of calls on the same tensors that meet the same clocks."""
-    return convtime.compare(
-        calls,
-        method="kernel",
-        check=None,
-        interference=False,
-        warmup=1,
-        stop="count",
-        min_samples=rounds,
-        max_samples=rounds,
-        budget=60.0,
-        placement="as-is",
-        regime="as-is",
+    options = {**PLAIN, **AS_IS, **counted(rounds)}
+    compared: convtime.Comparison = convtime.compare(
+        calls, method="kernel", warmup=1, budget=60.0, **options
     )
+    return compared
 
 
 def compare_counted(calls: Mapping[str, Any], count: int, **options: Any) -> convtime.Comparison:
     """So many samples of each by turns, each after a flush of the L2 cache; results may differ."""
+    options |= {**PLAIN, **counted(count)}
     compared: convtime.Comparison = convtime.compare(
-        calls,
-        method="kernel",
-        cache="cold",
-        check=None,
-        interference=False,
-        stop="count",
-        min_samples=count,
-        max_samples=count,
-        **options,
+        calls, method="kernel", cache="cold", **options
     )
     return compared
 
 
 def launches(activities: Sequence[DeviceActivity]) -> list[list[Any]]:
-    """Ready for JSON: [name, grid, block] of each."""
     return [
         [shortened(activity.name or activity.kind), activity.grid, activity.block]
         for activity in activities

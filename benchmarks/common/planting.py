@@ -63,42 +63,70 @@ class Draw:
         self.drawn[name] = value = self._random.choice(choices)
         return value
 
-
-Plants = Mapping[str, Plant]
-Makes = Mapping[str, Callable[[Draw], Planted]]
-
-
-def python_turns(x: Any, turns: int) -> Planted:
-    def call() -> Any:
-        total = 0
-        for turn in range(turns):
-            total += turn
-        return x + float(total % 7)
-
-    return Planted(call)
+    def value(self, wanted: Wanted) -> Any:
+        if callable(wanted):
+            return wanted(self)
+        name, low, high = wanted
+        if isinstance(low, int) and isinstance(high, int):
+            return self.whole(name, low, high)
+        return self.seconds(name, low, high)
 
 
-def additions(x: Any, times: int) -> Planted:
-    def call() -> Any:
-        y = x
-        for _ in range(times):
-            y = y + 1.0
-        return y
-
-    return Planted(call)
+# An argument of a planted call: what makes it, or the name and limits of a number that is drawn.
+Wanted = Callable[[Draw], Any] | tuple[str, float, float]
 
 
-def built_once(x: Any, seconds: float) -> Planted:
+class Plants(dict[str, Plant]):
+    """Cases by their keys."""
+
+    def make(self, key: str, cause: str) -> Callable[[Callable[[Draw], Planted]], Any]:
+        """Adds the case that the decorated function makes."""
+        return lambda make: self.setdefault(key, Plant(cause, make))
+
+    def call(
+        self, key: str, cause: str, *wanted: Wanted, first: bool = False
+    ) -> Callable[[Callable[..., object]], Any]:
+        """Adds the case of calling the decorated function with these arguments."""
+
+        def make(fn: Callable[..., object], draw: Draw) -> Planted:
+            arguments = [*map(draw.value, wanted)]
+            return Planted(lambda: fn(*arguments), calls_before=0 if first else 5)
+
+        return lambda fn: self.setdefault(key, Plant(cause, functools.partial(make, fn)))
+
+
+def python_turns(x: Any, turns: int) -> Any:
+    total = 0
+    for turn in range(turns):
+        total += turn
+    return x + float(total % 7)
+
+
+def additions(x: Any, times: int) -> Any:
+    y = x
+    for _ in range(times):
+        y = y + 1.0
+    return y
+
+
+def slow_scale(draw: Draw) -> Callable[[], float]:
+    """A number that takes long to make once."""
+    seconds = draw.seconds("build", 0.3, 1.5)
+
     @functools.cache
     def scale() -> float:
         time.sleep(seconds)
         return 1.5
 
-    return Planted(lambda: x * scale(), calls_before=0)
+    return scale
+
+
+def scaled(x: Any, scale: Callable[[], float]) -> Any:
+    return x * scale()
 
 
 def diagnose_planted(
-    plants: Plants, key: str, seed: str, **options: Any
+    plants: Mapping[str, Plant], key: str, seed: str, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """What convtime.diagnose finds in a case, and what a row has of it in any case."""
     import torch

@@ -4,7 +4,6 @@ The parent must not have run parallel work of torch's: its threads do not exist 
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import mmap
@@ -17,12 +16,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 HOST = "127.0.0.1"
 _NOTICE_NS = 1_000_000  # between an appointment and its instant
-_CLONE_NEWTIME = 0x80
 # For which the process that holds the store outlives its own work, where others do not end.
 _STORE_SECONDS = 0.5
 
@@ -81,29 +78,6 @@ class Appointments:
             group.allreduce([x]).wait()
 
         return late
-
-
-@contextlib.contextmanager
-def clock_ahead(seconds: int) -> Iterator[Callable[[int], None]]:
-    """Gives rank 1 a monotonic clock of its own, in a time namespace, as on another machine.
-
-    Yields what launch() calls before it forks a rank. OSError without the permission.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def before_fork(rank: int) -> None:
-        if rank == 1:
-            if libc.unshare(_CLONE_NEWTIME):
-                raise OSError(ctypes.get_errno(), "no permission for a time namespace")
-            Path("/proc/self/timens_offsets").write_text(f"monotonic {seconds} 0")
-
-    usual = os.open("/proc/self/ns/time", os.O_RDONLY)
-    try:
-        yield before_fork
-    finally:
-        if libc.setns(usual, _CLONE_NEWTIME):
-            raise OSError(ctypes.get_errno(), "could not return to the usual clock")
-        os.close(usual)
 
 
 def launch(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -14,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import results
 
@@ -27,6 +29,19 @@ RESULT = "probe result: "  # begins the line that a fresh process gives its row 
 Device: TypeAlias = "torch.device"  # for scripts, which import torch when they run
 Call = Callable[[], object]
 Measure = Callable[[], results.Row]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A case that PyTorch's compiler can prepare for, or that is drawn by a seed, or both."""
+
+    measure: Measure
+    compile: Call | None = None
+    seed: int | None = None
+
+    def __call__(self) -> results.Row:
+        drawn = {} if self.seed is None else {"seed": self.seed}
+        return {**drawn, **self.measure()}
 
 
 def find_gpu(name: str | None) -> torch.device:
@@ -43,35 +58,76 @@ def find_gpu(name: str | None) -> torch.device:
     return torch.device("cuda", index)
 
 
-def run_on_gpu(
+def run(
     benchmark: str,
     description: str | None,
     summarise: results.Summarise,
-    make_cases: Callable[[torch.device], Mapping[str, Measure]],
+    make_cases: Callable[..., Mapping[str, Measure]],
     *,
+    options: Mapping[str, Any] | None = None,
     probes: Mapping[str, Callable[..., results.Row]] | None = None,
-    tell: Callable[[results.Row], str] | None = None,
-    anywhere: bool = False,
+    on: Literal["cuda", "cpu", "any"] = "cuda",
 ) -> None:
     """Runs a benchmark from the command line, or in a fresh process one of its probes.
 
-    `probes`, which run_probe can ask for, take the device and run_probe's arguments; `tell` gives
-    what is printed of a row, other than how long it took; `anywhere` is whether a CPU will do.
+    `make_cases` takes the device, and as keywords the command line's values of `options`, which
+    has their defaults by name. `probes`, which run_probe can ask for, take the device and
+    run_probe's arguments; `on` is the kind of device. Several processes can compile cases at once
+    beforehand, which tunes kernels soundly: processes take turns on the GPU.
     """
+    defaults = options or {}
     parser = results.argument_parser(description)
-    if probes:
-        parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"({default})")
+    parser.add_argument(
+        "--probe",
+        nargs="+",
+        metavar=("compile", "I/N"),
+        help="measure nothing, but compile every Nth case, from the Ith, into the caches of "
+        "PyTorch's compiler (TORCHINDUCTOR_CACHE_DIR) and of convtime's kernels",
+    )
+    given = parser.parse_args()
+    probe, *arguments = given.probe or [""]
+    if probe == "compile":
+        try:
+            share = results.parse_shard(" ".join(arguments))
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"--probe compile {error}")
 
     from convtime.device.resolve import resolve_device
 
-    device = resolve_device(options.device) if anywhere else find_gpu(options.device)
-    if probes and options.probe:
-        name, *arguments = options.probe
-        print_result(probes[name](device, *arguments))
+    name = "cpu" if on == "cpu" else given.device
+    device = find_gpu(name) if on == "cuda" else resolve_device(name)
+    if probe and probe != "compile":
+        print_result((probes or {})[probe](device, *arguments))
         return
-    file = open_file(benchmark, summarise, options, device)
-    measure_pending(file, make_cases(device), tell)
+    cases = make_cases(device, **{name: getattr(given, name) for name in defaults})
+    if probe:
+        _compile_share(cases, *share)
+    else:
+        file = open_file(benchmark, summarise, given, device)
+        measure_pending(file, cases, seconds=given.seconds)
+
+
+def _compile_share(cases: Mapping[str, Measure], first: int, step: int) -> None:
+    """Compiles every `step`-th of the cases that are compiled; a failure costs no other case."""
+    import torch
+    from torch._inductor import config
+
+    config.compile_threads = 1  # of this process, which is one of several
+    compiled = [(key, case.compile) for key, case in cases.items() if isinstance(case, Case)]
+    share = itertools.islice(filter(lambda each: each[1], compiled), first - 1, None, step)
+    failed = []
+    for key, compile_case in share:
+        assert compile_case is not None
+        try:
+            compile_case()
+        except Exception as error:  # measuring the case will fail, too, and say so
+            print(f"{key}: {first_line(error)}", flush=True)
+            failed.append(key)
+        torch.cuda.empty_cache()
+    if failed:
+        raise SystemExit(f"error: not compiled: {', '.join(failed)}")
 
 
 def open_file(
@@ -80,17 +136,18 @@ def open_file(
     """A benchmark's file, of this environment; at first a copy of the rows to resume, if any."""
     from convtime.device.provenance import provenance
 
-    if getattr(options, "resume", None):
-        copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))
+    target = options.output / results.file_name(benchmark, options.shard)
+    if options.resume and target.exists():
+        # No error, so that a command can be repeated as it is until all has run.
+        print(f"note: {target} exists already, so {options.resume} is not used")
+    elif options.resume:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(options.resume, target)
     return results.ResultFile(benchmark, summarise, options, provenance(device))
 
 
 def measure_pending(
-    file: results.ResultFile,
-    cases: Mapping[str, Measure],
-    tell: Callable[[results.Row], str] | None = None,
-    *,
-    seconds: float = math.inf,
+    file: results.ResultFile, cases: Mapping[str, Measure], *, seconds: float = math.inf
 ) -> None:
     """Adds the rows that a file lacks; where one cannot be had, the others still are.
 
@@ -103,53 +160,46 @@ def measure_pending(
     import torch
 
     failed: list[str] = []
+    unsaved: dict[str, results.Row] = {}
+    saved, saving = -math.inf, 0.0  # when, and how long it took
     deadline = time.perf_counter() + seconds
     pending = file.pending(cases)
-    for index, (key, measure) in enumerate(pending.items()):
-        begin = time.perf_counter()
-        if begin > deadline:
-            left = len(pending) - index
-            print(f"{file.path}\nthe time is up; run again to measure {left} more")
-            _refuse(failed)
-            return
-        try:
-            row = measure()
-        except Exception as error:  # whatever it is, it is this case's alone
-            if not isinstance(error, (RuntimeError, ValueError, subprocess.TimeoutExpired)):
-                traceback.print_exc()  # of what nobody expects; its first line may say nothing
-            print(f"{key}: {first_line(error)}", flush=True)
-            failed.append(key)
+    unmeasured = [*pending]
+    try:
+        while unmeasured and (begin := time.perf_counter()) <= deadline:
+            key = unmeasured.pop(0)
+            try:
+                unsaved[key] = pending[key]()
+                print(f"{key}: {time.perf_counter() - begin:.1f} s", flush=True)
+            except Exception as error:  # whatever it is, it is this case's alone
+                if not isinstance(error, (RuntimeError, ValueError, subprocess.TimeoutExpired)):
+                    traceback.print_exc()  # of what nobody expects; its first line may say nothing
+                print(f"{key}: {first_line(error)}", flush=True)
+                failed.append(key)
             if _lost_gpu():
-                file.note_lost(key)
                 print(f"{key} left the GPU unusable for this process", flush=True)
+                if key in failed:
+                    file.note_lost(key)
                 break
+            end = time.perf_counter()
+            if unsaved and end - saved > 10 * saving:  # a large file takes long to save
+                file.add_all(unsaved)
+                unsaved, saved = {}, time.perf_counter()
+                saving = saved - end
+            torch.cuda.empty_cache()  # of data that no other case can use
         else:
-            file.add(key, row)
-            told = tell(row) if tell else f"{time.perf_counter() - begin:.1f} s"
-            print(f"{key}: {told}", flush=True)
-        torch.cuda.empty_cache()  # of data that no other case can use
-    print(file.path)
-    done = {*failed, *(row["key"] for row in file.rows)}
-    unmeasured = [key for key in pending if key not in done]
+            if unmeasured:
+                print(f"the time is up; run again to measure {len(unmeasured)} more")
+            unmeasured = []
+    finally:
+        if unsaved:
+            file.add_all(unsaved)
+    print(results.describe_file(file.path) if file.rows else file.path)
     if set(unmeasured) - set(file.lost):
         print("run again to go on with the other cases")
         raise SystemExit(RUN_AGAIN)
-    _refuse(failed + unmeasured)
-
-
-def _refuse(failed: Sequence[str]) -> None:
-    if failed:
+    if failed := failed + unmeasured:
         raise SystemExit(f"error: not measured: {', '.join(failed)}")
-
-
-def copy_rows(earlier: Path, target: Path) -> None:
-    """Copies an earlier run's file to where this one writes, which then continues it."""
-    if target.exists():
-        # No error, so that a command can be repeated as it is until all has run.
-        print(f"note: {target} exists already, so {earlier} is not used")
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(earlier, target)
 
 
 def _lost_gpu() -> bool:
@@ -166,7 +216,6 @@ def _lost_gpu() -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -184,7 +233,6 @@ def run_probe(
 def in_processes(
     benchmark: str, probe: str, device: torch.device, count: int
 ) -> dict[str, Measure]:
-    """Cases: a probe in so many fresh processes."""
     measure = functools.partial(run_probe, benchmark, probe, device)
     return {f"process {number}": measure for number in range(1, count + 1)}
 
@@ -212,10 +260,10 @@ def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
 def capture(
     command: Sequence[str | Path], timeout: float, cwd: str | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command, with variables besides this process's, and keeps what it says."""
+    """Runs a command, which can import the benchmarks' modules, and keeps what it says."""
     return subprocess.run(
         command,
-        env=os.environ | variables,
+        env={**os.environ, "PYTHONPATH": python_path(), **variables},
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -225,7 +273,6 @@ def capture(
 
 
 def python_path() -> str:
-    """PYTHONPATH of processes that import modules of the benchmarks."""
     return os.pathsep.join([str(results.HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
@@ -240,7 +287,6 @@ def last_line(text: str) -> str:
 
 
 def printed_results(stdout: str) -> list[Any]:
-    """What a process has given by `print_result`, or as JSON after RESULT."""
     return [
         json.loads(line.removeprefix(RESULT))
         for line in stdout.splitlines()

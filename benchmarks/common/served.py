@@ -6,11 +6,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 
 import results
 
-from common.running import printed_results
+from common.running import printed_results, python_path
 
 
 class Server:
@@ -22,7 +21,6 @@ class Server:
         arguments: list[str],
         environment: Mapping[str, str],
         patience: float = 3600.0,
-        folder: Path | None = None,
     ) -> None:
         self._name, self._patience = name, patience
         self._process = subprocess.Popen(
@@ -30,8 +28,7 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **environment},
-            cwd=folder,
+            env={**os.environ, "PYTHONPATH": python_path(), **environment},
         )
 
     def ask(self, line: str) -> results.Row:

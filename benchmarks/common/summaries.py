@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,23 @@ def markdown(header: str, rows: Iterable[Iterable[object]]) -> str:
     return "\n".join([head, f"|{ruler}|", *map(_line, rows)])
 
 
+_UNITS = {"µ": 1e6, "M": 1e-6}
+
+
+class _Cells(string.Formatter):
+    """A format that ends in µ or M gives a number in millionths or millions; None is a dash."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return "–"
+        if unit := _UNITS.get(format_spec[-1:]):
+            value, format_spec = unit * value, format_spec[:-1]
+        return format(value, format_spec)
+
+
 def filled(header: str, template: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """A table whose lines are a template, such as "{key} | {seconds:.2f}", with fields of rows."""
-    return markdown(header, ([template.format_map(row)] for row in rows))
+    """A table whose lines are a template, such as "{key} | {seconds:.2fµ}", with fields of rows."""
+    return markdown(header, ([_Cells().vformat(template, (), row)] for row in rows))
 
 
 def _line(cells: Iterable[object]) -> str:
@@ -48,6 +63,18 @@ def is_certain(verdict: str) -> bool:
     return verdict in ("faster", "slower")
 
 
+def ratio_of(compared: Comparison, name: str, *over: str) -> dict[str, float]:
+    """The ratio of a candidate's time over another's, the baseline's by default."""
+    ratio = compared.ratio(name, *over)
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
+
+
+def verdict_on(compared: Comparison, name: str) -> dict[str, Any]:
+    """What rows have of a candidate compared with the baseline."""
+    ratio = ratio_of(compared, name)
+    return {"verdict": compared.verdict(name), "ratio": ratio.pop("value"), **ratio}
+
+
 def yes(truth: object) -> str:
     return "yes" if truth else "no"
 
@@ -63,16 +90,6 @@ def diagnosis(row: Mapping[str, Any], *more: str) -> tuple[str, ...]:
     drawn = ", ".join(f"{name} {value}" for name, value in row["drawn"].items())
     besides = ", ".join(cause["code"] for cause in row["causes"][1:])
     return row["key"], drawn, row["first"], *more, besides, f"{row['seconds']:.1f}"
-
-
-def named_causes(row: Mapping[str, Any], nothing: str, digits: int) -> str:
-    """What is told of a diagnosed call: whether the first cause is right, and all of them."""
-    named = ", ".join(
-        f"{cause['code']} ({cause['effect']:.{digits}f}, {cause['confidence']:.2f})"
-        for cause in row["causes"]
-    )
-    verdict = "right" if row["first"] == row["cause"] else f"MISSED {row['cause']}"
-    return f"{verdict}: {named or nothing}"
 
 
 def by_key(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -115,11 +132,7 @@ class Speedup:
 
 
 def speedup(row: Mapping[str, Any], peer: str) -> Speedup:
-    """Of a row over a peer; an interval of no width in results that were stored without one."""
-    if "speedups" in row:
-        return Speedup(**row["speedups"][peer])
-    value = row["seconds"][peer] / row["seconds"]["convtime"]
-    return Speedup(value, value, value)
+    return Speedup(**row["speedups"][peer])
 
 
 def least(speedups: Iterable[Speedup]) -> float:
@@ -176,11 +189,8 @@ def medians_of_halves(compared: Comparison) -> list[dict[str, float]]:
 
 def find_oracle(
     calls: Mapping[str, Any], seconds: float, **options: Any
-) -> tuple[str, dict[str, float], int]:
-    """The fastest by half of the rounds, all medians by the other half, and how many rounds.
-
-    Rounds take so many seconds a call, and three at most.
-    """
+) -> tuple[str, dict[str, float]]:
+    """The fastest by half of the rounds, and all medians by the other half."""
     from convtime import compare
 
     budget = min(seconds * len(calls), 3.0)
@@ -188,5 +198,14 @@ def find_oracle(
         calls, check=None, interference=False, stop="budget", budget=budget, **options
     )
     first, second = medians_of_halves(compared)
-    rounds = len(next(iter(compared.measurements.values())).seconds)
-    return min(first, key=lambda name: first[name]), second, rounds
+    return min(first, key=lambda name: first[name]), second
+
+
+def picture(
+    document: Mapping[str, Any], title: str, description: str, view: dict[str, Any], key: str = ""
+) -> bytes:
+    from convtime.view.figure import Figure
+
+    facts = document["provenance"]
+    title = f"{title}; {facts['gpu']}, torch {facts['torch']}"
+    return Figure(title=title, description=description, view=view, key=key).content(".svg")

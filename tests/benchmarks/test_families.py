@@ -15,11 +15,11 @@ def run(tmp_path, monkeypatch):
     """Runs a benchmark of five cases, two of which are drawn and compiled, from a command line."""
     done = []
 
-    def make_cases(device, seed, seconds):
+    def make_cases(device, seed, budget):
         def case(index):
             drawn = index >= 3
-            return families.Case(
-                lambda: {"kind": "speed", "seconds": {"convtime": seconds, "index": index}},
+            return running.Case(
+                lambda: {"kind": "speed", "seconds": {"convtime": budget, "index": index}},
                 (lambda: compile_case(index)) if drawn else None,
                 seed if drawn else None,
             )
@@ -37,7 +37,8 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", command)
         monkeypatch.setattr(running, "find_gpu", lambda name: torch.device("cpu"))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        families.run("mlp", "", lambda rows: {}, make_cases, seconds=0.5)
+        options = {"seed": families.SEED, "budget": 0.5}
+        running.run("mlp", "", lambda rows: {}, make_cases, options=options)
         path = tmp_path / "mlp.json"
         return json.loads(path.read_text()) if path.exists() else None
 

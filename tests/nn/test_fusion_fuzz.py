@@ -1,4 +1,4 @@
-"""Sequences of benchmarks/fusion_fuzz.py on a CPU, and that it finds planted defects."""
+"""Sequences of benchmarks/fusion_fuzz on a CPU, and that it finds planted defects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from fusion_fuzz_parts import sequences
+from fusion_fuzz import sequences
 from torch import nn
 
 from convtime.nn import fuse

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from overlap_parts.pairs import backward_of
-from overlap_parts.truth import elapsed, ratio_interval
+from overlap.pairs import backward_of
+from overlap.truth import elapsed, ratio_interval
 
 import convtime
 

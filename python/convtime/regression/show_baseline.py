@@ -84,4 +84,4 @@ def _noise(repeats: Repeats | None) -> tuple[str, str, str, str]:
 
 def appendix(saved: Baseline) -> Iterator[Block]:
     """Yield the measurements, for a page."""
-    yield from show_measurements.appendix(saved.measurements)
+    yield from show_measurements.each_of(saved.measurements)

@@ -140,4 +140,4 @@ def roofline_figures(table: PointTable[Any]) -> Iterator[Figure]:
 
 def appendix(table: PointTable[Any]) -> Iterator[Block]:
     """Yield the measurements, for a page."""
-    yield from show_measurements.appendix(table.measurements)
+    yield from show_measurements.each_of(table.measurements)

@@ -200,4 +200,4 @@ def figures(compared: Comparison) -> Iterator[Figure]:
 
 def appendix(compared: Comparison) -> Iterator[Block]:
     """Yield the measurements, for a page."""
-    yield from show_measurements.appendix(compared.measurements)
+    yield from show_measurements.each_of(compared.measurements)

@@ -50,7 +50,7 @@ def figures(measurements: Measurements) -> Iterator[Figure]:
     yield from rooflines("all measurements", named)
 
 
-def appendix(measurements: Mapping[str, Measurement]) -> Iterator[Block]:
+def each_of(measurements: Mapping[str, Measurement]) -> Iterator[Block]:
     """Yield what a page of another result has of its measurements."""
     if measurements:
         yield Details([*details(measurements)], title="each measurement")

@@ -1,0 +1,303 @@
+"""What is measured besides operations: costs, quick calls, known durations and cuda-bench."""
+
+import collections
+import functools
+import importlib
+import itertools
+import random
+import subprocess
+import tempfile
+import threading
+import time
+from _thread import get_ident
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import results
+import torch
+from common.running import Call, Measure, first_line, run, run_probe, seconds_of
+from common.truth import median_of_stamps
+
+import accuracy
+from accuracy import CACHES, NVBENCH, STAMPED_REFERENCE_NS
+from accuracy.operations import PASSES, MethodPasses, measure_op, operations
+from convtime import time_op
+from convtime.timing.options import Cache
+
+NVBENCH_GROUP = 8
+
+
+def measure_cost(device: torch.device) -> results.Row:
+    """All of it in one row; what time_op costs is measured in fresh processes.
+
+    loop_call_s, loop_floor_s: one round of the sampling loop (method cpu, which makes no CUDA
+        calls) on a function in C that does nothing, and one round of a bare loop in C that calls
+        the same function. What is between them is the loop's own.
+    device_bytes_*: free memory of the device before, and at its least during, the first time_op,
+        with placement="as-is"; the flush buffer, which is asked for, is twice the L2 cache.
+    """
+    calls, floors, count = [], [], 10_000
+    for _ in range(5):
+        measurement = time_op(
+            get_ident, method="cpu", device="cpu", warmup=3, stop="count", max_samples=count
+        )
+        assert measurement.sampling_seconds is not None
+        calls.append(measurement.sampling_seconds / len(measurement.seconds))
+        begin = time.perf_counter()
+        collections.deque(itertools.starmap(get_ident, itertools.repeat((), count)), maxlen=0)
+        floors.append((time.perf_counter() - begin) / count)
+    return {
+        **run_probe("accuracy", "first-use", device),
+        **run_probe("accuracy", "cpu-calls", device),
+        **run_probe("accuracy", "memory", device),
+        "loop_call_s": calls,
+        "loop_floor_s": floors,
+    }
+
+
+def _warm_kernel_of_5us(device: torch.device) -> Call:
+    call = functools.partial(torch.relu, torch.randn(1 << 21, device=device))
+    call()
+    torch.cuda.synchronize()
+    return call
+
+
+def probe_first_use(device: torch.device) -> results.Row:
+    call = _warm_kernel_of_5us(device)
+    first, *later = _default_calls(call)
+    as_is = _default_calls(call, placement="as-is")
+    return {"first_use_s": first, "default_call_s": later, "as_is_call_s": as_is[1:]}
+
+
+def probe_cpu_calls(_: torch.device) -> results.Row:
+    # A running sum has no use for a second thread, which would cost more than 5 µs to wake.
+    seconds = _default_calls(functools.partial(torch.cumsum, torch.randn(5 << 10), 0))
+    return {"default_cpu_call_s": seconds[1:]}
+
+
+def _default_calls(call: Call, **options: Any) -> list[float]:
+    return [seconds_of(functools.partial(time_op, call, **options)) for _ in range(11)]
+
+
+def probe_memory(device: torch.device) -> results.Row:
+    call = _warm_kernel_of_5us(device)
+    before = torch.cuda.mem_get_info(device)[0]
+    free = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.001):
+            free.append(torch.cuda.mem_get_info(device)[0])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        time_op(call, placement="as-is")
+    finally:
+        done.set()
+        watcher.join()
+    return {
+        "device_bytes_free_before": before,
+        "device_bytes_free_least": min([*free, torch.cuda.mem_get_info(device)[0]]),
+        "flush_bytes": 2 * torch.cuda.get_device_properties(device).L2_cache_size,
+    }
+
+
+_TURNS = 4
+_REST_SECONDS = 0.2
+_LONGEST_SECONDS = 2e-3
+
+
+def measure_quick(ops: Mapping[str, Callable[[], Call]]) -> results.Row:
+    """Every operation and cache, each time in another order."""
+    cases: list[tuple[str, Cache, Call]] = []
+    for op, make in ops.items():
+        call = make()
+        if time_op(call, quick=True).median <= _LONGEST_SECONDS:
+            cases += [(f"{op}/{cache}", cache, call) for cache in CACHES]
+    found: dict[str, results.Row] = {
+        name: {"full": [], "tick": 0.0, "quick": [], "quick_s": []} for name, _, _ in cases
+    }
+
+    def time_fully() -> None:
+        for name, cache, call in cases:
+            time.sleep(_REST_SECONDS)
+            measured = time_op(call, cache=cache)
+            found[name]["full"].append(measured.median)
+            found[name]["tick"] = measured.clock_tick
+
+    order = random.Random(1)  # noqa: S311  # not a secret
+    time_fully()
+    for _, cache, call in cases:  # a process's first quick call makes its buffers
+        time_op(call, cache=cache, quick=True)
+    for _ in range(_TURNS):
+        for name, cache, call in order.sample(cases, len(cases)):
+            begin = time.perf_counter()
+            measured = time_op(call, cache=cache, quick=True)
+            found[name]["quick_s"].append(time.perf_counter() - begin)
+            found[name]["quick"].append(measured.median)
+    time_fully()
+    return {"ops": found}
+
+
+# Whole ticks of 32 ns, since that is what a kernel spins for.
+SPINS_NS = (1_024, 2_016, 4_992, 9_984, 100_000, 1_000_000)
+STAMPED_BLOCKS = (1, 132, 528)
+STAMPED_MIB = (1, 16, 256)
+ONE_WAVE_MIB = 16  # of a copy whose blocks all fit on the device at a time
+COPY_GRID = (32_768, 256)  # bytes of a block of copy_stamped, and its threads
+
+
+def measure_spin(asked_ns: int) -> results.Row:
+    passes = MethodPasses(lambda: torch.ops.convtime.spin_ns(asked_ns), "kernel", "warm", 50)
+    for _ in range(PASSES):
+        passes.take()
+    return {"asked_ns": asked_ns, "kernel": passes.row}
+
+
+def measure_stamped(
+    call: Callable[[], torch.Tensor],
+    cache: Cache,
+    grid: tuple[int, int],
+    reference_grid: tuple[int, int],
+    asked_ns: int | None,
+) -> results.Row:
+    passes = MethodPasses(call, "kernel", cache, 50)
+    stamps = []
+    for _ in range(PASSES):
+        passes.take()
+        stamps.append(median_of_stamps(call, 50, cold=cache == "cold"))
+    return {
+        "cache": cache,
+        "grid": list(grid),
+        "reference_grid": list(reference_grid),
+        "asked_ns": asked_ns,
+        "kernel": passes.row,
+        "stamps": stamps,
+    }
+
+
+def stamped_cases(device: torch.device) -> dict[str, Measure]:
+    def spin(grid: tuple[int, int], asked_ns: int) -> results.Row:
+        call: Callable[[], torch.Tensor] = functools.partial(
+            torch.ops.convtime.spin_ns, asked_ns, *grid
+        )
+        return measure_stamped(call, "warm", grid, grid, asked_ns)
+
+    def copy(mib: int) -> results.Row:
+        source = torch.randn(mib << 18, device=device)
+        return measure_stamped(
+            lambda: torch.ops.convtime.copy_stamped(source)[1],
+            "cold",
+            copy_grid(mib),
+            copy_grid(min(mib, ONE_WAVE_MIB)),
+            None,
+        )
+
+    def copy_grid(mib: int) -> tuple[int, int]:
+        return (mib << 20) // COPY_GRID[0], COPY_GRID[1]
+
+    spun = [(blocks, 1) for blocks in STAMPED_BLOCKS]
+    cases: dict[str, Measure] = {}
+    for grid in (*spun, copy_grid(1), copy_grid(ONE_WAVE_MIB)):
+        for asked_ns in (STAMPED_REFERENCE_NS, *((4_992, 100_000) if grid in spun else ())):
+            key = f"stamped/spin {asked_ns} ns, {grid[0]} x {grid[1]}"
+            cases[key] = functools.partial(spin, grid, asked_ns)
+    copies = {f"stamped/copy {mib} MiB": functools.partial(copy, mib) for mib in STAMPED_MIB}
+    return cases | copies
+
+
+def measure_nvbench(ops: Sequence[str], device: torch.device) -> results.Row:
+    """cuda-bench takes a process over, and has streams of its own; so it gets one."""
+    try:
+        return {"ops": run_probe("accuracy", NVBENCH, device, *ops, timeout=180)}
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        reason = first_line(error)
+        return {"ops": {op: {"reason": reason} for op in ops}}
+
+
+def probe_nvbench(device: torch.device, *ops: str) -> results.Row:
+    bench: Any = importlib.import_module("cuda.bench")
+    reader: Any = importlib.import_module("cuda.bench.results")
+    external_stream: Any = torch.cuda.ExternalStream
+    makers = operations(device)
+
+    def benchmark(op: str) -> Callable[[Any], None]:
+        def run(state: Any) -> None:
+            # As in its own example for PyTorch: at its default, it drops all samples of a GPU whose
+            # clock has fallen under load.
+            state.set_throttle_threshold(0.25)
+            stream = external_stream(state.get_stream().addressof(), device=device)
+            torch.cuda.empty_cache()  # of the operation before
+            call = makers[op]()
+            torch.cuda.synchronize()
+
+            def launch(_: Any) -> None:
+                with torch.cuda.stream(stream):
+                    call()
+
+            state.exec(launch)
+            torch.cuda.synchronize()
+
+        return run
+
+    for op in ops:
+        bench.register(benchmark(op)).set_name(op)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        options = f"--json {path} --devices {device.index or 0} --cold-warmup-runs 3"
+        options += " --timeout 0.5 --batch-target-time 0.1"
+        bench.run_all_benchmarks(["cuda-bench", "--quiet", *options.split()])
+        found = reader.BenchmarkResult.from_json(path)
+    return {op: _read_nvbench(found[op]) if op in found else {"reason": "no result"} for op in ops}
+
+
+def _read_nvbench(benchmark: Any) -> results.Row:
+    (state,) = benchmark
+    if state.is_skipped:
+        return {"reason": state.skip_reason or "skipped"}
+
+    def value(*tags: str) -> Any:
+        found = (state.summaries[tag].value for tag in tags if tag in state.summaries)
+        return next(found, None)
+
+    return {
+        "isolated": value("nv/cold/time/gpu/median", "nv/cold/time/gpu/mean"),
+        "batch": value("nv/batch/time/gpu/mean"),
+    }
+
+
+# What a fresh process measures.
+PROBES: dict[str, Callable[..., results.Row]] = {
+    "first-use": probe_first_use,
+    "cpu-calls": probe_cpu_calls,
+    "memory": probe_memory,
+    NVBENCH: probe_nvbench,
+}
+
+
+def make_cases(device: torch.device) -> dict[str, Measure]:
+    ops = operations(device)
+    groups = range(0, len(ops), NVBENCH_GROUP)
+    return {
+        "cost": functools.partial(measure_cost, device),
+        "quick": functools.partial(measure_quick, ops),
+        **{f"spin/{asked} ns": functools.partial(measure_spin, asked) for asked in SPINS_NS},
+        **stamped_cases(device),
+        **{
+            f"{op}/{cache}": functools.partial(measure_op, make, cache)
+            for op, make in ops.items()
+            for cache in CACHES
+        },
+        **{
+            f"{NVBENCH}/{number}": functools.partial(
+                measure_nvbench, [*ops][first : first + NVBENCH_GROUP], device
+            )
+            for number, first in enumerate(groups, 1)
+        },
+    }
+
+
+if __name__ == "__main__":
+    run("accuracy", accuracy.__doc__, accuracy.summarise, make_cases, probes=PROBES)

@@ -1,0 +1,274 @@
+"""The operations that are timed, and the row of each: truth, methods and other tools by turns."""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import results
+import torch
+from common.calls import measure_peers
+from common.operations import Operations
+from common.options import AS_IS, counted
+from common.running import Call, first_line
+from common.summaries import midmean
+from common.truth import Trace, profile_calls
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+
+from accuracy import METHODS
+from convtime import time_op
+from convtime.timing.options import Cache, Method
+
+KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the narrowest
+
+
+def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
+    call = make()
+    count, rest = _plan(call)
+    truth = TruthPasses(call, count, cold=cache == "cold")
+    ours = {method: MethodPasses(call, method, cache, count) for method in METHODS}
+    # A sample of it replays five calls of a long operation, and so do capturing and warming up: as
+    # many calls as the others make.
+    ours["graph"] = MethodPasses(call, "graph", cache, count // 10, warmup=1)
+    in_a_graph = StampPasses(call, count, cold=cache == "cold")
+    every = [truth.take, *(passes.take for passes in ours.values()), in_a_graph.take]
+    for take in every * PASSES + [truth.trace, ours["kernel"].take] * (KERNEL_PASSES - PASSES):
+        # Each begins on a GPU as cool as the others: its clock falls within 0.1 s of load.
+        time.sleep(rest)
+        take()
+    return {
+        "calls": count,
+        "truth": truth.row(),
+        **{method: passes.row for method, passes in ours.items()},
+        "truth_of_graph": in_a_graph.row | stamps_of_spin(cache == "cold"),
+        "peers": measure_peers(call),
+    }
+
+
+def _plan(call: Call) -> tuple[int, float]:
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(5):
+        call()
+    torch.cuda.synchronize()
+    each = (time.perf_counter() - begin) / 5
+    # No more than 50: a thousand launches fill the queue, and cannot all be held.
+    count = min(50, max(20, int(0.02 / each)))
+    return count, min(0.5, 0.02 + 8 * count * each)
+
+
+def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
+    half, full, brain = torch.float16, torch.float32, torch.bfloat16
+    make = Operations(device)
+    rand = make.rand
+
+    def copy(count: int) -> Call:
+        target = torch.empty(count, device=device, dtype=full)
+        return functools.partial(target.copy_, torch.ones_like(target))
+
+    def conv_backward() -> Call:
+        x, grad, weight = (
+            rand(*shape, dtype=half).to(memory_format=torch.channels_last)
+            for shape in ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
+        )
+        pair = ([1, 1], [1, 1], [1, 1])
+        return functools.partial(
+            torch.ops.aten.convolution_backward,
+            *(grad, x, weight, None, *pair, False, [0, 0], 1, [True, True, False]),
+        )
+
+    def linear_relu() -> Call:
+        x, weight = rand(4096, 1024, dtype=brain), rand(1024, 1024, dtype=brain)
+        return lambda: torch.relu(F.linear(x, weight))
+
+    def elementwise_chain() -> Call:
+        x = rand(1 << 22)
+        return lambda: (x * 2).exp().add(1)
+
+    def index(count: int) -> torch.Tensor:
+        return torch.randint(50_000, (count,), device=device)
+
+    mi = 1 << 20
+    return {
+        "relu 4Ki": lambda: make.relu(4096),
+        "relu 1Mi": lambda: make.relu(mi),
+        "relu 64Mi": lambda: make.relu(64 * mi),
+        "add 16Mi": lambda: make.add(16 * mi),
+        "softmax 4096x4096 bf16": lambda: make.softmax(4096, brain),
+        "layer_norm 4096x4096 bf16": lambda: functools.partial(
+            F.layer_norm, rand(4096, 4096, dtype=brain), (4096,)
+        ),
+        "sum 1Mi": lambda: make.sum(mi),
+        "sum 16Mi": lambda: make.sum(16 * mi),
+        "copy_ 64Mi": lambda: copy(64 * mi),
+        "gelu 256Mi": lambda: functools.partial(F.gelu, rand(256 * mi)),
+        "matmul 512 bf16": lambda: make.matmul(512),
+        "matmul 2048 bf16": lambda: make.matmul(2048),
+        "matmul 4096 bf16": lambda: make.matmul(4096),
+        "matmul 8192 bf16": lambda: make.matmul(8192),
+        "bmm 64x512x512 bf16": lambda: functools.partial(
+            torch.bmm, *(rand(64, 512, 512, dtype=brain) for _ in "ab")
+        ),
+        "conv 1x64x56x56 fp32": lambda: make.conv(1, dtype=full, layout=torch.contiguous_format),
+        "conv 32x64x56x56 fp16 nhwc": lambda: make.conv(32),
+        "conv backward 32x64x56x56 fp16 nhwc": conv_backward,
+        "linear+relu 4096x1024 bf16": linear_relu,
+        "cross_entropy 8192x8192": lambda: functools.partial(
+            F.cross_entropy, rand(8192, 8192), torch.randint(8192, (8192,), device=device)
+        ),
+        "mul+exp+add 4Mi": elementwise_chain,
+        "sort 1Mi": lambda: functools.partial(torch.sort, rand(mi)),
+        "embedding 16384x1024": lambda: functools.partial(
+            F.embedding, index(16_384), rand(50_000, 1024)
+        ),
+        "index_select 2048x1024": lambda: functools.partial(
+            torch.index_select, rand(50_000, 1024), 0, index(2_048)
+        ),
+        # A copy is the longest: it does not draw the power at which the GPU lowers its clock.
+        "copy_ 5Gi": lambda: copy(5 * 1024 * mi),
+    }
+
+
+PASSES = 3
+_SPIN: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
+
+
+class TruthPasses:
+    def __init__(self, call: Call, count: int, *, cold: bool) -> None:
+        self._profile = functools.partial(profile_calls, call, count, cold=cold)
+        self._traces: list[Trace] = []
+        self._events = _EventPasses(call, count, cold=cold)
+        self._events_of_spin = _EventPasses(_SPIN, count, cold=cold)
+
+    def trace(self) -> None:
+        self._traces.append(self._profile())
+
+    def take(self) -> None:
+        self.trace()
+        self._events.take()
+        self._events_of_spin.take()
+
+    def row(self) -> results.Row:
+        return {
+            "events": self._events.row,
+            "events_of_spin": self._events_of_spin.row,
+            "kernels": statistics.mode(count for trace in self._traces for count in trace.kernels),
+            "kernel": [statistics.median(trace.busy) for trace in self._traces],
+            "span": [statistics.median(trace.spans) for trace in self._traces],
+        }
+
+
+class _EventPasses:
+    def __init__(self, call: Call, count: int, *, cold: bool) -> None:
+        self._call, self._count, self._cold = call, count, cold
+        self.row: results.Row = {"untraced": [], "traced": []}
+
+    def take(self) -> None:
+        self.row["untraced"].append(self._median())
+        with profile(activities=[ProfilerActivity.CUDA]):
+            self.row["traced"].append(self._median())
+
+    def _median(self) -> float:
+        event: Any = torch.cuda.Event
+        pairs = [[event(enable_timing=True) for _ in range(2)] for _ in range(self._count)]
+        self._call()
+        torch.cuda.synchronize()
+        torch.ops.convtime.spin_ns(5_000_000 + 200_000 * self._count)
+        for start, stop in pairs:
+            if self._cold:
+                torch.ops.convtime.flush_l2()
+            start.record()
+            self._call()
+            stop.record()
+        torch.cuda.synchronize()
+        return 1e-3 * statistics.median(float(start.elapsed_time(stop)) for start, stop in pairs)
+
+
+class StampPasses:
+    """What a call takes in a graph by stamps of the device's clock, untraced.
+
+    With a cold cache, the time from a stamp before the call to one after it. With a warm one, as
+    method graph has it, that of calls back to back, which hides part of their launches:
+    by how much longer a series of more of them takes.
+    """
+
+    COLD_REPLAYS = 10
+    MORE = 8  # calls that the second series of a warm graph has beyond the first's one
+
+    def __init__(self, call: Call, count: int, *, cold: bool) -> None:
+        self.row: results.Row = {"stamps": []}
+        self._cold = cold
+        series = (1, 1) if cold else (1, 1 + self.MORE)
+        # With a warm cache, as many calls as the other passes make.
+        self._replays = self.COLD_REPLAYS if cold else count // sum(series)
+        self._stamps: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._graph = torch.cuda.CUDAGraph()
+        call()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(self._graph):
+                for calls in series:
+                    if cold:
+                        torch.ops.convtime.flush_l2()
+                    spun = torch.ops.convtime.spin_ns(4_000)
+                    for _ in range(calls):
+                        call()
+                    self._stamps.append((spun, torch.ops.convtime.read_clocks()))
+        except RuntimeError as error:
+            self.row = {"reason": first_line(error)}
+
+    def take(self) -> None:
+        if "reason" in self.row:
+            return
+        nanoseconds: list[float] = []
+        for _ in range(self._replays):
+            self._graph.replay()
+            torch.cuda.synchronize()
+            first, second = (int(end[0] - spun[0, 1]) for spun, end in self._stamps)
+            nanoseconds += [first, second] if self._cold else [(second - first) / self.MORE]
+        self.row["stamps"].append(1e-9 * statistics.median(nanoseconds))
+
+
+@functools.cache
+def stamps_of_spin(cold: bool) -> results.Row:
+    """What the stamps say of a kernel whose own time is known."""
+    passes = StampPasses(_SPIN, 50, cold=cold)
+    kernel = []
+    for _ in range(PASSES):
+        passes.take()
+        kernel.append(statistics.median(profile_calls(_SPIN, 50, cold=cold).busy))
+    return {
+        "stamps_of_spin": statistics.median(passes.row["stamps"]),
+        "kernel_of_spin": statistics.median(kernel),
+    }
+
+
+class MethodPasses:
+    def __init__(
+        self, call: Call, method: Method, cache: Cache, count: int, *, warmup: int = 3
+    ) -> None:
+        self._method = method
+        # As the other passes take the GPU, and where the truth's tensors are.
+        options = {**AS_IS, **counted(1, count), "method": method, "cache": cache}
+        self._measure = functools.partial(time_op, call, warmup=warmup, **options)
+        self.row: results.Row = {"median": [], "midmean": [], "span": []}
+
+    def take(self) -> None:
+        if "reason" in self.row:
+            return
+        try:
+            measurement = self._measure()
+        except (RuntimeError, ValueError) as error:
+            self.row = {"reason": first_line(error)}
+            return
+        if measurement.method != self._method:
+            self.row = {"reason": measurement.method.reason or f"was {measurement.method}"}
+            return
+        self.row["median"].append(measurement.median)
+        self.row["midmean"].append(midmean(measurement.seconds))
+        if measurement.span_seconds:
+            self.row["span"].append(statistics.median(measurement.span_seconds))

@@ -1,0 +1,218 @@
+"""The rows: an operation without load and under load, or a diagnosis, in a fresh process."""
+
+import contextlib
+import functools
+import math
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import results
+import torch
+from common import summaries
+from common.families import log_uniform
+from common.planting import diagnose_planted, told_causes
+from common.running import Call, Measure, run, run_probe
+
+import cpu
+from convtime import compare, time_op
+from convtime.timing.options import Pages
+from convtime.timing.sampling.calls import governed_pages
+from cpu import FAMILIES, THREADS
+from cpu.causes import CAUSES, CONTROLS, may_plant_quotas
+from cpu.load import planted_load
+from cpu.operations import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    Interval,
+    Pair,
+    make_pair,
+    true_ratio,
+    true_seconds,
+)
+
+_PAIR_BUDGET_SECONDS = 0.8
+_TIMED_BUDGET_SECONDS = 0.5
+_DIAGNOSIS_SECONDS = 15.0
+_MEAN_INTERVAL_SECONDS = (0.05, 0.5)
+_PLANTED = (1.04, 1.06)
+_MOST_DRAWS = 100
+_MOST_LOOKS = 25  # draws that were timed, which takes half a second
+_MOST_JUDGED = 4  # draws that were as required, and are drawn again if the machine is not quiet
+_MOST_TIMINGS = 6
+_TIMEOUT_SECONDS = 180.0
+_QUIET = 0.05  # limit of the true time's drift and of its interval's width, relative to it
+
+
+class NotQuietError(Exception):
+    """The true time of an operation went on changing."""
+
+
+class Known(NamedTuple):
+    pair: Pair
+    seconds: Interval
+    ratio: Interval
+    copy_ratio: Interval
+
+
+def operation_row(
+    _device: torch.device, family: str, threads: str, pages: Pages, seed: str
+) -> results.Row:
+    if threads == "1":
+        torch.set_num_threads(1)
+    chance = random.Random(seed)  # noqa: S311
+    refused: list[str] = []
+    for _ in range(_MOST_JUDGED):
+        known = _draw(family, pages, chance, refused)
+        try:
+            judged = _judge(known.pair, pages, chance)
+            break
+        except NotQuietError as error:
+            refused.append(f"{known.pair.what}: {error}")
+    else:
+        raise ValueError(f"none of {_MOST_JUDGED} draws was measured, the last: {refused[-1]}")
+    return {
+        "family": family,
+        "threads": 1 if threads == "1" else 0,
+        "pages": pages,
+        "seed": seed,
+        "what": known.pair.what,
+        "draws": len(refused) + 1,
+        "refused": refused,
+        "true_ratio": known.ratio.median,
+        "true_copy_ratio": known.copy_ratio.median,
+        "true_seconds": known.seconds.median,
+        **judged,
+    }
+
+
+def diagnosis_row(_device: torch.device, key: str, seed: str) -> results.Row:
+    plants = {**CAUSES, **CONTROLS}
+    found, row = diagnose_planted(plants, key, seed, device="cpu", budget=_DIAGNOSIS_SECONDS)
+    return {"seed": seed, "first": found.first, "causes": told_causes(found.causes), **row}
+
+
+def _draw(family: str, pages: Pages, chance: random.Random, refused: list[str]) -> Known:
+    looks = 0
+    while len(refused) < _MOST_DRAWS and looks < _MOST_LOOKS:
+        asked = log_uniform(chance, SHORTEST_SECONDS, LONGEST_SECONDS)
+        with governed_pages(pages, on_gpu=False):
+            try:
+                pair = make_pair(family, chance, asked)
+            except ValueError as error:
+                refused.append(f"{family}: {error}")
+                continue
+            looks += 1
+            seconds = true_seconds(pair.call)
+            if SHORTEST_SECONDS <= seconds.median <= LONGEST_SECONDS:
+                why = unrest(seconds, seconds)
+            else:
+                why = f"it takes {1e6 * seconds.median:.1f} µs"
+            if not why:
+                ratio = true_ratio(pair.longer, pair.call)
+                if not _PLANTED[0] <= ratio.median <= _PLANTED[1]:
+                    why = f"its true ratio is {ratio.median:.4f}"
+        if not why:
+            with governed_pages(pages, on_gpu=False):
+                copy_ratio = true_ratio(pair.copy, pair.call)
+            return Known(pair, seconds, ratio, copy_ratio)
+        refused.append(f"{pair.what}: {why}")
+    raise ValueError(f"none of {len(refused)} draws was as required, the last: {refused[-1]}")
+
+
+def unrest(before: Interval, after: Interval) -> str:
+    """What shows that the machine was not quiet; empty where nothing does."""
+    drift = after.median / before.median - 1
+    if abs(drift) > _QUIET:
+        return f"the machine was not quiet: the time changed by {drift:+.1%}"
+    width = max((each.high - each.low) / each.median for each in (before, after))
+    if width > _QUIET:
+        return f"the machine was not quiet: the time's interval is {width:.1%} wide"
+    return ""
+
+
+def _judge(pair: Pair, pages: Pages, chance: random.Random) -> dict[str, list[results.Row]]:
+    """Compare and time a pair, first without load, so that no effect of the load is left."""
+    pairs, timed = [], []
+    for loaded in (False, True):
+        for planted in (False, True):
+            with _load(chance, loaded) as load:
+                found = compared(pair.call, pair.longer if planted else pair.copy, pages)
+                pairs.append({"planted": planted, "load": load, **found})
+        timed.append(_timed_between_truths(pair.call, pages, chance, loaded))
+    return {"pairs": pairs, "timed": timed}
+
+
+def _timed_between_truths(
+    call: Call, pages: Pages, chance: random.Random, loaded: bool
+) -> results.Row:
+    refused: list[str] = []
+    for _ in range(_MOST_TIMINGS):
+        with governed_pages(pages, on_gpu=False):
+            before = true_seconds(call)
+        with _load(chance, loaded) as load:
+            found = timed_alone(call, pages)
+        with governed_pages(pages, on_gpu=False):
+            after = true_seconds(call)
+        why = unrest(before, after)
+        if not why:
+            true = [min(before.low, after.low), max(before.high, after.high)]
+            return {"load": load, "true_seconds_interval": true, "refused": refused, **found}
+        refused.append(why)
+    raise NotQuietError(f"none of {_MOST_TIMINGS} timings counts, the last since {refused[-1]}")
+
+
+def compared(call: Call, other: Call, pages: Pages) -> results.Row:
+    found = compare({"a": call, "b": other}, budget=_PAIR_BUDGET_SECONDS, pages=pages)
+    return summaries.verdict_on(found, "b")
+
+
+def timed_alone(call: Call, pages: Pages) -> results.Row:
+    measured = time_op(call, budget=_TIMED_BUDGET_SECONDS, pages=pages)
+    return {
+        "median": measured.median,
+        # An infinite end is not JSON-serializable; None stands for it.
+        "interval": [end if math.isfinite(end) else None for end in measured.median_interval],
+        "disturbance": measured.disturbance,
+        "repeats": measured.repeats,
+    }
+
+
+@contextlib.contextmanager
+def _load(chance: random.Random, loaded: bool) -> Iterator[list[float]]:
+    drawn = [log_uniform(chance, *_MEAN_INTERVAL_SECONDS) for _ in ("on", "off")]
+    seed = str(chance.getrandbits(32))
+    if not loaded:
+        yield []
+        return
+    with planted_load(seed, *drawn):
+        yield drawn
+
+
+def make_cases(device: torch.device, seed: int, pairs: int) -> dict[str, Measure]:
+    """Diagnoses first; then families alternate, and within each family the settings."""
+    forked = functools.partial(run_probe, "cpu", timeout=_TIMEOUT_SECONDS)
+    cases: dict[str, Measure] = {
+        key: functools.partial(forked, "diagnosis", device, key, str(seed))
+        for key, plant in {**CAUSES, **CONTROLS}.items()
+        if plant.cause != "quota" or may_plant_quotas()
+    }
+    for number in range(math.ceil(pairs / 2)):
+        index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
+        threads, pages = [*THREADS.values()][index % 2], ("fresh", "retained")[index // 2 % 2]
+        key = f"{family}/{threads}/{seed}/{index}"
+        cases[key] = functools.partial(forked, "operation", device, family, threads, pages, key)
+    return cases
+
+
+if __name__ == "__main__":
+    run(
+        "cpu",
+        cpu.__doc__,
+        cpu.summarise,
+        make_cases,
+        on="cpu",
+        # A/A pairs: each operation gives one without load and one under load.
+        options={"seed": 20261124, "pairs": 208},
+        probes={"operation": operation_row, "diagnosis": diagnosis_row},
+    )

@@ -1,0 +1,147 @@
+"""The same convolutions in a training loop and by themselves, over so many iterations."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import results
+import torch
+from common.options import AS_IS, counted
+from common.running import Call
+
+import convtime
+from forum_thread.net import LAYERS, Training
+
+REST = 0.5  # seconds, from which every run begins
+IDLE = 0.5  # seconds in which the idle clock is read
+RUNS = {1: 11, 10: 3}  # of so many iterations, since a few samples say little; of others, one
+_CLOCK_INTERVAL = 0.005
+_STAMPS = 4  # of the clocks at each end of a run: two must be of one multiprocessor
+_LONGEST = 120.0  # seconds of samples
+
+
+def idle_clock(device: torch.device) -> results.Row:
+    with convtime.trace_clocks(device, interval=_CLOCK_INTERVAL) as trace:
+        time.sleep(REST + IDLE)
+    read = [reading for reading in trace.readings if reading.seconds > REST]
+    return {
+        "sm_clock_hz": _median(reading.sm_clock_hz for reading in read),
+    }
+
+
+def measure(device: torch.device, iterations: int) -> results.Row:
+    training = Training(device)
+    training.step()  # what is done only once
+    runs = RUNS.get(iterations, 1)
+    in_place = [_recorded(training.step, iterations) for _ in range(runs)]
+    return {
+        "iterations": iterations,
+        "in_place_clock_hz": _median(clock for _, clock in in_place),
+        "layers": {
+            name: {
+                "in_place": _told([run for run, _ in in_place], name),
+                "isolated": _alone(training, name, iterations, runs),
+                "same_regime": _behind_the_step(device, training, name, iterations, runs),
+            }
+            for name in LAYERS
+        },
+    }
+
+
+def _alone(training: Training, name: str, iterations: int, runs: int) -> results.Row:
+    call = training.isolated(name)
+    call()
+
+    def named() -> None:
+        with convtime.region("isolated"):
+            call()
+
+    found = [_recorded(named, iterations) for _ in range(runs)]
+    return {
+        **_told([run for run, _ in found], "isolated"),
+        "sm_clock_hz": _median(clock for _, clock in found),
+    }
+
+
+def _behind_the_step(
+    device: torch.device, training: Training, name: str, iterations: int, runs: int
+) -> results.Row:
+    """The convolution by itself, timed by convtime with a step of the loop before each call."""
+    call = training.isolated(name)
+    options = {**AS_IS, **counted(iterations), "cache": "warm", "queue": "none", "warmup": 1}
+    found = []
+    for _ in range(runs):
+        _rest()
+        before = call.behind(training.step)
+        found.append(
+            convtime.time_op(call, before=before, device=device, budget=_LONGEST, **options)
+        )
+    return {
+        **_summed_up([second for run in found for second in run.seconds]),
+        "sm_clock_hz": _median(clock for run in found for clock in run.sm_clocks_hz),
+        "kernels": [activity.name for activity in found[0].activities],
+    }
+
+
+def _recorded(call: Call, iterations: int) -> tuple[convtime.Recording, float | None]:
+    """So many calls from a rest on, and the clock meanwhile.
+
+    The GPU reads its clocks itself, before the first call and after the last: what NVML says is of
+    the rest around a short run, too.
+    """
+    _rest()
+    with convtime.record("kernel") as recording:
+        before = _stamps()
+        for _ in range(iterations):
+            call()
+        after = _stamps()
+    if recording.fault or recording.method != "kernel":
+        raise RuntimeError(recording.fault or recording.method_reason)
+    return recording, clock_hz(before, after)
+
+
+def _stamps() -> list[torch.Tensor]:
+    return [torch.ops.convtime.read_clocks() for _ in range(_STAMPS)]
+
+
+def clock_hz(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> float | None:
+    """The mean rate between two of the stamps; None where no multiprocessor made both.
+
+    Stamps are of nanoseconds, cycles and the multiprocessor.
+    """
+    pairs = itertools.product(*([stamp.tolist() for stamp in end] for end in (before, after)))
+    for (began, first, by), (ended, last, also_by) in pairs:
+        if by == also_by:
+            return 1e9 * float(last - first) / float(ended - began)
+    return None
+
+
+def _rest() -> None:
+    torch.cuda.synchronize()
+    time.sleep(REST)
+
+
+def _told(recordings: Sequence[convtime.Recording], name: str) -> results.Row:
+    regions = [recording.region(name) for recording in recordings]
+    found = [region.kernel_seconds for region in regions]
+    return {
+        **_summed_up([*itertools.chain.from_iterable(found)]),
+        "kernels": [activity.name for activity in regions[0].activities],
+    }
+
+
+def _summed_up(seconds: Sequence[float]) -> results.Row:
+    return {
+        "launches": len(seconds),
+        "mean": statistics.fmean(seconds),
+        "median": statistics.median(seconds),
+        "min": min(seconds),
+        "max": max(seconds),
+    }
+
+
+def _median(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
