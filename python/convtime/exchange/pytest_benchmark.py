@@ -10,7 +10,7 @@ import msgspec
 
 from convtime.core import codec
 from convtime.core.errors import InputError, shown
-from convtime.exchange.unknown import of_samples
+from convtime.exchange.other_tools import of_samples
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement
 
@@ -68,7 +68,7 @@ class Run:
         return f"{_TOOL} {self.version or ''}".strip()
 
 
-def is_one(document: Mapping[str, Any]) -> bool:
+def matches(document: Mapping[str, Any]) -> bool:
     """Return whether the JSON is pytest-benchmark's, and not another format with benchmarks."""
     return "benchmarks" in document and "machine_info" in document
 

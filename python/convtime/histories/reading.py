@@ -67,7 +67,7 @@ def _read(content: bytes, path: Path) -> HistoryRun:
         raise ValueError(f"it must be a JSON object, got a {type(document).__name__}")
     if document.get("type") == HistoryRun.__name__:
         run = HistoryRun.from_dict(document)
-    elif pytest_benchmark.is_one(document):
+    elif pytest_benchmark.matches(document):
         run = _read_pytest_benchmark(pytest_benchmark.Run.of(document), path)
     else:
         run = run_of(read_measurements(path))
