@@ -41,15 +41,6 @@ class Run:
     datetime: str | None = None
     version: str | None = None
 
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Run:
-        """Return the run in a file's JSON.
-
-        Raises:
-            ValueError: a field is missing or has the wrong type.
-        """
-        return codec.decode(cls, document)
-
     @property
     def cpu(self) -> object:
         """The CPU's name; None if it is unknown."""
@@ -80,7 +71,7 @@ def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
         InputError: a benchmark has no samples.
         ValueError: a field has the wrong type.
     """
-    run = Run.of(document)
+    run = codec.decode(Run, document)
     return [_measurement(benchmark, run, source) for benchmark in run.benchmarks]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from convtime.core import codec
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.exchange import pytest_benchmark
 from convtime.exchange.files import read_measurements
@@ -68,7 +69,7 @@ def _read(content: bytes, path: Path) -> HistoryRun:
     if document.get("type") == HistoryRun.__name__:
         run = HistoryRun.from_dict(document)
     elif pytest_benchmark.matches(document):
-        run = _read_pytest_benchmark(pytest_benchmark.Run.of(document), path)
+        run = _read_pytest_benchmark(codec.decode(pytest_benchmark.Run, document), path)
     else:
         run = run_of(read_measurements(path))
     try:
