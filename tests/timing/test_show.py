@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clock_trace import ClockTrace
-from convtime.exchange.unknown import of_samples
+from convtime.exchange.other_tools import of_samples
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Ceilings, HostReading, Measurement
 from convtime.view import html

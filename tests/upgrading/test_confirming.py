@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.exchange.unknown import of_samples
+from convtime.exchange.other_tools import of_samples
 from convtime.timing.measurement import Measurement
 from convtime.upgrading.confirming import confirmed, judged
 from tests.helpers.student import student_limit, student_tail

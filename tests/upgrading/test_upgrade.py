@@ -74,7 +74,7 @@ def test_rounds_alternate_until_the_budget_is_exceeded(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(FakeSide, "ask", ask)
     sides: Any = (FakeSide("old", None), FakeSide("new", None))
-    one, known = upgrading._Pass(("0",), "forward"), upgrading._Known([None, None], ["", ""])
+    one, known = upgrading._Pass(("0",), "forward"), upgrading._PassRecord([None, None], ["", ""])
     for budget, rounds in ((0, 12), (3, 15), (1e9, 60)):  # 12 are made in any case, and 60 at most
         clock = SimpleNamespace(perf_counter=itertools.count().__next__)  # of a second per reading
         monkeypatch.setattr(upgrading, "time", clock)
@@ -123,9 +123,10 @@ def test_passes_without_kernels_on_both_sides_have_no_time_on_a_gpu():
     sides = {"both": [FACTS, FACTS], "none": [none, none], "old": [FACTS, none]}
     passes = [upgrading._Pass((name,), "forward") for name in (*sides, "failed")]
     known = {
-        f"{name} forward": upgrading._Known([*facts], ["", ""]) for name, facts in sides.items()
+        f"{name} forward": upgrading._PassRecord([*facts], ["", ""])
+        for name, facts in sides.items()
     }
-    known["failed forward"] = upgrading._Known([none, None], ["", "it ended"])
+    known["failed forward"] = upgrading._PassRecord([none, None], ["", "it ended"])
     assert upgrading._idle(passes, known) == [passes[1]]
     # A profiler that sees no kernel at all says nothing about any pass.
     assert not upgrading._idle([passes[1]], known)

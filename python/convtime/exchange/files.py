@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from convtime.core import codec, strict_json
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.core.files import extension_of, is_run_file, write_file
-from convtime.exchange.unknown import named
+from convtime.exchange.other_tools import named
 from convtime.timing.measurement import Measurement
 from convtime.timing.measurements import Measurements
 from convtime.view.wording import listed
@@ -144,7 +144,7 @@ def read_file(
             raise
         except ValueError as error:
             raise InputError(f"{path}: {one_line(error)}") from error
-    for measured in _all_of(result):
+    for measured in _measurements_and_controls(result):
         _check_lengths(measured, path)
     return result
 
@@ -191,7 +191,7 @@ def with_names_in_common(
     if len(were) == len(now) == 1 and were.keys() != now.keys():
         (old,), (new,) = were.values(), now.values()
         name = f"{old.name} → {new.name}"
-        return _under(name, before), _under(name, after)
+        return _renamed(name, before), _renamed(name, after)
     if not were.keys() & now.keys():
         raise InputError(
             f"{first} and {second} have no name in common: the first has "
@@ -200,7 +200,7 @@ def with_names_in_common(
     return before, after
 
 
-def _under(name: str, single: Baseline) -> Baseline:
+def _renamed(name: str, single: Baseline) -> Baseline:
     """Return the run of one measurement under another name."""
     ((old, measured),) = single.measurements.items()
 
@@ -215,7 +215,7 @@ def _under(name: str, single: Baseline) -> Baseline:
     )
 
 
-def _all_of(result: codec.Stored) -> Iterator[Measurement]:
+def _measurements_and_controls(result: codec.Stored) -> Iterator[Measurement]:
     yield from measurements_of(result).values()
     for visit in getattr(result, "controls", ()):  # of a run over axes
         control = getattr(visit, "comparison", None) or getattr(visit, "measurement", None)
@@ -242,9 +242,9 @@ def _read_document(document: Any, path: Path, modules: Mapping[str, str]) -> cod
     if isinstance(document, Mapping):
         from convtime.exchange import nvbench, pytest_benchmark
 
-        if pytest_benchmark.is_one(document):
+        if pytest_benchmark.matches(document):
             return named(pytest_benchmark.read(document, str(path)), str(path))
-        if nvbench.is_one(document):
+        if nvbench.matches(document):
             return named(nvbench.read(document, path), str(path))
         kind = document.get("type")
         if kind == "Convolutions":

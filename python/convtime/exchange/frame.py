@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convtime.core.errors import InputError, shown
-from convtime.exchange.unknown import named, of_samples
+from convtime.exchange.other_tools import named, of_samples
 from convtime.timing.forms import UNKNOWN
 from convtime.timing.measurement import SAMPLE_COLUMNS, SAMPLE_CONDITIONS, Measurement
 from convtime.timing.measurements import Measurements
@@ -30,7 +30,7 @@ def read_csv(text: str, source: str) -> Measurements:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         _check_columns(reader.fieldnames or (), source)
-        return _read(_whole(reader, source), source, "a CSV file")
+        return _read(_complete_rows(reader, source), source, "a CSV file")
     except csv.Error as error:
         raise InputError(f"{source}: line {reader.line_num} is not valid CSV ({error})") from error
 
@@ -56,7 +56,7 @@ def _check_columns(columns: Sequence[Any], source: str) -> None:
         )
 
 
-def _whole(reader: csv.DictReader[str], source: str) -> Iterator[Mapping[str, Any]]:
+def _complete_rows(reader: csv.DictReader[str], source: str) -> Iterator[Mapping[str, Any]]:
     """Yield the rows, and check that each has one cell per column."""
     for row in reader:
         if reader.restkey in row:

@@ -15,7 +15,7 @@ import numpy as np
 
 from convtime.core import codec
 from convtime.core.errors import InputError, InputWarning, shown
-from convtime.exchange.unknown import of_samples
+from convtime.exchange.other_tools import of_samples
 from convtime.timing.measurement import Measurement
 
 _TOOL = "nvbench"
@@ -70,7 +70,7 @@ class _Run:
     devices: tuple[_Device, ...] | None = ()
 
 
-def is_one(document: Mapping[str, Any]) -> bool:
+def matches(document: Mapping[str, Any]) -> bool:
     """Return whether the JSON is nvbench's, and not another format with benchmarks."""
     benchmarks = document.get("benchmarks")
     return isinstance(benchmarks, list) and any(

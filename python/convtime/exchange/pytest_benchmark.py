@@ -10,7 +10,7 @@ import msgspec
 
 from convtime.core import codec
 from convtime.core.errors import InputError, shown
-from convtime.exchange.unknown import of_samples
+from convtime.exchange.other_tools import of_samples
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement
 
@@ -41,15 +41,6 @@ class Run:
     datetime: str | None = None
     version: str | None = None
 
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Run:
-        """Return the run in a file's JSON.
-
-        Raises:
-            ValueError: a field is missing or has the wrong type.
-        """
-        return codec.decode(cls, document)
-
     @property
     def cpu(self) -> object:
         """The CPU's name; None if it is unknown."""
@@ -68,7 +59,7 @@ class Run:
         return f"{_TOOL} {self.version or ''}".strip()
 
 
-def is_one(document: Mapping[str, Any]) -> bool:
+def matches(document: Mapping[str, Any]) -> bool:
     """Return whether the JSON is pytest-benchmark's, and not another format with benchmarks."""
     return "benchmarks" in document and "machine_info" in document
 
@@ -80,7 +71,7 @@ def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
         InputError: a benchmark has no samples.
         ValueError: a field has the wrong type.
     """
-    run = Run.of(document)
+    run = codec.decode(Run, document)
     return [_measurement(benchmark, run, source) for benchmark in run.benchmarks]
 
 

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from convtime.core.errors import InputError, shown
-from convtime.exchange.unknown import named, of_samples
+from convtime.exchange.other_tools import named, of_samples
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement
 from convtime.timing.measurements import Measurements

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from convtime.core import codec
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.exchange import pytest_benchmark
 from convtime.exchange.files import read_measurements
@@ -67,8 +68,8 @@ def _read(content: bytes, path: Path) -> HistoryRun:
         raise ValueError(f"it must be a JSON object, got a {type(document).__name__}")
     if document.get("type") == HistoryRun.__name__:
         run = HistoryRun.from_dict(document)
-    elif pytest_benchmark.is_one(document):
-        run = _read_pytest_benchmark(pytest_benchmark.Run.of(document), path)
+    elif pytest_benchmark.matches(document):
+        run = _read_pytest_benchmark(codec.decode(pytest_benchmark.Run, document), path)
     else:
         run = run_of(read_measurements(path))
     try:

@@ -53,11 +53,16 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
 
     def merged(self, earlier: Baseline, tests: Collection[str]) -> Baseline:
         """Return this baseline with the earlier one's measurements of all other tests."""
+        beginnings = tuple(f"{test} " for test in tests)  # of the names of a test's measurements
+        others = {
+            name
+            for name in earlier.measurements
+            if name not in tests and not name.startswith(beginnings)
+        }
 
         def both(field: str) -> dict[str, Any]:
             mine, theirs = getattr(self, field), getattr(earlier, field)
-            others = (name for name in theirs if name in earlier.measurements)
-            return {name: theirs[name] for name in others if not _is_of(name, tests)} | dict(mine)
+            return {name: theirs[name] for name in theirs if name in others} | dict(mine)
 
         return Baseline(**{field.name: both(field.name) for field in dataclasses.fields(self)})
 
@@ -128,11 +133,6 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
             for name, noise in noises.items()
             if noise is not None and noise.too_noisy and name not in references
         )
-
-
-def _is_of(name: str, tests: Collection[str]) -> bool:
-    """Return whether a measurement's name is that of one of the tests, or follows it."""
-    return name in tests or any(name.startswith(f"{test} ") for test in tests)
 
 
 def _repeats(by_name: Mapping[str, Sequence[Measurement]], calibrated: bool) -> dict[str, Repeats]:

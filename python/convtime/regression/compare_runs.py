@@ -95,13 +95,13 @@ def compare_runs(
     fixed = _MARGIN if margin is None else float(margin)
     drifts: tuple[Difference, ...] = ()
     if relative:
-        earlier, later, drifts = _beside_baselines(earlier, later, fixed)
+        earlier, later, drifts = _relative_to_baselines(earlier, later, fixed)
     were, now = earlier.measurements, later.measurements
     pairs = {name: (were[name], now[name]) for name in were if name in now}
     compared = {name: _compare(name, earlier, later, same_gpu) for name in pairs}
     ratios = {name: pair.known for name, pair in compared.items() if pair.known is not None}
     noises = {name: compared[name].noise for name in ratios if margin is None}
-    bars = _bars(ratios, noises, fixed, false_discoveries)
+    thresholds = _thresholds(ratios, noises, fixed, false_discoveries)
 
     def change(name: str) -> Change:
         if name not in now:
@@ -109,7 +109,7 @@ def compare_runs(
         reproducer = str(now[name].provenance.get("reproducer", ""))
         if name not in were:
             return Change(name, "new", after=now[name].median, reproducer=reproducer)
-        judged = _judge(name, pairs[name], compared[name], bars.get(name))
+        judged = _judge(name, pairs[name], compared[name], thresholds.get(name))
         judged = _with_instructions(judged, pairs[name], instructions_margin)
         return dataclasses.replace(judged, reproducer=reproducer)
 
@@ -141,7 +141,7 @@ def _attributed(
     return dataclasses.replace(change, attribution=attribution)
 
 
-def _beside_baselines(
+def _relative_to_baselines(
     before: Baseline, after: Baseline, margin: float
 ) -> tuple[Baseline, Baseline, tuple[Difference, ...]]:
     """Return both runs without baselines, at their earlier speed; and the changed baselines."""
@@ -213,7 +213,7 @@ class _Compared:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Bar:
+class _Threshold:
     """What a name must exceed to be slower or faster.
 
     Attributes:
@@ -229,23 +229,25 @@ class _Bar:
     limit: float
 
 
-def _bars(
+def _thresholds(
     ratios: Mapping[str, LogRatio],
     noises: Mapping[str, Noise | None],
     margin: float,
     false_discoveries: float,
-) -> dict[str, _Bar]:
-    """Return each name's bar: the common margin, or for a name with a noise its own."""
+) -> dict[str, _Threshold]:
+    """Return each name's threshold: the common margin, or for a name with a noise its own."""
     common = [name for name in ratios if noises.get(name) is None]
     chances = adjusted([ratios[name].p_value(margin) for name in common])
-    bars = {
-        name: _Bar(margin, margin, chance, false_discoveries)
+    thresholds = {
+        name: _Threshold(margin, margin, chance, false_discoveries)
         for name, chance in zip(common, chances, strict=True)
     }
     for name, noise in noises.items():
         if noise is not None:
-            bars[name] = _Bar(noise.margin, 0.0, ratios[name].p_value(0.0), FALSE_ALARMS)
-    return bars
+            thresholds[name] = _Threshold(
+                noise.margin, 0.0, ratios[name].p_value(0.0), FALSE_ALARMS
+            )
+    return thresholds
 
 
 def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -> _Compared:
@@ -276,21 +278,24 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
 
 
 def _judge(
-    name: str, pair: tuple[Measurement, Measurement], compared: _Compared, bar: _Bar | None
+    name: str,
+    pair: tuple[Measurement, Measurement],
+    compared: _Compared,
+    threshold: _Threshold | None,
 ) -> Change:
     verdict: Verdict = "uncertain"
     reason, sentence = compared.reason, compared.sentence
-    if bar is not None:
+    if threshold is not None:
         ratio = compared.ratio
         assert ratio is not None
         assert compared.known is not None
-        if bar.chance <= bar.limit:
+        if threshold.chance <= threshold.limit:
             verdict = "slower" if ratio.value > 1 else "faster"
-        elif compared.is_same or _C.judge(ratio.low, ratio.high, bar.margin) == "same":
+        elif compared.is_same or _C.judge(ratio.low, ratio.high, threshold.margin) == "same":
             verdict = "same"
         else:
-            reason, sentence = _doubt(ratio, compared.known, bar, pair)
-    contradicted = _contradiction(verdict, pair, _MARGIN if bar is None else bar.margin)
+            reason, sentence = _doubt(ratio, compared.known, threshold, pair)
+    contradicted = _contradiction(verdict, pair, _MARGIN if threshold is None else threshold.margin)
     before, after = (measured.median for measured in pair)
     return Change(
         name,
@@ -298,11 +303,11 @@ def _judge(
         before,
         after,
         compared.ratio,
-        None if bar is None else bar.chance,
+        None if threshold is None else threshold.chance,
         reason,
         sentence="; ".join(filter(None, (contradicted, sentence))),
         contradiction=contradicted,
-        margin=None if bar is None else bar.margin,
+        margin=None if threshold is None else threshold.margin,
     )
 
 
@@ -366,26 +371,26 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
 
 
 def _doubt(
-    ratio: Ratio, known: LogRatio, bar: _Bar, pair: tuple[Measurement, Measurement]
+    ratio: Ratio, known: LogRatio, threshold: _Threshold, pair: tuple[Measurement, Measurement]
 ) -> tuple[Reason, str]:
-    alone = _C.judge(ratio.low, ratio.high, bar.tested)
+    alone = _C.judge(ratio.low, ratio.high, threshold.tested)
     if alone in ("slower", "faster"):
-        own_chance = known.p_value(bar.tested)
-        if own_chance > bar.limit:
+        own_chance = known.p_value(threshold.tested)
+        if own_chance > threshold.limit:
             return "at-the-margin", (
                 f"it would be {alone} at a false-discovery rate of {own_chance:.2g}, but is not "
-                f"at {bar.limit:.2g}"
+                f"at {threshold.limit:.2g}"
             )
         return "one-of-many", (
             f"it would be {alone} if it were the only one, but among all names a difference like "
-            f"this can occur by chance (adjusted p-value {bar.chance:.2g})"
+            f"this can occur by chance (adjusted p-value {threshold.chance:.2g})"
         )
     if not all(math.isfinite(measured.median_interval[0]) for measured in pair):
         few = " and ".join(str(len(measured.seconds)) for measured in pair)
         return "too-few-samples", f"{few} samples give no interval at that confidence"
     interval = f"{ratio.low:.4f} .. {ratio.high:.4f}"
-    if (ratio.high - ratio.low) / 2 <= bar.margin:
+    if (ratio.high - ratio.low) / 2 <= threshold.margin:
         return "at-the-margin", f"the margin's edge lies within {interval}"
     return "wide-interval", (
-        f"the interval, {interval}, is wider than the margin of {bar.margin:.2%}"
+        f"the interval, {interval}, is wider than the margin of {threshold.margin:.2%}"
     )

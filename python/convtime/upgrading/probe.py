@@ -130,8 +130,10 @@ class Layer:
         dtypes = [tensor.dtype for tensor in tensors]
         dtypes += [f"autocast to {dtype}" for _, dtype in self.modes.autocast]
         layouts = [tensor.layout for tensor in tensors if len(tensor.sizes) > 1]
-        text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(self.module).split()))
-        mode = "" if self.module.training else " in evaluation mode"  # the model trains
+        text = ""
+        if self.name != STEP:
+            text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(self.module).split()))
+            text += "" if self.module.training else " in evaluation mode"  # the model trains
         extends_torch = any(
             base.__module__.startswith("torch.nn.") and base is not torch.nn.Module
             for base in type(self.module).__mro__
@@ -139,7 +141,7 @@ class Layer:
         return {
             "name": self.name,
             "key": self._key(),
-            "module": text + mode if self.name != STEP else "",
+            "module": text,
             "attributes": _attributes(self.module) if extends_torch else {},
             "dtype": ", ".join(dict.fromkeys(dtypes)),
             "sizes": ", ".join("×".join(map(str, blank.sizes)) for blank in blanks),

@@ -13,7 +13,7 @@ from typing import Any
 
 from convtime.core.errors import InputError
 from convtime.device.gpu_turn import turn
-from convtime.exchange.unknown import of_samples
+from convtime.exchange.other_tools import of_samples
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts, difference_of
@@ -52,7 +52,7 @@ class _Pass:
 
 
 @dataclasses.dataclass
-class _Known:
+class _PassRecord:
     """Everything that is known about a pass: facts or failures of both sides."""
 
     facts: list[PassFacts | None]
@@ -74,7 +74,7 @@ class _Examined:
     environments: tuple[Mapping[str, Any], Mapping[str, Any]]
     settings: tuple[Mapping[str, str], Mapping[str, str]]
     passes: list[_Pass]
-    known: dict[str, _Known]
+    known: dict[str, _PassRecord]
     missing: list[str]
 
     @property
@@ -146,7 +146,7 @@ def upgrade(
         with turn(work.gpus, _PATIENCE):
             for number, pair in enumerate(interpreters.pairs(pairs), start=1):
                 # A failure here leaves the first verdict as it is.
-                known = {one_pass.title: _Known([None, None], ["", ""]) for one_pass in chosen}
+                known = {one_pass.title: _PassRecord([None, None], ["", ""]) for one_pass in chosen}
                 what = f"confirming, pair {number}"
                 yield dict(_times(pair, chosen, work, known, budget, what, tell))
 
@@ -184,7 +184,7 @@ def _examined(sides: tuple[Side, Side], layers: Collection[str], tell: Tell) -> 
     # The layers come before the step, which would make their first calls.
     for index, one_pass in enumerate(sorted(passes, key=lambda one: one.layers[0] == STEP)):
         tell("facts", index, len(passes))
-        known[one_pass.title] = _known(one_pass, sides, on_gpu=on_gpu)
+        known[one_pass.title] = _examined_pass(one_pass, sides, on_gpu=on_gpu)
     missing = [*_missing(sides, on_gpu=on_gpu)]
     if on_gpu and (idle := _idle(passes, known)):
         missing.append(
@@ -212,8 +212,8 @@ def _passes(sides: tuple[Side, Side], wanted: Collection[str]) -> list[_Pass]:
     ]
 
 
-def _known(one_pass: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _Known:
-    known = _Known([None, None], ["", ""])
+def _examined_pass(one_pass: _Pass, sides: tuple[Side, Side], *, on_gpu: bool) -> _PassRecord:
+    known = _PassRecord([None, None], ["", ""])
     by_name = [{layer["name"]: layer for layer in side.loaded["layers"]} for side in sides]
     described = [layers.get(one_pass.layers[0]) for layers in by_name]
     modules = _modules(*described)
@@ -248,7 +248,7 @@ def _modules(old: dict[str, Any] | None, new: dict[str, Any] | None) -> tuple[st
     return was, now
 
 
-def _idle(passes: Collection[_Pass], known: Mapping[str, _Known]) -> list[_Pass]:
+def _idle(passes: Collection[_Pass], known: Mapping[str, _PassRecord]) -> list[_Pass]:
     """Return the passes that run no kernels in either interpreter, such as an identity's."""
 
     def kernels(one_pass: _Pass) -> list[str]:
@@ -271,7 +271,7 @@ def _times(
     sides: tuple[Side, Side],
     passes: Collection[_Pass],
     work: _Examined,
-    known: Mapping[str, _Known],
+    known: Mapping[str, _PassRecord],
     budget: float,
     what: str,
     tell: Tell,
@@ -285,7 +285,7 @@ def _times(
 
 
 def _alternating(
-    one_pass: _Pass, sides: tuple[Side, Side], known: _Known, budget: float, kind: str
+    one_pass: _Pass, sides: tuple[Side, Side], known: _PassRecord, budget: float, kind: str
 ) -> _Bursts | None:
     """Time a pass in rounds of one burst per side; None if one of them fails, which is noted."""
 
