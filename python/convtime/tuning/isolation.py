@@ -134,6 +134,7 @@ def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race:
     try:
         with fresh() as child:
             race = child.call(job(_race, run_here, plan), _BEGIN_SECONDS, reported)
+            child.end()  # by itself, it would wait for a GPU that hangs
             if isinstance(race, Race):
                 return race
             raise _ChildEndedError(*race)
