@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import convtime
 from convtime import Comparison, ComparisonTable, cli
 from convtime.cli import compare as compare_command
-from tests.helpers.commands import COUNTED, ON_CPU, Capture
+from tests.helpers.commands import COUNTED, ON_CPU, Capture, error_of
 from tests.helpers.measurements import changed
 
 QUICK = [
@@ -56,6 +57,19 @@ def test_compare_exits_as_it_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Ca
         assert cli.main([*given, "--fail-on", fails]) == code
         assert ("exits with 1: 2 (slower)" in capsys.readouterr().out) == (code == 1)
     assert (asked["check"], asked["control"], asked["interference"]) == (None, False, False)
+
+
+@pytest.mark.thorough
+def test_a_confirmation_finds_what_fails_the_command(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out.json"
+    given = ["compare", "time.sleep(1e-3)", "time.sleep(3e-3)", "-s", "import time", "--confirm"]
+    assert cli.main([*given, *QUICK, "--fail-on", "slower", "--json", str(out)]) == 1
+    assert "time.sleep(3e-3) (slower)" in capsys.readouterr().out
+    (ratio,) = Comparison.from_dict(json.loads(out.read_text())).confirmation.values()
+    assert 2 < ratio.value < 4
+    once = ["-s", f"import os; x = {{{os.getpid()}: 1}}[os.getpid()]", "x + 1", "x - 1"]
+    assert cli.main(["compare", *once, *COUNTED, "--confirm"]) == 2
+    assert "--confirm: the fresh process to confirm this failed (" in error_of(capsys)
 
 
 def test_statements_are_compared_at_each_point(tmp_path: Path, capsys: Capture) -> None:

@@ -248,7 +248,7 @@ def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
     """Run the same statements in a fresh process, and return its ratios."""
     same = argparse.Namespace(**{**vars(options), "check": "none", "interference": False})
     try:
-        return confirm(job(_compared_again, same), options.budget)
+        return confirm(job(_compared_again, same), options.budget or Options().budget)
     except RuntimeError as error:
         raise InputError(f"--confirm: {error}") from error
 

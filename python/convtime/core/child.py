@@ -203,16 +203,12 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
         self.end()
-        return ended(process.returncode, self.last_output())
-
-    def last_output(self) -> str:
-        """Return what the process has written since its last message."""
-        if self._output is None:
-            return ""
-        file = self._output.fileno()
-        # The process writes at the file's position, which must not change.
-        written = os.pread(file, os.fstat(file).st_size - self._read_bytes, self._read_bytes)
-        return written.decode(errors="replace")
+        output = b""
+        if self._output is not None:
+            file = self._output.fileno()
+            # Not by read(): what it started may still write, at the position that all share.
+            output = os.pread(file, os.fstat(file).st_size - self._read_bytes, self._read_bytes)
+        return ended(process.returncode, output.decode(errors="replace"))
 
     def kill(self) -> None:
         """End the process and those that it started, for good; another thread may call this."""

@@ -118,7 +118,10 @@ def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
             process.await_start()
         except ChildError as error:
             raise ValueError(f"the concurrent process on the GPU {error}") from error
-        yield
+        try:
+            yield
+        finally:
+            process.end()
 
 
 def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from convtime.core.child import ChildError, job, report
 from convtime.core.errors import one_line
@@ -51,22 +52,15 @@ class Plan:
         )
 
 
+class _Loss(NamedTuple):
+    """Why a process cannot continue, and the candidate that it timed alone; empty in a round."""
+
+    name: str
+    reason: str
+
+
 #: Runs a race in the process that calls it.
 Run = Callable[[Plan, Tell], Race]
-
-
-class _ChildEndedError(Exception):
-    """The child process cannot go on.
-
-    Attributes:
-        name: the candidate that it was timing alone; empty in a round.
-        reason: in words, for the result.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(reason)
-        self.name = name
-        self.reason = reason
 
 
 def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
@@ -89,11 +83,10 @@ def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
         if not left.candidates:
             raise none_left(dropped)
         started = time.monotonic() - start
-        try:
-            race = _run_once(run_here, left, tell)
-        except _ChildEndedError as ended:
-            if ended.name:
-                dropped[ended.name] = Dropped(ended.reason, "alone", time.monotonic() - start)
+        race = _run_once(run_here, left, tell)
+        if isinstance(race, _Loss):
+            if race.name:
+                dropped[race.name] = Dropped(race.reason, "alone", time.monotonic() - start)
                 continue
             if not plan.thorough:
                 plan = dataclasses.replace(plan, thorough=True)
@@ -101,8 +94,8 @@ def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
             names = ", ".join(map(repr, left.candidates))
             raise RuntimeError(
                 f"some of the candidates {names} can be timed alone, but not together: "
-                f"{ended.reason}; race fewer"
-            ) from None
+                f"{race.reason}; race fewer"
+            )
         later = {
             name: dataclasses.replace(drop, seconds=drop.seconds + started)
             for name, drop in race.dropped.items()
@@ -115,7 +108,7 @@ def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
         )
 
 
-def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race:
+def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race | _Loss:
     """Run a race in one child process."""
     check_sendable(
         [*plan.candidates.values(), *([plan.reference] if plan.reference else [])], "isolated=True"
@@ -133,22 +126,20 @@ def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race:
 
     try:
         with fresh() as child:
-            race = child.call(job(_race, run_here, plan), _BEGIN_SECONDS, reported)
-            if isinstance(race, Race):
-                return race
-            raise _ChildEndedError(*race)
+            race: Race | _Loss = child.call(job(_race, run_here, plan), _BEGIN_SECONDS, reported)
+            child.end()  # by itself, it would wait for a GPU that hangs
+            return race
     except ChildError as ended:
         error = ended.__cause__
         if isinstance(error, RuntimeError | ValueError):
             raise RuntimeError(one_line(error)) from None
         if not has_begun:
             raise RuntimeError(f"the isolated race could not begin: its process {ended}") from None
-        raise _ChildEndedError(name, f"its process {ended}") from None
+        return _Loss(name, f"its process {ended}")
 
 
-def _race(run_here: Run, plan: Plan) -> Race | tuple[str, str]:
-    """Return the race, or the candidate after which the process is unusable and why."""
+def _race(run_here: Run, plan: Plan) -> Race | _Loss:
     try:
         return run_here(plan, lambda stage, names: report((stage, [*names])))
     except UnusableError as error:
-        return error.name, one_line(error.__context__ or error)
+        return _Loss(error.name, one_line(error.__context__ or error))
