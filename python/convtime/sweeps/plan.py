@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -193,7 +194,7 @@ class Plan(Generic[Point]):
         """The application whose times at the control show drift."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def control(self) -> Point:
         """The repeated point: the one in the middle of the axes."""
         count = math.prod(map(len, self.axes.values()))
