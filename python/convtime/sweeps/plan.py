@@ -191,8 +191,8 @@ class Plan(Generic[Point]):
 
     @property
     def controlled(self) -> str:
-        """The application whose times at the control show drift."""
-        raise NotImplementedError
+        """The application whose times at the control show drift: that of :attr:`control`."""
+        return next(iter(self.applications))
 
     @cached_property
     def control(self) -> Point:
@@ -235,11 +235,6 @@ class SweepPlan(Plan[SweepPoint]):
     def failed(self, point: SweepPoint, error: str) -> SweepPoint:
         """Return a point that could not be measured, with the reason."""
         return dataclasses.replace(point, error=error)
-
-    @property
-    def controlled(self) -> str:
-        """The application of the control."""
-        return self.control.application
 
 
 @dataclasses.dataclass(frozen=True)
