@@ -10,7 +10,6 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from convtime.core.errors import InputError, shown
 from convtime.sweeps.application import Application, read_applications
@@ -317,6 +316,8 @@ def _with_flops(candidate: Candidate) -> Candidate:
     """
     if candidate.flops is not None or candidate.backward or candidate.before is not None:
         return candidate
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton, for some 0.3 s
+
     counter = FlopCounterMode(display=False)
     with contextlib.suppress(Exception), counter:  # some calls do not support PyTorch's modes
         candidate.fn(*candidate.args, **candidate.kwargs)

@@ -56,7 +56,7 @@ def _submitted(
         raise BrokenExecutor(f"submit raised {first_line(error)}") from error
 
 
-def _made_here(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+def _call_here(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(call(*args, **kwargs))
     return future
@@ -75,7 +75,7 @@ def workers_of(workers: Workers, maker: Maker[Point]) -> Iterator[tuple[Mapping[
     """
     visit = Worker(maker).visit
     if workers is None:
-        yield machine_of(maker.device), functools.partial(_made_here, visit)
+        yield machine_of(maker.device), functools.partial(_call_here, visit)
         return
     _check_parts(maker)
     sent = _pickled(visit, "this run")

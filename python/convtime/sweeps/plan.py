@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -190,10 +191,10 @@ class Plan(Generic[Point]):
 
     @property
     def controlled(self) -> str:
-        """The application whose times at the control show drift."""
-        raise NotImplementedError
+        """The application whose times at the control show drift: that of :attr:`control`."""
+        return next(iter(self.applications))
 
-    @property
+    @cached_property
     def control(self) -> Point:
         """The repeated point: the one in the middle of the axes."""
         count = math.prod(map(len, self.axes.values()))
@@ -234,11 +235,6 @@ class SweepPlan(Plan[SweepPoint]):
     def failed(self, point: SweepPoint, error: str) -> SweepPoint:
         """Return a point that could not be measured, with the reason."""
         return dataclasses.replace(point, error=error)
-
-    @property
-    def controlled(self) -> str:
-        """The application of the control."""
-        return self.control.application
 
 
 @dataclasses.dataclass(frozen=True)

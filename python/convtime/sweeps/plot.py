@@ -63,9 +63,9 @@ class Mark:
     @property
     def range(self) -> tuple[float, ...]:
         """The finite values that are drawn: an interval is drawn if both ends are known."""
-        if math.isfinite(self.low) and math.isfinite(self.high):
-            return self.low, self.middle, self.high
-        return (self.middle,) if math.isfinite(self.middle) else ()
+        has_interval = math.isfinite(self.low) and math.isfinite(self.high)
+        values = (self.low, self.middle, self.high) if has_interval else (self.middle,)
+        return tuple(filter(math.isfinite, values))
 
 
 def sweep_figure(

@@ -57,7 +57,7 @@ def visit_all(
     path = None if file is None else Path(file)
     with workers_of(executor, maker) as (machine, submit):
         plan = plan_type(
-            applications={name: made.identity for name, made in maker.applications.items()},
+            applications={name: timed.identity for name, timed in maker.applications.items()},
             axes=maker.axes.labels,
             options={
                 name: value if isinstance(value, bool | int | float | str | None) else str(value)

@@ -107,10 +107,10 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
     def control_times(self) -> dict[str, list[Measurement]]:
         """The control's measurements in order of time, by worker."""
         by_worker: dict[str, list[Measurement]] = {}
+        name = self.plan.controlled
         for point in self.controls:
-            if self.plan.controlled in point.measurements:
-                measured = point.measurements[self.plan.controlled]
-                by_worker.setdefault(point.worker, []).append(measured)
+            if name in point.measurements:
+                by_worker.setdefault(point.worker, []).append(point.measurements[name])
         return by_worker
 
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:

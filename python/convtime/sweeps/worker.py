@@ -82,7 +82,7 @@ class Worker(Generic[Point]):
         is_due = self._points >= _POINTS_BETWEEN_CONTROLS or time.monotonic() >= self._next_control
         if control is not None and is_due:
             visits.append(self._visit_control(control))
-        visits.append(self._made(point))
+        visits.append(self._measured(point))
         self._points += 1
         if control is not None and is_last:
             visits.append(self._visit_control(control))
@@ -90,23 +90,23 @@ class Worker(Generic[Point]):
 
     def _visit_control(self, control: Point) -> Point:
         start = time.monotonic()
-        made = self._made(control)
+        measured = self._measured(control)
         end = time.monotonic()
         self._points = 0
         self._next_control = end + max(
             _SECONDS_BETWEEN_CONTROLS, _POINTS_BETWEEN_CONTROLS * (end - start)
         )
-        return made
+        return measured
 
     @cached_property
     def _name(self) -> str:
         return name_of_worker(self._maker.device)
 
-    def _made(self, point: Point) -> Point:
-        made: Point = dataclasses.replace(self._maker.make(point), worker=self._name)
+    def _measured(self, point: Point) -> Point:
+        measured: Point = dataclasses.replace(self._maker.make(point), worker=self._name)
         # Cached blocks of this point's sizes rarely fit the next point.
         torch.cuda.empty_cache()
-        return made
+        return measured
 
 
 def name_of_worker(device: torch.device) -> str:
