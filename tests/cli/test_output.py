@@ -109,8 +109,8 @@ def test_every_output_that_fails_is_told(
 @pytest.mark.parametrize(
     ("redirection", "command", "code", "said"),
     [
-        (">/dev/full", "config", 2, "standard output cannot be written (No space"),
-        (">&-", "config", 0, ""),
+        (">/dev/full", "doctor --config", 2, "standard output cannot be written (No space"),
+        (">&-", "doctor --config", 0, ""),
         ("2>/dev/full", "no-command", 2, ""),
         ("2>&-", "no-command", 2, ""),
     ],
@@ -118,7 +118,7 @@ def test_every_output_that_fails_is_told(
 def test_a_standard_stream_that_cannot_be_written_is_no_traceback(
     redirection: str, command: str, code: int, said: str
 ) -> None:
-    done = process(command, shell=f'"$@" {redirection}')
+    done = process(*command.split(), shell=f'"$@" {redirection}')
     assert (done.returncode, done.stdout) == (code, "")
     assert said in (only_line(done.stderr) if said else done.stderr)
     assert bool(said) == bool(done.stderr)

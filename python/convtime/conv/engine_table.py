@@ -93,13 +93,8 @@ class PassEngines:
     @property
     def timed(self) -> tuple[EngineResult, ...]:
         """The engines that were timed, the fastest first."""
-        ran = [engine for engine in self.engines if engine.measurement is not None]
-        return tuple(sorted(ran, key=_seconds))
-
-
-def _seconds(engine: EngineResult) -> float:
-    assert engine.measurement is not None
-    return engine.measurement.median
+        ran = [(engine, engine.measurement) for engine in self.engines if engine.measurement]
+        return tuple(engine for engine, _ in sorted(ran, key=lambda pair: pair[1].median))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

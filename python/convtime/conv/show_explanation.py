@@ -134,11 +134,6 @@ def _parts(explained: PassExplanation) -> Table:
     return Table(headers, rows, right=_TIMES, indent=2)
 
 
-def _share(part: Part, side: Side) -> float:
-    whole = math.fsum(kernel.median for kernel in side.kernels)
-    return part.seconds / whole if whole else 0.0
-
-
 def _cells(part: Part | None, side: Side) -> tuple[str, str]:
     """Return the time with its share, and the short names of the kernels."""
     if part is None:
@@ -147,8 +142,9 @@ def _cells(part: Part | None, side: Side) -> tuple[str, str]:
         name if count == 1 else f"{count} × {name}"
         for name, count in collections.Counter(part.names).items()
     ]
-    told = f"{format_seconds(part.seconds)}, {_share(part, side):4.0%}"
-    return told, ", ".join(names)
+    whole = math.fsum(kernel.median for kernel in side.kernels)
+    share = part.seconds / whole if whole else 0.0
+    return f"{format_seconds(part.seconds)}, {share:4.0%}", ", ".join(names)
 
 
 def facts_of(explained: PassExplanation) -> tuple[dict[str, Cell], _Rows]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
+from convtime.conv.plan_choice import PlanChoice
 from convtime.view.page import Block, Facts
 from convtime.view.wording import printable
 
 
 def line(choice: PlanChoice) -> str:
-    sizes = [_sizes(tensor) for tensor in (choice.x, choice.w)]
+    sizes = [
+        "unknown" if tensor is None else "×".join(map(str, tensor.sizes))
+        for tensor in (choice.x, choice.w)
+    ]
     told = (
         f"{choice.pass_name} of {' by '.join(sizes)}, {choice.dtype}, {choice.device}: "
         f"{choice.tag}, by {choice.policy} ({choice.source}), used {choice.uses} times"
@@ -27,10 +30,6 @@ def details(choice: PlanChoice) -> Iterator[Block]:
         if field.name not in absent
     }
     yield Facts(facts, title=line(choice))
-
-
-def _sizes(tensor: TensorDescriptor | None) -> str:
-    return "unknown" if tensor is None else "×".join(map(str, tensor.sizes))
 
 
 def in_words(value: object) -> str:

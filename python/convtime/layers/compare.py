@@ -227,7 +227,8 @@ def _compare_layer(
         )
         backend = _backend(pytorch, x)
     except RuntimeError as error:
-        if _is_out_of_memory(error):
+        # The CPU's allocator, unlike the GPU's, has no dedicated exception type.
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
             raise InputError(no_memory) from error
         raise InputError(f"{where} cannot be run: {first_line(error)}") from error
     return LayerResult(
@@ -343,11 +344,6 @@ def _least_bytes(problem: ConvProblem, dtype: str) -> int:
 def _host_bytes() -> int:
     """Return the host's memory: an overcommitting system grants more and kills on use."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    # The CPU's allocator, unlike the GPU's, has no dedicated exception type.
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 @dataclass(frozen=True)

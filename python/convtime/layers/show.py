@@ -275,7 +275,10 @@ def layers_figure(results: Sequence[LayerResult], title: str) -> Figure:
             f"ratios; {different} of the results are not bit-identical."
         ),
         view=times_and_ratios(
-            labels(map(_title, results)),
+            labels(
+                result.title if result.bit_identical else f"{result.title}, NOT BIT-IDENTICAL"
+                for result in results
+            ),
             {
                 "PyTorch": [_spread(result.pytorch) for result in results],
                 "convtime": [_spread(result.convtime) for result in results],
@@ -286,10 +289,6 @@ def layers_figure(results: Sequence[LayerResult], title: str) -> Figure:
         ),
         key=f"dot: median; bars: quartiles; ratios with 95 % interval; band: ± {BAND:.0%}",
     )
-
-
-def _title(result: LayerResult) -> str:
-    return result.title if result.bit_identical else f"{result.title}, NOT BIT-IDENTICAL"
 
 
 def _spread(measured: Measurement) -> Spread:

@@ -187,10 +187,6 @@ class Search:
         """Return when a part of the budget will have been used."""
         return self._start + share * self._limits.budget
 
-    def _has_time(self, end: float, candidates: int) -> bool:
-        """Return whether candidates can be raced until `end`."""
-        return self._clock() + candidates * _ALONE_SECONDS < end
-
     def _build_listed(self, layout: Layout | None, share: float) -> None:
         usable = self._usable(layout)
         if layout is None and self._follows_list:
@@ -225,7 +221,8 @@ class Search:
                     built = {*rivals, *choices} & self._built.keys()
                     candidates = len(self._promising(built)) + len(begun) + 1
                     none_ran = not (self._built or self._inexact)
-                    if not (none_ran or self._has_time(end, candidates)):
+                    has_time = self._clock() + candidates * _ALONE_SECONDS < end
+                    if not (none_ran or has_time):
                         unbuilt.append(choice)
                         continue
                     build = self._source(choice.layout).build

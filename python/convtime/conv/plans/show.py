@@ -16,8 +16,10 @@ _RIGHT = ("calls", "PyTorch", "chosen", "speedup [95 %]", "workspace")
 
 
 def line(plans: Plans) -> str:
-    gained = [entry for entry in plans.entries if _is_faster(entry, plans.margin)]
     known = [entry for entry in plans.entries if entry.facts is not None]
+    gained = [
+        entry for entry in known if entry.facts and entry.facts.speedup.low > 1 + plans.margin
+    ]
     told = f"plans for {counted(len(plans.entries), 'problem')}"
     if not known:
         return told
@@ -39,10 +41,6 @@ def details(plans: Plans) -> Iterator[Block]:
     yield from printed(plans)
     for entry in plans.entries:
         yield Details([*_facts(entry)], title=_title(entry))
-
-
-def _is_faster(entry: StoredPlan, margin: float) -> bool:
-    return entry.facts is not None and entry.facts.speedup.low > 1 + margin
 
 
 def _title(entry: StoredPlan) -> str:

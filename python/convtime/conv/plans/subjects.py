@@ -74,10 +74,6 @@ def _passes_of(bound: BoundCall, passes: Iterable[str] | None) -> list[str]:
     return [name for name in PASSES if wanted[name] and (name == FPROP or torch.is_grad_enabled())]
 
 
-def _without_bias(call: ConvCall) -> ConvCall:
-    return dataclasses.replace(call, problem=dataclasses.replace(call.problem, bias=False))
-
-
 def subjects_of_choices(choices: Iterable[PlanChoice | Subject]) -> list[Subject]:
     """Return the passes that :func:`convtime.conv.plan_cache` lists; passes stay as they are."""
     subjects: list[Subject] = []
@@ -91,7 +87,10 @@ def subjects_of_choices(choices: Iterable[PlanChoice | Subject]) -> list[Subject
 
 def subjects_of_calls(calls: Iterable[tuple[ConvCall, str]]) -> list[Subject]:
     """Return the distinct ones of calls and their passes, without their biases."""
-    counts = collections.Counter((_without_bias(call), name) for call, name in calls)
+    counts = collections.Counter(
+        (dataclasses.replace(call, problem=dataclasses.replace(call.problem, bias=False)), name)
+        for call, name in calls
+    )
     return [
         Subject(call.problem.label, count, call, name) for (call, name), count in counts.items()
     ]
