@@ -233,7 +233,7 @@ class Coordinator:
         while not futures.wait([result], _PERIOD).done and self._failure is None:
             pass
         # A rank that fails directly after a step must not take its result from the others.
-        if self._failure is not None and (result.cancelled() or not result.done()):
+        if self._failure is not None and (not result.done() or result.exception()):
             self._abort_calls()
             raise self._error(self._failure)
         return result.result()
@@ -366,11 +366,11 @@ class Coordinator:
     def _serve_job(self, job: _Job, result: Future[Any]) -> None:
         try:
             result.set_result(job(self._store, self._await))
-        except _StopError:
-            result.cancel()
-        except Exception as error:  # of the store: there is nobody to raise it to
+        except _StopError as stopped:
+            result.set_exception(stopped)
+        except Exception as error:  # of the store
             self._lost(error)
-            result.cancel()
+            result.set_exception(error)
 
     def _await(self, keys: Sequence[str]) -> None:
         """Wait for keys of the store, and look at the other ranks in the meantime."""
