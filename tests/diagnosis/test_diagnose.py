@@ -204,7 +204,7 @@ def test_what_a_fresh_process_cannot_have_is_said() -> None:
     assert "in the main program" in process.obstacle(operation_of(main), CLEAN)
     assert "before each call" in process.obstacle(operation_of(abs, 1, before=list), CLEAN)
     assert process.obstacle(operation_of(abs, 1), CLEAN) == ""
-    with pytest.raises(ValueError, match="cannot be sent"):
+    with pytest.raises(ValueError, match="cannot be passed"):
         process.time_in_fresh_one(operation_of(lambda: None))
     failing = (sys.executable, "-S", "-c", "raise SystemExit('no such call')")
     with pytest.raises(ValueError, match=r"fresh process ended with exit code 1 \(no such call\)"):

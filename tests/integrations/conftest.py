@@ -34,8 +34,6 @@ SUITE = """
 import os
 import dataclasses, random
 import pytest
-from convtime.timing import together
-from convtime.timing.measurement import HostReading
 from convtime.timing import process_groups
 from convtime.timing.measurement import HostReading
 from tests.helpers.measurements import on_cpu
