@@ -91,7 +91,7 @@ def _options() -> Iterator[str]:
 
 def _functions() -> Iterator[tuple[str, Any]]:
     for name, function in sorted(_public().items()):
-        if hasattr(function, "__signature__"):  # which takes_options has made
+        if hasattr(function, "__signature__"):  # which with_keywords has made
             yield name, function
 
 

@@ -167,7 +167,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _options_of(node: Any) -> dict[str, Any]:
     """Return the options of a test's markers; the closest marker takes precedence."""
-    from convtime.timing.signature import options_of
+    from convtime.timing.options import Options, options_of
 
     options: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers("convtime"))):
@@ -178,7 +178,7 @@ def _options_of(node: Any) -> dict[str, Any]:
             )
         options |= marker.kwargs
     try:
-        options_of("pytest.mark.convtime", options)
+        options_of("pytest.mark.convtime", Options, options)
     except (TypeError, ValueError) as error:
         _fail(str(error))
     return options
@@ -225,10 +225,11 @@ class Timing:
 
     def time_op(self, fn: Callable[..., object], *args: Any, **options: Any) -> Measurement:
         import convtime
-        from convtime.timing.signature import candidate_and_options
+        from convtime.timing.candidate import candidate_and_options
+        from convtime.timing.options import TimeOptions
 
         marked = {name: value for name, value in self.options.items() if name != "margin"}
-        candidate, _ = candidate_and_options("time_op", fn, args, options)
+        candidate, _ = candidate_and_options("time_op", TimeOptions, fn, args, options)
         with self._recorder.turn([candidate], self.options | options):
             measured = convtime.time_op(fn, *args, **marked | options)
         self._recorder.record(self.test.nodeid, options.get("name"), measured, candidate)

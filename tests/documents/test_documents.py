@@ -91,6 +91,13 @@ def make_reference() -> Any:
     return load_script(DOCS / "make_reference.py")
 
 
+def test_docstrings_describe_every_option_as_it_is_declared() -> None:
+    sources = dict(load_script(DOCS / "make_docstrings.py").modules())
+    assert len(sources) > 8
+    for path, source in sources.items():
+        assert path.read_text(encoding="utf-8") == source, "run python docs/make_docstrings.py"
+
+
 @pytest.mark.thorough
 def test_generated_pages_are_up_to_date_and_describe_every_option_and_field(
     make_reference: Any,

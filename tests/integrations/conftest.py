@@ -34,7 +34,7 @@ SUITE = """
 import os
 import dataclasses, random
 import pytest
-from convtime.timing import process_groups
+from convtime.timing.sampling import measure as sampling
 from convtime.timing.measurement import HostReading
 from tests.helpers.measurements import on_cpu
 
@@ -65,7 +65,7 @@ def written_times(monkeypatch, request):
             for index, candidate in enumerate(candidates)
         ]
 
-    monkeypatch.setattr(process_groups, "measure", measure)
+    monkeypatch.setattr(sampling, "measure", measure)
 
 def test_slow(time_op):
     assert len(time_op(int).seconds) == 60

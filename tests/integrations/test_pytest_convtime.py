@@ -96,7 +96,7 @@ def test_in_a_run_that_is_judged_intervals_are_narrow_and_not_just_verdicts_cert
         """
         import os
         import pytest
-        from convtime.timing import process_groups
+        from convtime.timing.sampling import measure as sampling
 
         @pytest.mark.parametrize("options", [{}, {"stop": "verdict"}])
         def test_pair(compare, monkeypatch, options):
@@ -106,7 +106,7 @@ def test_in_a_run_that_is_judged_intervals_are_narrow_and_not_just_verdicts_cert
                 stops.append(options.stop)
                 raise InterruptedError
 
-            monkeypatch.setattr(process_groups, "measure", measure)
+            monkeypatch.setattr(sampling, "measure", measure)
             with pytest.raises(InterruptedError):
                 compare({"a": int, "b": float}, check=None, **options)
             assert stops == [options.get("stop", os.environ["STOP"])]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import convtime
 from convtime import Candidate, Race, race
 from convtime.cli import main
-from convtime.timing.signature import options_of
+from convtime.timing.options import RaceOptions, options_of
 from convtime.tuning import isolation
 from convtime.tuning.race import _Timer
 from convtime.tuning.race_result import Dropped
@@ -80,7 +80,7 @@ share = st.one_of(st.none(), st.floats(0.01, 20))
 
 @given(flops=share, ceiling=st.floats(1e9, 1e15), moved=share, warm=st.booleans())
 def test_a_time_is_too_fast_beyond_the_rates_of_the_device(flops, ceiling, moved, warm) -> None:
-    options = options_of("race", {})
+    options = options_of("race", RaceOptions, {})
     timer = _Timer(isolation.Plan({}, None, None, (), 1.0, options), options, ())
     measured: Any = types.SimpleNamespace(
         cache="warm" if warm else "cold",

@@ -21,16 +21,17 @@ from convtime.timing.candidate import (
     Candidate,
     LastPass,
     backward_of,
+    candidate_and_options,
     clear_gradients,
     clearing_gradients,
+    with_keywords,
 )
+from convtime.timing.options import EnergyOptions, MemoryOptions
 from convtime.timing.sampling.measure import TimeLimit, on, several_ranks, turn_on
-from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from convtime.timing.options import CountOptions
 
 _WARM_UP_SECONDS = 0.5  # until clock and power settle
 _BATCH_SECONDS = 0.005
@@ -38,12 +39,12 @@ _MOST_CALLS = 1000  # per batch: the GPU's queue has room for so many launches
 _LONGEST_STEP = 1.0  # seconds between two steps of the counter, at most
 
 
-@takes_options(only=("device", "stream", "exclusive"), call=True)
+@with_keywords(EnergyOptions)
 def energy(
     fn: Callable[..., object] | Candidate,
     *args: Any,
     seconds: float = 2.0,
-    **options: Unpack[CountOptions],
+    **options: Unpack[EnergyOptions],
 ) -> Energy:
     """Measure the energy that the GPU uses for each call ``fn(*args, **kwargs)``, back to back.
 
@@ -56,16 +57,36 @@ def energy(
     work before each call is therefore measured separately and subtracted.
 
     Args:
-        {call}
+        fn: callable to time. Its result is dropped after the timed region; it may return None.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        before: called without arguments before each call, outside the timed region and before the
+            cache flush; its GPU work is not timed either.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
+            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
+        backward: whether to time the backward pass of ``fn``'s result instead, with random
+            gradients. The forward pass runs before each call, outside the timed region. Gradients
+            are set to None first; afterwards they are those of the last call.
+        flops: floating-point operations of a call. They are compared with the rate that the device
+            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
+            ``ceilings``).
+        nbytes: bytes that a call must move, compared in the same way.
         seconds: minimum duration of the measurement, after half a second of warm-up; twice this
             with ``before`` or ``backward``.
-        {options}
+        device: device of the work. Default: the GPU of the first CUDA tensor found in arguments,
+            closure or module parameters; the CPU if only CPU tensors are found; the current GPU (if
+            there is one) if no tensor is found.
+        stream: stream that is current during the calls. Default: the current stream.
+        exclusive: whether processes and threads of this user take turns on a GPU: each waits until
+            the GPU is free, for at most a minute, and blocks the others while it times. The result
+            says how long it waited, and why if it did not have the GPU to itself.
 
     Raises:
         CountersUnavailable: if the GPU or the driver does not count energy.
         ValueError: if ``seconds`` is not positive, or for another device.
     """
-    candidate, chosen = candidate_and_options("energy", fn, args, options)
+    candidate, chosen = candidate_and_options("energy", EnergyOptions, fn, args, options)
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
         raise ValueError(f"seconds must be a positive number, got {seconds!r}")
     place = gpu_place(candidate, chosen, "energy is counted by a GPU")
@@ -214,9 +235,9 @@ def watch(
     )
 
 
-@takes_options(only=("device", "stream"), call=True)
+@with_keywords(MemoryOptions)
 def peak_memory(
-    fn: Callable[..., object] | Candidate, *args: Any, **options: Unpack[CountOptions]
+    fn: Callable[..., object] | Candidate, *args: Any, **options: Unpack[MemoryOptions]
 ) -> PeakMemory:
     """Measure the peak memory of ``fn(*args, **kwargs)``, as PyTorch's allocator counts it.
 
@@ -225,14 +246,31 @@ def peak_memory(
     for ``backward``, counts as already allocated; the result of a backward pass is its gradients.
 
     Args:
-        {call}
-        {options}
+        fn: callable to time. Its result is dropped after the timed region; it may return None.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        before: called without arguments before each call, outside the timed region and before the
+            cache flush; its GPU work is not timed either.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
+            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
+        backward: whether to time the backward pass of ``fn``'s result instead, with random
+            gradients. The forward pass runs before each call, outside the timed region. Gradients
+            are set to None first; afterwards they are those of the last call.
+        flops: floating-point operations of a call. They are compared with the rate that the device
+            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
+            ``ceilings``).
+        nbytes: bytes that a call must move, compared in the same way.
+        device: device of the work. Default: the GPU of the first CUDA tensor found in arguments,
+            closure or module parameters; the CPU if only CPU tensors are found; the current GPU (if
+            there is one) if no tensor is found.
+        stream: stream that is current during the calls. Default: the current stream.
 
     Raises:
         CountersUnavailable: for work on the CPU, whose memory PyTorch does not count.
         ValueError: for another device.
     """
-    candidate, chosen = candidate_and_options("peak_memory", fn, args, options)
+    candidate, chosen = candidate_and_options("peak_memory", MemoryOptions, fn, args, options)
     gpu = gpu_place(candidate, chosen, "PyTorch counts only the memory of GPUs").device
     last = LastPass()
     cleared = clearing_gradients(candidate)

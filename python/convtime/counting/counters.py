@@ -17,20 +17,24 @@ from convtime.counting.chip import GpuChip, telling_refusals
 from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
 from convtime.counting.metrics import DURATION, GROUPS, describe, resolve, split_names
 from convtime.device.provenance import provenance
-from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
-from convtime.timing.options import Options
+from convtime.timing.candidate import (
+    Candidate,
+    backward_of,
+    candidate_and_options,
+    clearing_gradients,
+    with_keywords,
+)
+from convtime.timing.options import CounterOptions, Options
 from convtime.timing.sampling.calls import (
     flush_buffers,
     make_way_for_profilers,
     without_persisting_lines,
 )
 from convtime.timing.sampling.measure import Place, TimeLimit, find_place, on, turn_on
-from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from convtime.timing.options import CountOptions
 
 #: Values of several launches by metric; NaN where the hardware has no value.
 _Launches: TypeAlias = Mapping[str, "np.ndarray[Any, np.dtype[np.float64]]"]
@@ -119,21 +123,35 @@ CounterCache = Literal["cold", "cold-clean", "warm"]
 DEFAULT_METRICS = tuple(GROUPS)
 
 
-@takes_options(only=("cache", "device", "stream", "exclusive"), call=True)
+@with_keywords(CounterOptions)
 def counters(
     fn: Callable[..., object] | Candidate,
     *args: Any,
     metrics: str | Iterable[str] = DEFAULT_METRICS,
     repeats: int = 1,
     replay: Replay = "kernel",
-    **options: Unpack[CountOptions],
+    **options: Unpack[CounterOptions],
 ) -> Counters:
     """Read the GPU's hardware counters for each kernel of ``fn(*args, **kwargs)``.
 
     ``fn`` is a callable, or a :class:`convtime.Candidate`, which has its arguments.
 
     Args:
-        {call}
+        fn: callable to time. Its result is dropped after the timed region; it may return None.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        before: called without arguments before each call, outside the timed region and before the
+            cache flush; its GPU work is not timed either.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
+            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
+        backward: whether to time the backward pass of ``fn``'s result instead, with random
+            gradients. The forward pass runs before each call, outside the timed region. Gradients
+            are set to None first; afterwards they are those of the last call.
+        flops: floating-point operations of a call. They are compared with the rate that the device
+            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
+            ``ceilings``).
+        nbytes: bytes that a call must move, compared in the same way.
         metrics: one or several names of groups (``time``, ``dram``, ``l2``, ``sm``, ``occupancy``,
             ``tensor``), or of metrics as in NVIDIA's tools (``dram__bytes_read.sum``). ``all``
             reads every metric of this GPU, which takes many passes. See
@@ -144,7 +162,21 @@ def counters(
             it wrote; a flush precedes only the first pass. With ``call``, ``fn`` is called again
             for each set of metrics that fits in one pass, after a flush each time. CUPTI still
             repeats kernels for a metric that needs several passes alone.
-        {options}
+        cache: ``cold`` overwrites the cache before each call, outside the timed region: the L2
+            cache of a GPU, or all caches of the CPU, which takes milliseconds. The call then also
+            causes the write-back of that data, as after a kernel that writes; ``cold-clean`` reads
+            other data into a GPU's L2 cache instead, so that nothing needs to be written back, as
+            after a kernel that reads; ``rotate`` (GPU only) gives each call different copies of its
+            tensors, enough copies that each is evicted before it is reused; ``warm`` leaves the
+            cache in the state after the previous call; ``auto`` is cold on a GPU, and leaves a
+            CPU's cache alone.
+        device: device of the work. Default: the GPU of the first CUDA tensor found in arguments,
+            closure or module parameters; the CPU if only CPU tensors are found; the current GPU (if
+            there is one) if no tensor is found.
+        stream: stream that is current during the calls. Default: the current stream.
+        exclusive: whether processes and threads of this user take turns on a GPU: each waits until
+            the GPU is free, for at most a minute, and blocks the others while it times. The result
+            says how long it waited, and why if it did not have the GPU to itself.
 
     Raises:
         CountersUnavailable: if this machine, build or user has no access to the counters, or for a
@@ -160,7 +192,7 @@ def counters(
         raise ValueError(f"replay must be one of {str(get_args(Replay))[1:-1]}, got {replay!r}")
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats must be a whole number, 1 or more, got {repeats!r}")
-    candidate, chosen = candidate_and_options("counters", fn, args, options)
+    candidate, chosen = candidate_and_options("counters", CounterOptions, fn, args, options)
     if chosen.cache == "auto":
         chosen = dataclasses.replace(chosen, cache="cold")
     if chosen.cache not in get_args(CounterCache):

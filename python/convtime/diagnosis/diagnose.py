@@ -23,10 +23,9 @@ from convtime.diagnosis.effects import account_of
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.diagnosis.rules import judge
-from convtime.timing.candidate import Candidate
-from convtime.timing.options import is_finite
+from convtime.timing.candidate import Candidate, candidate_and_options, with_keywords
+from convtime.timing.options import DiagnoseOptions, is_finite
 from convtime.timing.sampling.measure import Place, find_place, on
-from convtime.timing.signature import candidate_and_options, takes_options
 
 if TYPE_CHECKING:
     import os
@@ -35,13 +34,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from convtime.timing.measurement import Measurement
-    from convtime.timing.options import CountOptions
 
 _MOST_CONVOLUTIONS = 3  # with different problems
 _CONVOLUTION_SECONDS = 0.5  # for each
 
 
-@takes_options(only=("metric", "device", "stream", "exclusive"), call=True)
+@with_keywords(DiagnoseOptions)
 def diagnose(
     fn: Callable[..., object] | Candidate,
     *args: Any,
@@ -55,7 +53,7 @@ def diagnose(
     budget: float = 15.0,
     counters: bool = True,
     again: Sequence[str] = (),
-    **options: Unpack[CountOptions],
+    **options: Unpack[DiagnoseOptions],
 ) -> Diagnosis:
     """Explain which causes dominate the time of ``fn(*args, **kwargs)`` or make it vary.
 
@@ -67,7 +65,21 @@ def diagnose(
     not been called yet captures its first-call cost. With ``before``, fewer factors can be varied.
 
     Args:
-        {call}
+        fn: callable to time. Its result is dropped after the timed region; it may return None.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        before: called without arguments before each call, outside the timed region and before the
+            cache flush; its GPU work is not timed either.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
+            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
+        backward: whether to time the backward pass of ``fn``'s result instead, with random
+            gradients. The forward pass runs before each call, outside the timed region. Gradients
+            are set to None first; afterwards they are those of the last call.
+        flops: floating-point operations of a call. They are compared with the rate that the device
+            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
+            ``ceilings``).
+        nbytes: bytes that a call must move, compared in the same way.
         against: another tool's number, whose difference from ours is split into parts. Pass
             seconds; a callable that returns seconds; ``"do_bench"``, ``"do_bench_cudagraph"`` or
             ``"timer"`` to run triton's or PyTorch's tool; a file that
@@ -77,7 +89,17 @@ def diagnose(
         again: command that times the same operation in a fresh process and prints a
             :class:`convtime.Measurement` as JSON. Default: a picklable function is passed to a
             fresh process.
-        {options}
+        metric: which time of a call's kernels, copies and memsets is the result and is compared:
+            ``busy`` (time during which at least one of them ran), ``span`` (from the first start to
+            the last end, including gaps) or ``sum`` (sum of their durations, more than busy if they
+            overlap). Only for the method ``kernel``; other methods measure the elapsed time.
+        device: device of the work. Default: the GPU of the first CUDA tensor found in arguments,
+            closure or module parameters; the CPU if only CPU tensors are found; the current GPU (if
+            there is one) if no tensor is found.
+        stream: stream that is current during the calls. Default: the current stream.
+        exclusive: whether processes and threads of this user take turns on a GPU: each waits until
+            the GPU is free, for at most a minute, and blocks the others while it times. The result
+            says how long it waited, and why if it did not have the GPU to itself.
 
     Raises:
         TypeError: ``fn`` is not callable, or an option has the wrong type.
@@ -88,7 +110,7 @@ def diagnose(
         raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
     if not isinstance(counters, bool):
         raise TypeError(f"counters must be True or False, got {counters!r}")
-    candidate, chosen = candidate_and_options("diagnose", fn, args, options)
+    candidate, chosen = candidate_and_options("diagnose", DiagnoseOptions, fn, args, options)
     begin = time.perf_counter()
     place = find_place([candidate], chosen.device)
     if chosen.metric != "busy" and not place.on_gpu:

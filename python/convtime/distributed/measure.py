@@ -25,8 +25,14 @@ from convtime.distributed.results import Own, joined
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
-from convtime.timing.process_groups import reporting_errors
-from convtime.timing.sampling.measure import Place, TimeLimit, find_place, measure, on
+from convtime.timing.sampling.measure import (
+    Place,
+    TimeLimit,
+    find_place,
+    measure,
+    on,
+    reporting_errors,
+)
 
 _TIMEOUT = 60.0  # seconds beyond the budget, if there is no timeout
 _SAMPLED = 0.8  # share of the timeout after which the sampling ends with the samples so far

@@ -37,9 +37,8 @@ from convtime.recording.watching import (
     strided_copy,
 )
 from convtime.timing.candidate import differentiable
-from convtime.timing.options import Regime
+from convtime.timing.options import Options, Regime, options_of
 from convtime.timing.sampling.measure import Place, TimeLimit, turn_on
-from convtime.timing.signature import options_of
 from convtime.timing.time_op import time_op
 
 _WATCHED, _PLAIN = "watched step", "plain step"
@@ -126,7 +125,7 @@ def time_modules(
     for name in ("stop", "clocks"):
         if name in options:
             raise TypeError(f"time_modules has no option {name!r}: isolated calls determine it")
-    made = options_of("time_modules", {**chosen, "margin": margin})
+    made = options_of("time_modules", Options, chosen, margin=margin)
     made.check_ranges()
     _refuse_compiled(model)
     named = None if modules is None else _named(model, modules)

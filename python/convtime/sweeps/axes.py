@@ -15,8 +15,7 @@ from convtime.core.errors import InputError
 from convtime.sweeps.comparison_table import COMPARISON_COLUMNS
 from convtime.sweeps.plan import ITERATIONS, Label
 from convtime.sweeps.sweep_table import SWEEP_COLUMNS
-from convtime.timing.options import Options
-from convtime.timing.signature import options_of
+from convtime.timing.options import Options, options_of
 
 #: Options of time_op that can be axes. ``device`` is excluded: it is usually a parameter of the
 #: factory, which creates the tensors. The other excluded options apply to the whole process.
@@ -103,7 +102,7 @@ def read_axes(given: object, options: Mapping[str, Any], function: str = "sweep"
             f"{_ARGUMENTS[function]} must be a mapping of names to values, such as "
             f"{{'batch': [1, 8, 64]}}, got {given!r:.80}"
         )
-    options_of(function, options)
+    options_of(function, Options, options)
     axes = Axes(
         {_name(axis, _COLUMNS[function]): _values(axis, values) for axis, values in given.items()},
         options,

@@ -25,16 +25,14 @@ from convtime.sweeps.plan import ITERATIONS, SweepPlan, SweepPoint
 from convtime.sweeps.scheduler import visit_all
 from convtime.sweeps.sweep_table import Sweep
 from convtime.sweeps.worker import Maker, failure_of
-from convtime.timing.candidate import Candidate
+from convtime.timing.candidate import Candidate, with_keywords
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import is_finite
-from convtime.timing.signature import takes_options
+from convtime.timing.options import SweepOptions, is_finite
 from convtime.timing.time_op import time_op
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from convtime.timing.options import SweepOptions
 
 # Seconds before each run of iterations: the GPU cools down from the previous run.
 _REST_BEFORE_ITERATIONS = 0.3
@@ -43,7 +41,7 @@ _LONGEST_REST = 86_400
 _COUNTED_CALLS = 5
 
 
-@takes_options("margin")
+@with_keywords(SweepOptions)
 def sweep(
     fn: Callable[..., object] | Candidate | Mapping[str, Callable[..., object] | Candidate],
     axes: Mapping[str, Iterable[Any] | Mapping[str, Any]],
@@ -94,7 +92,88 @@ def sweep(
             because processes import it, or in a script that runs only under
             ``if __name__ == "__main__"``. An executor that is passed is not shut down. Default: all
             points are measured in this process.
-        {options}
+        method: ``kernel`` (device time of the kernels, copies and memsets that the call issues on
+            any stream, from CUPTI records), ``event`` (time between two CUDA events on the current
+            stream, minus the overhead of the events), ``graph`` (time of one of many calls captured
+            in CUDA graphs, minus the gap between them), ``sync`` (host time between two idle states
+            of the device), ``cpu`` (host time of the call, on an idle device) or ``auto``: for work
+            on a GPU kernel, or event if CUPTI is unavailable (sync if the work uses several GPUs);
+            for work on the CPU cpu.
+        metric: which time of a call's kernels, copies and memsets is the result and is compared:
+            ``busy`` (time during which at least one of them ran), ``span`` (from the first start to
+            the last end, including gaps) or ``sum`` (sum of their durations, more than busy if they
+            overlap). Only for the method ``kernel``; other methods measure the elapsed time.
+        queue: ``gate`` blocks the GPU until a batch of calls is issued, so that short calls are not
+            timed as gaps between launches; ``sleep`` does the same with a kernel that sleeps for an
+            estimated time; ``none`` does not block the GPU. A callable that synchronizes with the
+            GPU cannot be queued; the result then says so.
+        cache: ``cold`` overwrites the cache before each call, outside the timed region: the L2
+            cache of a GPU, or all caches of the CPU, which takes milliseconds. The call then also
+            causes the write-back of that data, as after a kernel that writes; ``cold-clean`` reads
+            other data into a GPU's L2 cache instead, so that nothing needs to be written back, as
+            after a kernel that reads; ``rotate`` (GPU only) gives each call different copies of its
+            tensors, enough copies that each is evicted before it is reused; ``warm`` leaves the
+            cache in the state after the previous call; ``auto`` is cold on a GPU, and leaves a
+            CPU's cache alone.
+        placement: ``random`` gives each call different copies of its tensors, at random multiples
+            of 512 bytes, so that the times do not represent a single choice of addresses, which
+            alone changes them by percents; ``aligned`` does so at multiples of 2 MiB; ``as-is``
+            uses the tensors passed by the caller; ``auto`` is random for work on a GPU if all of
+            its tensors can be copied and no call after the first modifies them. If the request
+            cannot be met, the result says why.
+        pages: memory pages of the tensors that calls allocate, for work on the CPU. ``fresh``:
+            pages that were never touched, which the operating system maps and zeroes during the
+            call, as in a first call; ``retained``: pages of earlier results, which are already
+            mapped, as in a program that reuses its memory; ``as-is``: pages from the C library's
+            allocator, which depend on earlier allocations of the process; ``auto``: retained on the
+            CPU, as-is on a GPU.
+        regime: ``burst`` lets the GPU idle between batches of calls, long enough to keep it at the
+            highest clock that it reaches with these calls; ``sustained`` runs calls back to back
+            until times and clocks stop drifting, for 2.5 s to 8 s, and times some of them without a
+            pause; ``as-is`` uses the GPU in its current state; ``auto`` starts like as-is and
+            changes to ``burst`` if the calls lower the clock. If the GPU does not reach the
+            requested state, the result's ``regime`` is ``as-is``, and the result says why.
+            ``budget`` does not count idle time, but counts the calls between the timed ones. After
+            10 s of idle time in total, sampling stops as if the budget were used up.
+        clocks: ``observe`` does not change the GPU's clocks; ``lock`` locks them during the timing
+            (see :func:`convtime.locked_clocks`).
+        pin: number of the CPU that the calling thread is pinned to during the timing. Existing
+            threads, such as torch's, are not moved; threads that the calls start inherit the pin.
+        device: device of the work. Default: the GPU of the first CUDA tensor found in arguments,
+            closure or module parameters; the CPU if only CPU tensors are found; the current GPU (if
+            there is one) if no tensor is found.
+        stream: stream that is current during the calls. Default: the current stream.
+        warmup: ``steady``: until times and clocks stop drifting, for 0.01 s to 1 s (or to the
+            budget, if that is less), and the steady calls already count as samples; on a GPU with
+            ``regime='as-is'`` at least 0.08 s, because its clock may take that long to fall; an
+            int: number of calls; a float: seconds. At least one call is always made, and sixteen
+            more if a call on the CPU is too short for the host's clock.
+        stop: when sampling stops, in addition to ``max_samples`` and ``budget``: ``interval`` (half
+            the width of the median's 95 % interval is at most ``tolerance`` times the median),
+            ``noise`` (the standard deviation is at most ``tolerance`` times the mean, or no longer
+            changes), ``entropy`` (the distribution of the samples no longer changes), ``verdict``
+            (``compare`` only: the verdict on each candidate against the first is settled),
+            ``count`` (only max_samples) or ``budget`` (only the budget, and max_samples if given).
+        tolerance: relative tolerance of ``interval`` and ``noise``.
+        min_samples: minimum number of samples, even beyond the budget. Five or fewer give no 95 %
+            interval.
+        max_samples: maximum number of samples, for every ``stop``. Default: 10,000, or unlimited
+            with ``stop='budget'``.
+        budget: seconds after which sampling stops, not counting warm-up and idle time.
+        quick: whether the whole call takes about 10 ms per candidate: one untimed call in place of
+            a steady warm-up, fewer placements, no idling (``regime='auto'`` becomes ``as-is``), and
+            sampling until the 10 ms are over, if no other limit ends it before. A longer call is
+            timed five times, unless ``min_samples`` is given; five give no 95 % interval. For a
+            choice among many candidates, such as an autotuner's.
+        timeout: seconds after which the whole call ends, including waiting and warm-up: with the
+            samples taken so far (the result's ``stop_reason`` is ``timeout``), or with a
+            TimeoutError if there are none. It ends every wait for the GPU, which may continue its
+            work; it does not interrupt a call that does not return. None: no limit.
+        exclusive: whether processes and threads of this user take turns on a GPU: each waits until
+            the GPU is free, for at most a minute, and blocks the others while it times. The result
+            says how long it waited, and why if it did not have the GPU to itself.
+        log: called after each batch with a :class:`convtime.BatchRecord`: ``print``, a logger's
+            ``info`` or a list's ``append``. An exception that it raises ends the timing.
 
     Returns:
         All measurements, available as a table, a plot, or a Measurement per point.

@@ -8,12 +8,12 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
-from convtime.timing.options import is_finite
+from convtime.timing.options import CallOptions, Options, is_finite, options_of
 
 Kind = Literal["generator", "coroutine", "asynchronous generator"]
 
@@ -87,6 +87,9 @@ def _with_article(kind: Kind) -> str:
     return f"{'an' if kind.startswith('a') else 'a'} {kind}"
 
 
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
 @dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
 class Candidate:
     """One operation to time, ``fn(*args, **kwargs)``; see :func:`convtime.compare`.
@@ -95,7 +98,21 @@ class Candidate:
     for ``cache="rotate"``.
 
     Args:
-        {call}
+        fn: callable to time. Its result is dropped after the timed region; it may return None.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        before: called without arguments before each call, outside the timed region and before the
+            cache flush; its GPU work is not timed either.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
+            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
+        backward: whether to time the backward pass of ``fn``'s result instead, with random
+            gradients. The forward pass runs before each call, outside the timed region. Gradients
+            are set to None first; afterwards they are those of the last call.
+        flops: floating-point operations of a call. They are compared with the rate that the device
+            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
+            ``ceilings``).
+        nbytes: bytes that a call must move, compared in the same way.
 
     Raises:
         TypeError: if an argument has the wrong type, such as an ``fn`` that is not callable, or for
@@ -404,3 +421,70 @@ def clear_gradients(tensors: Iterable[torch.Tensor]) -> None:
     """Set the gradient of each tensor to None."""
     for tensor in tensors:
         tensor.grad = None
+
+
+_CALL = CallOptions.__annotations__
+
+
+def with_keywords(keywords: type) -> Callable[[Function], Function]:
+    """Give a function that takes ``**options`` their names and defaults, for help and completion.
+
+    Args:
+        keywords: the TypedDict of the options.
+    """
+    defaults = {
+        name: parameter
+        for owner in (Candidate, Options)
+        for name, parameter in inspect.signature(owner).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+    def wrap(function: Function) -> Function:
+        own = inspect.signature(function)
+        parameters = [
+            parameter
+            for parameter in own.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        parameters += [
+            parameter
+            for name, parameter in defaults.items()
+            if name in keywords.__annotations__ and name not in own.parameters
+        ]
+        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return function
+
+    return wrap
+
+
+def candidate_and_options(
+    function: str, keywords: type, fn: Any, args: tuple[Any, ...], given: Mapping[str, Any]
+) -> tuple[Candidate, Options]:
+    """Return the candidate and the options that a function was called with.
+
+    Args:
+        function: name of the function, for messages.
+        keywords: the TypedDict of its keywords.
+        fn: a callable, or a Candidate, which has its arguments and is passed nothing else.
+        args: positional arguments of the callable.
+        given: keywords: those of a call, and options.
+
+    Raises:
+        TypeError: a Candidate is passed with arguments, and as :class:`Candidate` and
+            :func:`options_of`.
+        ValueError: as :class:`Candidate` and :class:`Options`.
+    """
+    of_call = {name: value for name, value in given.items() if name in _CALL}
+    options = {name: value for name, value in given.items() if name not in _CALL}
+    if isinstance(fn, Candidate):
+        name = of_call.pop("name", None)
+        passed = [*(["arguments"] if args else []), *of_call]
+        if passed:
+            raise TypeError(
+                f"{function} got the Candidate {fn.name!r} and {', '.join(passed)}; pass these to "
+                "the Candidate"
+            )
+        candidate = fn.named(name)
+    else:
+        candidate = Candidate(fn, *args, **of_call)
+    return candidate, options_of(function, keywords, options)

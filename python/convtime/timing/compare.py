@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any, get_args
 from convtime.core.child import job
 from convtime.timing import confirming
 from convtime.timing.agreement import Check, check_results
-from convtime.timing.candidate import Candidate, candidates_of, distinct
+from convtime.timing.candidate import Candidate, candidates_of, distinct, with_keywords
 from convtime.timing.ceilings import with_rates
 from convtime.timing.comparison import Agreement, Comparison, Interference
 from convtime.timing.interference import find_interference
-from convtime.timing.options import Options, Stop
-from convtime.timing.process_groups import measure_here_or_in_group, reporting_errors
-from convtime.timing.sampling.measure import TimeLimit, watched
-from convtime.timing.signature import options_of, takes_options
+from convtime.timing.options import Options, SharedOptions, Stop, options_of
+from convtime.timing.sampling.measure import (
+    TimeLimit,
+    measure_here_or_in_group,
+    reporting_errors,
+    watched,
+)
 
 if TYPE_CHECKING:
     import torch.distributed as dist
     from typing_extensions import Unpack
 
-    from convtime.timing.options import SharedOptions
 
 #: Operations to compare, by name or in a sequence.
 Candidates = (
@@ -31,7 +33,7 @@ Candidates = (
 _IN_GROUP = "further calls would have to be agreed between the ranks"
 
 
-@takes_options()
+@with_keywords(SharedOptions)
 def compare(
     candidates: Candidates,
     *,
@@ -68,7 +70,7 @@ def compare(
             stop = "verdict" if len(timed) > 1 else "interval"
         elif stop == "verdict" and len(timed) == 1:
             raise ValueError(f"stop='verdict' needs several candidates, got {names} alone")
-        chosen = options_of("compare", {"stop": stop, **given})
+        chosen = options_of("compare", SharedOptions, options, margin=margin, stop=stop)
     again = b""
     if confirm and len(compared) > 1:
         if chosen.stream is not None:

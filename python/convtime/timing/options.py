@@ -7,12 +7,12 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
     SupportsFloat,
     SupportsIndex,
+    TypedDict,
     get_args,
     get_origin,
     get_type_hints,
@@ -24,73 +24,6 @@ from convtime.core.load import _C
 from convtime.device.cpu import check_pin
 from convtime.timing.batch_record import BatchRecord
 
-if TYPE_CHECKING:
-    from typing_extensions import TypedDict
-
-    # The parameters as keywords, for type checkers only.
-
-    class CallOptions(TypedDict, total=False):
-        """The keywords of :class:`convtime.Candidate`."""
-
-        kwargs: Mapping[str, Any] | None
-        name: str | None
-        before: Callable[[], object] | None
-        grad_to_none: Iterable[torch.Tensor] | None
-        backward: bool
-        flops: float | None
-        nbytes: float | None
-
-    class DeviceOptions(TypedDict, total=False):
-        """Where the work is, and whether others wait for it."""
-
-        device: torch.device | str | int | None
-        stream: torch.cuda.Stream | None
-        exclusive: bool
-
-    class RaceOptions(DeviceOptions, total=False):
-        """What ``race`` takes as ``time_op`` does."""
-
-        method: Method
-        metric: Metric
-        queue: Queue
-        cache: Cache
-        placement: Placement
-        pages: Pages
-        regime: Regime
-        clocks: Clocks
-        pin: int | None
-        log: Callable[[BatchRecord], object] | None
-
-    class ConditionOptions(RaceOptions, total=False):
-        """:class:`Options` without ``budget``, ``stop`` and ``margin``."""
-
-        warmup: Literal["steady"] | SupportsFloat
-        tolerance: float
-        min_samples: int
-        max_samples: int | None
-        quick: bool
-        timeout: float | None
-
-    class SharedOptions(ConditionOptions, total=False):
-        """:class:`Options` without ``stop`` and ``margin``."""
-
-        budget: float
-
-    class SweepOptions(SharedOptions, total=False):
-        """:class:`Options` without ``margin``."""
-
-        stop: Stop
-
-    class TimeOptions(CallOptions, SweepOptions, total=False):
-        """What ``time_op`` takes."""
-
-    class CountOptions(CallOptions, DeviceOptions, total=False):
-        """What counts or records a call takes."""
-
-        cache: Cache
-        metric: Metric
-
-
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
 Metric = Literal["busy", "span", "sum"]
 Queue = Literal["gate", "sleep", "none"]
@@ -100,6 +33,117 @@ Pages = Literal["auto", "as-is", "fresh", "retained"]
 Regime = Literal["auto", "as-is", "burst", "sustained"]
 Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
+
+# The keywords of functions, by which type checkers and :func:`options_of` check them.
+
+
+class CallOptions(TypedDict, total=False):
+    """The keywords of :class:`convtime.Candidate`."""
+
+    kwargs: Mapping[str, Any] | None
+    name: str | None
+    before: Callable[[], object] | None
+    grad_to_none: Iterable[torch.Tensor] | None
+    backward: bool
+    flops: float | None
+    nbytes: float | None
+
+
+class PlaceOptions(TypedDict, total=False):
+    """Where the work is."""
+
+    device: torch.device | str | int | None
+    stream: torch.cuda.Stream | None
+
+
+class DeviceOptions(PlaceOptions, total=False):
+    """Where the work is, and whether others wait for it."""
+
+    exclusive: bool
+
+
+class RaceOptions(DeviceOptions, total=False):
+    """What ``race`` takes as ``time_op`` does."""
+
+    method: Method
+    metric: Metric
+    queue: Queue
+    cache: Cache
+    placement: Placement
+    pages: Pages
+    regime: Regime
+    clocks: Clocks
+    pin: int | None
+    log: Callable[[BatchRecord], object] | None
+
+
+class TuneOptions(RaceOptions, total=False):
+    """What ``tune`` takes as ``time_op`` does."""
+
+    timeout: float | None
+
+
+class LimitOptions(TuneOptions, total=False):
+    """:class:`Options` without ``budget``, ``stop``, ``margin`` and ``quick``."""
+
+    warmup: Literal["steady"] | SupportsFloat
+    tolerance: float
+    min_samples: int
+    max_samples: int | None
+
+
+class SharedOptions(LimitOptions, total=False):
+    """:class:`Options` without ``stop`` and ``margin``."""
+
+    quick: bool
+    budget: float
+
+
+class SweepOptions(SharedOptions, total=False):
+    """:class:`Options` without ``margin``."""
+
+    stop: Stop
+
+
+class EngineOptions(LimitOptions, total=False):
+    """What ``engines`` takes as ``time_op`` does."""
+
+    budget: float
+    stop: Stop
+    margin: float
+
+
+class ExplainOptions(LimitOptions, total=False):
+    """What ``explain`` takes as ``time_op`` does."""
+
+    quick: bool
+    stop: Stop
+    margin: float
+
+
+class TimeOptions(CallOptions, SweepOptions, total=False):
+    """What ``time_op`` takes."""
+
+
+class MemoryOptions(CallOptions, PlaceOptions, total=False):
+    """What ``peak_memory`` takes."""
+
+
+class EnergyOptions(CallOptions, DeviceOptions, total=False):
+    """What ``energy`` takes."""
+
+
+class CounterOptions(EnergyOptions, total=False):
+    """What ``counters`` takes."""
+
+    cache: Cache
+
+
+class DiagnoseOptions(EnergyOptions, total=False):
+    """What ``diagnose`` takes."""
+
+    metric: Metric
+
 
 _DEFAULT_MAX_SAMPLES = 10_000
 
@@ -323,6 +367,26 @@ class Options:
             "tolerance": float(self.tolerance),
             "margin": float(self.margin),
         }
+
+
+def options_of(function: str, keywords: type, given: Mapping[str, Any], **others: Any) -> Options:
+    """Make the options of a call.
+
+    Args:
+        function: name of the function that was called, for the message.
+        keywords: the class whose annotations are the options that the function takes.
+        given: the options passed, by name.
+        others: further options, which the function determines.
+
+    Raises:
+        TypeError: for an unknown option.
+        ValueError: as :class:`Options`.
+    """
+    names = [name for name in Options.__annotations__ if name in keywords.__annotations__]
+    for name in given:
+        if name not in names:
+            raise TypeError(f"{function} has no option {name!r}; there are {', '.join(names)}")
+    return Options(**others, **given)
 
 
 @functools.cache

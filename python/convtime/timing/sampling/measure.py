@@ -42,8 +42,13 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import monotonic
+from typing import TYPE_CHECKING
 
+from convtime.timing import group_timer
 from convtime.timing.batch_record import BatchRecord
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 Log = Callable[[BatchRecord], object]
 
@@ -523,3 +528,33 @@ def _plain(warmup: str | SupportsFloat) -> str | int | float:
     if isinstance(warmup, str):
         return warmup
     return int(warmup) if isinstance(warmup, SupportsIndex) else float(warmup)
+
+
+def measure_here_or_in_group(
+    candidates: Sequence[Candidate],
+    options: Options,
+    group: dist.ProcessGroup | None,
+    limit: TimeLimit | None = None,
+) -> list[Measurement]:
+    """Time candidates in this process, or with all ranks of a group if it is given or needed.
+
+    Without a group, every rank finds out in the first call that it communicates.
+    """
+    if group is None:
+        with contextlib.suppress(_C.CollectiveRefused):
+            return measure(candidates, options, limit=limit)
+    return group_timer.load().measure_in_group(candidates, options, group)
+
+
+@contextlib.contextmanager
+def reporting_errors(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Tell the other ranks of a group if this rank does not begin to measure, because of an error.
+
+    Does nothing without a group.
+    """
+    try:
+        yield
+    except Exception as error:
+        if group is not None:
+            group_timer.load().report_error(group, error)
+        raise
