@@ -126,8 +126,8 @@ def test_the_options_signature_docs_and_types_are_one_list() -> None:
     }
     kinds = {name: kind.slice.elts[0] for name, kind in annotated["Options"].items()}
     del kinds["margin"]
-    parts = ("PlaceOptions", "DeviceOptions", "RaceOptions", "TuneOptions", "LimitOptions")
-    parts += ("SharedOptions", "SweepOptions")
+    parts = ["PlaceOptions", "DeviceOptions", "RaceOptions", "TuneOptions", "LimitOptions"]
+    parts += ["SharedOptions", "SweepOptions"]
     typed = {name: kind for part in parts for name, kind in annotated[part].items()}
     assert dict(zip(typed, map(ast.dump, typed.values()), strict=True)) == dict(
         zip(kinds, map(ast.dump, kinds.values()), strict=True)

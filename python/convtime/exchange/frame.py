@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from convtime.core.errors import InputError, shown
 from convtime.exchange.other_tools import named, of_samples
 from convtime.timing.forms import UNKNOWN
-from convtime.timing.measurement import SAMPLE_COLUMNS, SAMPLE_CONDITIONS, Measurement
+from convtime.timing.measurement import CONDITIONS, SAMPLE_COLUMNS, Measurement
 from convtime.timing.measurements import Measurements
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: st
         sm_clocks_hz=() if set(clocks_hz) == {None} else clocks_hz,
         **{
             condition: _common(rows, condition, source, name) or UNKNOWN
-            for condition in SAMPLE_CONDITIONS
+            for condition in (*CONDITIONS, "device")
         },
     )
 

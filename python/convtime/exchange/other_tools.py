@@ -7,7 +7,7 @@ from typing import Any
 
 from convtime.core.errors import InputError, shown
 from convtime.timing.forms import UNKNOWN
-from convtime.timing.measurement import SAMPLE_CONDITIONS, Condition, Measurement
+from convtime.timing.measurement import CONDITIONS, Condition, Measurement
 from convtime.timing.measurements import Measurements
 
 
@@ -25,10 +25,9 @@ def of_samples(
             ``<condition>_reason``.
     """
     silent = f"{tool} does not say"
-    for condition in (*SAMPLE_CONDITIONS, "metric"):
-        if condition != "device":
-            reason = known.pop(f"{condition}_reason", silent)
-            known[condition] = Condition(known.get(condition, UNKNOWN), UNKNOWN, reason)
+    for condition in CONDITIONS:
+        reason = known.pop(f"{condition}_reason", silent)
+        known[condition] = Condition(known.get(condition, UNKNOWN), UNKNOWN, reason)
     return Measurement(
         name=name,
         seconds=tuple(seconds),

@@ -18,11 +18,10 @@ from convtime.core import codec
 from convtime.core.errors import InputError, why
 from convtime.core.files import check_writable, write_file
 from convtime.regression.differences import git_of, on_host
-from convtime.timing.measurement import Measurement
+from convtime.timing.measurement import CONDITIONS, Measurement
 
 #: Properties of the machine and its software that a run keeps, in the order of their importance.
 _MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
-_CONDITIONS = ("method", "metric", "cache", "placement", "pages", "regime")
 _DIGITS = 7  # of a stored time
 
 
@@ -144,7 +143,7 @@ def _kind_of(measured: Measurement) -> Kind:
         hardware = cpu
     else:
         hardware = f"{gpu} with {cpu}" if on_host(measured) else gpu
-    used = ((what, getattr(measured, what).used) for what in _CONDITIONS)
+    used = ((what, getattr(measured, what).used) for what in CONDITIONS if what != "queue")
     return Kind(hardware, ", ".join(f"{what} {value}" for what, value in used))
 
 

@@ -11,7 +11,7 @@ import pytest
 from convtime.core.codec import finite
 from convtime.regression.differences import median_sm_clock_hz
 from convtime.timing.forms import PAYLOAD
-from convtime.timing.measurement import SAMPLE_CONDITIONS, Measurement
+from convtime.timing.measurement import CONDITIONS, Measurement
 
 if TYPE_CHECKING:
     from pytest_convtime import Timing
@@ -125,7 +125,7 @@ class GpuBenchmark:
 def _extra_info(measured: Measurement) -> dict[str, Any]:
     """Return the conditions of the measurement, for pytest-benchmark's files."""
     clock_hz = median_sm_clock_hz(measured)
-    conditions = {name: getattr(measured, name) for name in (*SAMPLE_CONDITIONS, "clocks")}
+    conditions = {name: getattr(measured, name) for name in (*CONDITIONS, "device", "clocks")}
     reasons = (getattr(condition, "reason", "") for condition in conditions.values())
     return {
         **{name: str(condition) for name, condition in conditions.items()},

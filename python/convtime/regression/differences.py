@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from convtime.timing.measurement import Condition, Measurement
+from convtime.timing.measurement import CONDITIONS, Condition, Measurement
 
 #: How two GPUs are recognized as the same.
 SameGpu = Literal["model", "uuid"]
@@ -17,17 +17,7 @@ SameGpu = Literal["model", "uuid"]
 HARDWARE = ("gpu", "gpu_uuid", "cpu", "driver", "cores")
 SOFTWARE = ("cuda", "cudnn", "torch")
 CODE = ("commit", "uncommitted changes")
-_CONDITIONS = (
-    "method",
-    "metric",
-    "queue",
-    "cache",
-    "placement",
-    "pages",
-    "regime",
-    "clocks",
-    "pin",
-)
+_CONDITIONS = (*CONDITIONS, "clocks", "pin")
 METHOD = (*_CONDITIONS, "convtime", "threads", "tracers", "gc", "huge_pages")
 _PROVENANCE = (
     *HARDWARE,

@@ -7,6 +7,7 @@ from typing import Any
 
 from convtime.sweeps.table import DRIFT_MARGIN, PointTable
 from convtime.timing import show_measurements
+from convtime.timing.measurement import CONDITIONS
 from convtime.timing.roofline import rooflines
 from convtime.timing.show import facts_of, grouped, reservations
 from convtime.view.figure import Figure
@@ -14,8 +15,6 @@ from convtime.view.page import Block
 from convtime.view.wording import counted
 
 _MOST_NAMED = 3  # in a sentence
-# Facts of a measurement that describe its conditions.
-_CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 
 
 def title_of(table: PointTable[Any]) -> str:
@@ -119,7 +118,7 @@ def facts(table: PointTable[Any], application: str, **own: str) -> dict[str, str
     facts["machine"] = ", ".join(f"{part} {value}" for part, value in plan.machine.items())
     facts |= own
     sheets = [facts_of(measured) for measured in table.measurements.values()]
-    for condition in _CONDITIONS:
+    for condition in (*CONDITIONS, "device"):
         values = {sheet.get(condition) for sheet in sheets}
         if len(values) == 1 and None not in values:
             facts[condition] = str(values.pop())

@@ -12,13 +12,12 @@ from typing import Any, Final
 from convtime.counting.kernel_counters import Counters
 from convtime.sweeps.plan import SweepPlan, SweepPoint
 from convtime.sweeps.table import PointTable
-from convtime.timing.measurement import Measurement
+from convtime.timing.measurement import CONDITIONS, Measurement
 from convtime.view.figure import Figure
 
 #: The quantity that every point has, in addition to the counted metrics.
 TIME: Final = "time"
 
-_CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 
 #: The columns other than the axes; an axis must not have one of these names.
 SWEEP_COLUMNS = (
@@ -27,7 +26,7 @@ SWEEP_COLUMNS = (
     "kernel",
     "unit",
     *("count", "mean", "min", "max", "median", "median_low", "median_high"),
-    *(f"{condition}_used" for condition in _CONDITIONS),
+    *(f"{condition}_used" for condition in (*CONDITIONS, "device")),
     "gpu",
     "worker",
     "control_ratio",
@@ -127,7 +126,9 @@ def _rows(
     if measured is None:
         yield {**same, "error": point.error}
         return
-    conditions = {f"{condition}_used": getattr(measured, condition) for condition in _CONDITIONS}
+    conditions = {
+        f"{condition}_used": getattr(measured, condition) for condition in (*CONDITIONS, "device")
+    }
     conditions["gpu"] = measured.provenance.get("gpu")
     conditions["control_ratio"] = ratios.get(point.worker)
     for quantity in (TIME, *_metrics(point)):

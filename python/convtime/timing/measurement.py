@@ -140,14 +140,6 @@ class Condition(Generic[Value]):
         return format(str(self), spec)
 
 
-# Columns of the samples as rows: those of a sample, and the conditions of all.
-SAMPLE_CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
-SAMPLE_COLUMNS = (
-    *("name", "sample", "seconds", "discarded", "sm_clock_hz"),
-    *SAMPLE_CONDITIONS,
-    "gpu",
-)
-
 # The core uses unsigned numbers of the same size, but msgspec has no larger bound.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -563,8 +555,8 @@ class Measurement(codec.Stored, Shown, show="convtime.timing.show"):
 
     def to_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of :meth:`to_frame`, each as a dict."""
-        same: dict[str, Any] = {name: str(getattr(self, name)) for name in SAMPLE_CONDITIONS}
-        same["gpu"] = self.provenance.get("gpu")
+        same: dict[str, Any] = {name: str(getattr(self, name)) for name in CONDITIONS}
+        same |= {"device": self.device, "gpu": self.provenance.get("gpu")}
         for discarded, samples in ((False, self.seconds), (True, self.discarded)):
             clocks_hz = () if discarded else self.sm_clocks_hz
             pairs = itertools.zip_longest(samples, clocks_hz)
@@ -581,9 +573,10 @@ class Measurement(codec.Stored, Shown, show="convtime.timing.show"):
     def to_frame(self) -> pandas.DataFrame:
         """Return the samples as a data frame, one row each; discarded samples are last.
 
-        The columns are name, sample, seconds, discarded, sm_clock_hz, method, queue, cache,
-        placement, pages, regime, device and gpu. Other fields (kernels, reasons, conditions, …) are
-        not included, and :func:`convtime.read_measurements` cannot restore them from the frame.
+        The columns are name, sample, seconds, discarded, sm_clock_hz, the conditions (method,
+        metric, queue, cache, placement, pages, regime), device and gpu. Other fields (kernels,
+        reasons, clocks, …) are not included, and :func:`convtime.read_measurements` cannot restore
+        them from the frame.
 
         Raises:
             ImportError: pandas is not installed.
@@ -631,3 +624,15 @@ class Measurement(codec.Stored, Shown, show="convtime.timing.show"):
         """
         figure: Figure = self._drawing().sample_figure(self)
         return figure
+
+
+#: The conditions of every measurement: fields that say what was requested and what was used.
+CONDITIONS = tuple(
+    field.name for field in dataclasses.fields(Measurement) if field.type == "Condition[str]"
+)
+#: Columns of the samples as rows: those of a sample, and the conditions of all.
+SAMPLE_COLUMNS = (
+    *("name", "sample", "seconds", "discarded", "sm_clock_hz"),
+    *CONDITIONS,
+    *("device", "gpu"),
+)

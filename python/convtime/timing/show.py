@@ -10,7 +10,7 @@ from convtime.core.load import _C
 from convtime.device.clock_reading import THROTTLED_BELOW
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.forms import UNKNOWN
-from convtime.timing.measurement import Condition
+from convtime.timing.measurement import CONDITIONS, Condition, Measurement
 from convtime.timing.plot import distribution_figure, sample_figure
 from convtime.timing.roofline import rooflines
 from convtime.view.figure import Figure
@@ -18,7 +18,6 @@ from convtime.view.page import Block, Details, Facts, Table
 from convtime.view.wording import format_estimate, format_seconds, printable
 
 if TYPE_CHECKING:
-    from convtime.timing.measurement import Measurement
     from convtime.timing.ranks import RankTimes
 
 _Facts = Iterator[tuple[str, str]]
@@ -81,11 +80,11 @@ def reservations(measured: Measurement) -> Iterator[str]:
     (low, _), groups, cpu_seconds = measured.median_interval, measured.groups, measured.cpu_seconds
     if math.isinf(low):
         yield f"{len(measured.seconds)} samples are too few for an interval"
-    for condition in ("method", "metric", "cache", "placement", "pages", "regime"):
-        found: Condition[str] = getattr(measured, condition)
+    for condition in CONDITIONS:
+        state: Condition[str] = getattr(measured, condition)
         by_default = "busy" if condition == "metric" else "auto"
-        if found.requested not in (by_default, UNKNOWN, found.used):
-            yield f"{condition} {found.used} where {found.requested} was asked for"
+        if condition != "queue" and state.requested not in (by_default, UNKNOWN, state.used):
+            yield f"{condition} {state.used} where {state.requested} was asked for"
     # Other methods never queue calls.
     queue = measured.queue
     if measured.method.used in ("kernel", "event") and queue.used != queue.requested:

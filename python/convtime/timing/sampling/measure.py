@@ -16,7 +16,7 @@ from convtime.device.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.candidate import Candidate, clearing_gradients
-from convtime.timing.measurement import Condition, HostReading, Measurement
+from convtime.timing.measurement import CONDITIONS, Condition, HostReading, Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling import inputs, quick
 from convtime.timing.sampling.calls import (
@@ -491,7 +491,7 @@ def _with_conditions(fields: dict[str, Any], options: Options) -> dict[str, Any]
     """Join the conditions used with the requested ones and the reasons for differences."""
     if options.quick and options.regime == "auto" and not fields["regime_reason"]:
         fields["regime_reason"] = quick.REGIME_REASON
-    for name in ("method", "metric", "queue", "cache", "placement", "regime"):
+    for name in fields.keys() & {*CONDITIONS}:
         reason = fields.pop(f"{name}_reason")
         fields[name] = Condition(fields[name], getattr(options, name), reason)
     return fields
