@@ -98,7 +98,7 @@ def test_the_core_counts_the_call_as_asked(core):
         lambda *args, **kwargs: seen.append((args, kwargs)),
         1,
         kwargs={"two": 2},
-        metrics="dram",
+        metrics="dram,dram_read_bytes",
         name="mine",
         before=lambda: seen.append("set up"),
         repeats=2,
@@ -109,7 +109,7 @@ def test_the_core_counts_the_call_as_asked(core):
     assert core.asked["metrics"][:2] == [DURATION, READ]
     assert (core.asked["replays_kernels"], core.asked["repeats"]) == (True, 2)
     assert (counters.name, counters.cache, counters.replay) == ("mine", "warm", "kernel")
-    assert counters[READ] == 1
+    assert counters["dram_read_bytes"] == counters[READ] == 1
     assert counters.provenance == {"gpu": "H200"}
     x = torch.ones(3, requires_grad=True)
     convtime.counters(torch.sum, x, backward=True)  # with its forward pass before it

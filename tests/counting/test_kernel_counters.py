@@ -13,6 +13,7 @@ from convtime.core.load import _C
 from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.counting.kernel_counters import Counters, KernelCounters
 from convtime.counting.metrics import DURATION, GROUPS
+from convtime.counting.nvprof import NVPROF
 from convtime.counting.show import format_value
 
 HIT_RATE = "lts__t_sector_hit_rate.pct"
@@ -28,6 +29,7 @@ COUNTERS = Counters(
     samples={DURATION: (5e-6,), READ: (410.0,), HIT_RATE: (40.0,)},
     units=UNITS,
     descriptions=dict.fromkeys(UNITS, "CUPTI's words"),
+    translated={"dram_read_bytes": {READ: 1.0}},
     method="range profiler",
     replay="call",
     passes=2,
@@ -41,7 +43,7 @@ def test_counters_are_shown():
         "<convtime.Counters op: 3 metrics of 3 launches on cuda:0, in 2 passes, cache cold>"
     )
     told = str(COUNTERS)
-    for part in ("5.000 µs", "410 B", "40.0 %"):
+    for part in ("5.000 µs", "410 B", "40.0 %", "nvprof's name: dram__bytes_read.sum"):
         assert part in told
     details = COUNTERS.details()
     for part in ("copy, grid 8×1×1, block 128×1×1, 2 times", "200 B", "the whole call is repeated"):
@@ -89,8 +91,16 @@ def test_a_file_of_counters_is_shown_with_what_was_read_beside(tmp_path, capsys)
         ({"descriptions": {}}, "must have descriptions for each"),
         ({"totals": {}}, "must have totals for each"),
         ({"samples": {}}, "must have samples for each"),
+        (
+            {
+                "samples": {DURATION: [1], READ: [], HIT_RATE: [1]},
+                "translated": {"old": {DURATION: 1.0, READ: 1.0}},
+            },
+            r"number of samples for each metric .*'old' stands for, got \[1, 0\]",
+        ),
+        ({"translated": {"old": {"a" * 1000: 1.0}}}, "must have totals for each .*none for 'aaa"),
+        ({"translated": {"old": {}}}, r"'old' stands for, got \[\]"),
         ({"kernels": [{"name": "a", "launches": 1, "values": {"b": 1.0}}]}, "none for 'b'"),
-        ({"kernels": [{"name": "a", "launches": 1, "values": {"b" * 1000: 1.0}}]}, "none for 'bb"),
     ],
 )
 def test_a_file_of_counters_that_do_not_fit_is_refused(changes, said):
@@ -145,9 +155,10 @@ def test_the_command_without_a_gpu(monkeypatch, capsys):
     assert "STATEMENT or --list is required" in capsys.readouterr().err
     assert main(["counters", "--list", "dram"]) == 0
     told = capsys.readouterr().out
-    for part in ("traffic with the GPU's memory", "dram__bytes_read.sum", f"listed: {no_gpu}"):
+    for part in ("traffic with the GPU's memory", "dram_write_transactions", f"listed: {no_gpu}"):
         assert part in told
+    assert "gld_efficiency" not in told
     assert main(["counters", "--list", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document["groups"]) == set(GROUPS)
-    assert document["groups"]["time"][0] == [DURATION]
+    assert document["nvprof"]["achieved_occupancy"] == dict(NVPROF["achieved_occupancy"])

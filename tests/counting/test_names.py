@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from convtime.counting.counters import adds_up, make_counters
 from convtime.counting.listing import names_of
-from convtime.counting.metrics import DURATION, GROUPS, describe, resolve, split_names
+from convtime.counting.metrics import DURATION, GROUPS, Wanted, describe, resolve, split_names
+from convtime.counting.nvprof import NVPROF
 from tests.helpers.gh100 import Gh100
 
 GH100 = Gh100()
@@ -15,27 +16,51 @@ HIT_RATE = "lts__t_sector_hit_rate.pct"
 READ = "dram__bytes_read.sum"
 
 
-def test_groups_have_metrics_of_the_chip():
+def test_groups_and_names_of_nvprofs_are_of_metrics_that_there_are():
     for group, members in GROUPS.items():
-        wanted, left_out = resolve([group], GH100)
-        assert left_out == {}
-        assert wanted[0] == DURATION
-        assert {*wanted} == {DURATION, *(each.names[0] for each in members.metrics)}
+        wanted = resolve([group], GH100)
+        assert wanted.left_out == {}
+        assert wanted.metrics[0] == DURATION
+        assert {*wanted.metrics} == {DURATION, *(each.names[0] for each in members.metrics)}
+    for old, terms in NVPROF.items():
+        wanted = resolve([old], GH100)
+        assert wanted.translated == {old: dict(terms)}
+        assert {*wanted.metrics} == {DURATION, *terms}
+
+
+def test_names_of_nvprofs_mean_what_nvidias_table_says():
+    added = "smsp__sass_thread_inst_executed_op_f{}_pred_on.sum".format
+    for old, today in {
+        "dram_write_transactions": {"dram__sectors_write.sum": 1},
+        "dram_read_throughput": {"dram__bytes_read.sum.per_second": 1},
+        "achieved_occupancy": {"sm__warps_active.avg.pct_of_peak_sustained_active": 0.01},
+        "sm_efficiency": {"smsp__cycles_active.avg.pct_of_peak_sustained_elapsed": 1},
+        "issue_slot_utilization": {"smsp__issue_active.avg.pct_of_peak_sustained_active": 1},
+        "gld_efficiency": {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct": 1},
+        "dram_utilization": {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.1},
+        "flop_count_sp": {added("add"): 1, added("mul"): 1, added("fma"): 2},
+    }.items():
+        assert NVPROF[old] == today
+    for old, terms in NVPROF.items():  # levels from 0 to 10, except for the share above
+        if old.endswith("_utilization") and old != "issue_slot_utilization":
+            assert [*terms.values()] == [0.1]
 
 
 def test_a_metric_without_a_suffix_is_its_usual_value_and_counted_once_whatever_it_is_called():
-    metrics, _ = resolve(["dram__bytes_read", "sm__throughput", "lts__t_sector_hit_rate"], GH100)
+    metrics = resolve(
+        ["dram__bytes_read", "sm__throughput", "lts__t_sector_hit_rate"], GH100
+    ).metrics
     assert metrics[1:] == (
         READ,
         "sm__throughput.avg.pct_of_peak_sustained_elapsed",
         "lts__t_sector_hit_rate.ratio",
     )
-    wanted, _ = resolve(["dram", "dram__sectors_write", "dram__sectors_write.sum"], GH100)
-    assert len(set(wanted)) == len(wanted) == 1 + len(GROUPS["dram"].metrics)
+    wanted = resolve(["dram", "dram_write_transactions", "dram__sectors_write.sum"], GH100)
+    assert len(set(wanted.metrics)) == len(wanted.metrics) == 1 + len(GROUPS["dram"].metrics)
 
 
 def test_all_metrics_are_those_that_the_hardware_counts_for_a_kernel():
-    metrics = resolve(["all"], GH100)[0]
+    metrics = resolve(["all"], GH100).metrics
     assert READ in metrics
     assert len(metrics) > 3000
     assert not [name for name in metrics if name.startswith(("pcie__", "nvlrx__"))]
@@ -45,17 +70,20 @@ def test_all_metrics_are_those_that_the_hardware_counts_for_a_kernel():
 def test_metrics_of_a_group_may_be_missing_or_have_another_name():
     lacking = Gh100(READ, "sm__throughput.avg.pct_of_peak_sustained_elapsed")
     lacking._units["dram__bytes_op_read"] = ("dram__bytes_op_read.sum", "byte", "dram")
-    wanted, left_out = resolve(["dram", "sm"], lacking)
-    assert "dram__bytes_op_read.sum" in wanted
-    assert READ not in wanted
-    assert left_out == {
+    wanted = resolve(["dram", "sm"], lacking)
+    assert "dram__bytes_op_read.sum" in wanted.metrics
+    assert READ not in wanted.metrics
+    assert wanted.left_out == {
         "sm__throughput.avg.pct_of_peak_sustained_elapsed": "cuda:0 does not count it"
     }
+    with pytest.raises(ValueError, match=r"nvprof's 'dram_read_bytes' is now dram__bytes_read.sum"):
+        resolve(["dram_read_bytes"], lacking)
 
 
 def test_a_wrong_name_is_told_with_the_nearest():
     for asked, said in (
         ("dramm", "no metric or group 'dramm'; did you mean dram"),
+        ("dram_write_transaction", "did you mean dram_write_transactions"),
         ("xyzzy", "see convtime.counter_names()"),
         ("", "at least one metric or group"),
         ([], "at least one metric or group"),
@@ -75,7 +103,7 @@ def test_a_wrong_name_is_told_with_the_nearest():
 
 def test_units_are_those_that_are_shown():
     asked = ["time", "dram", "l2", "lts__t_requests", "sm__inst_executed.avg.per_cycle_active"]
-    wanted, _ = resolve(asked, GH100)
+    wanted = resolve(asked, GH100).metrics
     units = {name: (unit, scale) for name, (_, unit, scale) in describe(wanted, GH100).items()}
     for name, unit in {
         DURATION: ("s", 1e-9),
@@ -101,13 +129,14 @@ def test_the_list_of_names_begins_with_the_groups():
 
 LAUNCHES = [(name, (size, 1, 1), (64, 1, 1)) for name in ("copy", "scale") for size in (4, 8)]
 METRICS = (DURATION, READ, HIT_RATE)
+WANTED = Wanted(METRICS, {"dram_read_bytes": {READ: 1.0}, "both": {READ: 2.0, HIT_RATE: 0.1}}, {})
 DESCRIBED = describe(METRICS, Gh100())
 
 
 def made(values, launches, unnamed=""):
     counted = {"launches": launches, "unnamed": unnamed, "passes": 2, "values": values}
     facts = {"name": "op", "method": "", "replay": "call", "cache": "cold", "device": "cuda:0"}
-    return make_counters(counted, DESCRIBED, **facts)
+    return make_counters(counted, DESCRIBED, translated=WANTED.translated, **facts)
 
 
 counts = st.one_of(st.none(), st.integers(0, 4000))
@@ -163,6 +192,11 @@ def test_counts_are_added_and_rates_are_means_over_time(names, repeats, unnamed,
             assert kernel.values[metric] == median(
                 [total(launches, column, True) for launches in own if len(launches)]
             )
+    assert counters["dram_read_bytes"] == counters[READ]
+    if None in (counters[READ], counters[HIT_RATE]):
+        assert counters["both"] is None
+    else:
+        assert counters["both"] == pytest.approx(2 * counters[READ] + counters[HIT_RATE] / 10)
     with pytest.raises(KeyError, match="dram__bytes_write"):
         counters["dram__bytes_write.sum"]
 

@@ -416,3 +416,14 @@ def test_counters_are_read_at_each_point(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     assert swept.metrics == ("written",)
     assert [row["mean"] for row in swept.to_rows() if row["quantity"] == "written"] == [2.0, 2.0]
+
+
+def test_old_names_of_metrics_stand_for_what_they_are_of() -> None:
+    old = {"written": {"a": 32.0, "b": 1.0}}
+    counted = dataclasses.replace(
+        counters_of(a=(1.0, None, 2.0), b=(5.0, 6.0, 7.0), c=(4.0,)), translated=old
+    )
+    swept = swept_of(counters=counted)
+    assert swept.metrics == ("written", "c")
+    row = next(row for row in swept.to_rows() if row["quantity"] == "written")
+    assert (row["count"], row["min"], row["max"], row["unit"]) == (2, 37.0, 71.0, "byte")

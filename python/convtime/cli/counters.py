@@ -15,6 +15,7 @@ from convtime.counting.counters import DEFAULT_METRICS, CounterCache, Replay, co
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
 from convtime.counting.listing import counter_names
 from convtime.counting.metrics import GROUPS
+from convtime.counting.nvprof import NVPROF
 from convtime.view import text
 
 
@@ -29,7 +30,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         default=",".join(DEFAULT_METRICS),
         metavar="NAME,...",
-        help="groups, metrics by NVIDIA's names, or all (default: %(default)s)",
+        help="groups, metrics by NVIDIA's or nvprof's names, or all (default: %(default)s)",
     )
     parser.add_argument(
         "--list",
@@ -93,10 +94,12 @@ def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]
 
 
 def _list(options: argparse.Namespace) -> None:
+    part = options.list.casefold()
     groups = [
         (name, f"{group.description}: {', '.join(metric.names[0] for metric in group.metrics)}")
         for name, group in GROUPS.items()
     ]
+    old = [(name, " + ".join(terms)) for name, terms in NVPROF.items() if part in name or not part]
     try:
         metrics, why_not = counter_names(options.list, options.device), ""
     except CountersUnavailable as error:
@@ -105,6 +108,7 @@ def _list(options: argparse.Namespace) -> None:
         "groups": {
             name: [metric.names for metric in group.metrics] for name, group in GROUPS.items()
         },
+        "nvprof": {name: dict(NVPROF[name]) for name, _ in old},
         "metrics": [codec.encode(metric) for metric in metrics],
         "metrics_reason": why_not,
     }
@@ -116,6 +120,7 @@ def _list(options: argparse.Namespace) -> None:
         )
         if metrics
         else "",
+        text.table(("nvprof's name", "today's"), old) if old else "",
         why_not,
     ]
     deliver_result(

@@ -153,9 +153,9 @@ def counters(
             ``ceilings``).
         nbytes: bytes that a call must move, compared in the same way.
         metrics: one or several names of groups (``time``, ``dram``, ``l2``, ``sm``, ``occupancy``,
-            ``tensor``), or of metrics as in NVIDIA's tools (``dram__bytes_read.sum``). ``all``
-            reads every metric of this GPU, which takes many passes. See
-            :func:`convtime.counter_names`.
+            ``tensor``), of metrics as in NVIDIA's tools (``dram__bytes_read.sum``), or of nvprof
+            metrics (``dram_write_transactions``). ``all`` reads every metric of this GPU, which
+            takes many passes. See :func:`convtime.counter_names`.
         repeats: how many times everything is counted.
         replay: how the work is repeated, because the hardware counts only a few events at a time.
             With ``kernel``, CUPTI repeats each kernel for all metrics, and restores the memory that
@@ -208,15 +208,16 @@ def counters(
     ):
         make_way_for_profilers()
         chip = GpuChip(place.device)
-        resolved, left_out = resolve(asked, chip)
-        described = describe(resolved, chip)
+        wanted = resolve(asked, chip)
+        described = describe(wanted.metrics, chip)
         with without_persisting_lines(chosen.cache, place.gpus) as set_aside:
-            counted = _count(candidate, resolved, replay, repeats, chosen, place)
+            counted = _count(candidate, wanted.metrics, replay, repeats, chosen, place)
     return make_counters(
         counted,
         described,
         name=candidate.name,
-        left_out=left_out,
+        translated=wanted.translated,
+        left_out=wanted.left_out,
         method="range profiler",
         replay=replay,
         cache=chosen.cache,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import operator
+import reprlib
 from typing import Any
 
 from convtime.core import codec
@@ -46,7 +49,8 @@ class KernelCounters:
 class Counters(codec.Stored, Shown, show="convtime.counting.show"):
     """Hardware counters of one operation, and how they were read; see :func:`convtime.counters`.
 
-    ``counters["dram__bytes_write.sum"]`` is the total of a metric.
+    ``counters["dram__bytes_write.sum"]`` is the total of a metric. An old nvprof name that was
+    requested works as well, e.g. ``counters["dram_write_bytes"]``.
 
     Attributes:
         name: name of the operation.
@@ -57,6 +61,7 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
         samples: values whose median is in ``totals``, by metric and in the order of the repeats.
         units: unit of each metric: ``byte``, ``sector``, ``%``, ``s`` and the like.
         descriptions: description of each metric.
+        translated: for each requested nvprof name, its metrics and their weights in the sum.
         left_out: metrics of the requested groups that this GPU does not have, and why.
         method: how the counters were read; ``range profiler`` is CUPTI's.
         replay: the repeated unit, because the hardware counts only a few events at a time:
@@ -89,6 +94,7 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
     passes: int
     cache: str
     device: str
+    translated: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     cache_reason: str = ""
     kernels_reason: str = ""
@@ -99,7 +105,9 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        used = {*self.totals}.union(*(kernel.values for kernel in self.kernels))
+        used = {*self.totals}.union(
+            *(kernel.values for kernel in self.kernels), *self.translated.values()
+        )
         for field in ("totals", "samples", "units", "descriptions"):
             missing = sorted(used - getattr(self, field).keys())
             if missing:
@@ -107,6 +115,18 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
                     f"counters must have {field} for each of their metrics, got none for "
                     f"{shown(missing[0])}"
                 )
+        for name, terms in self.translated.items():
+            counts = [len(self.samples[metric]) for metric in terms]
+            if len(set(counts)) != 1:
+                raise ValueError(
+                    "counters must have the same number of samples for each metric that "
+                    f"{shown(name)} stands for, got {reprlib.repr(counts)}"
+                )
 
     def __getitem__(self, name: str) -> float | None:
-        return self.totals[name]
+        terms = self.translated.get(name, {name: 1.0})
+        values = [self.totals[metric] for metric in terms]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return math.fsum(map(operator.mul, terms.values(), known))

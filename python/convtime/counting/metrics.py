@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from convtime.core.errors import InputError
+from convtime.counting.nvprof import NVPROF
 
 if TYPE_CHECKING:
     from convtime.counting.chip import GpuChip
@@ -135,6 +136,21 @@ _NEAREST = 5
 _DEVICE_UNITS = frozenset({"c2clink", "ctc", "nvlrx", "nvltx", "pcie"})
 
 
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """The metrics to count.
+
+    Attributes:
+        metrics: NVIDIA's names, without duplicates; the duration first.
+        translated: for each requested nvprof name, the metrics to add and their factors.
+        left_out: metrics of groups that the GPU does not support, and why.
+    """
+
+    metrics: tuple[str, ...]
+    translated: dict[str, dict[str, float]]
+    left_out: dict[str, str]
+
+
 def split_names(asked: object) -> tuple[str, ...]:
     """Split the requested names: one string, which may contain commas, or several strings.
 
@@ -152,24 +168,21 @@ def split_names(asked: object) -> tuple[str, ...]:
         names.update(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not names:
         raise InputError(f"metrics must name at least one metric or group, got {asked!r}")
-    known = (*GROUPS, ALL)
+    known = (*GROUPS, ALL, *NVPROF)
     for name in names:
         if name not in known and "__" not in name:
             raise InputError(_unknown(name, known))
     return tuple(names)
 
 
-def resolve(asked: Iterable[str], chip: GpuChip) -> tuple[tuple[str, ...], dict[str, str]]:
+def resolve(asked: Iterable[str], chip: GpuChip) -> Wanted:
     """Return the metrics that names refer to on a GPU.
-
-    Returns:
-        NVIDIA's names, without duplicates and the duration first; and the metrics of groups that
-        the GPU does not support, with the reason.
 
     Raises:
         InputError: for a metric that the GPU does not support; suggests similar names.
     """
     metrics: dict[str, None] = {DURATION: None}
+    translated: dict[str, dict[str, float]] = {}
     left_out: dict[str, str] = {}
     for name in asked:
         if name == ALL:
@@ -182,9 +195,12 @@ def resolve(asked: Iterable[str], chip: GpuChip) -> tuple[tuple[str, ...], dict[
                     left_out[metric.names[0]] = f"{chip.name} does not count it"
                 else:
                     metrics[found] = None
+        elif name in NVPROF:
+            translated[name] = _translate(name, chip)
+            metrics.update(dict.fromkeys(translated[name]))
         else:
             metrics[_of_chip(name, chip)] = None
-    return tuple(metrics), left_out
+    return Wanted(tuple(metrics), translated, left_out)
 
 
 def countable(metrics: Iterable[str]) -> list[str]:
@@ -227,6 +243,17 @@ def _unit(metric: str) -> str:
     return metric.partition("__")[0]
 
 
+def _translate(name: str, chip: GpuChip) -> dict[str, float]:
+    terms: Mapping[str, float] = NVPROF[name]
+    metrics = [*terms]
+    for metric, known in zip(metrics, chip.describe(metrics), strict=True):
+        if known is None:
+            raise InputError(
+                f"nvprof's {name!r} is now {metric}, which {chip.name} does not count; leave it out"
+            )
+    return dict(terms)
+
+
 def _of_chip(name: str, chip: GpuChip) -> str:
     if _unit(name) in _DEVICE_UNITS:
         raise InputError(
@@ -236,7 +263,7 @@ def _of_chip(name: str, chip: GpuChip) -> str:
     (known,) = chip.describe([name])
     every = chip.metrics()
     if known is None:
-        raise InputError(_unknown(name, (*every, *GROUPS), of=f" on {chip.name}"))
+        raise InputError(_unknown(name, (*every, *GROUPS, *NVPROF), of=f" on {chip.name}"))
     # CUPTI describes a metric without a suffix, but does not count it.
     usual = next((metric for metric in every if metric.startswith(f"{name}.")), name)
     return name if "." in name else usual

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
@@ -69,6 +69,15 @@ def _totals(counters: Counters) -> Iterator[tuple[str, str, str]]:
     for metric, value in counters.totals.items():
         told = format_value(value, counters.units[metric])
         yield metric, told, counters.descriptions[metric]
+    for name, terms in counters.translated.items():
+        value = counters[name]
+        yield name, "none" if value is None else f"{value:,.6g}", f"nvprof's name: {_sum(terms)}"
+
+
+def _sum(terms: Mapping[str, float]) -> str:
+    return " + ".join(
+        metric if factor == 1 else f"{factor:g} × {metric}" for metric, factor in terms.items()
+    )
 
 
 def _title(kernel: KernelCounters) -> str:

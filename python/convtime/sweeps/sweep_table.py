@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -53,7 +54,7 @@ class Sweep(PointTable[SweepPoint], show="convtime.sweeps.show_sweep"):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that were counted at any point."""
+        """The metrics that were counted at any point; nvprof metrics have their requested names."""
         return tuple(dict.fromkeys(itertools.chain.from_iterable(map(_metrics, self.points))))
 
     @property
@@ -140,7 +141,12 @@ def _rows(
 
 
 def _metrics(point: SweepPoint) -> list[str]:
-    return [] if point.counters is None else [*point.counters.samples]
+    """Return the counted metrics; requested nvprof metrics replace the metrics they consist of."""
+    counted = point.counters
+    if counted is None:
+        return []
+    terms = set().union(*counted.translated.values())
+    return [*counted.translated, *(metric for metric in counted.samples if metric not in terms)]
 
 
 def _kernel_names(point: SweepPoint) -> list[str]:
@@ -152,10 +158,13 @@ def _kernel_names(point: SweepPoint) -> list[str]:
 
 
 def unit(point: SweepPoint, quantity: str) -> str:
-    """Return the unit of a quantity."""
+    """Return the unit of a quantity; an nvprof metric has the unit of its first term."""
     if quantity == TIME:
         return "s"
-    return "" if point.counters is None else point.counters.units.get(quantity, "")
+    if point.counters is None:
+        return ""
+    first = next(iter(point.counters.translated.get(quantity, (quantity,))))
+    return point.counters.units.get(first, "")
 
 
 def summary(point: SweepPoint, quantity: str, kernel: str = "") -> dict[str, Any]:
@@ -194,10 +203,21 @@ def _of_times(measured: Measurement, kernel: str) -> dict[str, Any]:
 
 
 def _of_counters(counted: Counters, metric: str, kernel: str) -> dict[str, Any]:
-    values: Iterable[float | None] = counted.samples.get(metric, ())
+    """Return the statistics of a metric; its values are unknown where one of its terms is."""
+    terms = counted.translated.get(metric, {metric: 1.0})
+    counts: Iterable[Sequence[float | None]]
     if kernel:
-        values = (grid.values.get(metric) for grid in counted.kernels if grid.short_name == kernel)
-    return _statistics(values)
+        counts = (
+            [grid.values.get(term) for term in terms]
+            for grid in counted.kernels
+            if grid.short_name == kernel
+        )
+    else:
+        counts = zip(*(counted.samples.get(term, ()) for term in terms), strict=True)
+    return _statistics(
+        None if None in values else sum(map(operator.mul, terms.values(), values))
+        for values in counts
+    )
 
 
 def _statistics(values: Iterable[float | None]) -> dict[str, Any]:
