@@ -41,8 +41,8 @@ class DeviceWaiter {
   DeviceWaiter(const DeviceWaiter&) = delete;
   DeviceWaiter& operator=(const DeviceWaiter&) = delete;
 
-  /// Wait like synchronize(), but at most that long. Returns when the devices were idle, read before
-  /// this thread continues; nothing if they are still busy.
+  /// Wait like synchronize(), but at most that long. Returns when the devices were idle, read
+  /// before this thread continues; nothing if they are still busy.
   std::optional<Clock::time_point> wait(std::span<const int> others, double seconds) {
     constexpr double kLongestSeconds = 1e8;  // the clock's range is 292 years
     const auto limit = std::chrono::duration_cast<Clock::duration>(
