@@ -8,7 +8,7 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import torch
 from torch.utils import _pytree as pytree
@@ -432,8 +432,9 @@ def with_keywords(keywords: type) -> Callable[[Function], Function]:
     Args:
         keywords: the TypedDict of the options.
     """
+    hints = get_type_hints(Candidate.__init__) | get_type_hints(Options)
     defaults = {
-        name: parameter
+        name: parameter.replace(annotation=hints[name])
         for owner in (Candidate, Options)
         for name, parameter in inspect.signature(owner).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
