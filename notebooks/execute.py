@@ -46,7 +46,6 @@ def executed(path: Path, *, small: bool) -> Any:
         timeout=SECONDS_A_CELL,
         kernel_name="python3",
         resources={"metadata": {"path": str(FOLDER)}},
-        store_widget_state=False,
         record_timing=False,
     )
     environment = dict(os.environ)
@@ -55,6 +54,8 @@ def executed(path: Path, *, small: bool) -> Any:
     else:
         environment.pop("CONVTIME_SMALL_NOTEBOOKS", None)
     client.execute(env=environment)
+    # Not turned off beforehand: nbclient needs it for what widgets print, such as progress bars.
+    notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = list(_worth_keeping(cell.outputs))
