@@ -152,6 +152,4 @@ def time_op(
             raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
     with watched(chosen) as shown:
         (measured,) = measure_here_or_in_group([candidate], shown, group)
-    if candidate.flops is None and candidate.nbytes is None:
-        return measured
     return with_rates(candidate, measured, chosen)

@@ -256,9 +256,7 @@ class PreparedCalls:
                 if origin.is_leaf:
                     origin.grad = leaf.grad
         self.last_pass = self.check = None
-        self.copies.candidates.clear()
-        if self.copies.storages:
-            self.copies.release()
+        self.copies.release()
 
     def _become(self, make: Callable[[Candidate], Candidate]) -> None:
         self.copies.candidates[:] = map(make, self.copies.candidates)

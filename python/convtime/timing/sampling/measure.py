@@ -174,8 +174,7 @@ def measure(
     reached = [some_tensors(candidate, _FEW_OBJECTS) for candidate in candidates]
     place = find_place(candidates, options.device, reached)
     _refuse_contradictions(candidates, options, place)
-    if any(candidate.grad_to_none for candidate in candidates):
-        candidates = [clearing_gradients(candidate) for candidate in candidates]
+    candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
     gpus, on_gpu = place.gpus, place.on_gpu
     refuse_capture(place, options.stream)
