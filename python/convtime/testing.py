@@ -12,7 +12,7 @@ from typing import Any, Literal, SupportsFloat, get_args
 
 import torch
 
-from convtime.timing.options import is_finite
+from convtime.core.checks import is_finite
 from convtime.timing.time_op import time_op
 
 __all__ = ["do_bench", "do_bench_cudagraph"]

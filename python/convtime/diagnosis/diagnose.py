@@ -13,6 +13,7 @@ import torch
 from convtime.conv.advice import Advice, measured_advice
 from convtime.conv.binding import convolutions_of, prepare
 from convtime.conv.call import FPROP
+from convtime.core.checks import is_finite
 from convtime.core.errors import one_line
 from convtime.device.provenance import provenance
 from convtime.diagnosis.advice import advise
@@ -24,7 +25,7 @@ from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.diagnosis.rules import judge
 from convtime.timing.candidate import Candidate, candidate_and_options, with_keywords
-from convtime.timing.options import DiagnoseOptions, is_finite
+from convtime.timing.options import DiagnoseOptions
 from convtime.timing.sampling.measure import Place, find_place, on
 
 if TYPE_CHECKING:

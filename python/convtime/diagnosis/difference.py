@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import torch
 
+from convtime.core.checks import is_finite
 from convtime.core.errors import InputError
 from convtime.diagnosis.diagnosis import Difference, Part
 from convtime.diagnosis.evidence import Evidence
 from convtime.exchange.files import read_measurements
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import is_finite
 
 #: For each additional part, a timing method must come closer by this share of the number.
 _FOR_A_PART = 0.01

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from convtime import ops
+from convtime.core.checks import check_one_of, require
 from convtime.core.errors import InputError
-
-
-def require(holds: bool, sentence: str) -> None:
-    """Raise InputError with this sentence unless the condition holds."""
-    if not holds:
-        raise InputError(sentence)
-
-
-def require_member(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Raise InputError unless the value is allowed."""
-    names = ", ".join(map(str, allowed))
-    require(value in allowed, f"{name} must be one of {names}; got {value!r}")
-
 
 _ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -75,8 +63,8 @@ class FusedMLP(torch.nn.Module):
             f"widths must be two or more whole numbers from 1, of input, layers and output; got "
             f"{widths}",
         )
-        require_member("activation", activation, _ACTIVATIONS)
-        require_member("dtype", dtype, _DTYPES)
+        check_one_of("activation", activation, _ACTIVATIONS)
+        check_one_of("dtype", dtype, _DTYPES)
         self.widths = widths
         self.activation = activation
         self.bias = bias

@@ -11,8 +11,9 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
+from convtime.core.checks import check_one_of, require
 from convtime.core.errors import InputError
-from convtime.nn.fused_mlp import FusedMLP, require, require_member
+from convtime.nn.fused_mlp import FusedMLP
 from convtime.tuning.race import race
 
 _LOSSES = ("mse", "cross_entropy")
@@ -104,8 +105,8 @@ class MLPTrainer:
         )
         weights = model.weights
         dtype, device = weights.dtype, weights.device
-        require_member("loss", loss, _LOSSES)
-        require_member("optimizer", optimizer, _OPTIMIZERS)
+        check_one_of("loss", loss, _LOSSES)
+        check_one_of("optimizer", optimizer, _OPTIMIZERS)
         _check_data(model, inputs, targets, batch_size, loss)
         if loss_scale == "auto":
             loss_scale = "dynamic" if dtype == torch.float16 else None

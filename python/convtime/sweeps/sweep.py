@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
+from convtime.core.checks import is_finite
 from convtime.core.errors import InputError, one_line
 from convtime.counting.chip import GpuChip
 from convtime.counting.counters import CounterCache
@@ -27,7 +28,7 @@ from convtime.sweeps.sweep_table import Sweep
 from convtime.sweeps.worker import Maker, failure_of
 from convtime.timing.candidate import Candidate, with_keywords
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import SweepOptions, is_finite
+from convtime.timing.options import SweepOptions
 from convtime.timing.time_op import time_op
 
 if TYPE_CHECKING:

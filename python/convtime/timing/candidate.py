@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import torch
 from torch.utils import _pytree as pytree
 
-from convtime.timing.options import CallOptions, Options, is_finite, options_of
+from convtime.core.checks import is_finite
+from convtime.timing.options import CallOptions, Options, options_of
 
 Kind = Literal["generator", "coroutine", "asynchronous generator"]
 

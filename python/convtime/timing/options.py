@@ -11,7 +11,6 @@ from typing import (
     Any,
     Literal,
     SupportsFloat,
-    SupportsIndex,
     TypedDict,
     get_args,
     get_origin,
@@ -20,6 +19,15 @@ from typing import (
 
 import torch
 
+from convtime.core.checks import (
+    as_whole,
+    check_one_of,
+    check_type,
+    check_whole,
+    described,
+    is_finite,
+    require,
+)
 from convtime.core.load import _C
 from convtime.device.cpu import check_pin
 from convtime.timing.batch_record import BatchRecord
@@ -308,44 +316,39 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, allowed in _choices().items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {str(allowed)[1:-1]}, got {getattr(self, name)!r}"
-                )
-        steady = isinstance(self.warmup, str) and self.warmup == "steady"
-        lasting = is_finite(self.warmup) and float(self.warmup) >= 0
-        timely = self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0)
-        whole = "a whole number, 0 or more"
-        for name, is_valid, valid in (
-            ("pin", self.pin is None or _is_count(self.pin), "the number of a CPU, 0 or more"),
-            ("min_samples", _is_count(self.min_samples), whole),
-            ("max_samples", self.max_samples is None or _is_count(self.max_samples), whole),
-            ("budget", is_finite(self.budget), "a number"),
-            ("tolerance", is_finite(self.tolerance), "a number"),
-            ("margin", is_finite(self.margin), "a number"),
-            (
-                "warmup",
-                steady or _is_count(self.warmup) or lasting,
-                "'steady', a whole number of calls or a float of seconds, 0 or more",
-            ),
-            ("timeout", timely, "a positive number of seconds or None"),
-            ("exclusive", isinstance(self.exclusive, bool), "True or False"),
-            ("quick", isinstance(self.quick, bool), "True or False"),
-        ):
-            if not is_valid:
-                raise ValueError(f"{name} must be {valid}, got {getattr(self, name)!r}")
-        if not (self.log is None or callable(self.log)):
-            raise TypeError(
-                f"log must be a callable that takes each batch's record, such as print, got "
-                f"{self.log!r}"
+            check_one_of(name, getattr(self, name), allowed)
+        for name in ("pin", "min_samples", "max_samples"):
+            if getattr(self, name) is not None or name == "min_samples":
+                check_whole(name, getattr(self, name))
+        for name in ("exclusive", "quick"):
+            value = getattr(self, name)
+            require(
+                isinstance(value, bool), f"{name} must be True or False, got {described(value)}"
             )
-        if self.quick and self.regime in ("burst", "sustained"):
-            raise ValueError(
-                f"quick=True does not wait for a regime of the GPU, got regime={self.regime!r}; "
-                "use 'auto' or 'as-is', or leave out quick"
-            )
-        if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
-            raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")
+        for name in ("budget", "tolerance", "margin"):
+            value = getattr(self, name)
+            require(is_finite(value), f"{name} must be a number, got {described(value)}")
+        calls = as_whole(self.warmup)
+        lasts = calls is None and is_finite(self.warmup) and float(self.warmup) >= 0
+        require(
+            lasts or (calls is not None and calls >= 0) or self.warmup == "steady",
+            "warmup must be 'steady', a whole number of calls or a float of seconds, 0 or more, "
+            f"got {described(self.warmup)}",
+        )
+        require(
+            self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0),
+            f"timeout must be a positive number of seconds or None, got {described(self.timeout)}",
+        )
+        if self.log is not None:
+            expected = "a callable that takes each batch's record, such as print"
+            check_type("log", self.log, Callable, expected)
+        require(
+            not (self.quick and self.regime in ("burst", "sustained")),
+            f"quick=True does not wait for a regime of the GPU, got regime={self.regime!r}; use "
+            "'auto' or 'as-is', or leave out quick",
+        )
+        if self.stream is not None:
+            check_type("stream", self.stream, torch.cuda.Stream, "a torch.cuda.Stream")
 
     def check_ranges(self) -> None:
         """Check the values against each other and against the machine, as a timing does first.
@@ -394,20 +397,3 @@ def _choices() -> dict[str, tuple[str, ...]]:
     """Names of the options that have a fixed set of values, and the values."""
     hints = get_type_hints(Options)
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
-
-
-def _is_count(value: object) -> bool:
-    try:
-        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-            return False
-        return 0 <= value.__index__() <= sys.maxsize
-    except TypeError:  # of tensors and arrays, of which only some can be an index
-        return False
-
-
-def is_finite(value: object) -> bool:
-    """Whether the value is a finite number of any type, but not a string, True or False."""
-    try:
-        return not isinstance(value, str | bytes | bool) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return False

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+from convtime.core.checks import is_finite
 from convtime.core.errors import InputError, first_line
 from convtime.core.load import _C
 from convtime.timing.agreement import Check, check_results
@@ -16,7 +17,7 @@ from convtime.timing.ceilings import with_rates
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import Options, RaceOptions, is_finite, options_of
+from convtime.timing.options import Options, RaceOptions, options_of
 from convtime.timing.sampling.measure import TimeLimit, find_place, measure, turn_on
 from convtime.tuning import heats, isolation
 from convtime.tuning.race_result import Race
