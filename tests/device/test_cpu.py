@@ -156,9 +156,7 @@ def test_torchs_threads_do_not_inherit_the_pin() -> None:
 
 @pytest.mark.parametrize("pin", [-1, "0", 1.5, 99999])
 def test_a_pin_is_the_number_of_a_cpu_that_is_there(pin: Any) -> None:
-    said = (
-        r"the number of a CPU, 0 or more, got" if pin != 99999 else r"one of the \d+ CPUs .*got 9"
-    )
+    said = r"a whole number, 0 or more, got" if pin != 99999 else r"one of the \d+ CPUs .*got 9"
     with pytest.raises(ValueError, match=f"pin must be {said}"):
         convtime.time_op(int, device="cpu", pin=pin)
 

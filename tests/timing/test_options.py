@@ -41,7 +41,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"min_samples": 5, "max_samples": 4}, "max_samples must be at least min_samples"),
     ({"max_samples": -1}, "max_samples must be a whole number, 0 or more, got -1"),
     ({"max_samples": 2**64}, "max_samples must be a whole number"),
-    ({"pin": False}, "pin must be the number of a CPU, 0 or more, got False"),
+    ({"pin": False}, "pin must be a whole number, 0 or more, got False"),
     ({"warmup": "long"}, "warmup must be 'steady', a whole number of calls or a float of sec"),
     ({"warmup": -1.5}, "warmup must be 'steady', .* 0 or more, got -1.5"),
     ({"timeout": True}, "timeout must be a positive number of seconds or None, got True"),

@@ -339,9 +339,11 @@ class Options:
             self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0),
             f"timeout must be a positive number of seconds or None, got {described(self.timeout)}",
         )
-        if self.log is not None:
-            expected = "a callable that takes each batch's record, such as print"
-            check_type("log", self.log, Callable, expected)
+        if not (self.log is None or callable(self.log)):
+            raise TypeError(
+                "log must be a callable that takes each batch's record, such as print, got "
+                f"{described(self.log)}"
+            )
         require(
             not (self.quick and self.regime in ("burst", "sustained")),
             f"quick=True does not wait for a regime of the GPU, got regime={self.regime!r}; use "
