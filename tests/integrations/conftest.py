@@ -1,5 +1,6 @@
 """Runs of pytest with the plugin, in which tests have times that are written down."""
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -22,6 +23,9 @@ for _module in (
     *("convtime.timing.show", "convtime.timing.time_op", "tests.helpers.measurements"),
 ):
     importlib.import_module(_module)
+# Replaces the standard library's finder of distributions by one that pytester would take away.
+with contextlib.suppress(ImportError):
+    importlib.import_module("pygal")
 
 # By its module's name, whether convtime is installed or stands in a folder of Python's path.
 LOADED = ("-p", "no:convtime", "-p", "pytest_convtime")
