@@ -92,5 +92,4 @@ def make_cases(
 
 
 if __name__ == "__main__":
-    options = {"batch": BATCH, "budget": 1.0, "samples": 500}
-    running.run("compare_resnet50", __doc__, summarise, make_cases, options=options)
+    running.run("compare_resnet50", make_cases, batch=BATCH, budget=1.0, samples=500)

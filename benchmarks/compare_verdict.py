@@ -171,4 +171,4 @@ def make_cases(device: running.Device) -> dict[str, Measure]:
 
 
 if __name__ == "__main__":
-    running.run("compare_verdict", __doc__, summarise, make_cases)
+    running.run("compare_verdict", make_cases)

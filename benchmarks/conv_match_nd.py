@@ -20,4 +20,4 @@ if __name__ == "__main__":
     from conv_match.__main__ import match_cases
     from conv_match.problems_nd import all_calls
 
-    run("conv_match_nd", __doc__, summarise, functools.partial(match_cases, all_calls()))
+    run("conv_match_nd", functools.partial(match_cases, all_calls()))

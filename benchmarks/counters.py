@@ -195,7 +195,7 @@ def _ncu_output(ncu: str, device: running.Device, names: Sequence[str]) -> str:
             *("--profile-from-start", "off", "--target-processes", "application-only"),
             *("--metrics", ",".join(METRICS), "--csv", "--print-units", "base"),
             *("--log-file", str(log)),
-            *(sys.executable, __file__, "--device", str(device), "--probe", "launch", *names),
+            *(sys.executable, *running.fresh_call(launch, device, *names)),
         ]
         done = running.capture(command, timeout=120)
         told = log.read_text() if log.exists() else ""
@@ -248,4 +248,4 @@ def make_cases(device: running.Device) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run("counters", __doc__, summarise, make_cases, probes={"launch": launch})
+    running.run("counters", make_cases)

@@ -11,7 +11,7 @@ keeps the size or none, planes of 7² to 112², and 16 to 1024 channels before a
 them of any number and the others of multiples of 8. They take up to 50 GFLOP, in batches of up to
 256, and half of them add a residual. Each is measured in one dtype and layout.
 
-Compile in parallel first: for i in $(seq 16); do epilogue.py --probe compile $i/16 & done; wait
+Compile in parallel first: for i in $(seq 16); do epilogue.py --compile $i/16 & done; wait
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def prepare(
 ) -> tuple[dict[str, Callable[..., torch.Tensor]], tuple[torch.Tensor | None, ...]]:
     """Functions of convtime and its peers, which nothing has called yet, and their arguments."""
     import torch
-    from common.compiled import compile_whole
+    from common.cuda import compile_whole
     from torch.nn import functional as F
 
     from convtime import ops
@@ -245,5 +245,4 @@ def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case
 
 
 if __name__ == "__main__":
-    options = {"seed": families.SEED, "budget": SECONDS}
-    running.run("epilogue", __doc__, summarise, make_cases, options=options)
+    running.run("epilogue", make_cases, seed=families.SEED, budget=SECONDS)

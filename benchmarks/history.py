@@ -197,4 +197,4 @@ def make_cases(_: object) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run("history", __doc__, summarise, make_cases, on="any")
+    running.run("history", make_cases, on="any")

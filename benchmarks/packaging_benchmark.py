@@ -188,7 +188,7 @@ def add_row(options: argparse.Namespace, key: str, row: results.Row, **where: ob
     rows = [each for each in document["rows"] if each["key"] != key]
     rows.append({"key": key, **row, **where})
     path.write_text(json.dumps(document | {"rows": rows}), encoding="utf-8")
-    results.judge("packaging", summarise, path.parent)
+    results.judge("packaging", path.parent)
 
 
 def main() -> None:
@@ -199,7 +199,6 @@ def main() -> None:
     add("--wheel", type=Path, help="file of the part wheel")
     add("--environment", type=Path, help="folder of the part install or wheel")
     add("--into", type=Path, help="packaging.json that gets the rows of such a part")
-    add("--probe", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part in ("imports", "kernels"):
         measure_here(options)
@@ -223,7 +222,7 @@ def measure_here(options: argparse.Namespace) -> None:
     device = resolve_device(options.device)
     if options.part == "imports":
         check_plugin()
-        file = running.open_file("packaging", summarise, options, device)
+        file = running.open_file("packaging", options, device)
         orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
         cases = {
             f"pair {number}": functools.partial(measure_pair, orders[number % 2])
@@ -235,9 +234,6 @@ def measure_here(options: argparse.Namespace) -> None:
         return
     from common import first_use
 
-    if options.probe:
-        running.print_result(first_use.probe(device, options.probe[-1]))
-        return
     facts = provenance(device)
     for use in USES:
         row = first_use.measure(use, device)

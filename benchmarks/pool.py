@@ -12,7 +12,7 @@ ceil_mode; planes and channels of AlexNet, Inception, LeNet and ResNet stems, od
 channels of any number; and 0.1 MB (float16) to 200 MB (float32). All are measured forward in both
 dtypes and layouts; backward, drawn ones in one of these four each.
 
-Compile in parallel first: for i in $(seq 16); do pool.py --probe compile $i/16 & done; wait
+Compile in parallel first: for i in $(seq 16); do pool.py --compile $i/16 & done; wait
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def functions_of(pool: Pool) -> dict[str, Callable[[torch.Tensor], torch.Tensor]
 
 def compiled_call(pool: Pool, x: torch.Tensor) -> Call:
     import torch
-    from common.compiled import compile_whole
+    from common.cuda import compile_whole
 
     torch.compiler.reset()
     call = functools.partial(compile_whole(functions_of(pool)["eager"], COMPILE_MODE), x)
@@ -283,5 +283,4 @@ def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case
 
 
 if __name__ == "__main__":
-    options = {"seed": families.SEED, "budget": SECONDS}
-    running.run("pool", __doc__, summarise, make_cases, options=options)
+    running.run("pool", make_cases, seed=families.SEED, budget=SECONDS)

@@ -375,7 +375,7 @@ def main() -> None:
     device = torch.device("cuda:0" if with_gpus else "cpu")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
         facts = other.submit(provenance, device).result()
-    file = results.ResultFile("ranks", summarise, options, facts)
+    file = results.ResultFile("ranks", options, facts)
     # The time of GPUs is what is scarce.
     running.measure_pending(file, {**(ON_GPUS if with_gpus else {}), **CASES})
 

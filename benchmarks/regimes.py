@@ -13,16 +13,19 @@ import math
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import results
 from common import running, summaries
 
 PROCESSES = 10
-OPERATIONS = {
-    "memory_bound": "relu 64Mi fp32",
-    "matmul": "matmul 4096 bf16",
-    "conv": "conv 32x256x56x56 fp16 channels_last",
+MATMUL = "matmul 4096 bf16"
+# Name in rows: name in the table, and what makes the call of common.operations.Operations
+OPERATIONS: dict[str, tuple[str, Callable[[Any], running.Call]]] = {
+    "memory_bound": ("relu 64Mi fp32", lambda make: make.relu(1 << 26)),
+    "matmul": (MATMUL, lambda make: make.matmul(4096)),
+    "conv": ("conv 32x256x56x56 fp16 channels_last", lambda make: make.conv(32, channels=256)),
 }
 REGIMES: tuple[Literal["burst"], Literal["sustained"]] = ("burst", "sustained")
 BUDGET = 0.3  # seconds of sampling
@@ -33,109 +36,15 @@ POINTS = 300  # of the picture
 DOCTOR = "doctor"
 
 
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    processes = _processes(rows)
-    ends = [
-        (row["burst"]["matmul"]["high"], row["sustained"]["matmul"]["low"]) for row in processes
-    ]
-    spreads = {
-        f"{regime}_spread": max(
-            summaries.spread([row[regime][name]["median"] for row in processes])
-            for name in OPERATIONS
-        )
-        for regime in (REGIMES if len(processes) > 1 else ())
-    }
-    return {
-        "processes": len(processes),
-        **spreads,
-        "told_apart": sum(None not in pair and pair[0] < pair[1] for pair in ends),
-        **summaries.known(doctor_s=summaries.by_key(rows).get(DOCTOR, {}).get("seconds")),
-    }
-
-
-def _processes(rows: list[results.Row]) -> list[results.Row]:
-    return [
-        row
-        for row in rows
-        if row["key"] not in (FROM_REST, DOCTOR)
-        and all(row[regime][name]["regime"] == regime for regime in REGIMES for name in OPERATIONS)
-    ]
-
-
-def table(rows: list[results.Row]) -> str:
-    processes = _processes(rows)
-    return summaries.markdown(
-        "operation | burst (µs): | MHz: | spread: | sustained (µs): | MHz: | spread: "
-        "| triton do_bench (µs): | spread:",
-        (_cells(processes, name) for name in OPERATIONS) if processes else (),
-    )
-
-
-def _cells(rows: list[results.Row], name: str) -> list[str]:
-    cells = [OPERATIONS[name]]
-    for regime in REGIMES:
-        median, spread = summaries.median_and_spread([row[regime][name]["median"] for row in rows])
-        clock = statistics.median(row[regime][name]["sm_clock_hz"] for row in rows)
-        cells += [median, f"{clock / 1e6:.0f}", spread]
-    triton = [row["triton"][name] for row in rows if name in row["triton"]]
-    return [*cells, *summaries.median_and_spread(triton)]
-
-
-def picture(document: dict[str, Any]) -> bytes:
-    from convtime.view.figure import BLUE, GREEN, ORANGE, columns, numbers, quantity
-
-    (rested,) = (row for row in document["rows"] if row["key"] == FROM_REST)
-    elapsed = numbers(rested["elapsed"])
-    across = quantity("elapsed", f"seconds of load after {REST:g} s of rest", type="log")
-    time = quantity("time", "time of a call (µs)")
-    point = {"type": "point", "filled": True, "size": 12, "opacity": 1, "color": BLUE}
-    processes = _processes(document["rows"])
-    medians = [
-        {
-            **columns(time=numbers([row[regime]["matmul"]["median"] for row in processes], 1e6)),
-            "mark": {"type": "rule", "color": colour, "opacity": 0.6},
-            "encoding": {"y": time},
-        }
-        for regime, colour in zip(REGIMES, (GREEN, ORANGE), strict=True)
-    ]
-    times = {
-        **columns(elapsed=elapsed, time=numbers(rested["seconds"], 1e6)),
-        "mark": point,
-        "encoding": {"x": across, "y": time},
-    }
-    clocks = {
-        **columns(elapsed=elapsed, clock=numbers(rested["sm_clock_hz"], 1e-6)),
-        "mark": point,
-        "encoding": {"x": across, "y": quantity("clock", "SM clock (MHz)")},
-    }
-    panels = [
-        {"width": 640, "height": 280, "layer": [*medians, times]},
-        {"width": 640, "height": 130, **clocks},
-    ]
-    return summaries.picture(
-        document,
-        OPERATIONS["matmul"],
-        "Times and clocks of a matmul from a rest on, and its medians in both regimes.",
-        {"vconcat": panels},
-        key="dot: from a rest on; line: a process's median, in burst (green) or sustained (orange)",
-    )
-
-
-def operations(device: running.Device) -> dict[str, running.Call]:
-    from common.operations import Operations
-
-    make = Operations(device)
-    calls = (make.relu(1 << 26), make.matmul(4096), make.conv(32, channels=256))
-    return dict(zip(OPERATIONS, calls, strict=True))
-
-
-def probe(device: running.Device) -> results.Row:
+def medians(device: running.Device) -> results.Row:
     """What each tool and regime says in this process; of triton nothing where it cannot be had."""
     from common.calls import do_bench_medians
+    from common.operations import Operations
 
     from convtime import time_op
 
-    calls = operations(device)
+    operations = Operations(device)
+    calls = {name: make(operations) for name, (_, make) in OPERATIONS.items()}
     row = do_bench_medians(calls)
     for regime in REGIMES:
         row[regime] = {
@@ -157,12 +66,13 @@ def _facts(measurement: Any) -> results.Row:
     }
 
 
-def probe_from_rest(device: running.Device) -> results.Row:
+def from_rest(device: running.Device) -> results.Row:
     import torch
+    from common.operations import Operations
 
     from convtime import time_op
 
-    call = operations(device)["matmul"]
+    call = Operations(device).matmul(4096)
     call()  # what is done only once
     torch.cuda.synchronize(device)
     time.sleep(REST)
@@ -199,12 +109,102 @@ def time_doctor(device: running.Device) -> results.Row:
 
 def make_cases(device: running.Device) -> dict[str, running.Measure]:
     return {
-        **running.in_processes("regimes", "regimes", device, PROCESSES),
-        FROM_REST: functools.partial(running.run_probe, "regimes", "from-rest", device),
+        **running.in_processes(medians, device, PROCESSES),
+        FROM_REST: functools.partial(running.run_fresh, from_rest, device),
         DOCTOR: functools.partial(time_doctor, device),
     }
 
 
+def _processes(rows: list[results.Row]) -> list[results.Row]:
+    return [
+        row
+        for row in rows
+        if row["key"] not in (FROM_REST, DOCTOR)
+        and all(row[regime][name]["regime"] == regime for regime in REGIMES for name in OPERATIONS)
+    ]
+
+
+def _medians_of(processes: list[results.Row], regime: str, name: str) -> list[float]:
+    return [row[regime][name]["median"] for row in processes]
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    processes = _processes(rows)
+    ends = [
+        (row["burst"]["matmul"]["high"], row["sustained"]["matmul"]["low"]) for row in processes
+    ]
+    spreads = {
+        f"{regime}_spread": max(
+            summaries.spread(_medians_of(processes, regime, name)) for name in OPERATIONS
+        )
+        for regime in (REGIMES if len(processes) > 1 else ())
+    }
+    return {
+        "processes": len(processes),
+        **spreads,
+        "told_apart": sum(None not in pair and pair[0] < pair[1] for pair in ends),
+        **summaries.known(doctor_s=summaries.by_key(rows).get(DOCTOR, {}).get("seconds")),
+    }
+
+
+def table(rows: list[results.Row]) -> str:
+    processes = _processes(rows)
+    return summaries.markdown(
+        "operation | burst (µs): | MHz: | spread: | sustained (µs): | MHz: | spread: "
+        "| triton do_bench (µs): | spread:",
+        (_cells(processes, name) for name in OPERATIONS) if processes else (),
+    )
+
+
+def _cells(processes: list[results.Row], name: str) -> list[str]:
+    cells = [OPERATIONS[name][0]]
+    for regime in REGIMES:
+        median, spread = summaries.median_and_spread(_medians_of(processes, regime, name))
+        clock = statistics.median(row[regime][name]["sm_clock_hz"] for row in processes)
+        cells += [median, f"{clock / 1e6:.0f}", spread]
+    triton = [row["triton"][name] for row in processes if name in row["triton"]]
+    return [*cells, *summaries.median_and_spread(triton)]
+
+
+def picture(document: dict[str, Any]) -> bytes:
+    from convtime.view.figure import BLUE, GREEN, ORANGE, columns, numbers, quantity
+
+    (rested,) = (row for row in document["rows"] if row["key"] == FROM_REST)
+    elapsed = numbers(rested["elapsed"])
+    across = quantity("elapsed", f"seconds of load after {REST:g} s of rest", type="log")
+    time = quantity("time", "time of a call (µs)")
+    point = {"type": "point", "filled": True, "size": 12, "opacity": 1, "color": BLUE}
+    processes = _processes(document["rows"])
+    medians = [
+        {
+            **columns(time=numbers(_medians_of(processes, regime, "matmul"), 1e6)),
+            "mark": {"type": "rule", "color": colour, "opacity": 0.6},
+            "encoding": {"y": time},
+        }
+        for regime, colour in zip(REGIMES, (GREEN, ORANGE), strict=True)
+    ]
+    times = {
+        **columns(elapsed=elapsed, time=numbers(rested["seconds"], 1e6)),
+        "mark": point,
+        "encoding": {"x": across, "y": time},
+    }
+    clocks = {
+        **columns(elapsed=elapsed, clock=numbers(rested["sm_clock_hz"], 1e-6)),
+        "mark": point,
+        "encoding": {"x": across, "y": quantity("clock", "SM clock (MHz)")},
+    }
+    panels = [
+        {"width": 640, "height": 280, "layer": [*medians, times]},
+        {"width": 640, "height": 130, **clocks},
+    ]
+    return summaries.picture(
+        document,
+        MATMUL,
+        "Times and clocks of a matmul from a rest on, and its medians in both regimes.",
+        {"vconcat": panels},
+        key="dot: from a rest on; line: a process's median, in burst (green) or sustained (orange)",
+    )
+
+
 if __name__ == "__main__":
-    probes = {"regimes": probe, "from-rest": probe_from_rest}
-    running.run("regimes", __doc__, summarise, make_cases, probes=probes)
+    running.run("regimes", make_cases)

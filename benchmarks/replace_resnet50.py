@@ -16,31 +16,11 @@ from common import running, summaries
 CONVOLUTIONS = 53  # of the model
 
 
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """How many steps, from the first on, were the same; none where layers were not replaced."""
-    return {"bit_identical_steps": min(map(_identical_steps, rows))}
-
-
-def _identical_steps(row: results.Row) -> int:
-    if row["replaced"] != CONVOLUTIONS:
-        return 0
-    same = (step["same_loss"] and not step["different"] for step in row["steps"])
-    return sum(itertools.takewhile(bool, same))
-
-
-def table(rows: list[results.Row]) -> str:
-    return summaries.filled(
-        "step: | loss, PyTorch: | loss, convtime: | same bits of the loss | weights that differ:",
-        "{index} | {loss[0]:.7g} | {loss[1]:.7g} | {same} | {differ}",
-        (
-            step
-            | {"index": index, "differ": len(step["different"])}
-            | {"same": summaries.yes(step["same_loss"])}
-            for row in rows
-            for index, step in enumerate(row["steps"], start=1)
-            if index == 1 or index % 10 == 0
-        ),
-    )
+def make_cases(
+    device: running.Device, steps: int, batch: int, side: int
+) -> dict[str, running.Measure]:
+    # One row for all steps, since each follows from the one before.
+    return {"training": functools.partial(measure, device, steps=steps, batch=batch, side=side)}
 
 
 def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
@@ -88,15 +68,34 @@ def _train(model: Any, optimizer: Any, images: Any, classes: Any) -> Any:
     return loss.detach()
 
 
-def make_cases(
-    device: running.Device, steps: int, batch: int, side: int
-) -> dict[str, running.Measure]:
-    # One row for all steps, since each follows from the one before.
-    return {"training": functools.partial(measure, device, steps=steps, batch=batch, side=side)}
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """How many steps, from the first on, were the same; none where layers were not replaced."""
+    return {"bit_identical_steps": min(map(_identical_steps, rows))}
+
+
+def _identical_steps(row: results.Row) -> int:
+    if row["replaced"] != CONVOLUTIONS:
+        return 0
+    same = (step["same_loss"] and not step["different"] for step in row["steps"])
+    return sum(itertools.takewhile(bool, same))
+
+
+def table(rows: list[results.Row]) -> str:
+    return summaries.filled(
+        "step: | loss, PyTorch: | loss, convtime: | same bits of the loss | weights that differ:",
+        "{index} | {loss[0]:.7g} | {loss[1]:.7g} | {same} | {differ}",
+        (
+            step
+            | {"index": index, "differ": len(step["different"])}
+            | {"same": summaries.yes(step["same_loss"])}
+            for row in rows
+            for index, step in enumerate(row["steps"], start=1)
+            if index == 1 or index % 10 == 0
+        ),
+    )
 
 
 if __name__ == "__main__":
     # cuBLAS repeats its bits only with this, and reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    options = {"steps": 50, "batch": 32, "side": 224}
-    running.run("replace_resnet50", __doc__, summarise, make_cases, options=options)
+    running.run("replace_resnet50", make_cases, steps=50, batch=32, side=224)

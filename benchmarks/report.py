@@ -28,6 +28,13 @@ OPENED = 5  # times
 FILE, PAGE = "measurements.json", "page.html"
 
 
+def make_cases(_: object) -> dict[str, running.Measure]:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    write_measurements(folder / FILE)
+    return {each.__name__: partial(each, folder) for each in (written, opened)}
+
+
 def write_measurements(file: Path) -> None:
     import torch
 
@@ -109,12 +116,5 @@ def table(rows: list[results.Row]) -> str:
     return summaries.markdown(header, lines)
 
 
-def make_cases(_: object) -> dict[str, running.Measure]:
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder)
-    write_measurements(folder / FILE)
-    return {each.__name__: partial(each, folder) for each in (written, opened)}
-
-
 if __name__ == "__main__":
-    running.run("report", __doc__, summarise, make_cases, on="cpu")
+    running.run("report", make_cases, on="cpu")

@@ -125,18 +125,16 @@ class ResultFile:
     a benchmark can be run in pieces; otherwise it is started anew.
     """
 
-    def __init__(
-        self, benchmark: str, summarise: Summarise, options: argparse.Namespace, facts: Row
-    ) -> None:
+    def __init__(self, benchmark: str, options: argparse.Namespace, facts: Row) -> None:
         """Opens the file, before anything is measured; `facts` are its provenance."""
         self._benchmark = benchmark
-        self._summarise = summarise
         self._shard: tuple[int, int] | None = options.shard
         provenance = {key: facts.get(key) for key in PROVENANCE}
         self._provenance = provenance | {"commit": options.commit or find_commit()}
         self._command = _command(sys.argv)
         options.output.mkdir(parents=True, exist_ok=True)
         self.path = options.output / file_name(benchmark, self._shard)
+        self.seconds: float = options.seconds
         self.rows: list[Row] = []
         self.lost: list[str] = []  # keys of cases that left the GPU unusable for a process
         if self.path.exists():
@@ -170,8 +168,8 @@ class ResultFile:
         """Appends rows by their keys, and saves once: with thousands of rows, saving takes long."""
         self.rows += [{"key": key, **row} for key, row in rows.items()]
         self.lost = [key for key in self.lost if key not in rows]
-        made = (self._benchmark, self._command, self.rows, self._provenance, self._summarise)
-        _write(self.path, _document(*made) | ({"lost": self.lost} if self.lost else {}))
+        document = _document(self._benchmark, self._command, self.rows, self._provenance)
+        _write(self.path, document | ({"lost": self.lost} if self.lost else {}))
 
 
 def _command(argv: list[str]) -> str:
@@ -189,9 +187,7 @@ def file_name(benchmark: str, shard: tuple[int, int] | None) -> str:
     return f"{benchmark}.shard-{shard[0]}-of-{shard[1]}.json" if shard else f"{benchmark}.json"
 
 
-def _document(
-    benchmark: str, command: str, rows: list[Row], provenance: Row, summarise: Summarise
-) -> Row:
+def _document(benchmark: str, command: str, rows: list[Row], provenance: Row) -> Row:
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "schema": SCHEMA,
@@ -200,8 +196,12 @@ def _document(
         "date": now.isoformat(timespec="seconds"),
         "provenance": provenance,
         "rows": rows,
-        "summary": make_summary(rows, summarise, load_goals()[benchmark]),
+        "summary": summary_of(benchmark, rows),
     }
+
+
+def summary_of(benchmark: str, rows: list[Row]) -> list[Row]:
+    return make_summary(rows, load_script(benchmark).summarise, load_goals()[benchmark])
 
 
 def _read(path: Path) -> Row:
@@ -217,17 +217,16 @@ def _write(path: Path, document: Row) -> None:
     write_file(path, to_json(document))
 
 
-def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
+def judge(benchmark: str, directory: Path) -> Path:
     path = directory / file_name(benchmark, None)
     if not path.exists():
         raise ValueError(f"{directory} has no {path.name}; run the benchmark first")
     document = _read(path)
-    summary = make_summary(document["rows"], summarise, load_goals()[benchmark])
-    _write(path, document | {"summary": summary})
+    _write(path, document | {"summary": summary_of(benchmark, document["rows"])})
     return path
 
 
-def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
+def merge(benchmark: str, directory: Path) -> Path:
     """Makes one result file out of all shards of a benchmark, which stay where they are.
 
     ValueError where shards are missing or incomplete, or differ in environment or command.
@@ -268,7 +267,7 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     path = directory / file_name(benchmark, None)
     # Its first shard's command tells how the rows were made, which this process's does not.
     command, provenance = documents[0]["command"], documents[0]["provenance"]
-    _write(path, _document(benchmark, command, rows, provenance, summarise))
+    _write(path, _document(benchmark, command, rows, provenance))
     return path
 
 
@@ -305,9 +304,8 @@ def main() -> None:
                 raise SystemExit(f"error: benchmark is {name!r}, but must be of {', '.join(found)}")
             print(name, found[name], sep="\t")
         return
-    summarise = load_script(options.benchmark).summarise
     try:
-        print(describe_file(options.change(options.benchmark, summarise, options.output)))
+        print(describe_file(options.change(options.benchmark, options.output)))
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
 

@@ -397,7 +397,7 @@ def main() -> None:
                 )
                 for index in range(count)
             }
-    file = results.ResultFile("suite", summarise, options, provenance(resolve_device("cpu")))
+    file = results.ResultFile("suite", options, provenance(resolve_device("cpu")))
     running.measure_pending(file, cases)
 
 

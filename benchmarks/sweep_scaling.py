@@ -32,6 +32,10 @@ WORKERS, POINTS_BETWEEN_KILLS = 8, 250
 SEED = 20
 
 
+def make_cases(_: object) -> dict[str, running.Measure]:
+    return {"scaling": of_scaling, "kills": of_kills}
+
+
 def relu(row: int, column: int, device: str = "cpu") -> Callable[[], object]:
     import torch
 
@@ -110,9 +114,8 @@ def killing(pool: Any, file: Path) -> Iterator[list[int]]:
     """Kills random workers as a sweep's file grows; yields the process IDs of those killed."""
     chance = random.Random(SEED)  # noqa: S311 (no secret)
     killed: list[int] = []
-    is_done = threading.Event()
 
-    def kill() -> None:
+    def kill(is_done: threading.Event) -> None:
         file.touch()  # which the sweep begins
         with file.open(encoding="utf-8") as lines:
             left = 0.0  # lines until the next kill
@@ -123,22 +126,15 @@ def killing(pool: Any, file: Path) -> Iterator[list[int]]:
                     killed.append(chance.choice(pool.pids))
                     os.kill(killed[-1], signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
+    with running.beside(kill):
         yield killed
-    finally:
-        is_done.set()
-        killer.join()
 
 
 def points_in(file: Path) -> Iterator[tuple[int, int]]:
-    with file.open(encoding="utf-8") as lines:
-        next(lines)  # the plan
-        for line in lines:
-            visit: dict[str, Any] = json.loads(line)
-            if not visit["control"]:
-                yield visit["values"]["row"], visit["values"]["column"]
+    _plan, *lines = file.read_text(encoding="utf-8").splitlines()
+    for visit in map(json.loads, lines):
+        if not visit["control"]:
+            yield visit["values"]["row"], visit["values"]["column"]
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
@@ -166,5 +162,4 @@ def table(rows: list[results.Row]) -> str:
 
 
 if __name__ == "__main__":
-    cases: dict[str, running.Measure] = {"scaling": of_scaling, "kills": of_kills}
-    running.run("sweep_scaling", __doc__, summarise, lambda _: cases, on="any")
+    running.run("sweep_scaling", make_cases, on="any")

@@ -122,24 +122,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]
     assert clock_lock._held == []
 
 
-@pytest.fixture
-def benchmarks_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What benchmarks measure on a GPU can run on the CPU, and the compiler changes nothing."""
-    from common import compiled
-
-    import convtime
-
-    compare: Any = convtime.compare
-
-    def compare_on_cpu(calls: Any, **options: Any) -> convtime.Comparison:
-        on_cpu = {"method": "cpu", "cache": "warm", "placement": "as-is"}
-        compared: convtime.Comparison = compare(calls, **options | on_cpu)
-        return compared
-
-    monkeypatch.setattr(convtime, "compare", compare_on_cpu)
-    monkeypatch.setattr(compiled, "compile_whole", lambda function, mode: function)
-
-
 def _load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, FAKE_NVML / f"{name}.py")
     assert spec is not None

@@ -16,10 +16,9 @@ from typing import Any
 
 import results
 import torch
-from common.running import Call, Measure, first_line, run, run_probe, seconds_of
+from common.running import Call, Measure, beside, first_line, run, run_fresh, seconds_of
 from common.truth import median_of_stamps
 
-import accuracy
 from accuracy import CACHES, NVBENCH, STAMPED_REFERENCE_NS
 from accuracy.operations import PASSES, MethodPasses, measure_op, operations
 from convtime import time_op
@@ -48,9 +47,9 @@ def measure_cost(device: torch.device) -> results.Row:
         collections.deque(itertools.starmap(get_ident, itertools.repeat((), count)), maxlen=0)
         floors.append((time.perf_counter() - begin) / count)
     return {
-        **run_probe("accuracy", "first-use", device),
-        **run_probe("accuracy", "cpu-calls", device),
-        **run_probe("accuracy", "memory", device),
+        **run_fresh(first_use, device),
+        **run_fresh(cpu_calls, device),
+        **run_fresh(memory, device),
         "loop_call_s": calls,
         "loop_floor_s": floors,
     }
@@ -63,14 +62,14 @@ def _warm_kernel_of_5us(device: torch.device) -> Call:
     return call
 
 
-def probe_first_use(device: torch.device) -> results.Row:
+def first_use(device: torch.device) -> results.Row:
     call = _warm_kernel_of_5us(device)
     first, *later = _default_calls(call)
     as_is = _default_calls(call, placement="as-is")
     return {"first_use_s": first, "default_call_s": later, "as_is_call_s": as_is[1:]}
 
 
-def probe_cpu_calls(_: torch.device) -> results.Row:
+def cpu_calls(_: torch.device) -> results.Row:
     # A running sum has no use for a second thread, which would cost more than 5 µs to wake.
     seconds = _default_calls(functools.partial(torch.cumsum, torch.randn(5 << 10), 0))
     return {"default_cpu_call_s": seconds[1:]}
@@ -80,23 +79,17 @@ def _default_calls(call: Call, **options: Any) -> list[float]:
     return [seconds_of(functools.partial(time_op, call, **options)) for _ in range(11)]
 
 
-def probe_memory(device: torch.device) -> results.Row:
+def memory(device: torch.device) -> results.Row:
     call = _warm_kernel_of_5us(device)
     before = torch.cuda.mem_get_info(device)[0]
     free = []
-    done = threading.Event()
 
-    def watch() -> None:
-        while not done.wait(0.001):
+    def watch(ended: threading.Event) -> None:
+        while not ended.wait(0.001):
             free.append(torch.cuda.mem_get_info(device)[0])
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
+    with beside(watch):
         time_op(call, placement="as-is")
-    finally:
-        done.set()
-        watcher.join()
     return {
         "device_bytes_free_before": before,
         "device_bytes_free_least": min([*free, torch.cuda.mem_get_info(device)[0]]),
@@ -148,6 +141,9 @@ STAMPED_MIB = (1, 16, 256)
 ONE_WAVE_MIB = 16  # of a copy whose blocks all fit on the device at a time
 COPY_GRID = (32_768, 256)  # bytes of a block of copy_stamped, and its threads
 
+Grid = tuple[int, int]
+Stamped = Callable[[], torch.Tensor]
+
 
 def measure_spin(asked_ns: int) -> results.Row:
     passes = MethodPasses(lambda: torch.ops.convtime.spin_ns(asked_ns), "kernel", "warm", 50)
@@ -156,68 +152,43 @@ def measure_spin(asked_ns: int) -> results.Row:
     return {"asked_ns": asked_ns, "kernel": passes.row}
 
 
-def measure_stamped(
-    call: Callable[[], torch.Tensor],
-    cache: Cache,
-    grid: tuple[int, int],
-    reference_grid: tuple[int, int],
-    asked_ns: int | None,
-) -> results.Row:
+def measure_stamped_spin(grid: Grid, asked_ns: int) -> results.Row:
+    spin: Stamped = functools.partial(torch.ops.convtime.spin_ns, asked_ns, *grid)
+    return {"grid": grid, "reference_grid": grid, "asked_ns": asked_ns, **_stamped(spin, "warm")}
+
+
+def measure_stamped_copy(mib: int, device: torch.device) -> results.Row:
+    source = torch.randn(mib << 18, device=device)
+    return {
+        "grid": _copy_grid(mib),
+        "reference_grid": _copy_grid(min(mib, ONE_WAVE_MIB)),
+        "asked_ns": None,
+        **_stamped(lambda: torch.ops.convtime.copy_stamped(source)[1], "cold"),
+    }
+
+
+def _copy_grid(mib: int) -> Grid:
+    return (mib << 20) // COPY_GRID[0], COPY_GRID[1]
+
+
+def _stamped(call: Stamped, cache: Cache) -> results.Row:
     passes = MethodPasses(call, "kernel", cache, 50)
     stamps = []
     for _ in range(PASSES):
         passes.take()
         stamps.append(median_of_stamps(call, 50, cold=cache == "cold"))
-    return {
-        "cache": cache,
-        "grid": list(grid),
-        "reference_grid": list(reference_grid),
-        "asked_ns": asked_ns,
-        "kernel": passes.row,
-        "stamps": stamps,
-    }
-
-
-def stamped_cases(device: torch.device) -> dict[str, Measure]:
-    def spin(grid: tuple[int, int], asked_ns: int) -> results.Row:
-        call: Callable[[], torch.Tensor] = functools.partial(
-            torch.ops.convtime.spin_ns, asked_ns, *grid
-        )
-        return measure_stamped(call, "warm", grid, grid, asked_ns)
-
-    def copy(mib: int) -> results.Row:
-        source = torch.randn(mib << 18, device=device)
-        return measure_stamped(
-            lambda: torch.ops.convtime.copy_stamped(source)[1],
-            "cold",
-            copy_grid(mib),
-            copy_grid(min(mib, ONE_WAVE_MIB)),
-            None,
-        )
-
-    def copy_grid(mib: int) -> tuple[int, int]:
-        return (mib << 20) // COPY_GRID[0], COPY_GRID[1]
-
-    spun = [(blocks, 1) for blocks in STAMPED_BLOCKS]
-    cases: dict[str, Measure] = {}
-    for grid in (*spun, copy_grid(1), copy_grid(ONE_WAVE_MIB)):
-        for asked_ns in (STAMPED_REFERENCE_NS, *((4_992, 100_000) if grid in spun else ())):
-            key = f"stamped/spin {asked_ns} ns, {grid[0]} x {grid[1]}"
-            cases[key] = functools.partial(spin, grid, asked_ns)
-    copies = {f"stamped/copy {mib} MiB": functools.partial(copy, mib) for mib in STAMPED_MIB}
-    return cases | copies
+    return {"cache": cache, "kernel": passes.row, "stamps": stamps}
 
 
 def measure_nvbench(ops: Sequence[str], device: torch.device) -> results.Row:
     """cuda-bench takes a process over, and has streams of its own; so it gets one."""
     try:
-        return {"ops": run_probe("accuracy", NVBENCH, device, *ops, timeout=180)}
+        return {"ops": run_fresh(nvbench, device, *ops, timeout=180)}
     except (RuntimeError, subprocess.TimeoutExpired) as error:
-        reason = first_line(error)
-        return {"ops": {op: {"reason": reason} for op in ops}}
+        return {"ops": {op: {"reason": first_line(error)} for op in ops}}
 
 
-def probe_nvbench(device: torch.device, *ops: str) -> results.Row:
+def nvbench(device: torch.device, *ops: str) -> results.Row:
     bench: Any = importlib.import_module("cuda.bench")
     reader: Any = importlib.import_module("cuda.bench.results")
     external_stream: Any = torch.cuda.ExternalStream
@@ -268,36 +239,28 @@ def _read_nvbench(benchmark: Any) -> results.Row:
     }
 
 
-# What a fresh process measures.
-PROBES: dict[str, Callable[..., results.Row]] = {
-    "first-use": probe_first_use,
-    "cpu-calls": probe_cpu_calls,
-    "memory": probe_memory,
-    NVBENCH: probe_nvbench,
-}
-
-
 def make_cases(device: torch.device) -> dict[str, Measure]:
     ops = operations(device)
-    groups = range(0, len(ops), NVBENCH_GROUP)
-    return {
+    cases: dict[str, Measure] = {
         "cost": functools.partial(measure_cost, device),
         "quick": functools.partial(measure_quick, ops),
         **{f"spin/{asked} ns": functools.partial(measure_spin, asked) for asked in SPINS_NS},
-        **stamped_cases(device),
-        **{
-            f"{op}/{cache}": functools.partial(measure_op, make, cache)
-            for op, make in ops.items()
-            for cache in CACHES
-        },
-        **{
-            f"{NVBENCH}/{number}": functools.partial(
-                measure_nvbench, [*ops][first : first + NVBENCH_GROUP], device
-            )
-            for number, first in enumerate(groups, 1)
-        },
     }
+    spun = [(blocks, 1) for blocks in STAMPED_BLOCKS]
+    for grid in (*spun, _copy_grid(1), _copy_grid(ONE_WAVE_MIB)):
+        for asked in (STAMPED_REFERENCE_NS, *((4_992, 100_000) if grid in spun else ())):
+            key = f"stamped/spin {asked} ns, {grid[0]} x {grid[1]}"
+            cases[key] = functools.partial(measure_stamped_spin, grid, asked)
+    for mib in STAMPED_MIB:
+        cases[f"stamped/copy {mib} MiB"] = functools.partial(measure_stamped_copy, mib, device)
+    for op, make in ops.items():
+        for cache in CACHES:
+            cases[f"{op}/{cache}"] = functools.partial(measure_op, make, cache)
+    for number, first in enumerate(range(0, len(ops), NVBENCH_GROUP), 1):
+        some = [*ops][first : first + NVBENCH_GROUP]
+        cases[f"{NVBENCH}/{number}"] = functools.partial(measure_nvbench, some, device)
+    return cases
 
 
 if __name__ == "__main__":
-    run("accuracy", accuracy.__doc__, accuracy.summarise, make_cases, probes=PROBES)
+    run("accuracy", make_cases)

@@ -10,55 +10,18 @@ import results
 import torch
 from common.calls import measure_peers
 from common.operations import Operations
-from common.options import AS_IS, counted
-from common.running import Call, first_line
+from common.running import AS_IS, Call, counted, first_line
 from common.summaries import midmean
-from common.truth import Trace, profile_calls
+from common.truth import profile_calls
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from accuracy import METHODS
 from convtime import time_op
 from convtime.timing.options import Cache, Method
 
+PASSES = 3
 KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the narrowest
-
-
-def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
-    call = make()
-    count, rest = _plan(call)
-    truth = TruthPasses(call, count, cold=cache == "cold")
-    ours = {method: MethodPasses(call, method, cache, count) for method in METHODS}
-    # A sample of it replays five calls of a long operation, and so do capturing and warming up: as
-    # many calls as the others make.
-    ours["graph"] = MethodPasses(call, "graph", cache, count // 10, warmup=1)
-    in_a_graph = StampPasses(call, count, cold=cache == "cold")
-    every = [truth.take, *(passes.take for passes in ours.values()), in_a_graph.take]
-    for take in every * PASSES + [truth.trace, ours["kernel"].take] * (KERNEL_PASSES - PASSES):
-        # Each begins on a GPU as cool as the others: its clock falls within 0.1 s of load.
-        time.sleep(rest)
-        take()
-    return {
-        "calls": count,
-        "truth": truth.row(),
-        **{method: passes.row for method, passes in ours.items()},
-        "truth_of_graph": in_a_graph.row | stamps_of_spin(cache == "cold"),
-        "peers": measure_peers(call),
-    }
-
-
-def _plan(call: Call) -> tuple[int, float]:
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(5):
-        call()
-    torch.cuda.synchronize()
-    each = (time.perf_counter() - begin) / 5
-    # No more than 50: a thousand launches fill the queue, and cannot all be held.
-    count = min(50, max(20, int(0.02 / each)))
-    return count, min(0.5, 0.02 + 8 * count * each)
+_SPIN: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
 
 
 def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
@@ -133,59 +96,83 @@ def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
     }
 
 
-PASSES = 3
-_SPIN: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
+def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
+    call = make()
+    count, rest = _plan(call)
+    cold = cache == "cold"
+    counts: list[int] = []
+    truth: results.Row = {"kernel": [], "span": [], "events": {}, "events_of_spin": {}}
+
+    def trace() -> None:
+        trace = profile_calls(call, count, cold=cold)
+        counts.extend(trace.kernels)
+        truth["kernel"].append(statistics.median(trace.busy))
+        truth["span"].append(statistics.median(trace.spans))
+
+    def take_truth() -> None:
+        trace()
+        _add_events(truth["events"], call, count, cold=cold)
+        _add_events(truth["events_of_spin"], _SPIN, count, cold=cold)
+
+    ours = {
+        "kernel": MethodPasses(call, "kernel", cache, count),
+        "event": MethodPasses(call, "event", cache, count),
+        # A sample of it replays five calls of a long operation, and so do capturing and warming up:
+        # as many calls as the others make.
+        "graph": MethodPasses(call, "graph", cache, count // 10, warmup=1),
+    }
+    in_a_graph = StampPasses(call, count, cold=cold)
+    every = [take_truth, *(passes.take for passes in ours.values()), in_a_graph.take]
+    for take in every * PASSES + [trace, ours["kernel"].take] * (KERNEL_PASSES - PASSES):
+        # Each begins on a GPU as cool as the others: its clock falls within 0.1 s of load.
+        time.sleep(rest)
+        take()
+    return {
+        "calls": count,
+        "truth": {"kernels": statistics.mode(counts), **truth},
+        **{method: passes.row for method, passes in ours.items()},
+        "truth_of_graph": in_a_graph.row | stamps_of_spin(cold),
+        "peers": measure_peers(call),
+    }
 
 
-class TruthPasses:
-    def __init__(self, call: Call, count: int, *, cold: bool) -> None:
-        self._profile = functools.partial(profile_calls, call, count, cold=cold)
-        self._traces: list[Trace] = []
-        self._events = _EventPasses(call, count, cold=cold)
-        self._events_of_spin = _EventPasses(_SPIN, count, cold=cold)
-
-    def trace(self) -> None:
-        self._traces.append(self._profile())
-
-    def take(self) -> None:
-        self.trace()
-        self._events.take()
-        self._events_of_spin.take()
-
-    def row(self) -> results.Row:
-        return {
-            "events": self._events.row,
-            "events_of_spin": self._events_of_spin.row,
-            "kernels": statistics.mode(count for trace in self._traces for count in trace.kernels),
-            "kernel": [statistics.median(trace.busy) for trace in self._traces],
-            "span": [statistics.median(trace.spans) for trace in self._traces],
-        }
+def _plan(call: Call) -> tuple[int, float]:
+    """How many calls a pass makes, and the seconds of rest before it."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(5):
+        call()
+    torch.cuda.synchronize()
+    each = (time.perf_counter() - begin) / 5
+    # No more than 50: a thousand launches fill the queue, and cannot all be held.
+    count = min(50, max(20, int(0.02 / each)))
+    return count, min(0.5, 0.02 + 8 * count * each)
 
 
-class _EventPasses:
-    def __init__(self, call: Call, count: int, *, cold: bool) -> None:
-        self._call, self._count, self._cold = call, count, cold
-        self.row: results.Row = {"untraced": [], "traced": []}
+def _add_events(row: results.Row, call: Call, count: int, *, cold: bool) -> None:
+    untraced = _median_between_events(call, count, cold=cold)
+    with profile(activities=[ProfilerActivity.CUDA]):
+        traced = _median_between_events(call, count, cold=cold)
+    row.setdefault("untraced", []).append(untraced)
+    row.setdefault("traced", []).append(traced)
 
-    def take(self) -> None:
-        self.row["untraced"].append(self._median())
-        with profile(activities=[ProfilerActivity.CUDA]):
-            self.row["traced"].append(self._median())
 
-    def _median(self) -> float:
-        event: Any = torch.cuda.Event
-        pairs = [[event(enable_timing=True) for _ in range(2)] for _ in range(self._count)]
-        self._call()
-        torch.cuda.synchronize()
-        torch.ops.convtime.spin_ns(5_000_000 + 200_000 * self._count)
-        for start, stop in pairs:
-            if self._cold:
-                torch.ops.convtime.flush_l2()
-            start.record()
-            self._call()
-            stop.record()
-        torch.cuda.synchronize()
-        return 1e-3 * statistics.median(float(start.elapsed_time(stop)) for start, stop in pairs)
+def _median_between_events(call: Call, count: int, *, cold: bool) -> float:
+    event: Any = torch.cuda.Event
+    pairs = [[event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+    call()
+    torch.cuda.synchronize()
+    torch.ops.convtime.spin_ns(5_000_000 + 200_000 * count)
+    for start, stop in pairs:
+        if cold:
+            torch.ops.convtime.flush_l2()
+        start.record()
+        call()
+        stop.record()
+    torch.cuda.synchronize()
+    return 1e-3 * statistics.median(float(start.elapsed_time(stop)) for start, stop in pairs)
 
 
 class StampPasses:
@@ -196,7 +183,6 @@ class StampPasses:
     by how much longer a series of more of them takes.
     """
 
-    COLD_REPLAYS = 10
     MORE = 8  # calls that the second series of a warm graph has beyond the first's one
 
     def __init__(self, call: Call, count: int, *, cold: bool) -> None:
@@ -204,7 +190,7 @@ class StampPasses:
         self._cold = cold
         series = (1, 1) if cold else (1, 1 + self.MORE)
         # With a warm cache, as many calls as the other passes make.
-        self._replays = self.COLD_REPLAYS if cold else count // sum(series)
+        self._replays = 10 if cold else count // sum(series)
         self._stamps: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._graph = torch.cuda.CUDAGraph()
         call()

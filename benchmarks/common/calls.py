@@ -11,9 +11,8 @@ import torch
 from torch.utils.benchmark import Timer
 
 import convtime
-from common.events import seconds_per_call
-from common.options import AS_IS, PLAIN, counted
-from common.running import Call, first_line, seconds_of
+from common.cuda import seconds_per_call
+from common.running import AS_IS, PLAIN, Call, counted, first_line, seconds_of
 from convtime.timing.activity import DeviceActivity
 
 

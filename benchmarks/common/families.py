@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import results
 
 from common import running, summaries
-from common.options import PLAIN
+from common.running import PLAIN
 
 if TYPE_CHECKING:
     from convtime.timing.comparison import Comparison

@@ -20,15 +20,13 @@ BATCH = 32
 
 def measure(use: str, device: torch.device) -> results.Row:
     """The seconds of the first call in a process that has no compiled kernels, and in the next."""
-    script = str(results.scripts()["packaging"])
-    command = [script, "--part", "kernels", "--probe", use, "--device", str(device)]
     row: results.Row = {}
     with (
         tempfile.TemporaryDirectory() as cache,
         mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}),
     ):
         for state in ("empty", "filled"):
-            found = running.run_fresh(command)
+            found = running.run_fresh(probe, device, use)
             row |= {f"{state}_{name}": value for name, value in found.items()}
     return row
 

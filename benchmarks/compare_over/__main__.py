@@ -13,7 +13,6 @@ from common.truth import profile_calls
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import compare_over
 import convtime
 from convtime import Candidate
 
@@ -168,4 +167,4 @@ def make_cases(device: torch.device) -> dict[str, Measure]:
 
 
 if __name__ == "__main__":
-    run("compare_over", compare_over.__doc__, compare_over.summarise, make_cases)
+    run("compare_over", make_cases)

@@ -8,8 +8,7 @@ from typing import Any
 
 import results
 import torch
-from common.options import PLAIN, counted
-from common.running import Call
+from common.running import PLAIN, Call, counted
 
 import convtime
 from convtime.core.load import _C

@@ -7,7 +7,7 @@ from typing import Any
 import results
 import torch
 from common.calls import compare_launches, launches, record
-from common.events import seconds_per_call
+from common.cuda import seconds_per_call
 from common.running import Call, first_line
 
 import convtime
@@ -29,7 +29,10 @@ _SURE_ROUNDS = 200  # where a ratio is outside of its limits
 _Sides = tuple[Callable[[], Results], Callable[[], Results]]  # PyTorch's call, and convtime's
 
 
-def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> results.Row:
+_oracle_of = functools.cache(PlanOracle)  # which runs until this process ends
+
+
+def measure_call(call: ConvCall, device: torch.device) -> results.Row:
     row = {"problem": codec.encode(call)}
     with call.flags.applied(), torch.no_grad():
         try:
@@ -45,7 +48,7 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
             name: call.backend(name if name in PASSES else FPROP, tensors) for name in sides
         }
         to_cudnn = [name for name in PASSES if backends[name] in CUDNN_BACKENDS]
-        logs = oracle.ask(call, to_cudnn) if to_cudnn else {}
+        logs = _oracle_of(device).ask(call, to_cudnn) if to_cudnn else {}
         passes: dict[str, results.Row] = {}
         ran: dict[str, _Sides] = {}
         for name, both in sides.items():

@@ -12,9 +12,8 @@ import torch
 from common import summaries
 from common.families import log_uniform
 from common.planting import diagnose_planted, told_causes
-from common.running import Call, Measure, run, run_probe
+from common.running import Call, Measure, run, run_fresh
 
-import cpu
 from convtime import compare, time_op
 from convtime.timing.options import Pages
 from convtime.timing.sampling.calls import governed_pages
@@ -191,9 +190,9 @@ def _load(chance: random.Random, loaded: bool) -> Iterator[list[float]]:
 
 def make_cases(device: torch.device, seed: int, pairs: int) -> dict[str, Measure]:
     """Diagnoses first; then families alternate, and within each family the settings."""
-    forked = functools.partial(run_probe, "cpu", timeout=_TIMEOUT_SECONDS)
+    fresh = functools.partial(run_fresh, timeout=_TIMEOUT_SECONDS)
     cases: dict[str, Measure] = {
-        key: functools.partial(forked, "diagnosis", device, key, str(seed))
+        key: functools.partial(fresh, diagnosis_row, device, key, str(seed))
         for key, plant in {**CAUSES, **CONTROLS}.items()
         if plant.cause != "quota" or may_plant_quotas()
     }
@@ -201,18 +200,10 @@ def make_cases(device: torch.device, seed: int, pairs: int) -> dict[str, Measure
         index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
         threads, pages = [*THREADS.values()][index % 2], ("fresh", "retained")[index // 2 % 2]
         key = f"{family}/{threads}/{seed}/{index}"
-        cases[key] = functools.partial(forked, "operation", device, family, threads, pages, key)
+        cases[key] = functools.partial(fresh, operation_row, device, family, threads, pages, key)
     return cases
 
 
 if __name__ == "__main__":
-    run(
-        "cpu",
-        cpu.__doc__,
-        cpu.summarise,
-        make_cases,
-        on="cpu",
-        # A/A pairs: each operation gives one without load and one under load.
-        options={"seed": 20261124, "pairs": 208},
-        probes={"operation": operation_row, "diagnosis": diagnosis_row},
-    )
+    # A/A pairs: each operation gives one without load and one under load.
+    run("cpu", make_cases, on="cpu", seed=20261124, pairs=208)

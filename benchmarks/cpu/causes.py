@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from common import planting
 from common.planting import NOTHING, Draw, Planted, Plants
+from common.running import beside
 
 from cpu.load import planted_load
 
@@ -201,23 +202,11 @@ def python_thread(draw: Draw) -> Planted:
     """Another thread of this process that computes, and takes turns with the call."""
     x, operators = _small(draw), draw.whole("operators", 20, 60)
 
-    @contextlib.contextmanager
-    def around() -> Iterator[None]:
-        ended = threading.Event()
+    def compute(ended: threading.Event) -> None:
+        while not ended.is_set():
+            sum(range(1000))
 
-        def compute() -> None:
-            while not ended.is_set():
-                sum(range(1000))
-
-        thread = threading.Thread(target=compute)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    return Planted(lambda: planting.additions(x, operators), around=around)
+    return Planted(lambda: planting.additions(x, operators), around=lambda: beside(compute))
 
 
 @CAUSES.make("python-overhead: small net", "python-overhead")

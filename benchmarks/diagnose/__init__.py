@@ -5,6 +5,8 @@ written down before the rules that find it. Sizes, durations and dtypes are draw
 the commit that froze the rules, the last one that changed convtime/diagnosis: nobody knew them
 while the rules were written. A case is scored twice, the second time by the same rules on the same
 evidence without hardware counters. A control is clean if no cause is named at all.
+
+--judge FILE... judges the evidence in result files again.
 """
 
 import results

@@ -11,7 +11,6 @@ import torch
 from common import running
 from common.planting import NOTHING, diagnose_planted, told_causes
 
-import diagnose
 from convtime.core import codec
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.rules import judge
@@ -43,18 +42,15 @@ def judge_again(files: list[str]) -> None:
     ]
     for row in rows:
         print(f"{row['key']}: {row['first']}, and {row['cause']} is right")
-    goals = results.load_goals()["diagnose"]
-    print(results.describe(results.make_summary(rows, diagnose.summarise, goals)))
+    print(results.describe(results.summary_of("diagnose", rows)))
 
 
 def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
     rules = rules or find_rules()
-    fresh = functools.partial(running.run_probe, "diagnose", timeout=TIMEOUT_SECONDS)
+    fresh = functools.partial(running.run_fresh, diagnosed, timeout=TIMEOUT_SECONDS)
     return {
-        key: (
-            functools.partial(fresh, "fresh", device, key, rules)
-            if plant.cause == "first-call"
-            else functools.partial(diagnosed, device, key, rules)
+        key: functools.partial(
+            fresh if plant.cause == "first-call" else diagnosed, device, key, rules
         )
         for key, plant in {**CONTROLS, **CAUSES}.items()
     }
@@ -75,11 +71,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--judge"]:
         judge_again(sys.argv[2:])
     else:
-        running.run(
-            "diagnose",
-            f"{diagnose.__doc__}\n--judge FILE... judges evidence in result files again.",
-            diagnose.summarise,
-            make_cases,
-            options={"rules": ""},
-            probes={"fresh": diagnosed},
-        )
+        running.run("diagnose", make_cases, rules="")

@@ -5,7 +5,6 @@ import functools
 import torch
 from common.running import Measure, run
 
-import forum_thread
 from forum_thread import advice, counted, points
 from forum_thread.net import LAYERS
 
@@ -24,4 +23,4 @@ def make_cases(device: torch.device) -> dict[str, Measure]:
 
 
 if __name__ == "__main__":
-    run("forum_thread", forum_thread.__doc__, forum_thread.summarise, make_cases)
+    run("forum_thread", make_cases)

@@ -7,8 +7,7 @@ from typing import Any
 import results
 import torch
 from common.operations import mapped
-from common.options import PLAIN
-from common.running import Call, first_line
+from common.running import PLAIN, Call, first_line
 from torch.nn import functional as F
 
 import convtime

@@ -8,8 +8,7 @@ from typing import Any
 
 import results
 import torch
-from common.options import AS_IS, counted
-from common.running import Call
+from common.running import AS_IS, Call, counted
 
 import convtime
 from forum_thread.net import LAYERS, Training

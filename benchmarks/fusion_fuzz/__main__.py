@@ -9,7 +9,6 @@ import results
 import torch
 from common import running
 
-import fusion_fuzz
 from convtime.device.resolve import resolve_device
 from convtime.nn import fuse
 from fusion_fuzz import CHAINS, DEVICES
@@ -53,4 +52,4 @@ def make_cases(_: torch.device) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run("fusion_fuzz", fusion_fuzz.__doc__, fusion_fuzz.summarise, make_cases, on="any")
+    running.run("fusion_fuzz", make_cases, on="any")

@@ -151,5 +151,5 @@ def make_cases(device: torch.device, file: results.ResultFile) -> dict[str, runn
 if __name__ == "__main__":
     options = results.argument_parser(gate.__doc__).parse_args()
     device = resolve_device(options.device)
-    file = running.open_file("gate", gate.summarise, options, device)
-    running.measure_pending(file, make_cases(device, file), seconds=options.seconds)
+    file = running.open_file("gate", options, device)
+    running.measure_pending(file, make_cases(device, file))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import results
 import torch
 from common import running
 
-import integrity
 from integrity.interleavings import INTERLEAVINGS, Scene
 
 REPOSITORY = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ PLANTED = "PlantedLoss"
 
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    records = functools.partial(running.run_probe, "integrity", "records", device, timeout=300)
+    records = functools.partial(running.run_fresh, probe_records, device, timeout=300)
     measures: dict[str, running.Measure] = {
         **{name: functools.partial(measure_interleaving, name, device) for name in INTERLEAVINGS},
         **{f"records {moment}": functools.partial(records, moment) for moment in MOMENTS},
@@ -73,12 +72,11 @@ def measure_interleaving(name: str, device: torch.device) -> results.Row:
 
 def run_process(name: str, device: torch.device, part: str) -> tuple[results.Row, int]:
     """A row of a fresh process, empty where it gave none, and what the process ended with."""
-    script = str(results.scripts()["integrity"])
-    command = [sys.executable, script, "--probe", "interleaving", name, part]
     # Without it, kineto cannot be had on demand; with it, it looks for its daemon.
     variables = {"KINETO_USE_DAEMON": "1"} if "demand" in name else {}
     try:
-        done = running.capture([*command, "--device", str(device)], 100, **variables)
+        command = [sys.executable, *running.fresh_call(probe_interleaving, device, name, part)]
+        done = running.capture(command, 100, **variables)
     except subprocess.TimeoutExpired:
         return {}, -signal.SIGKILL
     row: results.Row = next(iter(running.printed_results(done.stdout)), {})
@@ -206,8 +204,4 @@ def build_tests(folder: str) -> str:
 
 
 if __name__ == "__main__":
-    probes: dict[str, Callable[..., results.Row]] = {
-        "interleaving": probe_interleaving,
-        "records": probe_records,
-    }
-    running.run("integrity", integrity.__doc__, integrity.summarise, make_cases, probes=probes)
+    running.run("integrity", make_cases)

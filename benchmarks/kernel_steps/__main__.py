@@ -13,7 +13,6 @@ from common.running import Call, Measure, run
 from torch.nn import functional as F
 
 import convtime
-import kernel_steps
 from convtime import ops
 from convtime.conv.call import Flags
 
@@ -210,4 +209,4 @@ def make_cases(device: torch.device) -> dict[str, Measure]:
 
 
 if __name__ == "__main__":
-    run("kernel_steps", kernel_steps.__doc__, kernel_steps.summarise, make_cases)
+    run("kernel_steps", make_cases)

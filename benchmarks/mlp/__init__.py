@@ -14,7 +14,7 @@ traffic to memory take at the rates that the GPU reaches in a large matmul and a
 Nets are those named below, and nets that are drawn by a seed: 16 to 2048 wide, of 2 to 8 layers, on
 batches of 256 to 262,144 rows. Drawn nets are compared with PyTorch's two graphs, its fastest ways.
 
-Compile in parallel first: for i in $(seq 8); do mlp --probe compile $i/8 & done; wait
+Compile in parallel first: for i in $(seq 8); do mlp --compile $i/8 & done; wait
 """
 
 import results

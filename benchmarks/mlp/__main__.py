@@ -8,9 +8,8 @@ from typing import Any
 import results
 import torch
 from common import families
-from common.graphs import capture
-from common.options import counted
-from common.running import Case, run
+from common.cuda import capture
+from common.running import Case, counted, run
 from torch import nn
 from torch.nn import functional as F
 
@@ -170,5 +169,4 @@ def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case
 
 
 if __name__ == "__main__":
-    options = {"seed": families.SEED, "budget": mlp.SECONDS}
-    run("mlp", mlp.__doc__, mlp.summarise, make_cases, options=options)
+    run("mlp", make_cases, seed=families.SEED, budget=mlp.SECONDS)

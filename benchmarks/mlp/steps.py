@@ -6,8 +6,8 @@ from typing import Any
 
 import results
 import torch
-from common.compiled import compile_whole
-from common.options import AS_IS, PLAIN
+from common.cuda import compile_whole
+from common.running import AS_IS, PLAIN
 from torch import nn
 from torch.nn import functional as F
 

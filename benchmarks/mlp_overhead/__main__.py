@@ -4,13 +4,11 @@ import functools
 
 import results
 import torch
-from common.compiled import compile_whole
-from common.graphs import capture
+from common.cuda import capture, compile_whole
 from common.running import Measure, run
 from mlp import steps
 from mlp.steps import Step
 
-import mlp_overhead
 from convtime.nn import FusedMLP, MLPTrainer
 from mlp_overhead import BATCHES, BUDGET, NETS, STAGES, TF32
 
@@ -95,4 +93,4 @@ def make_cases(device: torch.device) -> dict[str, Measure]:
 
 
 if __name__ == "__main__":
-    run("mlp_overhead", mlp_overhead.__doc__, mlp_overhead.summarise, make_cases)
+    run("mlp_overhead", make_cases)

@@ -7,7 +7,6 @@ import torch
 from common import summaries
 from common.running import Measure, run
 
-import overlap
 from convtime import compare
 from overlap import FAMILIES
 from overlap.pairs import MAKERS
@@ -43,5 +42,4 @@ def measure(family: str, seed: str, device: torch.device, *, close: bool) -> res
 
 
 if __name__ == "__main__":
-    options = {"seed": 20261124, "pairs": 30}
-    run("overlap", overlap.__doc__, overlap.summarise, make_cases, options=options)
+    run("overlap", make_cases, seed=20261124, pairs=30)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common.cuda import capture
 from common.families import log_uniform
-from common.graphs import capture
 from common.running import Call
 
 from overlap.truth import Pair

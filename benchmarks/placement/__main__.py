@@ -9,7 +9,6 @@ from common.calls import compare_counted
 from common.truth import profiled_at_random, random_offset
 from torch.nn import functional as F
 
-import placement
 from convtime import Candidate, compare, time_op
 from placement import ADDRESSES, TRUTH
 
@@ -48,7 +47,7 @@ def operations(device: torch.device, more: bool) -> dict[str, Candidate]:
     }
 
 
-def probe(device: torch.device) -> results.Row:
+def verdicts(device: torch.device) -> results.Row:
     first, other = (operations(device, more=False) for _ in range(2))
     longer = operations(device, more=True)
     return {
@@ -135,10 +134,9 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     return {
         TRUTH: functools.partial(measure_truth, device),
         ADDRESSES: functools.partial(measure_addresses, device),
-        **running.in_processes("placement", "verdicts", device, PROCESSES),
+        **running.in_processes(verdicts, device, PROCESSES),
     }
 
 
 if __name__ == "__main__":
-    doc, summarise = placement.__doc__, placement.summarise
-    running.run("placement", doc, summarise, make_cases, probes={"verdicts": probe})
+    running.run("placement", make_cases)

@@ -9,7 +9,6 @@ from common import running, summaries
 from triton.testing import do_bench  # type: ignore[import-untyped]
 
 import convtime
-import race
 from convtime import Candidate
 from convtime.core.errors import first_line
 from race import ORACLE, problems
@@ -79,14 +78,10 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
         )
         for name in problems.names()
     }
-    for number in range(1, PROCESSES + 1):
-        peer = "peer" if number <= PEER_PROCESSES else "alone"
-        cases[f"process {number}"] = functools.partial(
-            running.run_probe, "race", "race", device, peer, timeout=240
-        )
+    for count, peer in ((PROCESSES, "alone"), (PEER_PROCESSES, "peer")):
+        cases |= running.in_processes(probe_race, device, count, peer, timeout=240)
     return cases
 
 
 if __name__ == "__main__":
-    probes = {"race": probe_race}
-    running.run("race", race.__doc__, race.summarise, make_cases, probes=probes)
+    running.run("race", make_cases)

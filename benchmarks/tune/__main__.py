@@ -18,7 +18,6 @@ from common.resnet import ResNet50
 from conv_match import problems as conv_problems
 
 import convtime
-import tune
 from convtime.conv.call import PASSES, Flags
 from convtime.conv.csv_file import from_csv
 from convtime.conv.plans.loading import load_plans
@@ -199,10 +198,7 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
         cases[f"end to end/{network}, batch {batch}, {how}"] = functools.partial(
             _measure_model, device, network, batch, training
         )
-    for number in range(1, PROCESSES + 1):
-        cases[f"process {number}"] = functools.partial(
-            running.run_probe, "tune", "process", device, str(SEED), timeout=240
-        )
+    cases |= running.in_processes(probe_process, device, PROCESSES, str(SEED), timeout=240)
     again = [subjects[name] for name in names[-REPLAYED:]]
     cases["replay"] = functools.partial(_measure_replay, device, again)
     for name in names[PROBLEMS : PROBLEMS + ORACLES]:
@@ -213,5 +209,4 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    probes = {"process": probe_process}
-    running.run("tune", tune.__doc__, tune.summarise, make_cases, probes=probes)
+    running.run("tune", make_cases)

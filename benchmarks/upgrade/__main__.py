@@ -16,7 +16,6 @@ import results
 import torch
 from common import running
 
-import upgrade
 from convtime.upgrading.workers import KEPT_MEMORY
 from upgrade import IN_HALF, RESNET50
 from upgrade.plants import ON_GPU, Group, Site, errata
@@ -157,4 +156,4 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
 
 
 if __name__ == "__main__":
-    running.run("upgrade", upgrade.__doc__, upgrade.summarise, make_cases)
+    running.run("upgrade", make_cases)

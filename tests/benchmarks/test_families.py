@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+import results
 import torch
 from common import families, running
 
@@ -35,10 +36,9 @@ def run(tmp_path, monkeypatch):
         done.clear()
         command = ["mlp.py", "--output", str(tmp_path), "--commit", COMMIT, *arguments]
         monkeypatch.setattr(sys, "argv", command)
-        monkeypatch.setattr(running, "find_gpu", lambda name: torch.device("cpu"))
+        monkeypatch.setattr(results, "summary_of", lambda benchmark, rows: [])
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        options = {"seed": families.SEED, "budget": 0.5}
-        running.run("mlp", "", lambda rows: {}, make_cases, options=options)
+        running.run("mlp", make_cases, on="cpu", seed=families.SEED, budget=0.5)
         path = tmp_path / "mlp.json"
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -63,18 +63,18 @@ def test_a_share_is_compiled_and_nothing_measured(run, capsys):
     from torch._inductor import config
 
     with config.patch(compile_threads=2):  # monkeypatch would hide it afterwards
-        assert run("--probe", "compile", "1/2") is None
+        assert run("--compile", "1/2") is None
         assert config.compile_threads == 1
         assert run.compiled == [3]
         with pytest.raises(SystemExit, match="not compiled: case 4"):
-            run("--probe", "compile", "2/2")
+            run("--compile", "2/2")
         assert run.compiled == [4]
         assert "case 4: RuntimeError: no such kernel\n" in capsys.readouterr().out
         with pytest.raises(SystemExit, match="not compiled: case 4"):
-            run("--probe", "compile", "1/1")
+            run("--compile", "1/1")
         assert run.compiled == [3, 4]
         with pytest.raises(SystemExit):
-            run("--probe", "compile", "3/2")
+            run("--compile", "3/2")
         assert "got '3/2', but must be I/N with I from 1 to N" in capsys.readouterr().err
 
 

@@ -34,13 +34,11 @@ def row(layer, ours=1e-5, pytorch=1e-5, dtype="float32", layout="nchw", identica
 
 
 def options(directory, shard=None, commit="abc"):
-    return argparse.Namespace(output=directory, shard=shard, commit=commit)
+    return argparse.Namespace(output=directory, shard=shard, commit=commit, seconds=1.0)
 
 
 def open_file(directory, facts=FACTS, **changes):
-    return results.ResultFile(
-        NAME, compare_resnet50.summarise, options(directory, **changes), facts
-    )
+    return results.ResultFile(NAME, options(directory, **changes), facts)
 
 
 def complete(directory):
@@ -124,7 +122,7 @@ def test_shards_take_every_case_once_and_merge_in_order(tmp_path):
         for key in file.pending(cases):
             file.add(key, row(key))
     assert not (tmp_path / f"{NAME}.json").exists()
-    path = results.merge(NAME, compare_resnet50.summarise, tmp_path)
+    path = results.merge(NAME, tmp_path)
     document = json.loads(path.read_text())
     assert [row["key"] for row in document["rows"]] == list(cases)
     assert not list(check_results.check_file(path, GOALS))
@@ -138,7 +136,7 @@ def test_merge_refuses_missing_and_mixed_shards(tmp_path):
     ):
         open_file(tmp_path, shard=(number, 3), commit=commit).add(f"{number}", row("a"))
         with pytest.raises(ValueError, match=says):
-            results.merge(NAME, compare_resnet50.summarise, tmp_path)
+            results.merge(NAME, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +152,10 @@ def test_merge_refuses_incomplete_shards(tmp_path, lengths, says):
         rows = {f"{number}.{index}": row("a") for index in range(length)}
         open_file(tmp_path, shard=(number, 3)).add_all(rows)
     if says is None:
-        results.merge(NAME, compare_resnet50.summarise, tmp_path)
+        results.merge(NAME, tmp_path)
         return
     with pytest.raises(ValueError, match="incomplete and must be run again") as error:
-        results.merge(NAME, compare_resnet50.summarise, tmp_path)
+        results.merge(NAME, tmp_path)
     assert str(error.value).endswith(f": {says}")
     assert not (tmp_path / f"{NAME}.json").exists()
 
@@ -167,7 +165,7 @@ def test_a_file_is_judged_anew_by_other_goals(tmp_path, monkeypatch):
     before = json.loads(path.read_text())
     goals = {"layers": ">= 24", "not_measured": ">= 1"}
     monkeypatch.setattr(results, "load_goals", lambda: {NAME: goals})
-    assert results.judge(NAME, compare_resnet50.summarise, tmp_path) == path
+    assert results.judge(NAME, tmp_path) == path
     after = json.loads(path.read_text())
     assert after.pop("summary") == [
         {"name": "layers", "value": 23, "goal": ">= 24", "met": False},
@@ -176,7 +174,7 @@ def test_a_file_is_judged_anew_by_other_goals(tmp_path, monkeypatch):
     assert after == {name: value for name, value in before.items() if name != "summary"}
     path.unlink()
     with pytest.raises(ValueError, match=f"has no {NAME}.json; run the benchmark first"):
-        results.judge(NAME, compare_resnet50.summarise, tmp_path)
+        results.judge(NAME, tmp_path)
 
 
 def test_commit_comes_from_git_without_results(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import weakref
 import pytest
 import results
 import torch
-from common import graphs, running, summaries
+from common import cuda, running, summaries
 
 
 @pytest.fixture
@@ -17,7 +17,8 @@ def run_on(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mlp.py"])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    options = argparse.Namespace(output=tmp_path, shard=None, commit="abc")
+    monkeypatch.setattr(results, "summary_of", lambda benchmark, rows: [])
+    options = argparse.Namespace(output=tmp_path, shard=None, commit="abc", seconds=60.0)
     called: list[str] = []
 
     def run(cases):
@@ -32,7 +33,7 @@ def run_on(tmp_path, monkeypatch):
                 fail()
             return {}
 
-        file = results.ResultFile("mlp", lambda rows: {}, options, {})
+        file = results.ResultFile("mlp", options, {})
         measures = {key: lambda key=key: measure(key) for key in cases}
         code: object = 0
         try:
@@ -67,7 +68,7 @@ def test_a_case_that_loses_the_gpu_is_taken_last(run_on):
 def test_a_graph_has_its_calls_tensors_as_long_as_it_is_replayed():
     def make():
         counter = torch.zeros(1000, device="cuda")
-        return graphs.capture(lambda: counter.add_(1)), weakref.ref(counter)
+        return cuda.capture(lambda: counter.add_(1)), weakref.ref(counter)
 
     replay, counter = make()
     gc.collect()
