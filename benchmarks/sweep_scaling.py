@@ -47,11 +47,11 @@ def of_scaling() -> results.Row:
     import torch
 
     import convtime
-    from convtime.sweeps.local_pool import LocalPool, places
+    from convtime.sweeps.local_pool import LocalPool, worker_resources
 
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.device_count() > 1 else "cpu"
-    both = places(2, device)
+    both = worker_resources(2, device)
     fn = functools.partial(relu, device=device)
     axes = {"row": range(1, 11), "column": range(1, POINTS_OF_SCALING // 10 + 1)}
     seconds: dict[int, list[float]] = {1: [], 2: []}
@@ -82,11 +82,11 @@ def of_kills() -> results.Row:
     import torch
 
     import convtime
-    from convtime.sweeps.local_pool import LocalPool, Place
+    from convtime.sweeps.local_pool import LocalPool, Resources
 
     torch.set_num_threads(1)
     cpus = sorted(os.sched_getaffinity(0))
-    where = [Place(frozenset({cpus[number % len(cpus)]})) for number in range(WORKERS)]
+    where = [Resources(frozenset({cpus[number % len(cpus)]})) for number in range(WORKERS)]
     axes = {"row": range(SIDE), "column": range(1, SIDE + 1)}
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, LocalPool(where) as pool:

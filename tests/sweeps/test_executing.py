@@ -20,7 +20,7 @@ import convtime
 from convtime import ComparisonTable, Sweep, cli
 from convtime.core.errors import InputError
 from convtime.sweeps import executing, scheduler, worker
-from convtime.sweeps.local_pool import Place
+from convtime.sweeps.local_pool import Resources
 from tests.helpers import swept
 
 QUICK: dict[str, Any] = {
@@ -196,7 +196,7 @@ def test_an_interrupt_ends_our_processes_and_cancels_those_of_others(
     pools: list[Pickling] = []
 
     class Ours(Failing):
-        def __init__(self, _: Sequence[Place]) -> None:
+        def __init__(self, _: Sequence[Resources]) -> None:
             super().__init__(2, end=waiting.append)
             pools.append(self)
 

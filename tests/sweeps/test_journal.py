@@ -207,20 +207,20 @@ def test_code_is_known_again_wherever_it_stands() -> None:
         return found
 
     source = "def f(a):\n    return lambda: a in {1, 2, 'x'}\n"
-    one = application.described(function_of(source))
+    one = application.identity_of(function_of(source))
     assert one.startswith("m.f (")
-    assert application.described(function_of("\n\n" + source, file="b.py")) == one
-    assert application.described(function_of(source.replace("'x'", "'y'"))) != one
+    assert application.identity_of(function_of("\n\n" + source, file="b.py")) == one
+    assert application.identity_of(function_of(source.replace("'x'", "'y'"))) != one
     decorated = [
         function_of("import torch\n@torch.no_grad()\n" + source.replace("'x'", letter))
         for letter in ("'x'", "'y'")
     ]
-    assert application.described(decorated[0]) == one != application.described(decorated[1])
+    assert application.identity_of(decorated[0]) == one != application.identity_of(decorated[1])
     x = torch.ones(2, 3, dtype=torch.float16)
-    named = application.described(convtime.Candidate(torch.relu, x, kwargs={"n": 1}))
+    named = application.identity_of(convtime.Candidate(torch.relu, x, kwargs={"n": 1}))
     assert named.endswith("relu(float16[2×3], n=1)")
-    assert application.described(functools.partial(torch.abs, x)).endswith("(float16[2×3], …)")
-    assert application.described(Recorder()).startswith(f"{Recorder.__module__}.Recorder (")
+    assert application.identity_of(functools.partial(torch.abs, x)).endswith("(float16[2×3], …)")
+    assert application.identity_of(Recorder()).startswith(f"{Recorder.__module__}.Recorder (")
 
 
 def test_a_name_and_an_error_may_have_any_letters(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from convtime import Sweep
 from convtime.core.errors import InputError
 from convtime.device import cpu
 from convtime.sweeps import local_pool
-from convtime.sweeps.local_pool import LocalPool, Place
+from convtime.sweeps.local_pool import LocalPool, Resources
 from tests.helpers import swept
 from tests.helpers.waiting import wait_until
 from tests.sweeps.test_executing import QUICK, SIZES, sizes_in
@@ -30,19 +30,22 @@ def test_places_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
             (tmp_path / f"cpu{each}" / "topology" / "thread_siblings_list").write_text(text)
     assert cpu.by_core([0, 1, 8, 9, 20], tmp_path) == [0, 8, 1, 9, 20]
     monkeypatch.setattr(local_pool, "by_core", lambda cpus: cpu.by_core(cpus, tmp_path))
-    shares = [place.cpus for place in local_pool.places(3, "cpu")]
+    shares = [each.cpus for each in local_pool.worker_resources(3, "cpu")]
     assert shares == [{0, 8}, {1, 9}, {2, 10}]
     assert cpu.written_cpus([8, 0, 1, 2]) == "0-2,8"
     monkeypatch.setattr(local_pool, "resolve_device", torch.device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
-    assert local_pool.places("gpus", "cuda") == [Place(gpu="GPU-a"), Place(gpu="GPU-b")]
+    assert local_pool.worker_resources("gpus", "cuda") == [
+        Resources(gpu="GPU-a"),
+        Resources(gpu="GPU-b"),
+    ]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert local_pool.places(1, "cuda") == [Place(gpu="0")]
+    assert local_pool.worker_resources(1, "cuda") == [Resources(gpu="0")]
     with pytest.raises(InputError, match="at most 2, the number of GPUs, got 3"):
-        local_pool.places(3, "cuda")
+        local_pool.worker_resources(3, "cuda")
     with pytest.raises(InputError, match="one GPU each, got 'cuda:1'; use 'cuda'"):
-        local_pool.places(1, "cuda:1")
+        local_pool.worker_resources(1, "cuda:1")
 
 
 def running(pool: LocalPool, count: int) -> list[int]:
@@ -53,7 +56,9 @@ def running(pool: LocalPool, count: int) -> list[int]:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[LocalPool]:
     cpus = sorted(os.sched_getaffinity(0))
-    with LocalPool([Place(frozenset({each}), gpu="7") for each in (cpus[0], cpus[-1])]) as opened:
+    with LocalPool(
+        [Resources(frozenset({each}), gpu="7") for each in (cpus[0], cpus[-1])]
+    ) as opened:
         yield opened
         pids = running(opened, 2)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -10,14 +10,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from typing import Any
 
+import torch
+
 from convtime.cli import arguments, snippet
 from convtime.cli.output import print_error
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line, one_line
 from convtime.device.resolve import resolve_device
 from convtime.sweeps.application import Application
 from convtime.sweeps.axes import AXIS_OPTIONS, Axes
 from convtime.sweeps.plan import ITERATIONS
+from convtime.sweeps.table import PointTable
 from convtime.timing.candidate import Candidate
 from convtime.timing.snippet import names_in
 
@@ -43,16 +47,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def texts_of(given: Sequence[str], option: str) -> dict[str, str]:
     """Return the values of each axis, as given to an option."""
-    if not given:
-        raise InputError(f"at least one axis is needed; give {option} NAME=VALUE,VALUE")
+    require(given, f"at least one axis is needed; give {option} NAME=VALUE,VALUE")
     texts: dict[str, str] = {}
     for each in given:
-        name, equals, values = each.partition("=")
-        if not (name.strip() and equals and values.strip()):
-            raise InputError(f"{option} must be NAME=VALUE,VALUE, got {each!r}")
-        if name.strip() in texts:
-            raise InputError(f"axis {name.strip()!r} is given more than once")
-        texts[name.strip()] = values
+        name, _, values = map(str.strip, each.partition("="))
+        require(name and values, f"{option} must be NAME=VALUE,VALUE, got {each!r}")
+        require(name not in texts, f"axis {name!r} is given more than once")
+        texts[name] = values
     return texts
 
 
@@ -90,9 +91,9 @@ def of_python(axis: str, text: str, namespace: Mapping[str, Any]) -> list[Any] |
         value if is_plain else ast.unparse(expression)
         for value, is_plain, expression in zip(values, plain, parsed.body.elts, strict=True)
     ]
-    if len(set(labels)) < len(labels):
-        raise InputError(f"axis {axis!r} has a value more than once, got {text!r}")
-    return dict(zip(labels, values, strict=True))
+    labeled = dict(zip(labels, values, strict=True))
+    require(len(labeled) == len(labels), f"axis {axis!r} has a value more than once, got {text!r}")
+    return labeled
 
 
 def applications_of(
@@ -115,19 +116,19 @@ def applications_of(
     """
     setup, before = "\n".join(options.setup), "\n".join(options.before)
     shared = names_in(setup, what="the setup") | names_in(before, what="--before")
-    found = {}
+    parts = {"setup": setup, "before": before, "backward": options.backward}
+    surroundings = ", ".join(f"{what} {part!r}" for what, part in parts.items() if part)
+    applications = {}
     used = set(shared)
     for name, statement in statements.items():
         used |= names_in(statement, what=f"statement {name!r}")
         snippet.candidate_of(statement, options, {}, what=f"statement {name!r}")
-        parts = {"setup": setup, "before": before, "backward": options.backward}
-        told = ", ".join(f"{what} {part!r}" for what, part in parts.items() if part)
-        found[name] = Application(
+        applications[name] = Application(
             functools.partial(_prepared, statement, options, namespace),
-            f"{statement!r}{told and f' with {told}'}",
+            f"{statement!r}{surroundings and f' with {surroundings}'}",
         )
     check_used(axes, used, "a variable of statement or setup")
-    return found
+    return applications
 
 
 def _prepared(
@@ -147,7 +148,7 @@ def _prepared(
 
 
 @contextlib.contextmanager
-def told_of_file(options: argparse.Namespace) -> Iterator[None]:
+def resume_hint(options: argparse.Namespace) -> Iterator[None]:
     """Say after an interrupt how to resume, if a file was given."""
     try:
         yield
@@ -164,8 +165,25 @@ def told_of_file(options: argparse.Namespace) -> Iterator[None]:
 def check_used(axes: Axes, used: Collection[str], what: str) -> None:
     """Require that statements or problems use each axis that is not an option."""
     for axis in axes.parameters:
-        if axis not in used:
-            raise InputError(
-                f"axis {axis!r} must be {what}, {ITERATIONS}, or one of the options "
-                f"{', '.join(AXIS_OPTIONS)}"
-            )
+        require(
+            axis in used,
+            f"axis {axis!r} must be {what}, {ITERATIONS}, or one of the options "
+            f"{', '.join(AXIS_OPTIONS)}",
+        )
+
+
+def deliver_table(
+    options: argparse.Namespace, table: PointTable[Any], device: torch.device, *remarks: str
+) -> None:
+    """Print and write a table, as :func:`snippet.deliver` does.
+
+    Raises:
+        InputError: nothing could be measured at any point.
+    """
+    if not table.measurements:
+        options.plot = None  # there is nothing to draw
+    snippet.deliver(options, table, device, *remarks)
+    if not table.measurements:
+        point = table.failed[0]
+        name, error = next(iter(point.failures.items()))
+        raise InputError(f"every point failed, e.g. {name} {point.position}: {error}")

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from convtime.cli import compare_files, snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
+    deliver_table,
     of_option,
     of_python,
+    resume_hint,
     texts_of,
-    told_of_file,
 )
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
+from convtime.core.checks import check_one_of, require
 from convtime.core.child import job
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
@@ -139,23 +141,19 @@ def _check_taken(options: argparse.Namespace, finds: Sequence[str], needed: str)
         is_other = action.dest not in _SHARED_OPTIONS and for_files != of_files
         if is_other and getattr(options, action.dest) != action.default:
             raise InputError(f"{action.option_strings[-1]} requires {needed}")
-    for found in options.fail_on:
-        if found not in finds:
-            raise InputError(f"--fail-on {found} requires {needed}")
+    for finding in options.fail_on:
+        require(finding in finds, f"--fail-on {finding} requires {needed}")
 
 
 def check_only_over(options: argparse.Namespace) -> None:
     for name in ("file", "seed", "workers", "csv"):
-        if getattr(options, name, None) is not None:
-            raise InputError(f"--{name} requires --over NAME=VALUE,VALUE")
+        is_missing = getattr(options, name, None) is None
+        require(is_missing, f"--{name} requires --over NAME=VALUE,VALUE")
 
 
 def check_baseline(options: argparse.Namespace, statements: Mapping[str, str]) -> None:
-    if options.baseline is not None and options.baseline not in statements:
-        raise InputError(
-            f"--baseline must be one of {', '.join(map(repr, statements))}, got "
-            f"{options.baseline!r}"
-        )
+    if options.baseline is not None:
+        check_one_of("--baseline", options.baseline, statements)
 
 
 def compare_statements(
@@ -192,17 +190,15 @@ def table_of(
     Raises:
         InputError: an axis or an option does not fit.
     """
-    if len(statements) < 2:
-        raise InputError("--over needs at least two statements; convtime sweep times one")
-    if namespace is None:
+    require(len(statements) > 1, "--over needs at least two statements; convtime sweep times one")
+    require(
+        namespace is None or options.workers is None,
+        "--workers cannot be used here, because processes do not have the variables of this "
+        "session; use convtime.compare(..., executor=) with functions of a module",
+    )
+    variables = namespace
+    if variables is None:
         variables = snippet.fresh_namespace(resolve_device(options.device))
-    elif options.workers is not None:
-        raise InputError(
-            "--workers cannot be used here, because processes do not have the variables of this "
-            "session; use convtime.compare(..., executor=) with functions of a module"
-        )
-    else:
-        variables = dict(namespace)
     axes = read_axes(
         {
             axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, variables)
@@ -224,23 +220,16 @@ def table_of(
 
 
 def _run_over(options: argparse.Namespace, statements: Mapping[str, str]) -> int:
-    if options.confirm:
-        raise InputError(
-            "--confirm cannot be used with --over, because a fresh process does not have the "
-            "variables of a statement; leave out --confirm"
-        )
+    require(
+        not options.confirm,
+        "--confirm cannot be used with --over, because a fresh process does not have the "
+        "variables of a statement; leave out --confirm",
+    )
     device = resolve_device(options.device)
-    with told_of_file(options):
+    with resume_hint(options):
         table = table_of(statements, options, None)
     code, why = judge(table.findings, options)
-    files: dict[str, Callable[[], str | bytes]] = {"csv": table.to_csv}
-    if table.measurements:
-        files["plot"] = lambda: table.plot().content(options.plot.suffix)
-    snippet.deliver(options, table, device, why, **files)
-    if not table.measurements:
-        point = table.failed[0]
-        name, error = next(iter(point.errors.items()))
-        raise InputError(f"every point failed, e.g. {name} {point.name}: {error}")
+    deliver_table(options, table, device, why)
     return code
 
 

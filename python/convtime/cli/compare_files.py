@@ -12,6 +12,7 @@ from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
 from convtime.cli.output import check_outputs, deliver_result
 from convtime.cli.verdicts import judge
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.exchange.files import read_baseline, with_names_in_common
 from convtime.regression.compare_runs import compare_runs
@@ -60,11 +61,11 @@ def files_of(given: Sequence[str]) -> tuple[Path, Path] | None:
     files = [text for text in given if _is_result_file(Path(text))]
     if not files:
         return None
-    if len(given) != 2 or len(files) != 2:
-        raise InputError(
-            "compare takes either statements or two files of results; of its arguments, these are "
-            f"files of results: {', '.join(files)}"
-        )
+    require(
+        len(given) == len(files) == 2,
+        "compare takes either statements or two files of results; of its arguments, these are "
+        f"files of results: {', '.join(files)}",
+    )
     return Path(files[0]), Path(files[1])
 
 
@@ -102,8 +103,8 @@ def run(options: argparse.Namespace, first: Path, second: Path) -> int:
     except ValueError as error:
         raise InputError(str(error)) from error
     code, why = judge(changes.findings, options)
-    asked = "more-instructions" in options.fail_on
-    unjudged = changes.unjudged_instructions if asked else ()
+    is_requested = "more-instructions" in options.fail_on
+    unjudged = changes.unjudged_instructions if is_requested else ()
     deliver_result(
         options,
         changes.details,

@@ -13,8 +13,8 @@ from convtime.cli.output import (
     add_outputs,
     check_outputs,
     deliver_result,
-    is_printed,
     print_result,
+    printed_outputs,
 )
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.conv.plans.loading import is_in_use, load_plans
@@ -87,9 +87,9 @@ def run(options: argparse.Namespace) -> int:
     facts = provenance(device)
     forms = dict.fromkeys(f"{dtype}, {layout}" for _, dtype, layout in layers)
     title = f"{facts['gpu'] or facts['cpu']}; {' and '.join(forms)}"
-    heading = "" if is_printed(options) else f"{title}; torch {facts['torch']}\n"
+    heading = "" if printed_outputs(options) else f"{title}; torch {facts['torch']}\n"
     results = _compare(layers, passes, heading, device=device, budget=budget)
-    code, why = judge(list(_found(results, step)), options)
+    code, why = judge([*_findings(results, step)], options)
 
     def text() -> str:
         # After the table, which _compare prints.
@@ -97,10 +97,7 @@ def run(options: argparse.Namespace) -> int:
             convolutions.methods_line(results),
             convolutions.remark_on_few_samples(results),
             convolutions.summary(results),
-        ]
-        if options.model:
-            parts.append(convolutions.kernels(results))
-        parts += [
+            convolutions.kernels(results) if options.model else "",
             convolutions.reproducers(results),
             convolutions.empty_line(empty),
         ]
@@ -142,22 +139,23 @@ def _compare(
     results: list[LayerResult] = []
     with ProgressBar(total, "pass") as bar:
 
-        def kept() -> Iterator[LayerResult]:
+        def with_progress() -> Iterator[LayerResult]:
             for result in comparisons:
                 results.append(result)
                 bar.update(advance=1)
                 yield result
 
         if not heading:
-            return list(kept())
+            return [*with_progress()]
         known = convolutions.titles_and_labels((layer for layer, *_ in layers), passes)
-        for line in itertools.chain([heading], convolutions.table_lines(kept(), known)):
+        lines = convolutions.table_lines(with_progress(), known)
+        for line in itertools.chain([heading], lines):
             with bar.hidden():
                 print_result(line)
     return results
 
 
-def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[Finding]:
+def _findings(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[Finding]:
     """Yield the findings for layers and the step, with their titles; a layer can have several."""
     for result in results:
         yield result.title, result.verdict

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from convtime.cli import arguments, snippet
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.core import codec
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.counting.costs import energy, peak_memory
 from convtime.counting.counters import DEFAULT_METRICS, CounterCache, Replay, counters
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
@@ -67,17 +67,16 @@ def run(options: argparse.Namespace) -> None:
     if options.list is not None:
         _list(options)
         return
-    if not options.statement:
-        raise InputError("STATEMENT or --list is required (see convtime counters --help)")
+    require(options.statement, "STATEMENT or --list is required (see convtime counters --help)")
     statement = snippet.statement_of(options.statement)
     with snippet.prepared(options) as (namespace, device):
-        found = _read(statement, options, namespace)
-    snippet.deliver(options, found, device)
+        counted = _read(statement, options, namespace)
+    snippet.deliver(options, counted, device)
 
 
 def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]) -> Counters:
     candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
-    found = counters(
+    counted = counters(
         candidate,
         metrics=options.metrics,
         repeats=options.repeats,
@@ -90,7 +89,7 @@ def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]
         costs["energy"] = energy(candidate, device=options.device)
     if options.memory:
         costs["peak_memory"] = peak_memory(candidate, device=options.device)
-    return dataclasses.replace(found, **costs)
+    return dataclasses.replace(counted, **costs)
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     tell(f"this takes up to some {options.budget:.0f} s")
     with snippet.prepared(options) as (namespace, device):
         candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
-        found = diagnose(
+        diagnosis = diagnose(
             candidate,
             against=_against(options.against),
             budget=options.budget,
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
             counters=options.counters,
             again=_again(statement, options, str(device)),
         )
-    snippet.deliver(options, found, device)
+    snippet.deliver(options, diagnosis, device)
 
 
 def _against(given: str | None) -> float | str | None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 
-import torch
-
 from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.cli.output import add_outputs, check_outputs, deliver, deliver_result, tell
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.device.config import show_config
-from convtime.device.proof import store
+from convtime.device.proof import Proof, store
 from convtime.device.resolve import resolve_device
 from convtime.health.doctor import doctor
+from convtime.health.examination import Examination
 from convtime.health.proof import prove
-from convtime.health.survey import survey
+from convtime.health.survey import Survey, survey
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -49,41 +48,35 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     check_outputs(options)
     if options.config:
-        return _config(options)
-    if options.all:
-        return _survey(options)
-    device = resolve_device(options.device)
-    if options.prove:
-        return _prove(options, device)
-    tell("this takes some seconds, up to 20 on a GPU")
-    seen = doctor(device)
-    deliver(options, seen)
-    return DONE if seen.passed else FOUND
-
-
-def _config(options: argparse.Namespace) -> int:
-    if options.device is not None or options.all or options.prove:
-        raise InputError("--config examines nothing; leave out --device, --all and --prove")
-    text = json.dumps(show_config(), indent=2)
-    deliver_result(options, lambda: text, lambda: f"{text}\n")
-    return DONE
-
-
-def _survey(options: argparse.Namespace) -> int:
-    if options.device is not None or options.prove:
-        raise InputError("--all examines every GPU; leave out --device and --prove")
-    surveyed = survey()
-    deliver(options, surveyed)
-    return DONE if surveyed.passed else FOUND
-
-
-def _prove(options: argparse.Namespace, device: torch.device) -> int:
-    if device.type != "cuda":
-        raise InputError(
-            "--prove needs a GPU, because it checks promises about times on one; leave it out to "
-            "examine the CPU"
+        require(
+            options.device is None and not (options.all or options.prove),
+            "--config examines nothing; leave out --device, --all and --prove",
         )
-    proved = prove(device, lambda part: tell(f"checking {part}"))
-    store(proved)
-    deliver(options, proved)
-    return DONE if proved.holds else FOUND
+        text = json.dumps(show_config(), indent=2)
+        deliver_result(options, lambda: text, lambda: f"{text}\n")
+        return DONE
+    result = _examined(options)
+    deliver(options, result)
+    passed = result.holds if isinstance(result, Proof) else result.passed
+    return DONE if passed else FOUND
+
+
+def _examined(options: argparse.Namespace) -> Survey | Proof | Examination:
+    if options.all:
+        require(
+            options.device is None and not options.prove,
+            "--all examines every GPU; leave out --device and --prove",
+        )
+        return survey()
+    device = resolve_device(options.device)
+    if not options.prove:
+        tell("this takes some seconds, up to 20 on a GPU")
+        return doctor(device)
+    require(
+        device.type == "cuda",
+        "--prove needs a GPU, because it checks promises about times on one; leave it out to "
+        "examine the CPU",
+    )
+    proof = prove(device, lambda part: tell(f"checking {part}"))
+    store(proof)
+    return proof

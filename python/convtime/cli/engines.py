@@ -10,7 +10,7 @@ from convtime.conv.binding import call_of
 from convtime.conv.call import DTYPES, FPROP, LAYOUTS, PASSES
 from convtime.conv.engine_listing import engines_of
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.device.resolve import resolve_device
 
 
@@ -38,20 +38,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backward", action="store_true", help="also of the gradients")
     parser.add_argument("--device", help=arguments.DEVICE_HELP)
-    add_outputs(parser, verbose=True)
-    parser.add_argument(
-        "--plot",
-        type=arguments.file_name,
-        metavar="FILE",
-        help="plot time against workspace: PNG, SVG, PDF or JSON",
-    )
+    add_outputs(parser, verbose=True, plot="time against workspace")
 
 
 def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     device = resolve_device(options.device)
-    if device.type != "cuda":
-        raise InputError(f"engines needs a GPU, where cuDNN runs, got device {device}")
+    require(device.type == "cuda", f"engines needs a GPU, where cuDNN runs, got device {device}")
     line = ProblemLine.parse(options.problem)
     form = line.dtype or options.dtype, line.layout or options.layout
     call = call_of(line.problem, *form, device)

@@ -7,10 +7,10 @@ import dataclasses
 from fnmatch import fnmatchcase
 
 from convtime.cli import arguments
-from convtime.cli.output import add_outputs, check_outputs, deliver_result, text_of
-from convtime.core.errors import InputError, shown
+from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.core.checks import require
+from convtime.core.errors import shown
 from convtime.histories.history import history
-from convtime.histories.result import History
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -34,34 +34,19 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="expected number of false change points per series without a change (default: 0.0005)",
     )
-    parser.add_argument(
-        "--plot",
-        type=arguments.file_name,
-        metavar="FILE",
-        help="plot the times: PNG, SVG, PDF or JSON",
-    )
-    add_outputs(parser, verbose=True)
+    add_outputs(parser, verbose=True, plot="the times")
 
 
 def run(options: argparse.Namespace) -> None:
     check_outputs(options)
     result = history(options.folder, false_alarms=options.false_alarms)
     if options.test:
-        result = _selected(result, options.test)
-    deliver_result(
-        options,
-        lambda: text_of(result, options),
-        result.to_json,
-        plot=lambda: result.plot().content(options.plot.suffix),
-    )
-
-
-def _selected(result: History, patterns: list[str]) -> History:
-    series = tuple(
-        one for one in result.series if any(fnmatchcase(one.name, pattern) for pattern in patterns)
-    )
-    if not series:
-        raise InputError(
-            f"--test must match a test in the history, got {', '.join(map(shown, patterns))}"
+        series = tuple(
+            one
+            for one in result.series
+            if any(fnmatchcase(one.name, pattern) for pattern in options.test)
         )
-    return dataclasses.replace(result, series=series)
+        patterns = ", ".join(map(shown, options.test))
+        require(series, f"--test must match a test in the history, got {patterns}")
+        result = dataclasses.replace(result, series=series)
+    deliver(options, result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
 
 import torch
 
@@ -15,7 +14,7 @@ from convtime.conv.model import LoadedModel, from_model, is_source_of, load_mode
 from convtime.conv.problem import ConvLayer
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
 from convtime.conv.resnet50 import resnet50
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 
 # Images per call of ResNet-50's layers. With this, a CPU takes half a minute for all layers.
 _BATCH = {"cuda": 32, "cpu": 1}
@@ -73,18 +72,23 @@ def add_layer_options(parser: argparse.ArgumentParser) -> None:
 
 def model_of(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:
     if options.model is None:
-        if options.input is not None:
-            raise InputError("--input requires --model")
+        require(options.input is None, "--input requires --model")
         return None
-    if options.input is None:
-        raise InputError("--model needs --input, the shape of its input, e.g. 8,3,224,224")
-    if options.batch is not None:
-        raise InputError("--batch must not be used with --model; the batch is part of --input")
+    require(
+        options.input is not None,
+        "--model needs --input, the shape of its input, e.g. 8,3,224,224",
+    )
+    require(
+        options.batch is None,
+        "--batch must not be used with --model; the batch is part of --input",
+    )
     model = load_model(options.model, options.input, device)
     for name in ("json", "csv", "plot", "save"):
         path = getattr(options, name, None)
-        if path and is_source_of(options.model, path):
-            raise InputError(f"{path}: is the source of --model, and would be overwritten")
+        require(
+            not (path and is_source_of(options.model, path)),
+            f"{path}: is the source of --model, and would be overwritten",
+        )
     return model
 
 
@@ -92,9 +96,15 @@ def layers_of(
     options: argparse.Namespace, model: LoadedModel | None, device: torch.device
 ) -> tuple[list[FormedLayer], tuple[str, ...]]:
     """Return the layers to time, and the names of a model's layers that had empty inputs."""
-    if options.problems:
-        return [*_layers_of_problems(options)], ()
     empty: tuple[str, ...] = ()
+    if options.problems:
+        formed = []
+        for number, line in enumerate(map(ProblemLine.parse, options.problems), start=1):
+            batch = options.batch or line.problem.batch
+            problem = dataclasses.replace(line.problem, batch=batch)
+            layer = ConvLayer((f"problem {number}",), problem)
+            formed.append((layer, line.dtype or options.dtype, line.layout or options.layout))
+        return formed, empty
     if model is not None:
         layers, empty = from_model(model)
     elif options.layers is not None:
@@ -102,12 +112,3 @@ def layers_of(
     else:
         layers = resnet50(options.batch or _BATCH[device.type])
     return [(layer, options.dtype, options.layout) for layer in layers], empty
-
-
-def _layers_of_problems(options: argparse.Namespace) -> Iterator[FormedLayer]:
-    for number, line in enumerate(map(ProblemLine.parse, options.problems), start=1):
-        problem = line.problem
-        if options.batch is not None:
-            problem = dataclasses.replace(problem, batch=options.batch)
-        layer = ConvLayer((f"problem {number}",), problem)
-        yield layer, line.dtype or options.dtype, line.layout or options.layout

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 from convtime.cli import arguments
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.view import markdown
@@ -30,6 +31,7 @@ def add_outputs(
     verbose: bool = False,
     table: bool = False,
     markdown: bool = False,
+    plot: str = "",
 ) -> None:
     """Add --json, which every command with a result has.
 
@@ -38,6 +40,7 @@ def add_outputs(
         verbose: whether to add --verbose: the result has more details than the command prints.
         table: whether to add --csv and --plot.
         markdown: whether to add --markdown.
+        plot: what --plot draws, which ``table`` adds too; empty for the result.
     """
     if verbose:
         parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
@@ -55,7 +58,8 @@ def add_outputs(
         )
     if table:
         output("--csv", help="write the table; - prints it instead of the text")
-        output("--plot", help="plot the result: PNG, SVG, PDF or JSON")
+    if table or plot:
+        output("--plot", help=f"plot {plot or 'the result'}: PNG, SVG, PDF or JSON")
 
 
 def check_outputs(
@@ -72,10 +76,9 @@ def check_outputs(
             that convtime reads as CSV; or two outputs are to be printed.
     """
     files = {f"--{name}": getattr(options, name, None) for name in _OUTPUTS}
-    printed = _printed(options)
-    if len(printed) > 1:
-        names = " and ".join(f"--{name}" for name in printed)
-        raise InputError(f"{names} must not all be -, since only one of them can be printed")
+    printed = printed_outputs(options)
+    names = " and ".join(f"--{name}" for name in printed)
+    require(len(printed) < 2, f"{names} must not all be -, since only one of them can be printed")
     for name in printed:
         del files[f"--{name}"]
     check_distinct(files)
@@ -93,12 +96,8 @@ def check_outputs(
         check_plot(files["--plot"])
 
 
-def is_printed(options: argparse.Namespace) -> bool:
-    return bool(_printed(options))
-
-
-def _printed(options: argparse.Namespace) -> list[str]:
-    """Return the names of the outputs that are printed instead of the text."""
+def printed_outputs(options: argparse.Namespace) -> list[str]:
+    """Return the name of the output that is printed instead of the text, if there is one."""
     return [name for name in _PRINTABLE if getattr(options, name, None) == STANDARD_OUTPUT]
 
 
@@ -108,12 +107,6 @@ def tell(text: str) -> None:
         print(f"convtime: {text}", file=sys.stderr)
 
 
-def text_of(result: object, options: argparse.Namespace) -> str:
-    """Return a result as text, with its details if the command line asks for them."""
-    verbose = getattr(options, "verbose", False)
-    return result.details() if verbose and isinstance(result, Shown) else str(result)
-
-
 def deliver(
     options: argparse.Namespace,
     result: Any,
@@ -121,13 +114,17 @@ def deliver(
     **files: Callable[[], str | bytes],
 ) -> None:
     """Print and write a stored result in all its forms, as :func:`deliver_result` does."""
+
+    def text() -> str:
+        with_details = getattr(options, "verbose", False) and isinstance(result, Shown)
+        return result.details() if with_details else str(result)
+
     forms: dict[str, Callable[[], str | bytes]] = {
+        "csv": lambda: result.to_csv(),
         "markdown": lambda: markdown.render(blocks_of(result)),
         "plot": lambda: result.plot().content(options.plot.suffix),
     }
-    deliver_result(
-        options, lambda: text_of(result, options), result.to_json, *remarks, **forms | files
-    )
+    deliver_result(options, text, result.to_json, *remarks, **forms | files)
 
 
 def deliver_result(
@@ -150,7 +147,7 @@ def deliver_result(
         InputError: Some outputs failed, with the reason for each; the others are still written.
     """
 
-    def told() -> str:
+    def text_with_remarks() -> str:
         return "\n\n".join(filter(None, (text(), *remarks)))
 
     failures: list[str] = []
@@ -165,9 +162,9 @@ def deliver_result(
             failures.append(str(error))
 
     contents = {"json": json, **files}
-    printed = _printed(options)
+    printed = printed_outputs(options)
     with contextlib.ExitStack() as stack:  # continues after any other exception too
-        stack.callback(write, contents[printed[0]] if printed else told, None)
+        stack.callback(write, contents[printed[0]] if printed else text_with_remarks, None)
         for name, content in reversed(contents.items()):
             path = getattr(options, name, None)
             if path and name not in printed:

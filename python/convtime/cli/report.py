@@ -9,7 +9,7 @@ from pathlib import Path
 
 from convtime.cli import arguments
 from convtime.cli.output import STANDARD_OUTPUT, print_result
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.reporting.report import page_of_results
 from convtime.storage.load import load
@@ -38,14 +38,19 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     files, output = options.files, options.output
-    if len({*files}) < len(files):
-        raise InputError(f"each FILE must be named once, got {' '.join(map(str, files))}")
+    require(
+        len({*files}) == len(files),
+        f"each FILE must be named once, got {' '.join(map(str, files))}",
+    )
     if output != STANDARD_OUTPUT:
         check_page(output)
         for file in files:
             check_distinct({"FILE": file, "--output": output})
         check_writable(output)
-    results = {title: load(file) for title, file in _titles(files).items()}
+    titles = [file.name for file in files]
+    if len({*titles}) < len(titles):
+        titles = [*map(str, files)]
+    results = dict(zip(titles, map(load, files), strict=True))
     page = page_of_results(results, _different_schemas(files))
     if output == STANDARD_OUTPUT:
         print_result(page.rstrip("\n"))
@@ -53,21 +58,15 @@ def run(options: argparse.Namespace) -> None:
         write_file(output, page)
 
 
-def _titles(files: Sequence[Path]) -> dict[str, Path]:
-    """Return the files by their names, or by their paths if some have the same name."""
-    by_name = {file.name: file for file in files}
-    return by_name if len(by_name) == len(files) else {str(file): file for file in files}
-
-
 def _different_schemas(files: Sequence[Path]) -> Iterator[str]:
     """Yield a sentence if the files were written with different schemas."""
     schemas = {}
     for file in files:
         with file.open("rb") as content:
-            found = _SCHEMA.search(content.read(1000))
-        schemas[file] = "another tool's" if found is None else found[1].decode()
+            schema = _SCHEMA.search(content.read(1000))
+        schemas[file] = "another tool's" if schema is None else schema[1].decode()
     if len({*schemas.values()}) > 1:
-        told = ", ".join(f"{file}: {schema}" for file, schema in schemas.items())
         yield (
-            f"these files have different schemas, and what an older one lacks has a default: {told}"
+            "these files have different schemas, and what an older one lacks has a default: "
+            + ", ".join(f"{file}: {schema}" for file, schema in schemas.items())
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from convtime import ops as ops  # statements can use torch.ops.convtime
 from convtime.cli import arguments, output
 from convtime.cli.timing_options import add_timing_options, timing_options
+from convtime.core.checks import require
 from convtime.core.codec import Stored
 from convtime.core.errors import InputError, one_line
 from convtime.core.user_code import import_from_working_directory
@@ -122,16 +123,17 @@ def named_statements(options: argparse.Namespace) -> dict[str, str]:
     pairs = [(statement, statement) for statement in options.statements]
     for named in options.named:
         name, equals, statement = named.partition("=")
-        if not (name.strip() and equals):
-            raise InputError(f"--named must be NAME=STATEMENT, got {named!r}")
+        require(name.strip() and equals, f"--named must be NAME=STATEMENT, got {named!r}")
         pairs.append((name.strip(), statement))
-    if not pairs:
-        raise InputError("there is nothing to time; give statements, or --named NAME=STATEMENT")
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{name!r} is given more than once; give each a name with --named")
-    return dict(pairs)
+    require(pairs, "there is nothing to time; give statements, or --named NAME=STATEMENT")
+    statements: dict[str, str] = {}
+    for name, statement in pairs:
+        require(
+            name not in statements,
+            f"{name!r} is given more than once; give each a name with --named",
+        )
+        statements[name] = statement
+    return statements
 
 
 def statement_of(lines: Sequence[str]) -> str:
@@ -142,8 +144,7 @@ def statement_of(lines: Sequence[str]) -> str:
     """
     if list(lines) != ["-"]:
         return "\n".join(lines)
-    if sys.stdin is None:
-        raise InputError("the statement must come from standard input, which is closed")
+    require(sys.stdin, "the statement must come from standard input, which is closed")
     try:
         return sys.stdin.read()
     except (OSError, UnicodeDecodeError) as error:
@@ -241,7 +242,6 @@ def deliver(
     result: Stored,
     device: torch.device,
     *remarks: str,
-    **files: Callable[[], str | bytes],
 ) -> None:
     """Print and write a result, as :func:`output.deliver` does.
 
@@ -249,7 +249,7 @@ def deliver(
     """
     where = f"no --device was given: the setup's new tensors are on {device}"
     needless = not options.setup or options.device is not None or device.type == "cpu"
-    output.deliver(options, result, "" if needless else where, *remarks, **files)
+    output.deliver(options, result, "" if needless else where, *remarks)
 
 
 @contextlib.contextmanager

@@ -17,15 +17,17 @@ from convtime.cli.axes import (
     add_run_options,
     applications_of,
     check_used,
+    deliver_table,
     of_option,
     of_python,
+    resume_hint,
     texts_of,
-    told_of_file,
 )
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.conv.problem import BACKWARD, FORWARD
 from convtime.conv.problem_line import ProblemLine
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
@@ -109,7 +111,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         statements = snippet.named_statements(options)
         applications = applications_of(statements, options, axes, None)
-    with told_of_file(options):
+    with resume_hint(options):
         swept = sweep.run(
             applications,
             axes,
@@ -119,13 +121,7 @@ def run(options: argparse.Namespace) -> None:
             seed=options.seed,
             executor=options.workers,
         )
-    files: dict[str, Callable[[], str | bytes]] = {"csv": swept.to_csv}
-    if swept.measurements:
-        files["plot"] = lambda: swept.plot().content(options.plot.suffix)
-    snippet.deliver(options, swept, device, **files)
-    if not swept.measurements:
-        first = swept.failed[0]
-        raise InputError(f"every point failed, e.g. {first.name}: {first.error}")
+    deliver_table(options, swept, device)
 
 
 def _of_problem(text: str) -> list[Any]:
@@ -136,25 +132,32 @@ def _of_problem(text: str) -> list[Any]:
 
 
 def _are_problems(options: argparse.Namespace) -> bool:
-    found = {statement.startswith(_PROBLEMS) for statement in options.statements}
-    if True in found and (False in found or options.named):
-        raise InputError("statements and problems cannot be timed in one sweep; give either")
-    if True not in found and options.side is not None:
-        raise InputError("--side requires problems, got statements")
-    return True in found
+    are_problems = [statement.startswith(_PROBLEMS) for statement in options.statements]
+    if not any(are_problems):
+        require(options.side is None, "--side requires problems, got statements")
+        return False
+    require(
+        all(are_problems) and not options.named,
+        "statements and problems cannot be timed in one sweep; give either",
+    )
+    return True
 
 
 def _layers(
     options: argparse.Namespace, axes: Axes, device: torch.device
 ) -> dict[str, Application]:
-    if options.setup or options.before:
-        raise InputError("--setup and --before require statements, got problems")
+    require(
+        not (options.setup or options.before),
+        "--setup and --before require statements, got problems",
+    )
     lines = options.statements
     check_used(axes, set().union(*map(_holes, lines)), "a name in braces in a problem")
     for line in lines:
         for hole in _holes(line):
-            if hole not in axes.parameters:
-                raise InputError(f"problem {line!r} has {{{hole}}}, but there is no such axis")
+            require(
+                hole in axes.parameters,
+                f"problem {line!r} has {{{hole}}}, but there is no such axis",
+            )
         _check_problem(line, axes)
     sides = SIDES if options.side in (None, "both") else (options.side,)
     pass_name = BACKWARD if options.backward else FORWARD

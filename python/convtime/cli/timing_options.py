@@ -56,8 +56,8 @@ def timing_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InputError: an option is out of range.
     """
-    found = {name: getattr(options, name, None) for name in _FIELDS}
-    given = {name: value for name, value in found.items() if value is not None}
+    values = {name: getattr(options, name, None) for name in _FIELDS}
+    given = {name: value for name, value in values.items() if value is not None}
     try:
         Options(**given)
     except ValueError as error:

@@ -13,7 +13,7 @@ from convtime.conv.call import FPROP, PASSES
 from convtime.conv.plans.plan_set import Plans, read_plans
 from convtime.conv.plans.subjects import subjects_of_calls
 from convtime.conv.plans.tune import revalidated, tune
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.core.files import check_writable
 from convtime.device.resolve import resolve_device
 
@@ -86,11 +86,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _revalidated(options: argparse.Namespace) -> Plans:
-    if options.problems or options.layers or options.model or options.save:
-        raise InputError(
-            "--revalidate checks the plans of its file; leave out problems, --layers, --model and "
-            "--save"
-        )
+    require(
+        not (options.problems or options.layers or options.model or options.save),
+        "--revalidate checks the plans of its file; leave out problems, --layers, --model and "
+        "--save",
+    )
     plans = revalidated(read_plans(options.revalidate))
     plans.save(options.revalidate)
     return plans
@@ -98,8 +98,7 @@ def _revalidated(options: argparse.Namespace) -> Plans:
 
 def _tuned(options: argparse.Namespace) -> Plans:
     device = resolve_device(options.device)
-    if device.type != "cuda":
-        raise InputError(f"tune needs a GPU, where cuDNN runs, got device {device}")
+    require(device.type == "cuda", f"tune needs a GPU, where cuDNN runs, got device {device}")
     model = model_of(options, device)
     backward = model is not None if options.backward is None else options.backward
     chosen = {

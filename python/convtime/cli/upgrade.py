@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from convtime.cli import arguments
-from convtime.cli.output import add_outputs, check_outputs, deliver_result, text_of
+from convtime.cli.output import add_outputs, check_outputs, deliver
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.conv.call import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 from convtime.upgrading import probe, pytest_probe
@@ -90,13 +91,16 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check_outputs(options)
-    if not 0 <= options.margin < 1:
-        raise InputError(f"--margin must be a share, 0 or more and below 1, got {options.margin}")
+    require(
+        0 <= options.margin < 1,
+        f"--margin must be a share, 0 or more and below 1, got {options.margin}",
+    )
     tests = _are_tests(options.source)
-    program: tuple[str, ...] = (pytest_probe.__file__,)
-    if not tests:
-        program = (probe.__file__, _device(options.device))
-    load = _load_tests(options) if tests else _load(options)
+    program: tuple[str, ...]
+    if tests:
+        program, load = (pytest_probe.__file__,), _load_tests(options)
+    else:
+        program, load = (probe.__file__, _device(options.device)), _load(options)
     interpreters = Interpreters(
         *(options.old, options.new, program, load), _command(options, load["do"])
     )
@@ -115,13 +119,7 @@ def run(options: argparse.Namespace) -> int:
         why_not = (*result.failures, *result.missing[-1:])[0]
         raise InputError(f"nothing was compared: {why_not}")
     code, why = judge(result.findings, options)
-    deliver_result(
-        options,
-        lambda: text_of(result, options),
-        result.to_json,
-        why,
-        markdown=lambda: result.to_markdown(options.fail_on),
-    )
+    deliver(options, result, why, markdown=lambda: result.to_markdown(options.fail_on))
     if result.interrupted:
         raise KeyboardInterrupt  # passes that were not timed may be slower
     return code
@@ -132,8 +130,10 @@ def _device(device: str | None) -> str:
         import torch
 
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise InputError(f"--device must be cpu, cuda or cuda:N, got {device!r}")
+    require(
+        re.fullmatch(r"cpu|cuda(:\d+)?", device),
+        f"--device must be cpu, cuda or cuda:N, got {device!r}",
+    )
     return device
 
 
@@ -141,25 +141,19 @@ def _are_tests(source: Sequence[str]) -> bool:
     paths = [test.partition("::")[0] for test in source]
     absent = [path for path in paths if not Path(path).exists()]
     for path in absent:
-        if path.endswith(".py") or (":" not in path and len(absent) < len(paths)):
-            raise InputError(f"{path} does not exist")
+        is_path = path.endswith(".py") or (":" not in path and len(absent) < len(paths))
+        require(not is_path, f"{path} does not exist")
     return not absent
 
 
 def _load_tests(options: argparse.Namespace) -> dict[str, Any]:
     """Return the question that loads the tests in both interpreters."""
-    given = {
-        "--input": options.input,
-        "--layer": options.layer,
-        "--device": options.device,
-        "--budget": options.budget,
-    }
-    for name, value in given.items():
-        if value:
-            raise InputError(
-                f"{name} is for models and convolutions; tests choose it themselves, with the "
-                "options of convtime's fixtures, and are selected by their ids"
-            )
+    for name in ("input", "layer", "device", "budget"):
+        require(
+            not getattr(options, name),
+            f"--{name} is for models and convolutions; tests choose it themselves, with the "
+            "options of convtime's fixtures, and are selected by their ids",
+        )
     return {"do": "load_tests", "paths": options.source}
 
 
@@ -168,22 +162,26 @@ def _load(options: argparse.Namespace) -> dict[str, Any]:
     functions = {kind.function for kind in KINDS}
     lines = [text for text in options.source if text.partition(":")[0] in functions]
     if lines and len(lines) == len(options.source):
-        if options.input is not None:
-            raise InputError("--input requires a model; a convolution in one line has its sizes")
+        require(
+            options.input is None,
+            "--input requires a model; a convolution in one line has its sizes",
+        )
         return {"do": "load_lines", "lines": [_line(text) for text in dict.fromkeys(lines)]}
-    if lines or len(options.source) > 1:
-        raise InputError(
-            "MODEL must be one model, convolutions in one line each, or paths to tests; got "
-            f"{' '.join(options.source)}"
-        )
+    require(
+        not lines and len(options.source) == 1,
+        "MODEL must be one model, convolutions in one line each, or paths to tests; got "
+        f"{' '.join(options.source)}",
+    )
     (model,) = options.source
-    if not all(model.partition(":")):
-        raise InputError(
-            f"MODEL must look like package.module:factory, be a convolution such as {EXAMPLE}, or "
-            f"be a path to tests; got {model!r}"
-        )
-    if options.input is None:
-        raise InputError("a model needs --input, the shape of its input, e.g. 8,3,224,224")
+    require(
+        all(model.partition(":")),
+        f"MODEL must look like package.module:factory, be a convolution such as {EXAMPLE}, or "
+        f"be a path to tests; got {model!r}",
+    )
+    require(
+        options.input is not None,
+        "a model needs --input, the shape of its input, e.g. 8,3,224,224",
+    )
     return {"do": "load_model", "model": model, "shape": options.input}
 
 

@@ -22,13 +22,13 @@ def add_verdict_options(
     """
 
     def failures(text: str) -> list[str]:
-        found = [each.strip() for each in text.split(",")]
-        for each in found:
+        findings = [each.strip() for each in text.split(",")]
+        for each in findings:
             if each not in names:
                 raise argparse.ArgumentTypeError(
                     f"got {each!r}, but it must be one of {', '.join(names)}, separated by commas"
                 )
-        return found
+        return findings
 
     parser.add_argument(
         "--fail-on",
@@ -49,11 +49,11 @@ def add_verdict_options(
     )
 
 
-def judge(found: Sequence[Finding], options: argparse.Namespace) -> tuple[int, str]:
+def judge(findings: Sequence[Finding], options: argparse.Namespace) -> tuple[int, str]:
     """Return the exit code, and a line with the reason; the line is empty for 0."""
-    code, causes = exit_code_of(found, options.fail_on, options.uncertain)
-    told = (f"{printable(title)} ({what})" for title, what in causes)
-    return code, f"exits with {code}: {', '.join(told)}" if code else ""
+    code, causes = exit_code_of(findings, options.fail_on, options.uncertain)
+    reasons = ", ".join(f"{printable(title)} ({what})" for title, what in causes)
+    return code, f"exits with {code}: {reasons}" if code else ""
 
 
 def _exit_code(text: str) -> int:

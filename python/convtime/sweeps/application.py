@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.sweeps.axes import AXIS_OPTIONS
 from convtime.timing.candidate import Candidate, name_of
@@ -28,7 +29,7 @@ class Application:
         identity: description with a hash, which changes when the code changes.
     """
 
-    make: Callable[..., object]
+    make: Callable[..., Any]
     identity: str
 
     def candidate(self, parameters: Mapping[str, Any], name: str) -> Candidate:
@@ -36,15 +37,15 @@ class Application:
         made = self.make(**parameters)
         if isinstance(made, Candidate):
             return made.but(name=name)
-        if not callable(made):
-            raise InputError(
-                "a factory must return a callable or a convtime.Candidate, got "
-                f"{type(made).__name__}; return a function that does the work"
-            )
+        require(
+            callable(made),
+            "a factory must return a callable or a convtime.Candidate, got "
+            f"{type(made).__name__}; return a function that does the work",
+        )
         return Candidate(made, name=name)
 
 
-def read_applications(given: object, parameters: Sequence[str]) -> dict[str, Application]:
+def read_applications(given: Any, parameters: Sequence[str]) -> dict[str, Application]:
     """Return the applications of a call, by name.
 
     Args:
@@ -55,32 +56,34 @@ def read_applications(given: object, parameters: Sequence[str]) -> dict[str, App
         InputError: ``given`` has another type, or a factory does not take exactly these parameters.
     """
     if not isinstance(given, Mapping):
-        if not (callable(given) or isinstance(given, Candidate)):
-            raise InputError(
-                "fn must be a callable, a Candidate, or a mapping of names to several, got "
-                f"{type(given).__name__}"
-            )
+        require(
+            callable(given) or isinstance(given, Candidate),
+            "fn must be a callable, a Candidate, or a mapping of names to several, got "
+            f"{type(given).__name__}",
+        )
         given = {given.name if isinstance(given, Candidate) else name_of(given): given}
-    if not given:
-        raise InputError("a sweep must have at least one application, got none")
+    require(given, "a sweep must have at least one application, got none")
     return {name: _application(name, timed, parameters) for name, timed in given.items()}
 
 
 def _application(name: object, given: Any, parameters: Sequence[str]) -> Application:
-    if not (isinstance(name, str) and name):
-        raise InputError(f"an application's name must be a non-empty string, got {name!r}")
-    if isinstance(given, Candidate):
-        if parameters:
-            raise InputError(
-                f"{name!r} is a Candidate, which takes no parameters, and {parameters[0]!r} is not "
-                "an option of time_op; pass a factory that returns the Candidate"
-            )
-    elif callable(given):
+    require(
+        isinstance(name, str) and name,
+        f"an application's name must be a non-empty string, got {name!r}",
+    )
+    require(
+        callable(given) or isinstance(given, Candidate),
+        f"{name!r} must be callable, or a Candidate, got {type(given).__name__}",
+    )
+    if not isinstance(given, Candidate):
         _check_signature(name, given, parameters)
-    else:
-        raise InputError(f"{name!r} must be callable, or a Candidate, got {type(given).__name__}")
+    elif parameters:
+        raise InputError(
+            f"{name!r} is a Candidate, which takes no parameters, and {parameters[0]!r} is not "
+            "an option of time_op; pass a factory that returns the Candidate"
+        )
     make = given if parameters else functools.partial(_itself, given)
-    return Application(make, described(given))
+    return Application(make, identity_of(given))
 
 
 def _itself(given: object) -> object:
@@ -88,7 +91,7 @@ def _itself(given: object) -> object:
     return given
 
 
-def _check_signature(name: str, given: Callable[..., object], parameters: Sequence[str]) -> None:
+def _check_signature(name: object, given: Callable[..., object], parameters: Sequence[str]) -> None:
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):  # for some C functions
@@ -97,40 +100,38 @@ def _check_signature(name: str, given: Callable[..., object], parameters: Sequen
     names = [parameter.name for parameter in own if parameter.kind in _BY_NAME]
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own)
     for axis in parameters:
-        if axis not in names and not takes_any:
-            raise InputError(
-                f"axis {axis!r} must be a timing option or a parameter of {name!r}, which "
-                f"takes {', '.join(names) or 'none'}"
-            )
+        require(
+            axis in names or takes_any,
+            f"axis {axis!r} must be a timing option or a parameter of {name!r}, which "
+            f"takes {', '.join(names) or 'none'}",
+        )
+    reason = "which no axis gives"
+    if not parameters:
+        reason = (
+            "and no axis is a parameter; make it an axis, or pass convtime.Candidate(fn, *args)"
+        )
     for parameter in own:
         is_needed = parameter.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY)
-        if (
-            not is_needed
-            or parameter.default is not parameter.empty
-            or parameter.name in parameters
-        ):
-            continue
-        if parameter.name in AXIS_OPTIONS:
-            raise InputError(
+        if is_needed and parameter.default is parameter.empty and parameter.name not in parameters:
+            require(
+                parameter.name not in AXIS_OPTIONS,
                 f"{name!r} has a parameter {parameter.name!r}, which is an option of time_op and "
-                "is not passed to factories; rename it"
+                "is not passed to factories; rename it",
             )
-        advice = "make it an axis, or pass convtime.Candidate(fn, *args)"
-        reason = "which no axis gives" if parameters else f"and no axis is a parameter; {advice}"
-        raise InputError(f"{name!r} needs {parameter.name!r}, {reason}")
+            raise InputError(f"{name!r} needs {parameter.name!r}, {reason}")
 
 
-def described(fn: Callable[..., object] | Candidate) -> str:
+def identity_of(fn: Callable[..., object] | Candidate) -> str:
     """Describe a callable, with a hash of its code; objects that it refers to are not hashed."""
     if isinstance(fn, Candidate):
-        return f"{described(fn.fn)}({_arguments(fn.args, fn.kwargs)})"
+        return f"{identity_of(fn.fn)}({_arguments(fn.args, fn.kwargs)})"
     if isinstance(fn, functools.partial):
-        return f"{described(fn.func)}({_arguments(fn.args, fn.keywords)}, …)"
+        return f"{identity_of(fn.func)}({_arguments(fn.args, fn.keywords)}, …)"
     fn = inspect.unwrap(fn)  # otherwise all functions with the same decorator would be equal
     named = fn if hasattr(fn, "__qualname__") else type(fn)
-    words = ".".join(filter(None, (named.__module__, named.__qualname__)))
+    name = ".".join(filter(None, (named.__module__, named.__qualname__)))
     code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
-    return words if code is None else f"{words} ({_digest(code)})"
+    return name if code is None else f"{name} ({_digest(code)})"
 
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

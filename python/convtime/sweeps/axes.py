@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.sweeps.comparison_table import COMPARISON_COLUMNS
 from convtime.sweeps.plan import ITERATIONS, Label
@@ -108,21 +109,20 @@ def read_axes(given: object, options: Mapping[str, Any], function: str = "sweep"
         options,
     )
     for axis in axes.values:
-        if axis in options:
-            raise InputError(f"{axis} must be either an axis or an option, got both")
+        require(axis not in options, f"{axis} must be either an axis or an option, got both")
         if axis in AXIS_OPTIONS:
             _check_option(axis, axes.values[axis].values())
     stops = (options.get("stop"), *axes.values.get("stop", ()))
-    if function == "sweep" and "verdict" in stops:
-        raise InputError(
-            "stop of a sweep must not be 'verdict'; it is only for convtime.compare; use 'interval'"
-        )
+    require(
+        function != "sweep" or "verdict" not in stops,
+        "stop of a sweep must not be 'verdict'; it is only for convtime.compare; use 'interval'",
+    )
     if axes.count_iterations:
-        if function != "sweep":
-            raise InputError(
-                f"{ITERATIONS!r} must be an axis of a sweep, whose runs have one application each; "
-                "compare interleaves several; use max_samples"
-            )
+        require(
+            function == "sweep",
+            f"{ITERATIONS!r} must be an axis of a sweep, whose runs have one application each; "
+            "compare interleaves several; use max_samples",
+        )
         _check_iterations(axes)
     _check_ranges(axes)
     return axes
@@ -131,10 +131,10 @@ def read_axes(given: object, options: Mapping[str, Any], function: str = "sweep"
 def _name(axis: object, columns: Collection[str]) -> str:
     if not (isinstance(axis, str) and axis.isidentifier()):
         raise InputError(f"an axis's name must be a parameter or an option, got {axis!r}")
-    if axis in columns:
-        raise InputError(
-            f"an axis's name must not be a column of the table, got {axis!r}; rename it"
-        )
+    require(
+        axis not in columns,
+        f"an axis's name must not be a column of the table, got {axis!r}; rename it",
+    )
     return axis
 
 
@@ -148,14 +148,14 @@ def _values(axis: str, given: Any) -> dict[Label, Any]:
         pairs = [(_label(axis, value), value) for value in given]
     else:
         raise InputError(f"axis {axis!r} must have a sequence of values, got {given!r:.80}")
-    if not pairs:
-        raise InputError(f"axis {axis!r} must have at least one value, got none")
-    labels = [label for label, _ in pairs]
-    for place, label in enumerate(labels):
+    require(pairs, f"axis {axis!r} must have at least one value, got none")
+    labeled: dict[Label, Any] = {}
+    for label, value in pairs:
         # A mapping keeps only one of several equal values, such as 1 and True.
-        if label in labels[:place] or str(label) in map(str, labels[:place]):
-            raise InputError(f"axis {axis!r} has the value {label!r} more than once")
-    return dict(pairs)
+        is_new = label not in labeled and str(label) not in map(str, labeled)
+        require(is_new, f"axis {axis!r} has the value {label!r} more than once")
+        labeled[label] = value
+    return labeled
 
 
 def _label(axis: str, value: Any, advice: str = "give a mapping of names to values") -> Label:
@@ -209,17 +209,19 @@ def _check_ranges(axes: Axes) -> None:
 
 def _check_iterations(axes: Axes) -> None:
     for count in axes.values[ITERATIONS].values():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InputError(f"axis {ITERATIONS!r} must have integers of at least 1, got {count!r}")
+        require(
+            isinstance(count, int) and not isinstance(count, bool) and count >= 1,
+            f"axis {ITERATIONS!r} must have integers of at least 1, got {count!r}",
+        )
     both = {*axes.options, *axes.values}
     excluded = [name for name in _SET_BY_ITERATIONS if name in both]
-    if excluded:
-        raise InputError(
-            f"{ITERATIONS!r} sets the number of timed calls; remove {' and '.join(excluded)} or "
-            "the axis"
-        )
-    if "graph" in (axes.options.get("method"), *axes.values.get("method", ())):
-        raise InputError(
-            f"{ITERATIONS!r} requires calls that are timed one by one, but method 'graph' times "
-            "many at once; use another method"
-        )
+    require(
+        not excluded,
+        f"{ITERATIONS!r} sets the number of timed calls; remove {' and '.join(excluded)} or "
+        "the axis",
+    )
+    require(
+        "graph" not in (axes.options.get("method"), *axes.values.get("method", ())),
+        f"{ITERATIONS!r} requires calls that are timed one by one, but method 'graph' times "
+        "many at once; use another method",
+    )

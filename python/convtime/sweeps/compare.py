@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, shown
 from convtime.sweeps.application import Application, read_applications
 from convtime.sweeps.axes import Axes, read_axes
@@ -240,21 +241,20 @@ def compare(
     with reporting_errors(group):
         if over is None:
             for name, argument in arguments.items():
-                if argument is not None:
-                    raise ValueError(f"{name} must be left out without over, got {argument!r}")
-        elif group is not None:
-            raise ValueError("over cannot be used in a group of ranks; leave out over")
+                require(argument is None, f"{name} must be left out without over, got {argument!r}")
+        else:
+            require(group is None, "over cannot be used in a group of ranks; leave out over")
     if over is None:
         return compare_once(
             candidates, baseline=baseline, check=check, group=group, **flags, **given
         )
-    how = check_flags(check, **flags)
+    result_check = check_flags(check, **flags)
     axes = read_axes(over, given, "compare")
     named: Mapping[Any, Any]
     if isinstance(candidates, Mapping):
         named = candidates
     else:
-        names_of = [candidate.name for candidate in candidates_of(candidates)]
+        names_of = (candidate.name for candidate in candidates_of(candidates))
         named = dict(zip(names_of, candidates, strict=True))
     if len(named) < 2:
         got = f"{shown(next(iter(named)))} alone; use sweep" if named else "none"
@@ -262,9 +262,8 @@ def compare(
     applications = read_applications(named, axes.parameters)
     names = [*applications]
     baseline = names[0] if baseline is None else baseline
-    if baseline not in names:
-        raise InputError(f"baseline must be one of {names}, got {baseline!r}")
-    return run(applications, axes, baseline, how, flags, **arguments)
+    require(baseline in names, f"baseline must be one of {names}, got {baseline!r}")
+    return run(applications, axes, baseline, result_check, flags, **arguments)
 
 
 def run(

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import shown
 from convtime.regression.significance import geomean
 from convtime.sweeps.fastest import (
@@ -70,10 +71,10 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
     controls: tuple[ComparisonPoint, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.plan.baseline not in self.candidates:
-            raise ValueError(
-                f"baseline must be one of {list(self.candidates)}, got {shown(self.plan.baseline)}"
-            )
+        require(
+            self.plan.baseline in self.candidates,
+            f"baseline must be one of {list(self.candidates)}, got {shown(self.plan.baseline)}",
+        )
         super().__post_init__()
         for point in (*self.points, *self.controls):
             self._check(point)
@@ -91,15 +92,16 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         compared = point.comparison
         control = "" if compared is None else compared.control
         for name in (*point.measurements, *point.errors, *point.same_results):
-            if name not in self.candidates and name != control:
-                raise ValueError(
-                    f"candidates at {shown(point.name)} must be from {list(self.candidates)}, got "
-                    f"{shown(name)}"
-                )
-        if compared is not None and compared.margin != self.plan.margin:
-            raise ValueError(
+            require(
+                name in (*self.candidates, control),
+                f"candidates at {shown(point.name)} must be from {list(self.candidates)}, got "
+                f"{shown(name)}",
+            )
+        if compared is not None:
+            require(
+                compared.margin == self.plan.margin,
                 f"the margin at {shown(point.name)} must be the table's {self.plan.margin}, got "
-                f"{compared.margin}"
+                f"{compared.margin}",
             )
 
     @property

@@ -16,8 +16,9 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line, one_line
-from convtime.sweeps.local_pool import LocalPool, places
+from convtime.sweeps.local_pool import LocalPool, worker_resources
 from convtime.sweeps.plan import Point
 from convtime.sweeps.worker import (
     Maker,
@@ -91,7 +92,9 @@ def _executor_of(
 ) -> Iterator[tuple[Mapping[str, Any], Submit]]:
     """Yield the machine of an executor, and what submits calls of a pickled function to it."""
     run = secrets.token_hex(8)
-    executor = workers if isinstance(workers, Executor) else LocalPool(places(workers, requested))
+    executor = workers
+    if not isinstance(executor, Executor):
+        executor = LocalPool(worker_resources(workers, requested))
     with contextlib.nullcontext() if executor is workers else executor:
         machine = _machine(executor, requested, run)
         yield machine, functools.partial(_submitted, executor, call, sent, run, requested, machine)
@@ -120,23 +123,23 @@ def call_in_workers(
     """
     sent = _pickled(function, "this call")
     with _executor_of(workers, requested, sent) as (_, submit):
-        futures: dict[Future[Any], int] = {}
+        futures: list[Future[Any]] = []
         try:
             try:
-                for place, item in enumerate(items):
-                    futures[submit(item)] = place
+                for item in items:
+                    futures.append(submit(item))  # noqa: PERF401 (stays if the next raises)
             except BrokenExecutor as error:
-                untaken: Future[Any] = Future()
-                untaken.set_exception(error)
-                left = range(len(futures), len(items))
-                left_out = [futures.pop(future) for future in [*futures] if future.cancel()]
-                yield from ((place, untaken) for place in (*left_out, *left))
+                refused: Future[Any] = Future()
+                refused.set_exception(error)
+                futures = [refused if future.cancel() else future for future in futures]
+                futures += [refused] * (len(items) - len(futures))
             waiting = {*futures}
             while waiting:
                 done = wait_aloud(waiting, ANSWER_SECONDS)
                 waiting -= done
-                for future in done:
-                    yield futures[future], future
+                for position, future in enumerate(futures):
+                    if future in done:
+                        yield position, future
         finally:
             for future in futures:
                 future.cancel()
@@ -204,11 +207,11 @@ def _pickled(value: object, what: str) -> bytes:
 
 def _check_parts(maker: Maker[Any]) -> None:
     """Require that everything that workers need can be pickled; an error names the part."""
-    if maker.axes.options.get("stream") is not None:
-        raise InputError(
-            "stream must be left out with executor, whose processes do not have it, got "
-            f"{maker.axes.options['stream']!r}"
-        )
+    stream = maker.axes.options.get("stream")
+    require(
+        stream is None,
+        f"stream must be left out with executor, whose processes do not have it, got {stream!r}",
+    )
     parts = {repr(name): application.make for name, application in maker.applications.items()}
     for axis, values in maker.axes.values.items():
         parts |= {f"the value {label!r} of axis {axis!r}": value for label, value in values.items()}

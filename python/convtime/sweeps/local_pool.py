@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from convtime.core.checks import as_whole, require
 from convtime.core.child import Child, ChildError, job
 from convtime.core.errors import InputError, first_line
 from convtime.device.cpu import by_core
@@ -32,8 +33,8 @@ class WorkerDiedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a worker process runs.
+class Resources:
+    """What a worker process may use.
 
     Attributes:
         cpus: the CPUs that it may use; None for those of the parent.
@@ -44,8 +45,10 @@ class Place:
     gpu: str = ""
 
 
-def places(workers: object, requested: torch.device | str | int | None) -> list[Place]:
-    """Return the places of a pool's workers.
+def worker_resources(
+    workers: object, requested: torch.device | str | int | None
+) -> list[Resources]:
+    """Return the resources of each of a pool's workers.
 
     Args:
         workers: ``gpus`` for a worker on each GPU, or the number of workers.
@@ -54,47 +57,39 @@ def places(workers: object, requested: torch.device | str | int | None) -> list[
     Raises:
         InputError: there are fewer GPUs or CPUs than workers, or the device is a certain GPU.
     """
-    is_number = isinstance(workers, int) and not isinstance(workers, bool) and workers > 0
-    if not is_number and workers != "gpus":
-        raise InputError(
-            "executor must be a number of local workers, 'gpus' or a concurrent.futures.Executor, "
-            f"got {workers!r}"
-        )
+    count = None if workers == "gpus" else as_whole(workers)
+    require(
+        workers == "gpus" or (count is not None and count > 0),
+        "executor must be a number of local workers, 'gpus' or a concurrent.futures.Executor, "
+        f"got {workers!r}",
+    )
     device = resolve_device(requested)
-    if requested is not None and torch.device(requested).index is not None:
-        raise InputError(
-            f"device must not be a certain GPU with local workers, which have one GPU each, got "
-            f"{str(requested)!r}; use 'cuda', or leave it out"
-        )
-    if workers == "gpus" and device.type == "cpu":
+    require(
+        requested is None or torch.device(requested).index is None,
+        "device must not be a certain GPU with local workers, which have one GPU each, got "
+        f"{str(requested)!r}; use 'cuda', or leave it out",
+    )
+    if device.type == "cuda":
+        kind, visible = "GPUs", os.environ.get(_VISIBLE, "")
+        gpu_count = torch.cuda.device_count()
+        gpus = visible.split(",") if visible else [*map(str, range(gpu_count))]
+        available = [Resources(gpu=gpu.strip()) for gpu in gpus[:gpu_count]]
+        count = len(available) if count is None else count
+    elif count is None:
         raise InputError(
             "executor must be a number of workers if the device is the CPU, got 'gpus'; use "
             "executor=2, for example"
         )
-    if device.type == "cpu":
-        available, all_places = "CPUs", [Place(cpus) for cpus in _shares(workers)]
     else:
-        available, all_places = "GPUs", [Place(gpu=gpu) for gpu in _visible_gpus()]
-    count = len(all_places) if workers == "gpus" else int(str(workers))
-    if count > len(all_places):
-        raise InputError(
-            f"executor must be at most {len(all_places)}, the number of {available}, got {count}"
-        )
-    return all_places[:count]
-
-
-def _shares(workers: Any) -> list[frozenset[int]]:
-    """Return equal shares of this process's CPUs; one CPU each if there are too few."""
-    cpus = by_core(os.sched_getaffinity(0))
-    size = max(1, len(cpus) // workers)
-    return [frozenset(cpus[start : start + size]) for start in range(0, len(cpus), size)]
-
-
-def _visible_gpus() -> list[str]:
-    count = torch.cuda.device_count()
-    named = os.environ.get(_VISIBLE)
-    gpus = [*map(str, range(count))] if named is None else named.split(",")
-    return [gpu.strip() for gpu in gpus[:count]]
+        kind, cpus = "CPUs", by_core(os.sched_getaffinity(0))
+        size = max(1, len(cpus) // count)  # if there are too few CPUs, each worker has one
+        shares = [cpus[start : start + size] for start in range(0, len(cpus), size)]
+        available = [Resources(frozenset(share)) for share in shares]
+    require(
+        count <= len(available),
+        f"executor must be at most {len(available)}, the number of {kind}, got {count}",
+    )
+    return available[:count]
 
 
 class LocalPool(ThreadPoolExecutor):
@@ -103,21 +98,25 @@ class LocalPool(ThreadPoolExecutor):
     Each process belongs to a thread of this one.
 
     Args:
-        where: the place of each process.
+        resources: the resources of each process.
     """
 
-    def __init__(self, where: Sequence[Place]) -> None:
+    def __init__(self, resources: Sequence[Resources]) -> None:
         if _is_importing_main:
             raise RuntimeError("a worker cannot start workers while it imports the script")
         main = spawn.get_preparation_data("worker")
         del main["authkey"]  # which cannot be sent, and is not needed
         first = job(_prepare, main, torch.get_num_threads())
-        self._unused = [(Child(first, variables=_seeing(p), shows_output=True), p) for p in where]
+        self._unused = []
+        for each in resources:
+            # In the environment, as importing the user's script may initialize CUDA.
+            variables = {_VISIBLE: each.gpu} if each.gpu else {}
+            self._unused.append((Child(first, variables=variables, shows_output=True), each))
         self._children = [child for child, _ in self._unused]
         self._own = threading.local()
         self._broken_by = ""  # why the pool takes no calls
-        super().__init__(len(where), initializer=self._begin)
-        for _ in where:
+        super().__init__(len(resources), initializer=self._begin)
+        for _ in resources:
             super().submit(self._await_start)
 
     @property
@@ -129,7 +128,7 @@ class LocalPool(ThreadPoolExecutor):
         """Have a process make a call; see :class:`concurrent.futures.Executor`."""
         if self._broken_by:
             raise BrokenExecutor(self._broken_by)
-        return super().submit(self._made, job(_call, fn, args, kwargs))
+        return super().submit(self._call_in_child, job(_call, fn, args, kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """End all processes at once, also those that are in a call."""
@@ -142,9 +141,9 @@ class LocalPool(ThreadPoolExecutor):
 
     def _begin(self) -> None:
         """Give a thread a child, which inherits the thread's CPUs."""
-        self._own.child, place = self._unused.pop()
-        if place.cpus is not None:
-            os.sched_setaffinity(0, place.cpus)
+        self._own.child, resources = self._unused.pop()
+        if resources.cpus is not None:
+            os.sched_setaffinity(0, resources.cpus)
 
     def _await_start(self) -> Child:
         """Return the thread's child when it is ready.
@@ -171,7 +170,7 @@ class LocalPool(ThreadPoolExecutor):
         self._broken_by = self._broken_by or reason
         raise BrokenExecutor(self._broken_by)
 
-    def _made(self, call: bytes) -> Any:
+    def _call_in_child(self, call: bytes) -> Any:
         """Return the result of a call; if its process is killed, another one makes it again."""
         deaths = 0
         while True:
@@ -188,11 +187,6 @@ class LocalPool(ThreadPoolExecutor):
                     raise WorkerDiedError(
                         f"{deaths} worker processes ended while measuring it, and the last {error}"
                     ) from None
-
-
-def _seeing(place: Place) -> dict[str, str]:
-    """Return the environment of a process: importing the user's script may initialize CUDA."""
-    return {_VISIBLE: place.gpu} if place.gpu else {}
 
 
 def _prepare(main: dict[str, Any], threads: int) -> None:

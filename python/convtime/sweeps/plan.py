@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.counting.kernel_counters import Counters
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
@@ -164,11 +164,11 @@ class Plan(Generic[Point]):
 
     def __post_init__(self) -> None:
         count = len(self.applications) * math.prod(map(len, self.axes.values()))
-        if not 0 < count <= MOST_POINTS:
-            raise InputError(
-                f"applications and values of axes must give from 1 to {MOST_POINTS:,} points, got "
-                + (f"{count:,}" if count < 10**18 else "more than 10^18")
-            )
+        require(
+            0 < count <= MOST_POINTS,
+            f"applications and values of axes must give from 1 to {MOST_POINTS:,} points, got "
+            + (f"{count:,}" if count < 10**18 else "more than 10^18"),
+        )
 
     def has(self, point: Point) -> bool:
         """Return whether a point belongs to the plan."""

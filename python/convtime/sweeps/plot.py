@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.sweeps.plan import (
     Label,
@@ -85,11 +85,9 @@ def sweep_figure(
     known = (TIME, *swept.metrics)
     drawn = known if quantities is None else tuple(quantities)
     for name in drawn:
-        if name not in known:
-            raise InputError(f"quantities must be from {', '.join(known)}, got {name!r}")
-    if kernel and kernel not in swept.kernels:
-        names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
-        raise InputError(f"kernel must be one of {names}, got {kernel!r}")
+        require(name in known, f"quantities must be from {', '.join(known)}, got {name!r}")
+    names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
+    require(kernel in ("", *swept.kernels), f"kernel must be one of {names}, got {kernel!r}")
     marks = [_mark(swept, point, name, kernel) for name in drawn for point in swept.points]
     title = ", ".join(swept.plan.applications) + (f": {kernel}" if kernel else "")
     return _marks_figure(title, swept.plan.axes, x, marks if swept.measurements else ())
@@ -194,13 +192,11 @@ def _marks_figure(
         InputError: the axis is unknown, or there are no marks.
     """
     x = main_axis(axes) if x is None else x
-    if x not in axes:
-        raise InputError(f"x must be one of the axes {', '.join(axes)}, got {x!r}")
-    if not marks:
-        raise InputError("there must be at least one measurement to draw, got none")
+    require(x in axes, f"x must be one of the axes {', '.join(axes)}, got {x!r}")
+    require(marks, "there must be at least one measurement to draw, got none")
     names = list(dict.fromkeys(mark.series for mark in marks))
     series = dict(zip(names, labels(names), strict=True))
-    places, horizontal = _horizontal(x, axes[x])
+    positions, horizontal = _horizontal(x, axes[x])
     panels: dict[str, dict[str, list[Mark]]] = {}
     for mark in marks:
         row = panels.setdefault(mark.row, {})
@@ -212,10 +208,10 @@ def _marks_figure(
         views = []
         for panel_title, panel_marks in by_title.items():
             if horizontal["type"] == "quantitative":
-                panel_marks.sort(key=lambda mark: places[str(mark.values[x])])
+                panel_marks.sort(key=lambda mark: positions[str(mark.values[x])])
             view = _panel(horizontal, series, panel_marks, scale)
             view |= columns(
-                x=[places[str(mark.values[x])] for mark in panel_marks],
+                x=[positions[str(mark.values[x])] for mark in panel_marks],
                 series=[series[mark.series] for mark in panel_marks],
                 middle=numbers([mark.middle for mark in panel_marks]),
                 **intervals(

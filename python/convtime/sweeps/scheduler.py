@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, 
 from pathlib import Path
 from typing import Any, Generic
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line, shown
 from convtime.sweeps.executing import ANSWER_SECONDS, Submit, Workers, wait_aloud, workers_of
 from convtime.sweeps.journal import Journal, opened
@@ -50,10 +51,11 @@ def visit_all(
             :func:`workers_of`.
         BrokenExecutor: the workers cannot go on.
     """
-    if not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool))):
-        raise InputError(f"seed must be an integer, got {seed!r}")
-    if not (file is None or isinstance(file, str | os.PathLike)):
-        raise InputError(f"file must be a path, got {file!r}")
+    is_seed = isinstance(seed, int) and not isinstance(seed, bool)
+    require(seed is None or is_seed, f"seed must be an integer, got {seed!r}")
+    require(
+        file is None or isinstance(file, str | os.PathLike), f"file must be a path, got {file!r}"
+    )
     path = None if file is None else Path(file)
     with workers_of(executor, maker) as (machine, submit):
         plan = plan_type(
@@ -68,7 +70,14 @@ def visit_all(
             machine=machine,
             **plan_fields,
         )
-        _check_names(plan)
+        # Labels that contain axis names could make names collide.
+        names = collections.Counter(point.name for point in plan.points())
+        (name, count), *_ = names.most_common(1)
+        require(
+            count == 1,
+            f"points must have unique names, got {count} points named {shown(name)}; give their "
+            "values other labels with a mapping from labels to values",
+        )
         with opened(path, plan, seed_given=seed is not None) as journal:
             left = _remaining(journal)
             with ProgressBar(len(left), "point", shown=progress) as bar:
@@ -167,16 +176,6 @@ class _HandOut(Generic[Point]):
 
 def _ends_run(future: Future[Any]) -> bool:
     return future.cancelled() or isinstance(future.exception(), BrokenExecutor | InputError)
-
-
-def _check_names(plan: Plan[Any]) -> None:
-    """Require unique names of points: labels that contain axis names could make them collide."""
-    (name, count), *_ = collections.Counter(point.name for point in plan.points()).most_common(1)
-    if count > 1:
-        raise InputError(
-            f"points must have unique names, got {count} points named {shown(name)}; give their "
-            "values other labels with a mapping from labels to values"
-        )
 
 
 def _remaining(journal: Journal[Point]) -> list[Point]:

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, get_args
 
-import torch
-
-from convtime.core.checks import is_finite
-from convtime.core.errors import InputError, one_line
+from convtime.core.checks import is_finite, require
+from convtime.core.errors import one_line
 from convtime.counting.chip import GpuChip
 from convtime.counting.counters import CounterCache
 from convtime.counting.counters import counters as read_counters
@@ -217,16 +215,21 @@ def run(
         rest: as for ``sweep``.
         executor: as for ``sweep``.
         arguments: ``file``, ``seed`` and ``progress``.
+
+    Raises:
+        InputError: as for ``sweep``, e.g. for a metric that the GPU does not have.
     """
     if rest is None:
         rest = _REST_BEFORE_ITERATIONS if axes.count_iterations else 0.0
-    elif not (is_finite(rest) and 0 <= rest <= _LONGEST_REST):
-        raise InputError(
-            f"rest must be a number of seconds from 0 to {_LONGEST_REST} (a day), got {rest!r}"
-        )
+    require(
+        is_finite(rest) and 0 <= rest <= _LONGEST_REST,
+        f"rest must be a number of seconds from 0 to {_LONGEST_REST} (a day), got {rest!r}",
+    )
     visits = _Visits(applications, axes, split_names(counters) if counters else (), float(rest))
-    if visits.counters and not isinstance(executor, Executor):  # which may be on other machines
-        _check_metrics(visits.counters, visits.device)
+    may_be_elsewhere = isinstance(executor, Executor)
+    if visits.counters and visits.device.type == "cuda" and not may_be_elsewhere:
+        with contextlib.suppress(RuntimeError):  # points report why counters are missing
+            resolve(visits.counters, GpuChip(visits.device))
     swept: Sweep = visit_all(
         SweepPlan,
         visits,
@@ -237,17 +240,6 @@ def run(
         **arguments,
     )
     return swept
-
-
-def _check_metrics(names: Iterable[str], device: torch.device) -> None:
-    """Reject metrics that the GPU does not have; points report other reasons for missing counters.
-
-    Raises:
-        InputError: a metric is unknown; the message lists similar metrics.
-    """
-    if device.type == "cuda":
-        with contextlib.suppress(RuntimeError):
-            resolve(names, GpuChip(device))
 
 
 @dataclasses.dataclass(frozen=True)

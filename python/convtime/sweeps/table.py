@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import shown
 from convtime.regression.changes import Change
 from convtime.regression.compare_runs import compare_runs
@@ -46,12 +47,14 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
 
     def __post_init__(self) -> None:
         for point in (*self.points, *self.controls):
-            if not self.plan.has(point):
-                raise ValueError(
-                    f"{shown(point.name)} must be a point of the table's plan, but is not in it"
-                )
-        if len(self._by_name) < len(self.points):
-            raise ValueError("each point must occur once in a table, got a point more than once")
+            require(
+                self.plan.has(point),
+                f"{shown(point.name)} must be a point of the table's plan, but is not in it",
+            )
+        require(
+            len(self._by_name) == len(self.points),
+            "each point must occur once in a table, got a point more than once",
+        )
 
     @classmethod
     def of_visits(cls, plan: Plan[Point], visits: Iterable[Point]) -> Self:

@@ -15,6 +15,7 @@ from typing import Any, Generic
 
 import torch
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line, one_line
 from convtime.device.cpu import written_cpus
 from convtime.device.provenance import gpu_uuid, provenance
@@ -153,11 +154,11 @@ def check_alike(
         InputError: a fact differs.
     """
     for fact in facts:
-        if machine.get(fact) != expected.get(fact):
-            raise InputError(
-                f"all workers must have the same {fact}, got {machine.get(fact)} on worker {name} "
-                f"and {expected.get(fact)} {whose}"
-            )
+        require(
+            machine.get(fact) == expected.get(fact),
+            f"all workers must have the same {fact}, got {machine.get(fact)} on worker {name} "
+            f"and {expected.get(fact)} {whose}",
+        )
 
 
 _busy = threading.Lock()  # held while this process measures a point for an executor
