@@ -262,8 +262,8 @@ def test_lazy_modules_are_initialized_and_scripted_ones_are_named(tmp_path, monk
     assert facts_of(probe, "0", "forward")["error"] < 1e-5
     loaded = probe._loaded()
     assert loaded["scripted"] == ["1"]
-    sides: Any = [SimpleNamespace(loaded=loaded)] * 2
-    said = " ".join(upgrading._missing(sides, on_gpu=False))
+    sides: Any = [SimpleNamespace(loaded=loaded, on_gpu=False)] * 2
+    said = " ".join(upgrading._missing(sides, []))
     assert "scripted modules, which have no hooks (1, e.g. 1)" in said
     with pytest.raises(UnusableError, match="modes:instance is a model, but must be a function"):
         loaded_probe(tmp_path, monkeypatch, "instance", 2, 3)

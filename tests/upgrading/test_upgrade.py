@@ -21,12 +21,13 @@ class FakeSide:
     """An interpreter with one layer, whose calls take some seconds or fail."""
 
     environment: ClassVar = {"gpu_uuid": None, "gpu": None, "torch": "2"}
+    on_gpu, kind = False, "cpu"
 
     def __init__(self, which: str, seconds: float | None) -> None:
         self.which = which
         self._seconds = seconds
-        layer = {"name": "0", "key": "0", "module": "", "dtype": "float32", "sizes": ""}
-        self.loaded = {"layers": [{**layer, "layout": "", "attributes": {}}], "scripted": []}
+        layer = {"key": "0", "module": "", "dtype": "float32", "sizes": "", "layout": ""}
+        self.loaded = {"layers": {"0": {**layer, "attributes": {}}}, "scripted": []}
 
     def ask(self, do: str, which: str, **_: Any) -> dict[str, Any]:
         if which == "backward":
@@ -74,12 +75,12 @@ def test_rounds_alternate_until_the_budget_is_exceeded(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(FakeSide, "ask", ask)
     sides: Any = (FakeSide("old", None), FakeSide("new", None))
-    one, known = upgrading._Pass(("0",), "forward"), upgrading._PassRecord([None, None], ["", ""])
+    one = upgrading._Pass(("0",), "forward")
     for budget, rounds in ((0, 12), (3, 15), (1e9, 60)):  # 12 are made in any case, and 60 at most
         clock = SimpleNamespace(perf_counter=itertools.count().__next__)  # of a second per reading
         monkeypatch.setattr(upgrading, "time", clock)
-        bursts = upgrading._alternating(one, sides, known, budget, "cpu")
-        assert [len(answers) for answers in bursts or ()] == [rounds, rounds]
+        bursts = upgrading._alternating(one, sides, budget)
+        assert [len(answers) for answers in bursts] == [rounds, rounds]
         turns = [("old", "new"), ("new", "old")] * (rounds // 2 + 1)
         assert asked[-2 * rounds :] == [which for turn in turns[:rounds] for which in turn]
 
@@ -121,15 +122,11 @@ def test_modules_are_compared_by_what_both_versions_of_torch_know():
 def test_passes_without_kernels_on_both_sides_have_no_time_on_a_gpu():
     none = dataclasses.replace(FACTS, kernels=())
     sides = {"both": [FACTS, FACTS], "none": [none, none], "old": [FACTS, none]}
-    passes = [upgrading._Pass((name,), "forward") for name in (*sides, "failed")]
-    known = {
-        f"{name} forward": upgrading._PassRecord([*facts], ["", ""])
-        for name, facts in sides.items()
-    }
-    known["failed forward"] = upgrading._PassRecord([none, None], ["", "it ended"])
-    assert upgrading._idle(passes, known) == [passes[1]]
+    passes = [upgrading._Pass((name,), "forward", [*facts]) for name, facts in sides.items()]
+    passes.append(upgrading._Pass(("failed",), "forward", [none, None], ["", "it ended"]))
+    assert upgrading._idle(passes) == [passes[1]]
     # A profiler that sees no kernel at all says nothing about any pass.
-    assert not upgrading._idle([passes[1]], known)
+    assert not upgrading._idle([passes[1]])
 
 
 def test_bad_input_is_one_sentence_before_a_process_starts(

@@ -106,10 +106,11 @@ def run(options: argparse.Namespace) -> int:
     )
     with ProgressBar(unit="pass") as bar:
 
-        def tell(what: str, done: int, total: int) -> None:
+        def progress(what: str, done: int, total: int) -> None:
             bar.update(description=what, completed=done, total=total)
 
-        judging: dict[str, Any] = {"margin": options.margin, "pairs": options.pairs, "tell": tell}
+        judging: dict[str, Any] = {"margin": options.margin, "pairs": options.pairs}
+        judging["progress"] = progress
         if tests:
             result = upgrade_tests(interpreters, **judging)
         else:

@@ -28,13 +28,13 @@ class Confirmed:
     """Changes whose findings were confirmed.
 
     Attributes:
-        changes: the changes.
+        changes: the changes, by name.
         pairs: number of fresh pairs of processes that confirmed each finding.
         missing: why that is fewer than requested, as sentences.
         interrupted: whether Ctrl-C ended the timing or the confirmation.
     """
 
-    changes: Changes
+    changes: Mapping[str, Change]
     pairs: int
     missing: tuple[str, ...] = ()
     interrupted: bool = False
@@ -57,13 +57,11 @@ def confirmed(
         pairs: number of fresh pairs.
         interrupted: whether Ctrl-C ended the first pair; there are no fresh ones then.
     """
-    if not first:
-        return Confirmed(Changes(()), pairs)
     changes = judged([first], margin)
     suspects = {change.name for change in changes.of("slower", "faster")}
     runs: list[Run] = []
     missing: list[str] = []
-    why_fewer = ""
+    why_fewer = INTERRUPTED if interrupted else ""
     try:
         if suspects and not interrupted:
             for run in again(suspects):
@@ -71,18 +69,16 @@ def confirmed(
     except InputError as error:
         why_fewer = str(error)
     except KeyboardInterrupt:
-        interrupted = True
-    if interrupted:
-        why_fewer = INTERRUPTED
+        interrupted, why_fewer = True, INTERRUPTED
     if why_fewer:
         missing.append(f"whether the findings repeat: {why_fewer}")
         pairs = len(runs)
     if runs:
-        again_judged = judged(runs, margin)
-        changes = changes.confirmed(again_judged)
-        lost = suspects - {change.name for change in again_judged.changes}
-        missing += [f"whether {name} repeats: it gave no time again" for name in sorted(lost)]
-    return Confirmed(changes, pairs, tuple(missing), interrupted)
+        changes = changes.confirmed(judged(runs, margin))
+        lost = sorted(name for name in suspects if any(name not in run for run in runs))
+        missing += [f"whether {name} repeats: it gave no time again" for name in lost]
+    by_name = {change.name: change for change in changes.changes}
+    return Confirmed(by_name, pairs, tuple(missing), interrupted)
 
 
 def judged(runs: Sequence[Run], margin: float) -> Changes:
@@ -101,16 +97,10 @@ def judged(runs: Sequence[Run], margin: float) -> Changes:
     for name in names:
         pairs = [run[name] for run in runs]
         if len(runs) > 1 and all(one.median > 0 for pair in pairs for one in pair):
-            for side, found in zip(repeats, _as_one(pairs, margin), strict=True):
-                side[name] = found
+            repeats[0][name], repeats[1][name] = _as_one(pairs, margin)
     changes = compare_runs(Baseline(before, repeats[0]), Baseline(after, repeats[1]), margin=margin)
-    return dataclasses.replace(
-        changes,
-        changes=tuple(
-            _restated(change, before[change.name], after[change.name], several=len(runs) > 1)
-            for change in changes.changes
-        ),
-    )
+    restated = tuple(_restated(change, runs[0][change.name]) for change in changes.changes)
+    return dataclasses.replace(changes, changes=restated)
 
 
 def _as_one(pairs: Sequence[Pair], margin: float) -> tuple[Repeats, Repeats]:
@@ -128,7 +118,7 @@ def _as_one(pairs: Sequence[Pair], margin: float) -> tuple[Repeats, Repeats]:
     return old, new
 
 
-def _restated(change: Change, old: Measurement, new: Measurement, *, several: bool) -> Change:
+def _restated(change: Change, pair: Pair) -> Change:
     """Give a change the times of its ratio, and a cause from this name alone.
 
     Both interpreters alternate on one device, which cannot make all names of only one slower.
@@ -136,8 +126,5 @@ def _restated(change: Change, old: Measurement, new: Measurement, *, several: bo
     ratio, was = change.ratio, change.before
     if ratio is None or was is None:
         return change
-    if several:
-        change = dataclasses.replace(change, after=was * ratio.value)
-    if change.attribution is None:
-        return change
-    return dataclasses.replace(change, attribution=attribute(old, new, ratio))
+    attribution = change.attribution and attribute(*pair, ratio)
+    return dataclasses.replace(change, after=was * ratio.value, attribution=attribution)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from convtime.core.errors import InputError
@@ -31,16 +31,6 @@ class Interpreters:
     load: Mapping[str, Any]
     command: str
 
-    @contextlib.contextmanager
-    def pair(self, *, logs: bool = False) -> Iterator[tuple[Side, Side]]:
-        """Start a pair of processes and load the layers or tests in both.
-
-        Raises:
-            InputError: an interpreter cannot be used, or they use different GPUs.
-        """
-        with self._begun(logs=logs) as sides:
-            yield _loaded(sides)
-
     def pairs(self, count: int, *, first_logs: bool = False) -> Generator[tuple[Side, Side]]:
         """Yield pairs of fresh processes; a pair ends before the next one is yielded.
 
@@ -52,14 +42,22 @@ class Interpreters:
             first_logs: whether cuDNN's frontend logs its plans in the first pair.
 
         Raises:
-            InputError: as :meth:`pair`.
+            InputError: an interpreter cannot be used, or they use different GPUs.
         """
         for first in range(0, count, _AT_ONCE):
-            with contextlib.ExitStack() as begun:
-                waiting = [
-                    begun.enter_context(self._begun(logs=first_logs and number == 0))
-                    for number in range(first, min(count, first + _AT_ONCE))
-                ]
+            with contextlib.ExitStack() as processes:
+                waiting: list[tuple[Side, Side]] = []
+                for number in range(first, min(count, first + _AT_ONCE)):
+                    logs = first_logs and number == 0
+                    old, new = (
+                        processes.enter_context(
+                            Side(which, python, self.program, self.load, logs=logs)
+                        )
+                        for which, python in (("old", self.old), ("new", self.new))
+                    )
+                    old.start()
+                    new.start()
+                    waiting.append((old, new))
                 started, error = _started(waiting)
                 for sides in started:
                     yield _loaded(sides)
@@ -67,17 +65,6 @@ class Interpreters:
                         side.end()
                 if error is not None:
                     raise error
-
-    @contextlib.contextmanager
-    def _begun(self, *, logs: bool = False) -> Iterator[tuple[Side, Side]]:
-        """Start a pair of processes without waiting for them."""
-        with (
-            Side("old", self.old, self.program, self.load, logs=logs) as old,
-            Side("new", self.new, self.program, self.load, logs=logs) as new,
-        ):
-            old.start()
-            new.start()
-            yield old, new
 
 
 def _started(

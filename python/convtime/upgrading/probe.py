@@ -139,7 +139,6 @@ class Layer:
             for base in type(self.module).__mro__
         )
         return {
-            "name": self.name,
             "key": self._key(),
             "module": text,
             "attributes": _attributes(self.module) if extends_torch else {},
@@ -501,7 +500,7 @@ class Probe:
     def _loaded(self) -> dict[str, Any]:
         """Return the layers, and the settings as the model's factory left them."""
         return {
-            "layers": [layer.described() for layer in self.layers.values()],
+            "layers": {name: layer.described() for name, layer in self.layers.items()},
             "no_clock": self._clock()[1],
             "scripted": self._scripted,
             **settings(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import get_args
 
 from convtime.core import codec
@@ -82,6 +82,26 @@ class LayerChange:
     def kinds(self) -> tuple[str, ...]:
         """The findings that an exit code can report."""
         return (self.change.verdict, *(["different"] if self.different else []))
+
+
+def not_compared(name: str, failures: Sequence[str]) -> Change:
+    """Return the change of a name that an interpreter has no time of.
+
+    Args:
+        name: the name.
+        failures: why the old and the new interpreter have none; empty for one that has it.
+    """
+    sentence = " and ".join(
+        f"the {which} interpreter: {failure}"
+        for which, failure in zip(("old", "new"), failures, strict=True)
+        if failure
+    )
+    return Change(name, "missing" if failures[1] else "new", sentence=sentence)
+
+
+def by_cost(changes: Iterable[LayerChange]) -> tuple[LayerChange, ...]:
+    """Sort changes: those that add or save most time come first."""
+    return tuple(sorted(changes, key=lambda change: -abs(change.cost_seconds or 0.0)))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

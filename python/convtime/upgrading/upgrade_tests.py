@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from convtime.core.errors import InputError
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
-from convtime.timing.verdict import ChangeVerdict
 from convtime.upgrading.causes import PassFacts
 from convtime.upgrading.confirming import INTERRUPTED, Run, confirmed
 from convtime.upgrading.interpreters import Interpreters
-from convtime.upgrading.result import LayerChange, Upgrade
-from convtime.upgrading.upgrade import MARGIN, PAIRS, Tell, by_cost
+from convtime.upgrading.result import LayerChange, Upgrade, by_cost, not_compared
+from convtime.upgrading.upgrade import MARGIN, PAIRS, Progress
 from convtime.upgrading.workers import FailedError, Side
 
 _MISSING = "sizes, layouts, backends, memory and bits of results: tests do not record them"
@@ -55,13 +55,19 @@ class _Recorded:
             first_call_seconds=measured.first_call_seconds,
         )
 
+    def failure(self, test: str, name: str) -> str:
+        """Return why a test gave no time of this name; empty if it gave one."""
+        if name in self.measured:
+            return ""
+        return self.failures.get(test, "it recorded no such time")
+
 
 def upgrade_tests(
     interpreters: Interpreters,
     *,
     margin: float = MARGIN,
     pairs: int = PAIRS,
-    tell: Tell = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> Upgrade:
     """Compare the times that tests record in two interpreters.
 
@@ -71,21 +77,22 @@ def upgrade_tests(
         interpreters: the interpreters and their tests.
         margin: relative difference that counts as equal.
         pairs: number of fresh pairs of processes that confirm each finding.
-        tell: is called with a description, the number of steps done, and of all steps.
+        progress: is called with each step.
 
     Raises:
         InputError: an interpreter cannot be used, or not with these tests.
     """
     old, new = _Recorded(), _Recorded()
     interrupted = False
-    with interpreters.pair() as sides:
+    with contextlib.closing(interpreters.pairs(1)) as single:
+        sides = next(single)
         settings = (sides[0].settings(), sides[1].settings())
-        on_gpu = sides[0].environment["gpu_uuid"] is not None
-        every = dict.fromkeys(test for side in sides for test in side.loaded["tests"])
+        on_gpu = sides[0].on_gpu
+        every = [*dict.fromkeys(test for side in sides for test in side.loaded["tests"])]
         if not every:
             raise InputError(f"{' '.join(interpreters.load['paths'])} contains no tests")
         try:
-            _record(sides, [*every], "times", tell, (old, new))
+            _record(sides, every, "times", progress, (old, new))
         except KeyboardInterrupt:
             if not _run(old, new):
                 raise
@@ -93,38 +100,43 @@ def upgrade_tests(
     tests = {**new.tests, **old.tests}
     done = {*old.plans, *old.failures}
 
-    def tests_of(names: Iterable[str]) -> list[str]:
+    def run_again(names: Collection[str], sides: tuple[Side, Side], what: str) -> list[_Recorded]:
         wanted = {tests[name] for name in names}
-        return [test for test in every if test in wanted]
+        both = _Recorded(), _Recorded()
+        _record(sides, [test for test in every if test in wanted], what, progress, both)
+        return [*both]
 
     def again(names: Collection[str]) -> Iterator[Run]:
         for number, sides in enumerate(interpreters.pairs(pairs), start=1):
-            both = _Recorded(), _Recorded()
-            _record(sides, tests_of(names), f"confirming, pair {number}", tell, both)
-            yield _run(*both)
+            yield _run(*run_again(names, sides, f"confirming, pair {number}"))
 
     verdicts = confirmed(_run(old, new), again, margin, pairs, interrupted=interrupted)
     missing = [_MISSING, *verdicts.missing]
-    changed = [change.name for change in verdicts.changes.of("slower", "faster")]
+    changed = [
+        name for name, change in verdicts.changes.items() if change.verdict in ("slower", "faster")
+    ]
     if changed and on_gpu and verdicts.interrupted:
         missing.append(f"cuDNN's plans: {INTERRUPTED}")
     elif changed and on_gpu:
         try:
-            with interpreters.pair(logs=True) as sides:
-                logged = _Recorded(), _Recorded()
-                _record(sides, tests_of(changed), "plans", tell, logged)
-            old.plans, new.plans = (recorded.plans for recorded in logged)
+            for sides in interpreters.pairs(1, first_logs=True):
+                logged = run_again(changed, sides, "plans")
+                old.plans, new.plans = (recorded.plans for recorded in logged)
         except InputError as error:
             missing.append(f"cuDNN's plans: {error}")
-    judged = {change.name: change for change in verdicts.changes.changes}
     changes = [
-        _change(name, tests[name], judged.get(name), (old, new), settings, interpreters.command)
+        _change(name, tests[name], verdicts.changes, (old, new), settings, interpreters.command)
         for name in tests
     ]
     without = [test for test in every if test in done and test not in tests.values()]
     silent = [test for test in without if test not in {**old.failures, **new.failures}]
     if silent:
         missing.append(f"the times of tests that recorded none ({len(silent)}, e.g. {silent[0]})")
+    failed = [
+        not_compared(test, [recorded.failure(test, "") for recorded in (old, new)])
+        for test in without
+        if test not in silent
+    ]
     return Upgrade(
         layers=by_cost(changes),
         before=settings[0],
@@ -133,7 +145,7 @@ def upgrade_tests(
         pairs=verdicts.pairs,
         missing=tuple(missing),
         failures=(
-            *(f"{test}: {_failure(test, '', old, new)}" for test in without if test not in silent),
+            *(f"{change.name}: {change.sentence}" for change in failed),
             *(f"{test}: {INTERRUPTED}" for test in every if test not in done),
         ),
         interrupted=verdicts.interrupted,
@@ -144,35 +156,34 @@ def _record(
     sides: tuple[Side, Side],
     tests: Sequence[str],
     what: str,
-    tell: Tell,
+    progress: Progress,
     both: tuple[_Recorded, _Recorded],
 ) -> None:
     """Run tests in both interpreters, alternating; an interrupt adds a test to both or neither."""
     for number, test in enumerate(tests):
-        tell(what, number, len(tests))
-        of_test = _Recorded(), _Recorded()
-        for index in (0, 1) if number % 2 == 0 else (1, 0):
-            _record_one(sides[index], test, tests[number + 1 :], of_test[index])
-        for recorded, added in zip(both, of_test, strict=True):
-            recorded.add(added)
+        progress(what, number, len(tests))
+        of_test = {
+            index: _recorded(sides[index], test, tests[number + 1 :])
+            for index in ((0, 1) if number % 2 == 0 else (1, 0))
+        }
+        for index, recorded in of_test.items():
+            both[index].add(recorded)
 
 
-def _record_one(side: Side, test: str, later: Sequence[str], recorded: _Recorded) -> None:
+def _recorded(side: Side, test: str, later: Sequence[str]) -> _Recorded:
     available = side.loaded["tests"]
     if test not in available:
-        recorded.failures[test] = _ABSENT
-        return
+        return _Recorded(failures={test: _ABSENT})
     # Pytest keeps the fixtures that the next test shares.
     following = next((test for test in later if test in available), None)
     try:
-        answer, recorded.plans[test] = side.ask_with_plans("time", test=test, next=following)
+        answer, plans = side.ask_with_plans("time", test=test, next=following)
     except FailedError as error:
-        recorded.failures[test] = str(error)
-        return
-    for name, fields in answer["measurements"].items():
-        recorded.measured[name] = Measurement.from_dict(fields)
-    recorded.tests |= answer["tests"]
-    recorded.different |= answer["different"]
+        return _Recorded(failures={test: str(error)})
+    measured = {
+        name: Measurement.from_dict(fields) for name, fields in answer["measurements"].items()
+    }
+    return _Recorded(measured, answer["tests"], answer["different"], {test: plans})
 
 
 def _run(old: _Recorded, new: _Recorded) -> Run:
@@ -186,26 +197,16 @@ def _run(old: _Recorded, new: _Recorded) -> Run:
 def _change(
     name: str,
     test: str,
-    change: Change | None,
-    sides: tuple[_Recorded, _Recorded],
+    changes: Mapping[str, Change],
+    both: tuple[_Recorded, _Recorded],
     settings: tuple[Mapping[str, str], Mapping[str, str]],
     command: str,
 ) -> LayerChange:
-    old, new = sides
-    before, after = old.facts(name), new.facts(name)
-    if change is None:
-        verdict: ChangeVerdict = "missing" if after is None else "new"
-        change = Change(name, verdict, sentence=_failure(test, name, old, new))
-    if _ABSENT not in (old.failures.get(test), new.failures.get(test)):  # pytest rejects it there
+    old, new = both
+    failures = [recorded.failure(test, name) for recorded in both]
+    change = not_compared(name, failures) if any(failures) else changes[name]
+    if _ABSENT not in failures:  # pytest rejects it there
         change = dataclasses.replace(change, reproducer=f"{command} {shlex.quote(test)}")
     different = "" if name in old.different else new.different.get(name, "")
-    return LayerChange.of((name,), "", change, (before, after), settings, different)
-
-
-def _failure(test: str, name: str, old: _Recorded, new: _Recorded) -> str:
-    """Say why an interpreter has no time of that name."""
-    return " and ".join(
-        f"the {which} interpreter: {recorded.failures.get(test, 'it recorded no such time')}"
-        for which, recorded in (("old", old), ("new", new))
-        if name not in recorded.measured
-    )
+    facts = [recorded.facts(name) for recorded in both]
+    return LayerChange.of((name,), "", change, facts, settings, different)

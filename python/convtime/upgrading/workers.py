@@ -55,11 +55,20 @@ class Side(Child):
             program: the file that it runs, and the file's arguments.
             load: the question that loads the layers or tests.
             logs: whether cuDNN's frontend logs its plans, which makes calls slower.
+
+        Raises:
+            InputError: there is no such interpreter.
         """
         self.which = which
         self.environment: dict[str, Any] = {}
         self.loaded: dict[str, Any] = {}
-        self._python = executable(which, python)
+        path = shutil.which(python)
+        if path is None:
+            raise InputError(
+                f"--{which} must be a Python interpreter, such as /path/to/venv/bin/python; "
+                f"{python!r} does not exist or is not executable"
+            )
+        self._python = path
         self._load = load
         self._folder = tempfile.TemporaryDirectory(prefix="convtime-upgrade-")
         self._plan_log = Path(self._folder.name, "frontend.log")  # of cuDNN's frontend
@@ -84,11 +93,21 @@ class Side(Child):
             file.seek(start)
             return answer, ", ".join(kept_tags(file.read().decode(errors="replace")))
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs layers on a GPU; known once the process is ready."""
+        return self.environment["gpu"] is not None
+
+    @property
+    def kind(self) -> str:
+        """The kind of device."""
+        return "cuda" if self.on_gpu else "cpu"
+
     def settings(self) -> dict[str, str]:
         """Return the versions and settings, by name."""
         facts = {**self.environment, "threads": self.loaded["threads"]}
         flags = self.loaded["flags"]
-        if self.environment["gpu"] is None:  # these have no effect
+        if not self.on_gpu:  # these have no effect
             flags = {name: flags[name] for name in flags if not name.startswith(("cudnn", "cuda"))}
         facts |= {f"flag {name}": value for name, value in flags.items()}
         return {name: str(value) for name, value in facts.items() if value is not None}
@@ -126,7 +145,12 @@ class Side(Child):
             environment = self._answer(START_SECONDS)
             if self.environment and environment != self.environment:
                 self.end()
-                raise FailedError(f"its process started again with {_changed(self, environment)}")
+                changed = ", ".join(
+                    f"{what} {value} instead of {self.environment.get(what)}"
+                    for what, value in environment.items()
+                    if value != self.environment.get(what)
+                )
+                raise FailedError(f"its process started again with {changed}")
         self.environment = environment
 
     def load(self) -> None:
@@ -178,26 +202,3 @@ class Side(Child):
                 self.end()
             raise FailedError(answer["unusable"])
         return answer
-
-
-def executable(which: str, python: str) -> str:
-    """Return the path of an interpreter.
-
-    Raises:
-        InputError: there is none.
-    """
-    found = shutil.which(python)
-    if found is None:
-        raise InputError(
-            f"--{which} must be a Python interpreter, such as /path/to/venv/bin/python; "
-            f"{python!r} does not exist or is not executable"
-        )
-    return found
-
-
-def _changed(side: Side, environment: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{what} {value} instead of {side.environment.get(what)}"
-        for what, value in environment.items()
-        if value != side.environment.get(what)
-    )
