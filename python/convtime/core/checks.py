@@ -49,6 +49,13 @@ def check_whole(name: str, value: object, least: int = 0, most: int = sys.maxsiz
     return number
 
 
+def check_share(name: str, value: object, *, or_zero: bool = False) -> None:
+    """Raise InputError unless the value is a number above 0, or also 0, and below 1."""
+    if not (is_finite(value) and (0 < value < 1 or (or_zero and value == 0))):  # type: ignore[operator]
+        least = "0 or more" if or_zero else "above 0"
+        raise InputError(f"{name} must be a share, {least} and below 1, got {described(value)}")
+
+
 def as_whole(value: object) -> int | None:
     """The value as an int if it is a whole number of any type, but not True or False."""
     try:

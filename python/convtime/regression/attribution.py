@@ -134,8 +134,9 @@ def _disturbed(
     before: Measurement, after: Measurement, ratio: Ratio, differing: Mapping[str, Difference]
 ) -> str:
     """Describe what disturbed only the slower of the two; empty if nothing is known."""
-    pairs = (("later", after, before), ("earlier", before, after))
-    which, slower, faster = pairs[ratio.value < 1]
+    which, slower, faster = "later", after, before
+    if ratio.value < 1:
+        which, slower, faster = "earlier", before, after
     if slower.disturbance and not faster.disturbance:
         return f"the {which} run {slower.disturbance}"
     if slower.other_launches and not faster.other_launches:

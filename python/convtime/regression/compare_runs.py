@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Collection, Mapping
 from typing import get_args
 
+from convtime.core.checks import check_one_of, check_share, require
+from convtime.core.errors import InputError
 from convtime.core.load import _C
 from convtime.regression.attribution import Attribution, attribute
 from convtime.regression.baseline import Baseline, reference_of, relative_to
@@ -82,11 +84,10 @@ def compare_runs(
             numbers.
     """
     if margin is not None:
-        _check_share("margin", margin, zero=True)
-    _check_share("false_discoveries", false_discoveries, zero=False)
-    _check_share("instructions_margin", instructions_margin, zero=True)
-    if same_gpu not in get_args(SameGpu):
-        raise ValueError(f"same_gpu must be one of {get_args(SameGpu)}, got {same_gpu!r}")
+        check_share("margin", margin, or_zero=True)
+    check_share("false_discoveries", false_discoveries)
+    check_share("instructions_margin", instructions_margin, or_zero=True)
+    check_one_of("same_gpu", same_gpu, get_args(SameGpu))
     earlier, later = (
         run if isinstance(run, Baseline) else Baseline(run) for run in (before, after)
     )
@@ -181,23 +182,16 @@ def _relative_to_baselines(
 
 
 def _check_samples(name: str, measured: Measurement) -> None:
-    wrong = next((value for value in measured.seconds if not math.isfinite(value)), None)
-    if wrong is not None:
-        raise ValueError(f"{reprlib.repr(name)}: its seconds must be finite numbers, got {wrong}")
+    its, count = f"{reprlib.repr(name)}: its", len(measured.seconds)
+    for value in measured.seconds:
+        if not math.isfinite(value):
+            raise InputError(f"{its} seconds must be finite numbers, got {value}")
     for what in ("places", "batches"):
         given = len(getattr(measured, what))
-        if given not in (0, len(measured.seconds)):
-            raise ValueError(
-                f"{reprlib.repr(name)}: its {what} must be known for all {len(measured.seconds)} "
-                f"samples or for none, got {given}"
-            )
-
-
-def _check_share(what: str, value: float, *, zero: bool) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and (0 < value < 1 or (zero and value == 0))):
-        least = "0 or more" if zero else "above 0"
-        raise ValueError(f"{what} must be a share, {least} and below 1, got {value!r}")
+        require(
+            given in (0, count),
+            f"{its} {what} must be known for all {count} samples or for none, got {given}",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,28 +311,33 @@ def _with_instructions(
     before, after = (measured.instructions for measured in pair)
     if not before or after is None:
         return dataclasses.replace(change, instructions_reason=_why_not_counted(pair))
-    ratio = after / before
-    change = dataclasses.replace(change, instructions_ratio=ratio)
-    if change.reason == "other-conditions":
-        return dataclasses.replace(change, instructions_reason=change.sentence)
+    ratio, more = after / before, ""
+    reason = change.sentence if change.reason == "other-conditions" else _why_not_judged(pair)
+    if ratio > 1 + margin and not reason:
+        more = (
+            f"executes {ratio - 1:.2%} more instructions per call ({before:.4g} → {after:.4g}), "
+            "which are not time"
+        )
+    return dataclasses.replace(
+        change,
+        instructions_ratio=ratio,
+        instructions_reason=reason,
+        more_instructions=more,
+        sentence="; ".join(filter(None, (change.sentence, more))),
+    )
+
+
+def _why_not_judged(pair: tuple[Measurement, Measurement]) -> str:
     threads = (
         [reading.threads for reading in measured.host if reading.threads is not None]
         for measured in pair
     )
     if any(counts and statistics.median(counts) > 1 for counts in threads):
-        return dataclasses.replace(
-            change,
-            instructions_reason="several threads computed, and threads that wait for each other "
-            "execute instructions, too; use one thread",
+        return (
+            "several threads computed, and threads that wait for each other execute instructions, "
+            "too; use one thread"
         )
-    if ratio <= 1 + margin:
-        return change
-    more = (
-        f"executes {ratio - 1:.2%} more instructions per call ({before:.4g} → {after:.4g}), which "
-        "are not time"
-    )
-    sentence = "; ".join(filter(None, (change.sentence, more)))
-    return dataclasses.replace(change, more_instructions=more, sentence=sentence)
+    return ""
 
 
 def _why_not_counted(pair: tuple[Measurement, Measurement]) -> str:

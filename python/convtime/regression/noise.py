@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.regression.significance import student_quantile
 
 #: Share of unchanged tests that are found slower or faster in one run.
@@ -75,18 +76,31 @@ class Repeats:
     noise: Noise | None = None
 
     def __post_init__(self) -> None:
-        if len(self.errors) != len(self.medians):
-            raise ValueError(
-                f"repeats must have an error for each median, got {len(self.errors)} for "
-                f"{len(self.medians)}"
-            )
-        if not self.medians or not 0 < min(self.medians) <= max(self.medians) < math.inf:
-            raise ValueError(f"medians must be above 0 and finite, got {self.medians}")
+        require(
+            len(self.errors) == len(self.medians),
+            f"repeats must have an error for each median, got {len(self.errors)} for "
+            f"{len(self.medians)}",
+        )
+        require(
+            self.medians and 0 < min(self.medians) <= max(self.medians) < math.inf,
+            f"medians must be above 0 and finite, got {self.medians}",
+        )
 
     @property
     def outlying(self) -> tuple[int, ...]:
-        """Indices of outlying processes: they do not count for the median."""
-        return outlying(self.medians)
+        """Indices of outlying processes: they do not count for the median.
+
+        Their medians differ from the others by more than noise does. Fewer than three medians do
+        not show which one is wrong.
+        """
+        if len(self.medians) < 3:
+            return ()
+        logs = [math.log(median) for median in self.medians]
+        center = statistics.median(logs)
+        distances = [abs(log - center) for log in logs]
+        robust = _NORMAL_PER_MAD * statistics.median(distances)
+        limit = max(_OUTLYING * robust, math.log1p(_OUTLYING_SHARE))
+        return tuple(index for index, distance in enumerate(distances) if distance > limit)
 
     @property
     def not_outlying(self) -> tuple[int, ...]:
@@ -124,20 +138,18 @@ class Repeats:
         Args:
             tick: the clock's tick, as a share of the median: no spread below its rounding counts.
         """
-        return dataclasses.replace(self, noise=self._noise(tick))
-
-    def _noise(self, tick: float) -> Noise | None:
         counting = tuple(range(len(self.medians))) if self.has_second_mode else self.not_outlying
         count = len(counting)
         if count < LEAST_PROCESSES:
-            return None
+            return self
         within = statistics.median(self.errors[index] for index in counting)
         if not math.isfinite(within):  # too few samples for an interval: assume none within
             within = 0.0
         spread = max(self._spread_of(counting), _LEAST_SPREAD, tick / math.sqrt(12))
         within = min(within, spread)
         between = math.sqrt(spread**2 - within**2)
-        return Noise(count, within, between, margin_of(spread, count))
+        noise = Noise(count, within, between, margin_of(spread, count))
+        return dataclasses.replace(self, noise=noise)
 
 
 def margin_of(spread: float, processes: int) -> float:
@@ -153,18 +165,3 @@ def margin_of(spread: float, processes: int) -> float:
     error = spread * math.sqrt(1 + 1 / processes)
     threshold = student_quantile(1 - FALSE_ALARMS / 2, processes - 1)
     return math.expm1(error * (threshold + student_quantile(_POWER_OF_LOOK, processes - 1)))
-
-
-def outlying(medians: Sequence[float]) -> tuple[int, ...]:
-    """Return the indices of medians that differ from the others by more than noise does.
-
-    Fewer than three medians do not show which one is wrong.
-    """
-    if len(medians) < 3:
-        return ()
-    logs = [math.log(median) for median in medians]
-    center = statistics.median(logs)
-    distances = [abs(log - center) for log in logs]
-    robust = _NORMAL_PER_MAD * statistics.median(distances)
-    limit = max(_OUTLYING * robust, math.log1p(_OUTLYING_SHARE))
-    return tuple(index for index, distance in enumerate(distances) if distance > limit)
