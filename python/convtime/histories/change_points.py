@@ -137,7 +137,6 @@ class _Scan:
         self.series = series - series.mean()
         self._starts = np.flatnonzero(np.diff(np.asarray(commits)) > 0) + 1
         self._sums = np.concatenate([[0.0], np.cumsum(self.series)])
-        self._squares = np.concatenate([[0.0], np.cumsum(self.series**2)])
 
     def confirmed(self, ends: list[int], false_alarms: float) -> list[int]:
         """Drop the least significant candidate until all are significant."""
@@ -154,8 +153,7 @@ class _Scan:
         changes = []
         for number in range(len(ends)):
             chance = self._chance(ends, number)
-            begin, stop = self._around(ends, number)
-            places = self._places(begin, stop)
+            begin, stop, places = self._window(ends, number)
             if not len(places):  # the change point before has moved to where this one was
                 continue
             weights = self._weights(places, begin, stop)
@@ -181,48 +179,35 @@ class _Scan:
             )
         return changes
 
-    def _around(self, ends: list[int], number: int) -> tuple[int, int]:
-        """Return the ends of the stretch in which a change point is the only one."""
-        bounds = [0, *ends, len(self.series)]
-        return bounds[number], bounds[number + 2]
+    def _window(self, ends: list[int], number: int) -> tuple[int, int, Any]:
+        """Return the ends of the stretch in which a change point is the only one.
 
-    def _places(self, begin: int, stop: int) -> Any:
-        """Return the indices between two others where a change can be."""
+        The third value has the indices in it where a change can be.
+        """
+        begin, _, stop = [0, *ends, len(self.series)][number : number + 3]
         starts = self._starts
-        return starts[(starts >= begin + FEWEST_RUNS) & (starts <= stop - FEWEST_RUNS)]
+        return (
+            begin,
+            stop,
+            starts[(starts >= begin + FEWEST_RUNS) & (starts <= stop - FEWEST_RUNS)],
+        )
 
     def _chance(self, ends: list[int], number: int) -> float:
         """Return the expected number of change points as significant as this one, by chance."""
-        begin, stop = self._around(ends, number)
-        places = self._places(begin, stop)
+        begin, stop, places = self._window(ends, number)
         length = stop - begin
         if not len(places):
             return math.inf
         explained = self._explained(places, begin, stop).max()
         degrees = len(self.series) - len(ends) - 1
-        rest = self._residual(ends) + self._explained(np.array([ends[number]]), begin, stop)[0]
-        variance = max((rest - explained) / degrees, np.finfo(float).tiny)
-        variance *= self._dependence(ends)
+        residuals = self._residuals(ends)
+        rest = residuals @ residuals + self._explained(np.array([ends[number]]), begin, stop)[0]
+        variance = max((rest - explained) / degrees, np.finfo(float).tiny) * _dependence(residuals)
         z = normal_of_student(math.sqrt(explained / variance), degrees)
         tests = min(len(places), float(np.interp(math.log(length), np.log(_LENGTHS), _TESTS)))
         for end in (begin, stop):
             tests *= length if end in ends else 1
         return tests * math.erfc(z / math.sqrt(2))
-
-    def _dependence(self, ends: list[int]) -> float:
-        """Return by how much a dependence of neighboring runs increases a mean's variance.
-
-        It is 1 unless the autocorrelation around the levels is clearly positive. If it is, it is
-        taken for that of an autoregressive process.
-        """
-        bounds = np.array([0, *ends, len(self.series)])
-        lengths = np.diff(bounds)
-        rest = self.series - np.repeat(np.diff(self._sums[bounds]) / lengths, lengths)
-        squares = float((rest**2).sum())
-        correlation = float((rest[1:] * rest[:-1]).sum()) / squares if squares else 0.0
-        if correlation < _CLEAR_CORRELATION / math.sqrt(len(rest)):
-            return 1.0
-        return (1 + correlation) / (1 - correlation)
 
     def _explained(self, places: Any, begin: int, stop: int) -> Array:
         """Return by how much a change at each place reduces the sum of squares."""
@@ -232,11 +217,13 @@ class _Scan:
         reduced: Array = (after - before) ** 2 * left * right / (left + right)
         return reduced
 
-    def _residual(self, ends: list[int]) -> float:
-        """Return the sum of squares around the means between change points."""
+    def _residuals(self, ends: list[int]) -> Array:
+        """Return the values relative to the means between change points."""
         bounds = np.array([0, *ends, len(self.series)])
-        sums, squares = np.diff(self._sums[bounds]), np.diff(self._squares[bounds])
-        return float((squares - sums**2 / np.diff(bounds)).sum())
+        lengths = np.diff(bounds)
+        levels = np.repeat(np.diff(self._sums[bounds]) / lengths, lengths)
+        residuals: Array = self.series - levels
+        return residuals
 
     def _weights(self, places: Any, begin: int, stop: int) -> Array:
         """Return the probability of each place.
@@ -245,23 +232,33 @@ class _Scan:
         logarithm. The most probable window of three commits is then right more often than the most
         probable commit.
         """
-        length = stop - begin
-        squares = self._squares[stop] - self._squares[begin]
-        squares -= (self._sums[stop] - self._sums[begin]) ** 2 / length
+        squares = (stop - begin) * self.series[begin:stop].var()
         rest = np.maximum(squares - self._explained(places, begin, stop), np.finfo(float).tiny)
         left, right = places - begin, stop - places
-        logs = -0.5 * np.log(left * right) - 0.5 * (length - 2) * np.log(rest)
+        logs = -0.5 * np.log(left * right) - 0.5 * (stop - begin - 2) * np.log(rest)
         weights = np.exp(logs - logs.max())
         normalized: Array = weights / weights.sum()
         return normalized
 
     def _shift(self, number: int, ends: list[int]) -> tuple[float, float]:
         """Return the change of the mean logarithm, and the half-width of its interval."""
-        (begin, stop), at = self._around(ends, number), ends[number]
-        left, right = at - begin, stop - at
-        before = (self._sums[at] - self._sums[begin]) / left
-        after = (self._sums[stop] - self._sums[at]) / right
+        (begin, stop, _), at = self._window(ends, number), ends[number]
+        shift = self.series[at:stop].mean() - self.series[begin:at].mean()
         degrees = len(self.series) - len(ends) - 1
-        deviation = math.sqrt(max(self._residual(ends), 0.0) / degrees)
-        reach = student_quantile((1 + _CONFIDENCE) / 2, degrees)
-        return float(after - before), reach * deviation * math.sqrt(1 / left + 1 / right)
+        residuals = self._residuals(ends)
+        deviation = math.sqrt(residuals @ residuals / degrees)
+        quantile = student_quantile((1 + _CONFIDENCE) / 2, degrees)
+        return float(shift), quantile * deviation * math.sqrt(1 / (at - begin) + 1 / (stop - at))
+
+
+def _dependence(residuals: Array) -> float:
+    """Return by how much a dependence of neighboring runs increases a mean's variance.
+
+    It is 1 unless the autocorrelation around the levels is clearly positive. If it is, it is
+    taken for that of an autoregressive process.
+    """
+    squares = float(residuals @ residuals)
+    correlation = float(residuals[1:] @ residuals[:-1]) / squares if squares else 0.0
+    if correlation < _CLEAR_CORRELATION / math.sqrt(len(residuals)):
+        return 1.0
+    return (1 + correlation) / (1 - correlation)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from convtime.core.errors import InputError
+from convtime.core.checks import described, is_finite, require
 from convtime.histories import change_points
 from convtime.histories.order import commits_of, in_order
 from convtime.histories.reading import read_runs
@@ -39,8 +39,10 @@ def history(folder: str | os.PathLike[str], *, false_alarms: float = 0.0005) -> 
         InputError: the folder has no run, or an argument is out of range.
         MissingPackageError: ruptures is not installed (``pip install 'convtime[history]'``).
     """
-    if not (isinstance(false_alarms, float) and 0 < false_alarms < 1):
-        raise InputError(f"false_alarms must be a number above 0 and below 1, got {false_alarms!r}")
+    require(
+        is_finite(false_alarms) and 0 < false_alarms < 1,
+        f"false_alarms must be a number above 0 and below 1, got {described(false_alarms)}",
+    )
     change_points.import_ruptures()
     unordered, problems = read_runs(folder)
     commits, git_failure = _commits(unordered, Path(folder))
@@ -101,9 +103,7 @@ def _judged(series: Series, runs: Sequence[HistoryRun], false_alarms: float) -> 
         run.version != earlier.version or bool(run.dirty or earlier.dirty)
         for earlier, run in itertools.pairwise(own)
     )
-    commits = [0]
-    for is_new in changed:
-        commits.append(commits[-1] + is_new)
+    commits = [*itertools.accumulate(changed, initial=0)]
     changes = change_points.find_changes(logs, commits, false_alarms)
     return dataclasses.replace(
         series,

@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.exchange import pytest_benchmark
 from convtime.exchange.files import read_measurements
-from convtime.histories.run import HistoryRun, Kind, make_run, moment, rows_of, run_of
+from convtime.histories.run import HistoryRun, Kind, make_run, moment, run_of
 
 
 def read_runs(folder: str | os.PathLike[str]) -> tuple[list[HistoryRun], list[str]]:
@@ -28,8 +29,7 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[HistoryRun], list[st
         InputError: the folder cannot be read, or has no run.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: must be a folder with a history, got no folder")
+    require(folder.is_dir(), f"{folder}: must be a folder with a history, got no folder")
     runs: list[HistoryRun] = []
     problems: list[str] = []
     names_by_digest: dict[bytes, str] = {}
@@ -45,11 +45,11 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[HistoryRun], list[st
         except (OSError, ValueError) as error:
             reason = why(error) if isinstance(error, OSError) else one_line(error)
             problems.append(f"{name}: is left out: {reason.removeprefix(f'{path}: ')}")
-    if not runs:
-        first_problem = f" ({problems[0]})" if problems else ""
-        raise InputError(
-            f"{folder}: must have a run; pytest --convtime-history={folder} adds one{first_problem}"
-        )
+    first_problem = f" ({problems[0]})" if problems else ""
+    require(
+        runs,
+        f"{folder}: must have a run; pytest --convtime-history={folder} adds one{first_problem}",
+    )
     return runs, problems
 
 
@@ -64,8 +64,8 @@ def _read(content: bytes, path: Path) -> HistoryRun:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = "empty" if not content.strip() else "not valid JSON, perhaps half-written"
         raise ValueError(f"it is {problem} ({error})") from error
-    if not isinstance(document, Mapping):
-        raise ValueError(f"it must be a JSON object, got a {type(document).__name__}")
+    name = type(document).__name__
+    require(isinstance(document, Mapping), f"it must be a JSON object, got a {name}")
     if document.get("type") == HistoryRun.__name__:
         run = HistoryRun.from_dict(document)
     elif pytest_benchmark.matches(document):
@@ -76,8 +76,9 @@ def _read(content: bytes, path: Path) -> HistoryRun:
         moment(run.date)
     except ValueError as error:
         raise ValueError(f"its date must be in ISO 8601, got {shown(run.date)}") from error
-    for _ in rows_of(run):  # raises for a kind that is missing
-        pass
+    for name, *_, kind in run.times:
+        if not 0 <= kind < len(run.kinds):
+            raise InputError(f"its time of {name!r} has the unknown kind {kind}")
     return run
 
 
@@ -88,7 +89,7 @@ def _read_pytest_benchmark(run: pytest_benchmark.Run, path: Path) -> HistoryRun:
     medians: dict[str, float] = {}
     for benchmark in run.benchmarks:
         if benchmark.stats.median is None:
-            raise ValueError(f"it has neither samples nor a median of {shown(benchmark.fullname)}")
+            raise InputError(f"it has neither samples nor a median of {shown(benchmark.fullname)}")
         medians[benchmark.fullname] = benchmark.stats.median
     kind = Kind(str(run.cpu or run.machine_info.get("node") or "unknown"), "pytest-benchmark")
     return make_run(

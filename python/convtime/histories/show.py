@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -137,13 +138,14 @@ def plot(history: History, names: Sequence[str] | None = None) -> Figure:
     if panels:
         panels[-1]["layer"].append(_ticks(history, across))
     points = [len(series.runs) for name in wanted for series in by_name[name]]
-    left_out = f" {len(by_name) - len(wanted):,} other tests are not shown."
+    others = len(by_name) - len(wanted)
+    left_out = f" {others:,} other tests are not shown." if others else ""
     return Figure(
         title="Times over commits",
         description=(
             f"Times of {counted(len(wanted), 'test')} over {counted(len(history.runs), 'run')}, "
             f"with {counted(sum(name in wanted for name in changed), 'change point')}."
-            + left_out * (len(by_name) > len(wanted))
+            + left_out
             + thinned(sum(min(count, _MOST_POINTS) for count in points), sum(points), "times")
         ),
         view={"vconcat": panels, "spacing": 12},
@@ -155,11 +157,12 @@ def _panel(name: str, of_one_test: Sequence[Series], across: Spec) -> Spec:
     hardware: dict[int, str] = {}
     for series in of_one_test:
         hardware |= dict.fromkeys(series.runs, series.hardware)
-    breaks = _breaks(hardware)
-    changes = [*_changes(of_one_test)]
+    # The runs whose hardware differs from that of the run before.
+    pairs = itertools.pairwise(sorted(hardware))
+    breaks = [run for before, run in pairs if hardware[run] != hardware[before]]
     layers = [_times(of_one_test, breaks, across)]
-    if changes:
-        layers.append(_marked_changes(changes, across))
+    if any(series.changes for series in of_one_test):
+        layers.append(_marked_changes(of_one_test, across))
     if breaks:
         layers.append(_marked_breaks(breaks, [hardware[run] for run in breaks], across))
     return {"title": written(name), "width": _WIDTH, "height": 130, "layer": layers}
@@ -167,26 +170,19 @@ def _panel(name: str, of_one_test: Sequence[Series], across: Spec) -> Spec:
 
 def _times(of_one_test: Sequence[Series], breaks: Sequence[int], across: Spec) -> Spec:
     """Return a layer with the medians, their intervals, and a line for each unbroken stretch."""
-    runs: list[int] = []
-    stretches: list[int] = []
-    medians: list[float] = []
-    lows: list[float] = []
-    highs: list[float] = []
-    unbroken = (
-        (series, *ends) for series in of_one_test for ends in _unbroken(series.runs, breaks)
-    )
-    for number, (series, begin, stop) in enumerate(unbroken):
-        places = [begin + place for place in kept(series.seconds[begin:stop], _MOST_POINTS)]
-        stretches += [number] * len(places)
-        for column, values in (
-            (runs, series.runs), (medians, series.seconds), (lows, series.low), (highs, series.high)
-        ):  # fmt: skip
-            column += [values[place] for place in places]
+    stretches: dict[tuple[int, int], int] = {}
+    points: list[tuple[int, int, float, float, float]] = []
+    for number, series in enumerate(of_one_test):
+        for index in kept(series.seconds, _MOST_POINTS):
+            run, median = series.runs[index], series.seconds[index]
+            stretch = stretches.setdefault((number, bisect_right(breaks, run)), len(stretches))
+            points.append((run, stretch, median, series.low[index], series.high[index]))
+    runs, unbroken, medians, lows, highs = zip(*points, strict=True)
     time = quantity("time", "time (µs)")
     return {
         **columns(
             run=runs,
-            stretch=stretches,
+            stretch=unbroken,
             time=microseconds(medians),
             **intervals(lows, highs, 1e6),
         ),
@@ -208,20 +204,18 @@ def _times(of_one_test: Sequence[Series], breaks: Sequence[int], across: Spec) -
     }
 
 
-def _changes(of_one_test: Sequence[Series]) -> Iterator[tuple[float, float, float, str]]:
-    """Yield the place of each change point, the ends of its band, and its label."""
-    for series in of_one_test:
-        for change in series.changes:
-            place, begin, end = (
-                _before(series.runs, run) for run in (change.run, change.earliest, change.latest)
-            )
-            yield place, begin, end, written(f"{change.ratio.value:.3f}× since {change.commit}")
-
-
-def _marked_changes(changes: Sequence[tuple[float, float, float, str]], across: Spec) -> Spec:
-    runs, begins, ends, labels = zip(*changes, strict=True)
+def _marked_changes(of_one_test: Sequence[Series], across: Spec) -> Spec:
+    """Return a layer with a line for each change point, its band and its label."""
+    changes = [(series.runs, change) for series in of_one_test for change in series.changes]
     return {
-        **columns(run=runs, begin=begins, end=ends, change=labels),
+        **columns(
+            run=[_before(runs, change.run) for runs, change in changes],
+            begin=[_before(runs, change.earliest) for runs, change in changes],
+            end=[_before(runs, change.latest) for runs, change in changes],
+            change=[
+                written(f"{change.ratio.value:.3f}× since {change.commit}") for _, change in changes
+            ],
+        ),
         "encoding": {"x": across},
         "layer": [
             {
@@ -275,19 +269,3 @@ def _ticks(history: History, across: Spec) -> Spec:
 def _before(runs: Sequence[int], run: int) -> float:
     """Return the middle between a run and the series' run before it."""
     return (runs[runs.index(run) - 1] + run) / 2
-
-
-def _breaks(hardware: dict[int, str]) -> list[int]:
-    """Return the runs whose hardware differs from that of the run before."""
-    ordered = sorted(hardware)
-    return [run for before, run in itertools.pairwise(ordered) if hardware[run] != hardware[before]]
-
-
-def _unbroken(runs: Sequence[int], breaks: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the stretches of a series' indices without a change of hardware between them."""
-    starts = [
-        index
-        for index in range(1, len(runs))
-        if any(runs[index - 1] < place <= runs[index] for place in breaks)
-    ]
-    return list(zip([0, *starts], [*starts, len(runs)], strict=True))
