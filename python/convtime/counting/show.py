@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from convtime.counting.kernel_counters import Counters, KernelCounters
 from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
 from convtime.view.wording import counted, format_seconds, printable
-
-if TYPE_CHECKING:
-    from convtime.counting.kernel_counters import Counters, KernelCounters
 
 _HEADERS = ("metric", "of a call", "")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

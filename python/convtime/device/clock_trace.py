@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.device.clock_reading import ClockReading
 from convtime.view.figure import Figure
 from convtime.view.shown import Shown
@@ -54,10 +55,10 @@ class ClockTrace(codec.Stored, Shown, show="convtime.device.show"):
         Raises:
             ValueError: the trace has no readings (the message says why).
         """
-        if not self.readings:
-            raise ValueError(
-                f"a trace without readings cannot be drawn: {self.reason or 'it is still running'}"
-            )
+        require(
+            self.readings,
+            f"a trace without readings cannot be drawn: {self.reason or 'it is still running'}",
+        )
         figure: Figure = self._drawing().plot(self, () if times is None else self._placed(times))
         return figure
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
+from convtime.core.checks import is_finite, require
 from convtime.device import nvml
 from convtime.device.clock_lock import warn_of_left_over
 from convtime.device.clock_reading import ClockReading
@@ -42,8 +43,10 @@ class ClockMonitor:
     def __init__(
         self, device: torch.device | str | int | None = None, interval: float = 0.02
     ) -> None:
-        if not (isinstance(interval, int | float) and 0 < interval < math.inf):
-            raise ValueError(f"interval must be a positive number of seconds, got {interval!r}")
+        require(
+            is_finite(interval) and interval > 0,
+            f"interval must be a positive number of seconds, got {interval!r}",
+        )
         self.device = "cuda"
         self.reason = ""
         self.started = math.nan

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from convtime.core.checks import require
+
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -62,10 +64,10 @@ def by_core(cpus: Iterable[int], root: Path = _CPUS) -> list[int]:
 
 
 def check_pin(cpu: int | None) -> None:
-    """Raise ValueError for a CPU that this thread may not run on."""
+    """Raise InputError for a CPU that this thread may not run on."""
     allowed = os.sched_getaffinity(0)
-    if not (cpu is None or cpu in allowed):
-        raise ValueError(
-            f"pin must be one of the {len(allowed)} CPUs that this thread may run on (between "
-            f"{min(allowed)} and {max(allowed)}), got {cpu}"
-        )
+    require(
+        cpu is None or cpu in allowed,
+        f"pin must be one of the {len(allowed)} CPUs that this thread may run on (between "
+        f"{min(allowed)} and {max(allowed)}), got {cpu}",
+    )

@@ -28,7 +28,8 @@ def remote_share(
         int(folder.name[4:]): parse_cpus((folder / "cpulist").read_text())
         for folder in (root / "sys/devices/system/node").glob("node[0-9]*")
     }
-    own = [node for node, cpus in nodes.items() if _current_core() in cpus]
+    core = ctypes.CDLL(None).sched_getcpu()
+    own = [node for node, cpus in nodes.items() if core in cpus]
     if len(nodes) < 2 or not own:
         return None, ""
     addresses = [
@@ -42,10 +43,6 @@ def remote_share(
         return None, "the system does not report the NUMA node of memory pages"
     known = [node for node in found if node >= 0]  # negative: the page has not been touched
     return (sum(node not in own for node in known) / len(known) if known else None), ""
-
-
-def _current_core() -> int:
-    return ctypes.CDLL(None).sched_getcpu()  # type: ignore[no-any-return]
 
 
 def _pages_of(tensor: torch.Tensor) -> list[int]:

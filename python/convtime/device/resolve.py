@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.device.nvml import NvmlUnavailableError
 
@@ -25,21 +26,22 @@ def resolve_device(requested: torch.device | str | int | None = None) -> torch.d
         raise InputError(f"device must be cpu, cuda or cuda:N, got {_written(requested)}") from None
     if device.type == "cpu":
         return torch.device("cpu")
-    if device.type != "cuda":
-        raise InputError(f"device must be cpu, cuda or cuda:N, got {_written(requested)}")
-    if not torch.cuda.is_available():
-        why = (
-            "this PyTorch was built without CUDA"
-            if torch.version.cuda is None
-            else "PyTorch finds no GPU that it can use"
-        )
-        raise InputError(f"device {_written(requested)} is not available: {why}; use cpu")
+    require(device.type == "cuda", f"device must be cpu, cuda or cuda:N, got {_written(requested)}")
+    why = (
+        "this PyTorch was built without CUDA"
+        if torch.version.cuda is None
+        else "PyTorch finds no GPU that it can use"
+    )
+    require(
+        torch.cuda.is_available(),
+        f"device {_written(requested)} is not available: {why}; use cpu",
+    )
     index = torch.cuda.current_device() if device.index is None else device.index
     count = torch.cuda.device_count()
-    if not 0 <= index < count:
-        raise InputError(
-            f"device must be below cuda:{count} on this machine, got {_written(requested)}"
-        )
+    require(
+        0 <= index < count,
+        f"device must be below cuda:{count} on this machine, got {_written(requested)}",
+    )
     return torch.device("cuda", index)
 
 
@@ -53,8 +55,7 @@ def resolve_gpu(requested: torch.device | str | int | None = None) -> torch.devi
     if not torch.cuda.is_available():
         raise NvmlUnavailableError("there is no CUDA device")
     device = resolve_device(requested)
-    if device.type != "cuda":
-        raise InputError(f"device must be a CUDA device, got {_written(requested)}")
+    require(device.type == "cuda", f"device must be a CUDA device, got {_written(requested)}")
     return device
 
 

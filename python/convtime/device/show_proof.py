@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from convtime.device.proof import Proof
 from convtime.view.page import Block, Line, Table
-
-if TYPE_CHECKING:
-    from convtime.device.proof import Proof
 
 _SAID = {True: "holds", False: "BROKEN", None: "not checked"}
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from convtime.health.findings import AS_IS, Finding
+from convtime.health.examination import Examination
+from convtime.health.findings import AS_IS, Finding, KnownDuration, OperationTiming
 from convtime.view.page import Block, Line, Table
 from convtime.view.wording import format_seconds
-
-if TYPE_CHECKING:
-    from convtime.health.examination import Examination
-    from convtime.health.findings import KnownDuration, OperationTiming
 
 
 def line(seen: Examination) -> str:

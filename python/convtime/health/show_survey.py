@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from convtime.health.survey import Survey, SurveyedGpu
 from convtime.view.page import Block, Line, Table
 from convtime.view.wording import counted
-
-if TYPE_CHECKING:
-    from convtime.health.survey import Survey, SurveyedGpu
 
 _COLUMNS = ("", "GPU", "state", "PCIe", "NVLink")
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from convtime.nn.layer_report import LayerReport
 from convtime.view.page import Block, Line, Sentences, Table
 from convtime.view.wording import printable
-
-if TYPE_CHECKING:
-    from convtime.nn.layer_report import LayerReport
 
 _ITSELF = "the model itself"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from convtime.recording.plot import regions_figure
-from convtime.view.figure import Figure
+import numpy as np
+
+from convtime.recording.recording import Recording, RegionTimes
+from convtime.timing.plot import Spread, times_panel
+from convtime.view.figure import Figure, labels
 from convtime.view.page import Block, Details, Line, Sentences, Table
 from convtime.view.wording import counted, format_seconds, printable
 
-if TYPE_CHECKING:
-    from convtime.recording.recording import Recording, RegionTimes
-
+_MOST_REGIONS = 60  # that are drawn
 _HOST = ("host, mean", "host, least to most")
 _KERNEL = ("kernels, mean", "kernels, least to most", "of all", "launches")
 
@@ -109,6 +109,27 @@ def _amount(recording: Recording) -> str:
 
 
 def figures(recording: Recording) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
-    if recording.entries:
-        yield regions_figure(recording)
+    if not recording.entries:
+        return
+    regions = recording.regions
+    shown = regions[:_MOST_REGIONS]
+    times = {"host": [_spread(region.host_seconds) for region in shown]}
+    if recording.method == "kernel":
+        times["GPU work"] = [_spread(region.kernel_seconds) for region in shown]
+    left_out = f" {len(regions) - len(shown):,} other regions are not shown."
+    yield Figure(
+        title="Times of regions",
+        description=(
+            f"Times of the entries of {counted(len(shown), 'region')}: {' and '.join(times)}."
+            + left_out * (len(shown) < len(regions))
+        ),
+        view=times_panel(labels("/".join(region.path) for region in shown), times),
+        key="dot: median of the entries; bars: quartiles, minimum to maximum",
+    )
+
+
+def _spread(seconds: Sequence[float]) -> Spread | None:
+    if not seconds:
+        return None
+    least, low, median, high, most = np.quantile(seconds, (0, 0.25, 0.5, 0.75, 1)).tolist()
+    return Spread(median, low, high, least, most)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from convtime.counting.kernel_counters import Counters, KernelCounters
-from convtime.recording.plot import modules_figure as plot
+from convtime.recording.module_times import ModuleTimes, PassTimes
+from convtime.timing.plot import Spread, times_and_ratios
 from convtime.timing.show import estimate
 from convtime.timing.show import line as line_of
-from convtime.view.figure import Figure
+from convtime.view.figure import Figure, labels
 from convtime.view.page import Block, Details, Sentences, Table
-from convtime.view.wording import format_estimate, format_seconds, printable
-
-if TYPE_CHECKING:
-    from convtime.recording.module_times import ModuleTimes, PassTimes
+from convtime.view.wording import counted, format_estimate, format_seconds, printable
 
 _IN_PLACE, _ALONE, _RATIO = "in place [95 %]", "isolated [95 %]", "in place / isolated"
 _RIGHT = ("calls", "share", _RATIO)
@@ -160,5 +157,31 @@ def _counted(times: ModuleTimes, of_step: Counters) -> Table:
 
 
 def figures(times: ModuleTimes) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
     yield plot(times)
+
+
+def plot(times: ModuleTimes) -> Figure:
+    """Draw each module pass's time within a step and in isolation, and the ratio."""
+    passes = times.passes
+    in_place = [Spread(each.median, *each.median_interval) for each in passes]
+    isolated = [
+        None
+        if each.isolated is None
+        else Spread(each.isolated.median, *each.isolated.median_interval)
+        for each in passes
+    ]
+    return Figure(
+        title=f"{times.model}: {times.method} times of modules in a step",
+        description=(
+            f"Times of {counted(len(passes), 'pass', 'passes')} of the modules of {times.model} "
+            "within a step and in isolation, with 95 % intervals, and the ratios of the two."
+        ),
+        view=times_and_ratios(
+            labels(map(_title, passes)),
+            {"in place": in_place, "isolated": isolated},
+            [each.ratio for each in passes],
+            times.margin,
+            "in place / isolated",
+        ),
+        key=f"dot: median; bar: its 95 % interval; band: ± {times.margin:.2%}",
+    )
