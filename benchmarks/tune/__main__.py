@@ -21,10 +21,10 @@ import convtime
 from convtime.conv.call import PASSES, Flags
 from convtime.conv.csv_file import from_csv
 from convtime.conv.plans.loading import load_plans
+from convtime.conv.plans.passes import ConvPass
 from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
 from convtime.conv.plans.replay import replayed, replayed_elsewhere
 from convtime.conv.plans.search import PYTORCH, Limits, Search
-from convtime.conv.plans.subjects import Subject
 from convtime.conv.plans.tune import search_of, tune_pass
 from convtime.conv.problem import distinct
 from convtime.device.provenance import provenance
@@ -42,7 +42,7 @@ _ORACLE_SECONDS = 0.1  # per candidate
 _NEAR = 1.2  # candidates that are slower than this in the race are not the oracle
 
 
-def _subjects(seed: int) -> dict[str, Subject]:
+def _passes(seed: int) -> dict[str, ConvPass]:
     layers = {f"deepbench {each.name}": each for each in from_csv(conv_problems.DEEPBENCH)}
     for network, make in conv_problems.NETWORKS.items():
         layers |= {f"{network} {each.name}": each for each in distinct(make())}
@@ -54,20 +54,20 @@ def _subjects(seed: int) -> dict[str, Subject]:
         call = conv_problems.of_layer(layer, dtype, layout)
         problem = dataclasses.replace(call.problem, bias=False)
         call = dataclasses.replace(call, problem=problem, flags=flags)
-        found[f"{name} {dtype} {pass_name}"] = Subject(name, 1, call, pass_name)
+        found[f"{name} {dtype} {pass_name}"] = ConvPass(name, 1, call, pass_name)
     names = sorted(found)
     random.Random(seed).shuffle(names)  # noqa: S311 (a sample)
     return {name: found[name] for name in names}
 
 
-def _measure_problem(device: torch.device, subject: Subject) -> results.Row:
-    entry = tune_pass(subject, device, LIMITS, {})
+def _measure_problem(device: torch.device, conv_pass: ConvPass) -> results.Row:
+    entry = tune_pass(conv_pass, device, LIMITS, {})
     facts = entry.facts
     if facts is None:
         raise ValueError("PyTorch does not give this pass to cuDNN")
     return {
-        "pass": subject.pass_name,
-        "dtype": subject.call.dtype,
+        "pass": conv_pass.pass_name,
+        "dtype": conv_pass.call.dtype,
         "choice": str(entry.choice),
         **_told(facts.speedup),
         "seconds": facts.budget_seconds,
@@ -78,10 +78,10 @@ def _told(speedup: Any) -> results.Row:
     return {"speedup": speedup.value, "low": speedup.low, "high": speedup.high}
 
 
-def _measure_oracle(device: torch.device, subject: Subject) -> results.Row:
-    chosen, tried = _searched(device, subject)
+def _measure_oracle(device: torch.device, conv_pass: ConvPass) -> results.Row:
+    chosen, tried = _searched(device, conv_pass)
     unlimited = dataclasses.replace(LIMITS, budget=math.inf)
-    with search_of(subject, device, unlimited, {}) as (_source, every):
+    with search_of(conv_pass, device, unlimited, {}) as (_source, every):
         assert every is not None
         every.build()
         every.build(choice for choice in tried if choice not in every.built)
@@ -94,9 +94,9 @@ def _measure_oracle(device: torch.device, subject: Subject) -> results.Row:
     }
 
 
-def _searched(device: torch.device, subject: Subject) -> tuple[str, tuple[Choice, ...]]:
+def _searched(device: torch.device, conv_pass: ConvPass) -> tuple[str, tuple[Choice, ...]]:
     """Return the choice of a search within its budget, and the candidates that it built."""
-    with search_of(subject, device, LIMITS, {}) as (_source, search):
+    with search_of(conv_pass, device, LIMITS, {}) as (_source, search):
         if search is None:
             raise ValueError("PyTorch does not give this pass to cuDNN")
         choice, _facts = search.run()
@@ -115,8 +115,8 @@ def _near_calls(search: Search, chosen: str) -> dict[str, Any]:
 
 def probe_process(device: torch.device, seed: str) -> results.Row:
     found = {}
-    for name, subject in [*_subjects(int(seed)).items()][:FLIP_PROBLEMS]:
-        entry = tune_pass(subject, device, LIMITS, {})
+    for name, conv_pass in [*_passes(int(seed)).items()][:FLIP_PROBLEMS]:
+        entry = tune_pass(conv_pass, device, LIMITS, {})
         if entry.facts is not None:
             pytorch = entry.choice.backend == "pytorch"
             choice = "PyTorch" if pytorch else str(entry.choice)
@@ -124,8 +124,8 @@ def probe_process(device: torch.device, seed: str) -> results.Row:
     return {"problems": found}
 
 
-def _measure_replay(device: torch.device, subjects: list[Subject]) -> results.Row:
-    found = [_plan_of(device, subject) for subject in subjects]
+def _measure_replay(device: torch.device, passes: list[ConvPass]) -> results.Row:
+    found = [_plan_of(device, conv_pass) for conv_pass in passes]
     failed = found.count(None)
     entries = [entry for entry in found if entry and entry.choice.backend == "cudnn"]
     if not entries:
@@ -145,12 +145,12 @@ def _measure_replay(device: torch.device, subjects: list[Subject]) -> results.Ro
     }
 
 
-def _plan_of(device: torch.device, subject: Subject) -> StoredPlan | None:
+def _plan_of(device: torch.device, conv_pass: ConvPass) -> StoredPlan | None:
     """Return the chosen plan; None if the search fails, which costs no other plan."""
     try:
-        return tune_pass(subject, device, LIMITS, {})
+        return tune_pass(conv_pass, device, LIMITS, {})
     except RuntimeError as error:
-        print(f"replay, {subject.name} {subject.pass_name}: {running.first_line(error)}")
+        print(f"replay, {conv_pass.name} {conv_pass.pass_name}: {running.first_line(error)}")
         return None
 
 
@@ -190,8 +190,8 @@ def _measure_model(device: torch.device, network: str, batch: int, training: boo
 
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    subjects = _subjects(SEED)
-    names = [*subjects]
+    passes = _passes(SEED)
+    names = [*passes]
     cases: dict[str, running.Measure] = {}
     for (batch, training), network in itertools.product(STEPS, NETWORKS):
         how = "training" if training else "inference"
@@ -199,12 +199,12 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
             _measure_model, device, network, batch, training
         )
     cases |= running.in_processes(probe_process, device, PROCESSES, str(SEED), timeout=240)
-    again = [subjects[name] for name in names[-REPLAYED:]]
+    again = [passes[name] for name in names[-REPLAYED:]]
     cases["replay"] = functools.partial(_measure_replay, device, again)
     for name in names[PROBLEMS : PROBLEMS + ORACLES]:
-        cases[f"oracle/{name}"] = functools.partial(_measure_oracle, device, subjects[name])
+        cases[f"oracle/{name}"] = functools.partial(_measure_oracle, device, passes[name])
     for name in names[:PROBLEMS]:
-        cases[f"problem/{name}"] = functools.partial(_measure_problem, device, subjects[name])
+        cases[f"problem/{name}"] = functools.partial(_measure_problem, device, passes[name])
     return cases
 
 

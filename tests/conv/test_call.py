@@ -72,15 +72,16 @@ def test_passes_are_pytorchs_and_so_are_those_that_cudnn_is_told(problem: ConvPr
     if tensors.bias is not None:
         expected = expected - tensors.bias.reshape(-1, *[1] * problem.rank)
 
-    # The passes of the plain convolution that cuDNN is told, on the same tensors.
-    told = problem.cudnn_problem()
+    # The passes of the plain convolution that cuDNN computes, on the same tensors.
+    plain = problem.cudnn_problem()
     given_x, given_y = tensors.x, tensors.grad_output
     if problem.transposed:
         given_x, given_y = given_y, given_x
-    x, w, y = given_x.reshape(told.x), tensors.w.reshape(told.w), given_y.reshape(told.y)
-    parameters = (told.stride, told.padding, told.dilation)
-    function = torch.nn.functional.conv3d if problem.rank == 3 else torch.nn.functional.conv2d
-    zeros = (0,) * len(told.stride)
+    x, w = given_x.reshape(plain.input_shape), tensors.w.reshape(plain.weight_shape)
+    y = given_y.reshape(plain.output_shape)
+    parameters = (plain.stride, plain.padding, plain.dilation)
+    function: Any = torch.nn.functional.conv3d if problem.rank == 3 else torch.nn.functional.conv2d
+    zeros = (0,) * len(plain.stride)
     dgrad, wgrad, _ = torch.ops.aten.convolution_backward(
         y, x, w, None, *parameters, False, zeros, problem.groups, [True, True, False]
     )

@@ -431,7 +431,7 @@ def test_other_kinds_run_pytorchs_plans_on_a_gpu(kind: Any) -> None:
         assert found.backend == ("CudnnTranspose" if kind.transposed else "Cudnn")
         for plan in same_plans(found):
             assert plan.x is not None
-            assert plan.x.sizes == found.call.problem.cudnn_problem().x
+            assert plan.x.sizes == found.call.problem.cudnn_problem().input_shape
 
 
 @pytest.mark.cuda

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 import re
-import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,26 +20,27 @@ from convtime.cli import main
 from convtime.cli.exit_codes import BAD_INPUT, DONE
 from convtime.conv.binding import call_of
 from convtime.conv.call import PASSES, ConvCall
+from convtime.conv.plan_choice import PlanChoice
 from convtime.conv.plans import loading, replay
 from convtime.conv.plans import tune as tuning
+from convtime.conv.plans.passes import ConvPass, pass_of
 from convtime.conv.plans.plan_set import Choice, Operand, Plans, StoredPlan
 from convtime.conv.plans.replay import Replayed, digest_of
 from convtime.conv.plans.search import Limits
-from convtime.conv.plans.subjects import Subject, subject_of
 from convtime.conv.problem import ConvProblem
 from tests.helpers.plans import ENTRY, FACTS, PLANS, PROBLEM
 
 
 def test_a_problem_is_asked_for_by_the_call_that_it_describes() -> None:
-    subject = subject_of(PROBLEM)
-    assert subject.call.problem.in_channels == 64
-    assert subject.call.problem.groups == 1
-    tensors = subject.call.tensors("cpu", backward=False)
+    call = pass_of(PROBLEM).call
+    assert call.problem.in_channels == 64
+    assert call.problem.groups == 1
+    tensors = call.tensors("cpu", backward=False)
     assert tensors.x.is_contiguous(memory_format=torch.channels_last)
     grouped = dataclasses.replace(PROBLEM, w=Operand((32, 16, 3, 3), (144, 1, 48, 16), 8))
-    subject = subject_of(grouped)
-    assert subject.call.problem.groups == 4
-    assert subject.call.tensors("cpu", backward=False).w.data_ptr() % 32 == 8
+    call = pass_of(grouped).call
+    assert call.problem.groups == 4
+    assert call.tensors("cpu", backward=False).w.data_ptr() % 32 == 8
 
 
 def test_a_digest_is_of_the_values_whatever_the_strides() -> None:
@@ -67,7 +67,7 @@ def test_arguments_out_of_range_are_told(capsys: pytest.CaptureFixture[str]) -> 
         ({"budget": 0}, "budget must be a number above 0"),
         ({"margin": 0.02}, "margin must be a number above 0 and at most 0.01, got 0.02"),
         ({"tolerance": -1}, "tolerance must be a number above 0"),
-        ({"workspace_limit": 0.5}, "workspace_limit must be bytes, 0 or more, got 0.5"),
+        ({"workspace_limit": 0.5}, "workspace_limit (bytes) must be a whole number, 0 or more"),
         ({"layouts": ("nhwc",)}, "layouts must be some of"),
         ({"layouts": "channels_last"}, "layouts must be some of"),
         ({"passes": ("forward",)}, "passes must be some of"),
@@ -84,10 +84,10 @@ def test_arguments_out_of_range_are_told(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_command_tunes_the_problems_that_it_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[Subject]] = []
+    asked: list[list[ConvPass]] = []
 
-    def tuned(subjects: list[Subject], **_: Any) -> Plans:
-        asked.append(subjects)
+    def tuned(conv_passes: list[ConvPass], **_: Any) -> Plans:
+        asked.append(conv_passes)
         return PLANS
 
     def on_cpu(problem: ConvProblem, dtype: str, layout: str, _: object) -> ConvCall:
@@ -100,13 +100,13 @@ def test_the_command_tunes_the_problems_that_it_parsed(monkeypatch: pytest.Monke
     for backward, passes in ((["--backward"], PASSES), ([], PASSES[:1])):
         words = ["tune", again, other, again, "--dtype", "float16", *backward]
         assert main([*words, "--device", "cuda"]) == DONE
-        subjects = asked.pop()
-        assert [each.pass_name for each in subjects] == [*passes, *passes]
-        first, last = subjects[0], subjects[-1]
+        conv_passes = asked.pop()
+        assert [each.pass_name for each in conv_passes] == [*passes, *passes]
+        first, last = conv_passes[0], conv_passes[-1]
         assert (first.count, last.count) == (2, 1)
         assert first.call.problem == ConvProblem(2, 8, (9, 9), 8, (3, 3), padding=(1, 1))
         assert last.call.problem == ConvProblem(1, 4, (9,), 4, (3,))
-        assert {each.call.dtype for each in subjects} == {"float16"}
+        assert {each.call.dtype for each in conv_passes} == {"float16"}
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -117,18 +117,25 @@ def test_a_replay_tells_the_engine_and_whether_the_plan_could_be_used(
     monkeypatch: pytest.MonkeyPatch, used: bool, uses: int, source: str, tag: str
 ) -> None:
     """By a stand-in for the plans of a GPU: what its cache has before the call and after it."""
-    names = ("pass_name", "dtype", "x", "w", "y", "stride", "padding", "dilation")
-    same = dict.fromkeys((*names, "policy", "device", "deterministic", "allow_tf32"), 0)
-    before, after = (
-        types.SimpleNamespace(**same, tag="eng38", source=source, uses=each) for each in (1, uses)
+    before = PlanChoice(
+        *("eng38", source, 0),
+        pass_name="fprop",
+        policy="heuristic",
+        device="cuda:0",
+        dtype="float16",
+        deterministic=False,
+        allow_tf32=True,
+        uses=1,
+        rebuilds=0,
     )
+    after = dataclasses.replace(before, uses=uses, rebuilds=uses)
     caches = iter(([before], [after]))
     monkeypatch.setattr(replay, "plan_cache", lambda: next(caches))
     monkeypatch.setattr(replay, "is_in_use", lambda _: used)
     monkeypatch.setattr(replay, "load_plans", lambda _: None)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     result = torch.arange(4.0)
-    monkeypatch.setattr(replay, "run_op", lambda *_: result)
+    monkeypatch.setattr(replay, "convtime_call", lambda *_: lambda: result)
     pytorchs = dataclasses.replace(ENTRY, choice=Choice("pytorch"))
     found = replay.replayed(Plans((pytorchs, ENTRY), 0.01, {}), torch.device("cpu"))
     why = "" if used else "it could not be used"
@@ -177,7 +184,7 @@ def test_plans_outlive_a_confirmation_that_fails(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(tuning, "_gpu", torch.device)
     monkeypatch.setattr(tuning, "_tuned", lambda *_: [ENTRY])
-    monkeypatch.setattr(tuning, "subjects_of_call", lambda *_: [])
+    monkeypatch.setattr(tuning, "passes_of_call", lambda *_: [])
     monkeypatch.setattr(tuning, "confirmed", fail)
     failures = {
         "an illegal memory access;": RuntimeError("an illegal memory access\nand more"),
@@ -194,14 +201,13 @@ def test_a_search_that_fails_costs_no_other_plan(
     monkeypatch: pytest.MonkeyPatch, workers: int | None
 ) -> None:
     problems = [dataclasses.replace(PROBLEM, padding=(padding, 1)) for padding in range(4)]
-    subjects = [subject_of(each, f"conv{place}") for place, each in enumerate(problems)]
+    conv_passes = [pass_of(each, f"conv{place}") for place, each in enumerate(problems)]
 
-    def search(subject: Subject, *_: Any) -> StoredPlan:
-        if subject.name in ("conv0", "conv2"):
+    def search(conv_pass: ConvPass, *_: Any) -> StoredPlan:
+        name = conv_pass.name
+        if name in ("conv0", "conv2"):
             raise RuntimeError("out of memory")
-        return dataclasses.replace(
-            ENTRY, name=subject.name, problem=problems[int(subject.name[-1])]
-        )
+        return dataclasses.replace(ENTRY, name=name, problem=problems[int(name[-1])])
 
     monkeypatch.setattr(tuning, "tune_pass", search)
     monkeypatch.setattr(tuning, "_gpu", torch.device)
@@ -211,10 +217,10 @@ def test_a_search_that_fails_costs_no_other_plan(
         executor = stack.enter_context(threads) if threads else None
         rest: Any = (limits, executor, None, {"device": "cpu"})
         with pytest.warns(UserWarning, match="found for conv0 fprop and 1 more: .*of memory"):
-            entries = tuning._tuned(subjects, *rest)
+            entries = tuning._tuned(conv_passes, *rest)
         assert [entry.name for entry in entries] == ["conv1", "conv3"]
         with pytest.raises(RuntimeError, match="found for conv0 fprop: .*out of memory"):
-            tuning._tuned(subjects[:1], *rest)
+            tuning._tuned(conv_passes[:1], *rest)
 
 
 LINE = "conv2d:n8c64h28w28k64r3s3p1"

@@ -10,8 +10,8 @@ from convtime.cli.layers import add_layer_options, layers_of, model_of
 from convtime.cli.output import add_outputs, check_outputs, deliver
 from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
+from convtime.conv.plans.passes import distinct_passes
 from convtime.conv.plans.plan_set import Plans, read_plans
-from convtime.conv.plans.subjects import subjects_of_calls
 from convtime.conv.plans.tune import revalidated, tune
 from convtime.core.checks import require
 from convtime.core.files import check_writable
@@ -114,5 +114,5 @@ def _tuned(options: argparse.Namespace) -> Plans:
         return tune(model.module, model.example, **chosen)
     layers, _empty = layers_of(options, None, device)
     calls = [call_of(layer.problem, dtype, layout, device) for layer, dtype, layout in layers]
-    subjects = subjects_of_calls(itertools.product(calls, chosen["passes"]))
-    return tune(subjects, **chosen)
+    passes = distinct_passes(itertools.product(calls, chosen["passes"]))
+    return tune(passes, **chosen)

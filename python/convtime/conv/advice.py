@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
 
-from convtime.conv.call import FPROP, ConvCall, ConvTensors, Flags, memory_format
+from convtime.conv.call import (
+    FPROP,
+    ConvCall,
+    ConvTensors,
+    Flags,
+    dtype_name,
+    is_channels_last,
+    memory_format,
+)
 from convtime.timing.compare import compare
 from convtime.view.wording import format_seconds
 
@@ -45,12 +54,12 @@ class Advice:
         return self.instead_of - self.seconds
 
     def __str__(self) -> str:
-        told = f"{self.text}; {self.note}" if self.note else self.text
+        text = f"{self.text}; {self.note}" if self.note else self.text
         if self.saved is None or self.instead_of is None:
-            return told
+            return text
         verb = "saves" if self.saved >= 0 else "costs"
         return (
-            f"{told} ({verb} {format_seconds(abs(self.saved))} of "
+            f"{text} ({verb} {format_seconds(abs(self.saved))} of "
             f"{format_seconds(self.instead_of)} here)"
         )
 
@@ -80,7 +89,9 @@ def measured_advice(
     calls = {_AS_IS: call.pytorch_call(pass_name, tensors)}
     variants = []
     for variant in _variants(call, pass_name, tensors):
-        called = _called(call, pass_name, variant)
+        called = call.pytorch_call(pass_name, variant.tensors)
+        if variant.flags is not None:
+            called = variant.flags.applied()(called)
         with contextlib.suppress(RuntimeError):  # unsupported, or out of memory
             called()
             variants.append(variant)
@@ -107,15 +118,9 @@ def measured_advice(
     return tuple(sorted(advice, key=lambda each: -(each.saved or 0.0)))
 
 
-def _called(call: ConvCall, pass_name: str, variant: _Variant) -> Callable[[], torch.Tensor]:
-    called = call.pytorch_call(pass_name, variant.tensors)
-    return called if variant.flags is None else variant.flags.applied()(called)
-
-
 def _variants(call: ConvCall, pass_name: str, tensors: ConvTensors) -> Iterator[_Variant]:
     rank, dtype = call.problem.rank, tensors.x.dtype
-    nhwc = memory_format("nhwc", 2 + rank)
-    is_nhwc = tensors.x.is_contiguous(memory_format=nhwc) and not tensors.x.is_contiguous()
+    nhwc, is_nhwc = memory_format("nhwc", 2 + rank), is_channels_last(tensors.x)
     in_nhwc = _each(tensors, lambda each: each.contiguous(memory_format=nhwc))
     if rank > 1 and not is_nhwc:
         yield _Variant("keep input and weight in channels_last", in_nhwc)
@@ -132,13 +137,11 @@ def _variants(call: ConvCall, pass_name: str, tensors: ConvTensors) -> Iterator[
     on_gpu = tensors.x.device.type == "cuda"
     if dtype == torch.float32:
         half = _HALF if on_gpu else torch.bfloat16
-        name = str(half).removeprefix("torch.")
+        name, to_half = dtype_name(half), methodcaller("to", half)
         rounded = f"numbers are rounded to {name}, as under torch.autocast"
         if rank > 1:
-            yield _Variant(
-                f"compute in {name} and channels_last", _each(in_nhwc, _to(half)), rounded
-            )
-        yield _Variant(f"compute in {name}", _each(tensors, _to(half)), rounded)
+            yield _Variant(f"compute in {name} and channels_last", _each(in_nhwc, to_half), rounded)
+        yield _Variant(f"compute in {name}", _each(tensors, to_half), rounded)
         if on_gpu and not call.flags.allow_tf32:
             yield _Variant(
                 "allow TF32 (torch.backends.cudnn.conv.fp32_precision = 'tf32')",
@@ -149,10 +152,6 @@ def _variants(call: ConvCall, pass_name: str, tensors: ConvTensors) -> Iterator[
     padded = _padded(call, tensors)
     if on_gpu and padded is not None:
         yield _Variant(f"pad the channels to multiples of {_CHANNELS}", padded)
-
-
-def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor.to(dtype)
 
 
 def _each(tensors: ConvTensors, change: Callable[[torch.Tensor], torch.Tensor]) -> ConvTensors:
@@ -173,16 +172,11 @@ def _padded(call: ConvCall, tensors: ConvTensors) -> ConvTensors | None:
     more_in, more_out = (-each % _CHANNELS for each in (problem.in_channels, problem.out_channels))
     if not (more_in or more_out):
         return None
-    x, w, bias, grad_output = (
-        tensors.x.detach(),
-        tensors.w.detach(),
-        tensors.bias,
-        tensors.grad_output,
-    )
+    bias, grad_output = tensors.bias, tensors.grad_output
     return ConvTensors(
-        _with_channels(x, 1, more_in),
-        _with_channels(_with_channels(w, 1, more_in), 0, more_out),
-        None if bias is None else _with_channels(bias.detach(), 0, more_out),
+        _with_channels(tensors.x, 1, more_in),
+        _with_channels(_with_channels(tensors.w, 1, more_in), 0, more_out),
+        None if bias is None else _with_channels(bias, 0, more_out),
         None if grad_output is None else _with_channels(grad_output, 1, more_out),
     )
 
@@ -190,5 +184,5 @@ def _padded(call: ConvCall, tensors: ConvTensors) -> ConvTensors | None:
 def _with_channels(tensor: torch.Tensor, dimension: int, more: int) -> torch.Tensor:
     behind = [0, 0] * (tensor.dim() - dimension - 1)
     nhwc = tensor.dim() > 3 and not tensor.is_contiguous()
-    padded = F.pad(tensor, [*behind, 0, more])
+    padded = F.pad(tensor.detach(), [*behind, 0, more])
     return padded.contiguous(memory_format=memory_format("nhwc", tensor.dim())) if nhwc else padded

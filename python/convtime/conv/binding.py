@@ -17,12 +17,23 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 
 from convtime import ops
-from convtime.conv.call import DTYPES as NAMED_DTYPES
-from convtime.conv.call import ConvCall, ConvTensors, Flags, TensorLayout, memory_format
+from convtime.conv.call import (
+    DGRAD,
+    DTYPES,
+    FPROP,
+    WGRAD,
+    ConvCall,
+    ConvTensors,
+    Flags,
+    TensorLayout,
+    dtype_name,
+    memory_format,
+)
 from convtime.conv.problem import ConvProblem
+from convtime.core.checks import check_one_of
 from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.kinds import KINDS
-from convtime.ops.arguments import DTYPES, pad_end, resolve_padding
+from convtime.ops.arguments import pad_end, resolve_padding
 from convtime.timing.candidate import Candidate
 
 
@@ -40,6 +51,50 @@ class BoundCall:
     policy: str | None = None
     transposed: bool = False
     output_padding: Numbers = 0
+
+    @property
+    def batched_input(self) -> torch.Tensor:
+        """The input with a batch; the functions also take a single example without one."""
+        return self.input if self.input.dim() == self.weight.dim() else self.input.unsqueeze(0)
+
+    @property
+    def problem(self) -> ConvProblem:
+        """The convolution; padding "same" is kept."""
+        rank = self.weight.dim() - 2
+        return ConvProblem.of_sizes(
+            tuple(self.batched_input.shape),
+            tuple(self.weight.shape),
+            groups=self.groups,
+            transposed=self.transposed,
+            stride=_whole(self.stride, rank),
+            padding=padding_of(self.padding, rank),
+            dilation=_whole(self.dilation, rank),
+            bias=self.bias is not None,
+            output_padding=_whole(self.output_padding, rank),
+        )
+
+    def passes(self, backward: bool | None = None) -> list[str]:
+        """Return the forward pass, and the gradient passes that are requested.
+
+        None stands for those that input and weight request with requires_grad.
+        """
+        passes = [FPROP]
+        for name, tensor in ((DGRAD, self.input), (WGRAD, self.weight)):
+            required = torch.is_grad_enabled() and tensor.requires_grad
+            if required if backward is None else backward:
+                passes.append(name)
+        return passes
+
+
+def padding_of(given: Numbers | str, rank: int) -> tuple[int, ...] | str:
+    """Return the padding of a problem: "same", or a number for each spatial dimension."""
+    if isinstance(given, str):
+        return (0,) * rank if given == "valid" else given
+    return _whole(given, rank)
+
+
+def _whole(given: Numbers, rank: int) -> tuple[int, ...]:
+    return tuple(map(int, per_dimension(given, rank)))
 
 
 # Signatures of the functions, by name, and the namespaces that contain them.
@@ -201,34 +256,13 @@ def prepare(bound: BoundCall, caller: str = "explain") -> tuple[ConvTensors, Con
     """
     if bound.input.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{caller} works on a CPU or a GPU, got a tensor on {bound.input.device}")
-    batched = bound.input.dim() == bound.weight.dim()
-    tensors = [bound.input if batched else bound.input.unsqueeze(0), bound.weight]
+    tensors = [bound.batched_input, bound.weight]
     if bound.bias is not None:
         tensors.append(bound.bias)
     x, w, *bias = map(_autocast, tensors)
-    if x.dtype not in DTYPES:
-        raise ValueError(f"{caller}: the dtype must be one of {DTYPES}, got {x.dtype}")
-    rank = w.dim() - 2
-    stride, dilation = per_dimension(bound.stride, rank), per_dimension(bound.dilation, rank)
-    if isinstance(bound.padding, str):
-        padding, surplus = resolve_padding(caller, rank, w.shape, stride, bound.padding, dilation)
-        x = pad_end(x, surplus)
-    else:
-        padding = per_dimension(bound.padding, rank)
-    call = ConvCall.of_layouts(
-        dtype=str(x.dtype).removeprefix("torch."),
-        x=TensorLayout.of(x),
-        w=TensorLayout.of(w),
-        flags=Flags.current(),
-        groups=bound.groups,
-        transposed=bound.transposed,
-        bias=bool(bias),
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        output_padding=per_dimension(bound.output_padding, rank),
-    )
-    return ConvTensors(x, w, *bias), call
+    check_one_of(f"{caller}: the dtype", x.dtype, DTYPES.values())
+    problem, x = _with_padded(bound.problem, x)
+    return ConvTensors(x, w, *bias), _call_with(problem, x, w)
 
 
 def call_of(problem: ConvProblem, dtype: str, layout: str, device: torch.device) -> ConvCall:
@@ -240,16 +274,25 @@ def call_of(problem: ConvProblem, dtype: str, layout: str, device: torch.device)
         layout: A member of convtime.conv.call.LAYOUTS, for input and weight.
         device: The device: the layout of a padded input depends on it.
     """
+    form = memory_format(layout, 2 + problem.rank)
+    x, w = (
+        torch.empty(shape, dtype=DTYPES[dtype], device=device, memory_format=form)
+        for shape in (problem.input_shape, problem.weight_shape)
+    )
+    return _call_with(*_with_padded(problem, x), w)
 
-    def empty(shape: tuple[int, ...]) -> torch.Tensor:
-        form = memory_format(layout, 2 + problem.rank)
-        return torch.empty(shape, dtype=NAMED_DTYPES[dtype], device=device, memory_format=form)
 
-    x, w = empty(problem.input_shape), empty(problem.weight_shape)
+def _call_with(problem: ConvProblem, x: torch.Tensor, w: torch.Tensor) -> ConvCall:
+    layouts = TensorLayout.of(x), TensorLayout.of(w)
+    return ConvCall(problem, dtype_name(x.dtype), *layouts, flags=Flags.current())
+
+
+def _with_padded(problem: ConvProblem, x: torch.Tensor) -> tuple[ConvProblem, torch.Tensor]:
+    """Pad the input by what is not an equal number of zeros at both ends, as PyTorch does first."""
     padding, surplus = problem.padding, (0,) * problem.rank
     if isinstance(padding, str):
         padding, surplus = resolve_padding(
-            "conv", problem.rank, w.shape, problem.stride, padding, problem.dilation
+            "conv", problem.rank, problem.weight_shape, problem.stride, padding, problem.dilation
         )
     if problem.padding_mode == "zeros":
         x = pad_end(x, surplus)
@@ -257,19 +300,8 @@ def call_of(problem: ConvProblem, dtype: str, layout: str, device: torch.device)
         ends = [(before, before + more) for before, more in zip(padding, surplus, strict=True)]
         x = F.pad(x, [end for pair in reversed(ends) for end in pair], mode=problem.padding_mode)
         padding = (0,) * problem.rank
-    return ConvCall.of_layouts(
-        dtype,
-        TensorLayout.of(x),
-        TensorLayout.of(w),
-        flags=Flags.current(),
-        groups=problem.groups,
-        transposed=problem.transposed,
-        bias=problem.bias,
-        stride=problem.stride,
-        padding=padding,
-        dilation=problem.dilation,
-        output_padding=problem.output_padding,
-    )
+    size = tuple(x.shape[2:])
+    return dataclasses.replace(problem, size=size, padding=padding, padding_mode="zeros"), x
 
 
 def _autocast(tensor: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,17 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.detach().view(bits), b.detach().view(bits))
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without its module, e.g. "float16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is in channels_last layout, and not also contiguous."""
+    nhwc = memory_format("nhwc", tensor.dim())
+    return tensor.is_contiguous(memory_format=nhwc) and not tensor.is_contiguous()
+
+
 def memory_format(layout: str, dimensions: int) -> torch.memory_format:
     """Return the memory format of a layout, a member of LAYOUTS, for this number of dimensions.
 
@@ -239,16 +250,7 @@ class ConvCall:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The arguments after bias in a call of the problem's function."""
-        problem = self.problem
-        if problem.transposed:
-            return (
-                problem.stride,
-                problem.padding,
-                problem.output_padding,
-                problem.groups,
-                problem.dilation,
-            )
-        return problem.stride, problem.padding, problem.dilation, problem.groups
+        return tuple(getattr(self.problem, name) for name in self.problem.kind.numbers)
 
     @property
     def backward_arguments(self) -> tuple[Any, ...]:
@@ -301,13 +303,9 @@ class ConvCall:
         if pass_name == FPROP:
             function = getattr(torch, self.problem.kind.function)
             return functools.partial(function, tensors.x, tensors.w, tensors.bias, *self.arguments)
-        wanted = backward_pass(pass_name)
-        arguments = (
-            tensors.grad_output, tensors.x, tensors.w, None, *self.backward_arguments,
-            [place == wanted for place in range(3)],
-        )  # fmt: skip
+        inputs = (tensors.grad_output, tensors.x, tensors.w, None)
         backward = torch.ops.aten.convolution_backward
-        return lambda: cast("torch.Tensor", backward(*arguments)[wanted])
+        return gradient_call(pass_name, backward, *inputs, *self.backward_arguments)
 
     def backend(self, pass_name: str, tensors: ConvTensors) -> str:
         """Return the name of the ConvBackend that PyTorch selects for a pass, e.g. "Cudnn"."""
@@ -322,3 +320,19 @@ class ConvCall:
 def backward_pass(pass_name: str) -> int:
     """Return the index of a pass's result in the results of convolution_backward."""
     return (DGRAD, WGRAD).index(pass_name)
+
+
+def gradient_call(
+    pass_name: str, backward: Callable[..., Any], *arguments: Any, **options: Any
+) -> Callable[[], torch.Tensor]:
+    """Return a call of convolution_backward, PyTorch's or convtime's, that computes one gradient.
+
+    Args:
+        pass_name: DGRAD or WGRAD.
+        backward: The op.
+        arguments: Its arguments before the output mask.
+        options: Its keyword arguments.
+    """
+    wanted = backward_pass(pass_name)
+    mask = [place == wanted for place in range(3)]
+    return lambda: cast("torch.Tensor", backward(*arguments, mask, **options)[wanted])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convtime.conv.problem import LARGEST_SIZE, ConvLayer, ConvProblem, distinct
+from convtime.core.checks import check_whole, require
 from convtime.core.errors import InputError, shown
 
 # Columns of a CSV file: the required ones, and the optional ones, which default to 1. The number is
@@ -53,17 +54,17 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
         InputError: The file is unreadable, a line is invalid, or there are too many layers; the
             message gives the line.
     """
-    if batch is not None and not (isinstance(batch, int) and 0 <= batch <= LARGEST_SIZE):
-        raise InputError(
-            f"batch must be a whole number from 0 to {LARGEST_SIZE}, or None to use column n; got "
-            f"{batch!r}"
-        )
+    if batch is not None:
+        check_whole("batch", batch, 0, LARGEST_SIZE)
     path = Path(path)
-    if "\0" in str(path):
-        raise InputError(f"the path must not contain a null character; got {shown(str(path))}")
+    require(
+        "\0" not in str(path), f"the path must not contain a null character; got {shown(str(path))}"
+    )
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: cannot be read, since it is not a regular file")
+        require(
+            path.is_file() or not path.exists(),
+            f"{path}: cannot be read, since it is not a regular file",
+        )
         # utf-8-sig: spreadsheets often write a byte order mark before the first column's name.
         with path.open(newline="", encoding="utf-8-sig") as file:
             layers = distinct(_read_rows(path, csv.reader(file, strict=True), batch))
@@ -71,13 +72,12 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not a text file in UTF-8 (byte {error.start})") from error
-    if not layers:
-        raise InputError(f"{path}: has a header, but no layers below it")
+    require(layers, f"{path}: has a header, but no layers below it")
     return layers
 
 
 def _read_rows(path: Path, reader: Any, batch: int | None) -> Iterator[ConvLayer]:
-    header: list[str] | None = None
+    header: list[str] = []
     problems: set[ConvProblem] = set()
     try:
         for row in reader:
@@ -85,45 +85,44 @@ def _read_rows(path: Path, reader: Any, batch: int | None) -> Iterator[ConvLayer
             where = f"{path}, line {reader.line_num}"
             if not any(cells):
                 continue
-            if header is None:
+            if not header:
                 header = cells
                 _check_header(where, header)
-            elif len(cells) != len(header):
-                raise InputError(
-                    f"{where}: has {len(cells)} values for the header's {len(header)} columns"
-                )
-            else:
-                values = dict(zip(header, cells, strict=True))
-                name = values.pop("name", "") or f"line {reader.line_num}"
-                problem = _read_problem(where, name, values, batch)
-                problems.add(problem)
-                if len(problems) > MOST_LAYERS:
-                    raise InputError(
-                        f"{where}: is the {len(problems)}th different layer, but there may be "
-                        f"{MOST_LAYERS} in one file; split it"
-                    )
-                yield ConvLayer((name,), problem)
+                continue
+            require(
+                len(cells) == len(header),
+                f"{where}: has {len(cells)} values for the header's {len(header)} columns",
+            )
+            values = dict(zip(header, cells, strict=True))
+            name = values.pop("name", "") or f"line {reader.line_num}"
+            problem = _read_problem(where, name, values, batch)
+            problems.add(problem)
+            require(
+                len(problems) <= MOST_LAYERS,
+                f"{where}: is the {len(problems)}th different layer, but there may be "
+                f"{MOST_LAYERS} in one file; split it",
+            )
+            yield ConvLayer((name,), problem)
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: is not CSV ({error})") from error
-    if header is None:
-        raise InputError(
-            f"{path}: is empty; the first line must name the columns {','.join(REQUIRED_COLUMNS)}"
-        )
+    require(
+        header,
+        f"{path}: is empty; the first line must name the columns {','.join(REQUIRED_COLUMNS)}",
+    )
 
 
 def _check_header(where: str, header: Sequence[str]) -> None:
     missing = [column for column in REQUIRED_COLUMNS if column not in header]
-    if missing:
-        raise InputError(f"{where}: the header lacks column(s) {', '.join(missing)}")
-    allowed = {"name", *REQUIRED_COLUMNS, *OPTIONAL_COLUMNS}
+    require(not missing, f"{where}: the header lacks column(s) {', '.join(missing)}")
     for column in header:
-        if column not in allowed:
-            raise InputError(
-                f"{where}: column {column!r} is unknown; the optional ones are name, "
-                f"{', '.join(OPTIONAL_COLUMNS)}"
-            )
-        if header.count(column) > 1:
-            raise InputError(f"{where}: the header has column {column!r} more than once")
+        require(
+            column in {"name", *REQUIRED_COLUMNS, *OPTIONAL_COLUMNS},
+            f"{where}: column {column!r} is unknown; the optional ones are name, "
+            f"{', '.join(OPTIONAL_COLUMNS)}",
+        )
+        require(
+            header.count(column) == 1, f"{where}: the header has column {column!r} more than once"
+        )
 
 
 def _read_problem(where: str, name: str, row: dict[str, str], batch: int | None) -> ConvProblem:

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from convtime.conv.binding import bound_call, prepare
-from convtime.conv.call import CUDNN_BACKENDS, FPROP, ConvCall, ConvTensors, same_bits
+from convtime.conv.call import CUDNN_BACKENDS, ConvCall, ConvTensors, same_bits
 from convtime.conv.engine_pass import error_of, exact_result, prepare_pass
-from convtime.conv.engine_table import (
-    EngineResult,
-    EngineTable,
-    KnobRange,
-    PassEngines,
-)
-from convtime.conv.explaining import backward_passes, with_grad_output
+from convtime.conv.engine_table import EngineResult, EngineTable, PassEngines
+from convtime.conv.explaining import with_grad_output
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.core import codec
 from convtime.core.errors import first_line
 from convtime.core.load import _C
 from convtime.device.provenance import provenance
@@ -152,8 +148,7 @@ def engines(
     options_of("engines", EngineOptions, options).check_ranges()
     bound = bound_call("engines", fn, args, kwargs, backward)
     tensors, call = prepare(bound, "engines")
-    passes = [FPROP, *backward_passes(bound, backward)]
-    return engines_of(call, tensors, passes, progress=progress, **options)
+    return engines_of(call, tensors, bound.passes(backward), progress=progress, **options)
 
 
 def engines_of(
@@ -219,12 +214,10 @@ def _run_engines(
 ) -> Iterator[EngineResult]:
     prepared = prepare_pass(call, name, tensors)
     for listed in tracked(prepared.engines(), "engine", description=name, shown=progress):
-        refused = [listed.pop(why) for why in ("unsupported", "excluded")]
-        ranges = tuple(KnobRange(**each) for each in listed.pop("knob_ranges"))
-        lists = {key: tuple(value) for key, value in listed.items() if isinstance(value, list)}
-        engine = EngineResult(**{**listed, **lists, "knob_ranges": ranges})
-        if any(refused):
-            yield dataclasses.replace(engine, refused=" ".join(refused).split("\n")[0].strip())
+        engine = codec.decode(EngineResult, listed)
+        refused = listed["unsupported"] or listed["excluded"]
+        if refused:
+            yield dataclasses.replace(engine, refused=refused.split("\n")[0].strip())
         else:
             yield _run_engine(prepared, engine, exact, timed)
 

@@ -10,25 +10,21 @@ from convtime.core.load import _C
 
 def prepare_pass(call: ConvCall, name: str, tensors: ConvTensors) -> _C.EnginePass:
     """Return the pass for cuDNN, which has at least two spatial dimensions."""
-    problem = call.problem
-    one = problem.rank == 1
+    one, problem = call.problem.rank == 1, call.problem.with_height()
+    assert not isinstance(problem.padding, str)
 
     def widened(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return tensor.unsqueeze(2) if one and tensor is not None else tensor
 
-    def extended(numbers: tuple[int, ...], first: int) -> tuple[int, ...]:
-        return (first, *numbers) if one else numbers
-
-    assert not isinstance(problem.padding, str)
     return _C.EnginePass(
         input=widened(tensors.x.contiguous() if one else tensors.x),  # as the ops do
         weight=widened(tensors.w),
         grad_output=None if name == FPROP else widened(tensors.grad_output),
         of_weight=name == WGRAD,
-        stride=extended(problem.stride, 1),
-        padding=extended(problem.padding, 0),
-        dilation=extended(problem.dilation, 1),
-        output_padding=extended(problem.output_padding, 0),
+        stride=problem.stride,
+        padding=problem.padding,
+        dilation=problem.dilation,
+        output_padding=problem.output_padding,
         groups=problem.groups,
         transposed=problem.transposed,
     )

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from convtime.conv.advice import measured_advice
-from convtime.conv.binding import BoundCall, bound_call, prepare
+from convtime.conv.binding import bound_call, prepare
 from convtime.conv.call import (
     CUDNN_BACKENDS,
-    DGRAD,
     FPROP,
-    WGRAD,
     ConvCall,
     ConvTensors,
     TensorLayout,
-    memory_format,
+    is_channels_last,
 )
 from convtime.conv.explanation import Explanation, PassExplanation, Side
 from convtime.conv.identity import compare_bits, convtime_call
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _NOT_CUDNN = "PyTorch does not give this pass to cuDNN"
+_NO_CHOICE = "convtime.conv.plan_cache() has no choice for this problem"
 
 
 @with_keywords(ExplainOptions)
@@ -165,7 +164,7 @@ def explain(
     bound = bound_call("explain", fn, args, kwargs, backward)
     tensors, call = prepare(bound)
     device = tensors.x.device
-    passes = [FPROP, *backward_passes(bound, backward)]
+    passes = bound.passes(backward)
     # Like the op outside of autocast: the tensors are already cast.
     with torch.autocast(device.type, enabled=False), PlanOracle(device) as oracle:
         if passes != [FPROP]:
@@ -174,14 +173,6 @@ def explain(
             _explain_pass(name, call, tensors, bound.policy, oracle, timing) for name in passes
         )
     return Explanation(call, str(device), bound.policy, found, provenance(device))
-
-
-def backward_passes(bound: BoundCall, backward: bool | None) -> Iterator[str]:
-    """Yield the gradient passes that are requested, or that input and weight request."""
-    for name, tensor in ((DGRAD, bound.input), (WGRAD, bound.weight)):
-        wanted = torch.is_grad_enabled() and tensor.requires_grad if backward is None else backward
-        if wanted:
-            yield name
 
 
 def with_grad_output(tensors: ConvTensors, call: ConvCall) -> tuple[ConvTensors, ConvCall]:
@@ -212,11 +203,13 @@ def _explain_pass(
         )
     with torch.no_grad():
         advice = measured_advice(call, name, tensors, timing["budget"])
-    plans: list[tuple[Plan | None, str]] = [(None, _NOT_CUDNN)] * 2
+    their_plan, our_plan, why_not_theirs, why_not_ours = None, None, _NOT_CUDNN, _NOT_CUDNN
     if backend in CUDNN_BACKENDS:
-        plans = [_pytorch_plan(oracle, call, name), _convtime_plan(ours, call, name, tensors)]
-    pytorch = _side(comparison.measurements["pytorch"], *plans[0])
-    convtime = _side(comparison.measurements["convtime"], *plans[1])
+        log = oracle.ask(call, [name])[name]
+        their_plan, why_not_theirs = log.plan, f"not known: {log.unknown}"
+        our_plan, why_not_ours = _convtime_plan(ours, call, name, tensors), _NO_CHOICE
+    pytorch = _side(comparison.measurements["pytorch"], their_plan, why_not_theirs)
+    convtime = _side(comparison.measurements["convtime"], our_plan, why_not_ours)
     return PassExplanation(
         name=name,
         backend=backend,
@@ -232,35 +225,34 @@ def _explain_pass(
     )
 
 
-def _side(measurement: Measurement, plan: Plan | None, no_plan: str) -> Side:
-    return Side(plan, no_plan, measurement.activities, measurement.median, measurement.method.used)
-
-
-def _pytorch_plan(oracle: PlanOracle, call: ConvCall, name: str) -> tuple[Plan | None, str]:
-    log = oracle.ask(call, [name])[name]
-    return log.plan, "" if log.plan is not None else f"not known: {log.unknown}"
+def _side(measurement: Measurement, plan: Plan | None, why_none: str) -> Side:
+    return Side(
+        plan,
+        why_none if plan is None else "",
+        measurement.activities,
+        measurement.median,
+        measurement.method.used,
+    )
 
 
 def _convtime_plan(
     ours: Callable[[], torch.Tensor], call: ConvCall, name: str, tensors: ConvTensors
-) -> tuple[Plan | None, str]:
+) -> Plan | None:
     # A new thread has no built plan, so it looks up its choice and makes it the last one used.
     in_fresh_thread(ours, tensors.x.device)
-    for choice in reversed(plan_cache()):
-        if _is_choice_for(choice, call, name):
-            return choice.plan, ""
-    return None, "convtime.conv.plan_cache() has no choice for this problem"
+    plans = (each.plan for each in reversed(plan_cache()) if _is_choice_for(each, call, name))
+    return next(plans, None)
 
 
 def _is_choice_for(choice: PlanChoice, call: ConvCall, name: str) -> bool:
-    told = call.problem.cudnn_problem()
-    sizes = (choice.x, choice.w, choice.y)
+    problem = call.problem.cudnn_problem()
+    shapes = [tensor and tensor.sizes for tensor in (choice.x, choice.w, choice.y)]
     return (
         choice.pass_name == call.cudnn_pass(name)
         and choice.dtype == call.dtype
-        and [tensor and tensor.sizes for tensor in sizes] == [told.x, told.w, told.y]
+        and shapes == [problem.input_shape, problem.weight_shape, problem.output_shape]
         and (choice.stride, choice.padding, choice.dilation)
-        == (told.stride, told.padding, told.dilation)
+        == (problem.stride, problem.padding, problem.dilation)
     )
 
 
@@ -358,10 +350,7 @@ def _why_depthwise(call: ConvCall, tensors: ConvTensors) -> str:
     rank = call.problem.rank
     # One spatial dimension becomes two, after the input was made contiguous.
     seen = (tensors.w.unsqueeze(2),) if rank == 1 else (tensors.x, tensors.w)
-    nhwc = memory_format("nhwc", seen[0].dim())
-    if any(
-        tensor.is_contiguous(memory_format=nhwc) and not tensor.is_contiguous() for tensor in seen
-    ):
+    if any(map(is_channels_last, seen)):
         return "with channels_last tensors PyTorch uses cuDNN for depthwise convolutions"
     return (
         "in float16 PyTorch uses cuDNN for depthwise convolutions with this kernel size, width, "

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import cast
 
 import torch
 
 from convtime import ops
-from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass, same_bits
+from convtime.conv.call import FPROP, ConvCall, ConvTensors, gradient_call, same_bits
 
 # The results of a call: one tensor or several.
 Results = torch.Tensor | tuple[torch.Tensor, ...]
@@ -28,14 +27,10 @@ def convtime_call(
         return functools.partial(
             function, tensors.x, tensors.w, tensors.bias, *call.arguments, policy=policy
         )
-    wanted = backward_pass(pass_name)
-    arguments = (
-        tensors.grad_output, tensors.x, tensors.w, *call.backward_arguments,
-        [place == wanted for place in range(3)],
-    )  # fmt: skip
     policy = policy if policy in ("heuristic", "benchmark") else None
+    inputs = (tensors.grad_output, tensors.x, tensors.w)
     backward = torch.ops.convtime.convolution_backward
-    return lambda: cast("torch.Tensor", backward(*arguments, policy=policy)[wanted])
+    return gradient_call(pass_name, backward, *inputs, *call.backward_arguments, policy=policy)
 
 
 def compare_bits(theirs: Callable[[], Results], first: Results, ours: Results) -> tuple[bool, bool]:
@@ -45,15 +40,12 @@ def compare_bits(theirs: Callable[[], Results], first: Results, ours: Results) -
     give the same bits twice, and keep giving them while the cache state stays the same.
     """
     identical = _same(first, ours)
-    calls = 1 if identical else _REPEATS
-    return identical, all(_same(first, _repeated(theirs, call)) for call in range(calls))
-
-
-def _repeated(theirs: Callable[[], Results], call: int) -> Results:
-    """Call PyTorch again, with a cold cache in every second call."""
-    if call % 2 and torch.cuda.is_available():
-        torch.ops.convtime.flush_l2()
-    return theirs()
+    for call in range(1 if identical else _REPEATS):
+        if call % 2 and torch.cuda.is_available():
+            torch.ops.convtime.flush_l2()
+        if not _same(first, theirs()):
+            return identical, False
+    return identical, True
 
 
 def _same(a: Results, b: Results) -> bool:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import operator
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from convtime.conv.binding import BoundCall, WatchedConvolutions, convolutions_of
-from convtime.conv.call import DTYPES, memory_format
+from convtime.conv.binding import BoundCall, WatchedConvolutions, convolutions_of, padding_of
+from convtime.conv.call import DTYPES, dtype_name, is_channels_last
 from convtime.conv.problem import ConvLayer, ConvProblem, distinct
 from convtime.conv.problem_line import ProblemLine
-from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.errors import InputError, first_line
 from convtime.core.kinds import KINDS
 from convtime.core.user_code import attempt, import_from_working_directory
@@ -97,15 +97,17 @@ def from_model(model: LoadedModel) -> tuple[list[ConvLayer], tuple[str, ...]]:
     modes = {part: part.training for part in module.modules()}
     try:
         module.eval()
-        with torch.no_grad(), _RecordedConvolutions(module) as recorded:
+        with torch.no_grad(), _recorded_convolutions(module) as recorded:
             attempt(model.called(), lambda: module(model.example))
     finally:
         for part, training in modes.items():
             part.training = training
-    if not recorded.layers:
-        tail = f" except on empty inputs ({', '.join(recorded.empty)})" if recorded.empty else ""
+    layers = distinct(ConvLayer((name,), problem) for name, problem in recorded if problem)
+    empty = tuple(name for name, problem in recorded if problem is None)
+    if not layers:
+        tail = f" except on empty inputs ({', '.join(empty)})" if empty else ""
         raise InputError(f"{model.called()} ran no convolution of torch.nn{tail}")
-    return distinct(recorded.layers), tuple(recorded.empty)
+    return layers, empty
 
 
 def _import_factory(spec: str) -> Callable[[], object]:
@@ -136,58 +138,45 @@ def is_source_of(spec: str, path: Path) -> bool:
     return source is not None and Path(source).resolve() == path.resolve()
 
 
-class _RecordedConvolutions(WatchedConvolutions):
-    """While entered, records every convolution that a model's layers compute; removes its hooks.
+@contextlib.contextmanager
+def _recorded_convolutions(
+    model: torch.nn.Module,
+) -> Iterator[list[tuple[str, ConvProblem | None]]]:
+    """Record every convolution that a model's layers compute, by layer; None for an empty input.
 
     It observes the functions that layers call, because hooks or subclasses can change the inputs
     and outputs of a layer.
     """
+    recorded: list[tuple[str, ConvProblem | None]] = []
+    running: list[tuple[str, torch.nn.Module]] = []
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__(self._record)
-        self.layers: list[ConvLayer] = []
-        self.empty: list[str] = []
-        self._model = model
-        self._running: list[tuple[str, torch.nn.Module]] = []
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+    def start(name: str, module: torch.nn.Module, _arguments: object) -> None:
+        running.append((name, module))
 
-    def __enter__(self) -> _RecordedConvolutions:
-        for name, module in self._model.named_modules():
-            if isinstance(module, _LAYERS):
-                layer = (name or type(module).__name__, module)
-                starts = functools.partial(self._starts, layer)
-                self._handles += [
-                    module.register_forward_pre_hook(starts),
-                    module.register_forward_hook(self._ends, prepend=True, always_call=True),
-                ]
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        for handle in self._handles:
-            handle.remove()
-
-    def _starts(self, layer: tuple[str, torch.nn.Module], *_call: object) -> None:
-        self._running.append(layer)
-
-    def _ends(self, module: torch.nn.Module, *_call: object) -> None:
+    def end(module: torch.nn.Module, *_call: object) -> None:
         # If another hook failed earlier, this layer never started.
-        if self._running and self._running[-1][1] is module:
-            self._running.pop()
+        if running and running[-1][1] is module:
+            running.pop()
 
-    def _record(self, call: BoundCall) -> None:
-        if not self._running:
-            return
-        name, module = self._running[-1]
-        if call.input.numel():
-            self.layers.append(ConvLayer((name,), _problem(module, call)))
-        else:
-            self.empty.append(name)
+    def record(call: BoundCall) -> None:
+        if running:
+            name, module = running[-1]
+            recorded.append((name, _problem(module, call) if call.input.numel() else None))
+
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, _LAYERS):
+                start_of = functools.partial(start, name or type(module).__name__)
+                hooks.enter_context(module.register_forward_pre_hook(start_of))
+                hooks.enter_context(
+                    module.register_forward_hook(end, prepend=True, always_call=True)
+                )
+        with WatchedConvolutions(record):
+            yield recorded
 
 
 def _problem(module: Any, call: BoundCall) -> ConvProblem:
-    problem = problem_of(call)
+    problem = call.problem
     if module.padding_mode == "zeros":
         return problem
     # The layer has padded the input itself.
@@ -198,37 +187,9 @@ def _problem(module: Any, call: BoundCall) -> ConvProblem:
     return dataclasses.replace(
         problem,
         size=size,
-        padding=_padding(module.padding, problem.rank),
+        padding=padding_of(module.padding, problem.rank),
         padding_mode=module.padding_mode,
     )
-
-
-def problem_of(call: BoundCall) -> ConvProblem:
-    rank = call.weight.dim() - 2
-    # The functions also take a single example without a batch.
-    batched = call.input if call.input.dim() == call.weight.dim() else call.input.unsqueeze(0)
-
-    def numbers(given: Numbers) -> tuple[int, ...]:
-        return tuple(map(int, per_dimension(given, rank)))
-
-    return ConvProblem.of_sizes(
-        tuple(batched.shape),
-        tuple(call.weight.shape),
-        groups=call.groups,
-        transposed=call.transposed,
-        stride=numbers(call.stride),
-        padding=_padding(call.padding, rank),
-        dilation=numbers(call.dilation),
-        bias=call.bias is not None,
-        output_padding=numbers(call.output_padding),
-    )
-
-
-def _padding(given: Numbers | str, rank: int) -> tuple[int, ...] | str:
-    if given == "same":
-        return "same"
-    numbers: Any = 0 if given == "valid" else given
-    return tuple(map(int, per_dimension(numbers, rank)))
 
 
 def reproducer_of(candidate: Candidate) -> str:
@@ -246,8 +207,6 @@ def reproducer_of(candidate: Candidate) -> str:
 
 
 def _line(call: BoundCall) -> str:
-    x = call.input
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    nhwc = memory_format("nhwc", x.dim())
-    layout = "nhwc" if x.is_contiguous(memory_format=nhwc) and not x.is_contiguous() else "nchw"
-    return str(ProblemLine(problem_of(call), names.get(x.dtype), layout))
+    dtype = dtype_name(call.input.dtype)
+    layout = "nhwc" if is_channels_last(call.input) else "nchw"
+    return str(ProblemLine(call.problem, dtype if dtype in DTYPES else None, layout))

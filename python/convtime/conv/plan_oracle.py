@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,25 +78,22 @@ def _observe(
     call: ConvCall, passes: list[str], device: torch.device, log: Path
 ) -> dict[str, PlanLog]:
     """Run passes as PyTorch does, and read the log entries of each."""
-    found: dict[str, PlanLog] = {}
+    logs: dict[str, PlanLog] = {}
     try:
         tensors = call.tensors(device, backward=passes != [FPROP])
         with call.flags.applied():
             for name in passes:
-                found[name] = _observe_pass(call.pytorch_call(name, tensors), device, log)
+                run = partial(in_fresh_thread, call.pytorch_call(name, tensors), device)
+                try:
+                    logs[name] = logged(run, log)
+                except RuntimeError as error:
+                    logs[name] = _failed(error)
     except RuntimeError as error:
-        found |= {name: _failed(error) for name in passes if name not in found}
+        logs |= {name: _failed(error) for name in passes if name not in logs}
     finally:
         if device.type == "cuda":
             torch.cuda.empty_cache()  # the parent process needs the memory
-    return found
-
-
-def _observe_pass(call: Callable[[], object], device: torch.device, log: Path) -> PlanLog:
-    try:
-        return logged(lambda: in_fresh_thread(call, device), log)
-    except RuntimeError as error:
-        return _failed(error)
+    return logs
 
 
 def _failed(error: RuntimeError) -> PlanLog:

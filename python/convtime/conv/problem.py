@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from convtime.core.checks import require
 from convtime.core.dimensions import per_dimension
-from convtime.core.errors import InputError
 from convtime.core.kinds import ConvolutionKind, kind_of
 
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
@@ -20,18 +21,6 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 _AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 # Parameters with one value per spatial dimension, and their defaults.
 _USUAL = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
-
-
-@dataclasses.dataclass(frozen=True)
-class CudnnProblem:
-    """A convolution y = conv(x, w) in the form passed to cuDNN."""
-
-    x: tuple[int, ...]
-    w: tuple[int, ...]
-    y: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +65,7 @@ class ConvProblem:
     output_padding: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.rank not in _AXES:
-            _refuse(f"size is {self.size}, but must be one, two or three numbers")
+        require(self.rank in _AXES, f"size is {self.size}, but must be one, two or three numbers")
         _check_size("batch", self.batch, smallest=0)
         for name in ("in_channels", "out_channels", "groups"):
             _check_size(name, getattr(self, name), smallest=1)
@@ -85,18 +73,23 @@ class ConvProblem:
             _check_size(axis, size, smallest=1)
         for name, usual in _USUAL.items():
             self._complete(name, usual)
-        if self.padding == "same" and self.stride != (1,) * self.rank:
-            _refuse(f"padding 'same' needs stride 1, not {self.stride}")
-        if self.padding_mode not in PADDING_MODES:
-            _refuse(f"padding_mode is {self.padding_mode!r}, but must be one of {PADDING_MODES}")
+        require(
+            self.padding != "same" or self.stride == (1,) * self.rank,
+            f"padding 'same' needs stride 1, not {self.stride}",
+        )
+        require(
+            self.padding_mode in PADDING_MODES,
+            f"padding_mode is {self.padding_mode!r}, but must be one of {PADDING_MODES}",
+        )
         for name in ("in_channels", "out_channels"):
             channels = getattr(self, name)
-            if channels % self.groups:
-                _refuse(f"{name} ({channels}) is not a multiple of groups ({self.groups})")
+            require(
+                channels % self.groups == 0,
+                f"{name} ({channels}) is not a multiple of groups ({self.groups})",
+            )
         self._check_kind()
         for dim, axis in enumerate(_AXES[self.rank]):
-            if self.output_size[dim] < 1:
-                _refuse(self._why_no_output(dim, axis))
+            require(self._output_size(dim) >= 1, self._why_no_output(dim, axis))
 
     @classmethod
     def of_sizes(
@@ -137,12 +130,16 @@ class ConvProblem:
         """Check a parameter that has a value per dimension, and fill in its default."""
         given = getattr(self, name)
         if isinstance(given, str):
-            if name != "padding" or given != "same":
-                _refuse(f"{name} is {given!r}, but must be {self.rank} number(s) or 'same'")
+            require(
+                name == "padding" and given == "same",
+                f"{name} is {given!r}, but must be {self.rank} number(s) or 'same'",
+            )
             return
         numbers = per_dimension(given or (usual,), self.rank)
-        if len(numbers) != self.rank:
-            _refuse(f"{name} is {numbers}, but must be {self.rank} number(s), as size is")
+        require(
+            len(numbers) == self.rank,
+            f"{name} is {numbers}, but must be {self.rank} number(s), as size is",
+        )
         for axis, number in zip(_AXES[self.rank], numbers, strict=True):
             _check_size(f"{name} ({axis})", number, smallest=usual)
         object.__setattr__(self, name, numbers)
@@ -150,22 +147,22 @@ class ConvProblem:
     def _check_kind(self) -> None:
         """Check the parameters that depend on whether the convolution is transposed."""
         if not self.transposed:
-            if any(self.output_padding):
-                _refuse(
-                    f"output_padding is {self.output_padding}, but needs a transposed convolution"
-                )
+            require(
+                not any(self.output_padding),
+                f"output_padding is {self.output_padding}, but needs a transposed convolution",
+            )
             return
-        if isinstance(self.padding, str) or self.padding_mode != "zeros":
-            _refuse("a transposed convolution takes only padding with zeros, given in numbers")
-        for extra, stride, dilation in zip(
-            self.output_padding, self.stride, self.dilation, strict=True
-        ):
-            # For an empty batch, PyTorch accepts any output_padding.
-            if extra >= max(stride, dilation) and self.batch > 0:
-                _refuse(
-                    f"output_padding is {self.output_padding}, but must be below stride "
-                    f"{self.stride} or dilation {self.dilation}"
-                )
+        require(
+            not isinstance(self.padding, str) and self.padding_mode == "zeros",
+            "a transposed convolution takes only padding with zeros, given in numbers",
+        )
+        limits = map(max, self.stride, self.dilation)
+        # For an empty batch, PyTorch accepts any output_padding.
+        require(
+            self.batch == 0 or all(map(operator.lt, self.output_padding, limits)),
+            f"output_padding is {self.output_padding}, but must be below stride "
+            f"{self.stride} or dilation {self.dilation}",
+        )
 
     def _why_no_output(self, dim: int, axis: str) -> str:
         if self.transposed:
@@ -240,54 +237,71 @@ class ConvProblem:
         ]
         if self.transposed:
             parts.append("transposed")
-        for sign, value, default in (
-            ("s", self.stride, (1,) * self.rank),
-            ("p", self.padding, (0,) * self.rank),
-            ("d", self.dilation, (1,) * self.rank),
-            ("o", self.output_padding, (0,) * self.rank),
-            ("g", self.groups, 1),
-            ("", self.padding_mode, "zeros"),
-        ):
-            if value == default:
-                continue
-            if isinstance(value, tuple):
-                value = value[0] if len(set(value)) == 1 else "×".join(map(str, value))
-            parts.append(f"{sign}{value}")
+        parts += [
+            f"{sign}{joined(value, '×')}"
+            for sign, value, default in (
+                ("s", self.stride, (1,) * self.rank),
+                ("p", self.padding, (0,) * self.rank),
+                ("d", self.dilation, (1,) * self.rank),
+                ("o", self.output_padding, (0,) * self.rank),
+                ("g", (self.groups,), (1,)),
+                ("", self.padding_mode, "zeros"),
+            )
+            if value != default
+        ]
         if self.bias:
             parts.append("bias")
         return " ".join(parts)
 
-    def cudnn_problem(self) -> CudnnProblem:
+    def with_height(self) -> ConvProblem:
+        """Return the problem with a height of 1 if it has only a length, as it is passed to cuDNN.
+
+        Padding must be numeric.
+        """
+        assert not isinstance(self.padding, str)
+        if self.rank > 1:
+            return self
+        return dataclasses.replace(
+            self,
+            size=(1, *self.size),
+            kernel_size=(1, *self.kernel_size),
+            stride=(1, *self.stride),
+            padding=(0, *self.padding),
+            dilation=(1, *self.dilation),
+            output_padding=(0, *self.output_padding),
+        )
+
+    def cudnn_problem(self) -> ConvProblem:
         """Return the convolution y = conv(x, w) that is passed to cuDNN; padding must be numeric.
 
         For a transposed convolution, PyTorch passes cuDNN the convolution whose gradient it
         computes, so the output becomes x. One spatial dimension becomes two, the first of size 1.
         """
-        assert not isinstance(self.padding, str)
-        x, y = self.input_shape, self.output_shape
-        if self.transposed:
-            x, y = y, x
-
-        def widened(sizes: tuple[int, ...], first: int) -> tuple[int, ...]:
-            return sizes if self.rank > 1 else (*sizes[:-1], first, sizes[-1])
-
-        return CudnnProblem(
-            x=widened(x, 1),
-            w=widened(self.weight_shape, 1),
-            y=widened(y, 1),
-            stride=widened(self.stride, 1),
-            padding=widened(self.padding, 0),
-            dilation=widened(self.dilation, 1),
+        problem = self.with_height()
+        if not self.transposed:
+            return problem
+        return dataclasses.replace(
+            problem,
+            in_channels=self.out_channels,
+            size=problem.output_size,
+            out_channels=self.in_channels,
+            transposed=False,
+            output_padding=(),
         )
 
 
-def _refuse(why: str) -> NoReturn:
-    raise InputError(why)
+def joined(numbers: tuple[int, ...] | str, sign: str) -> str:
+    """Join the numbers of a parameter; one is enough if they are equal, and a name stays."""
+    if isinstance(numbers, str):
+        return numbers
+    return sign.join(map(str, numbers[:1] if len(set(numbers)) == 1 else numbers))
 
 
 def _check_size(what: str, size: int, *, smallest: int) -> None:
-    if not smallest <= size <= LARGEST_SIZE:
-        _refuse(f"{what} is {size}, but must be between {smallest} and {LARGEST_SIZE}")
+    require(
+        smallest <= size <= LARGEST_SIZE,
+        f"{what} is {size}, but must be between {smallest} and {LARGEST_SIZE}",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,8 +317,7 @@ class ConvLayer:
     problem: ConvProblem
 
     def __post_init__(self) -> None:
-        if not self.names:
-            _refuse("a layer needs at least one name")
+        require(self.names, "a layer needs at least one name")
         _check_size("batch", self.problem.batch, smallest=1)
 
     @property

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from convtime.conv.call import DTYPES, LAYOUTS
-from convtime.conv.problem import LARGEST_SIZE, PADDING_MODES, ConvProblem
+from convtime.conv.problem import LARGEST_SIZE, PADDING_MODES, ConvProblem, joined
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 
@@ -32,11 +33,12 @@ _PARAMETERS = {
     "dilation": ("dilation", 1),
     "output_padding": ("output_padding", 0),
 }
+# The fields after the sizes, and what each is.
 _FIELDS = {
-    "bias": ("bias",),
-    "padding_mode": PADDING_MODES,
-    "dtype": tuple(DTYPES),
-    "layout": LAYOUTS,
+    "bias": "bias",
+    **dict.fromkeys(PADDING_MODES, "padding_mode"),
+    **dict.fromkeys(DTYPES, "dtype"),
+    **dict.fromkeys(LAYOUTS, "layout"),
 }
 
 
@@ -61,7 +63,7 @@ class ProblemLine:
         sizes["k"] = problem.out_channels
         sizes |= zip(_LETTERS["kernel_size"][-rank:], problem.kernel_size, strict=True)
         parameters = {
-            name: _written(getattr(problem, field))
+            name: joined(getattr(problem, field), "x")
             for name, (field, usual) in _PARAMETERS.items()
             if getattr(problem, field) != (usual,) * rank
         }
@@ -90,18 +92,12 @@ class ProblemLine:
             raise InputError(f"problem {line[:200]!r}: {error}") from error
 
 
-def _written(value: tuple[int, ...] | str) -> str:
-    if isinstance(value, str):
-        return value
-    return "x".join(map(str, value[:1] if len(set(value)) == 1 else value))
-
-
 def _parsed(line: str) -> ProblemLine:
     name, *rest = line.strip().split(":")
-    if name not in _KINDS or not rest:
-        raise InputError(
-            f"it must begin with one of {', '.join(_KINDS)} and a colon, as {EXAMPLE} does"
-        )
+    require(
+        name in _KINDS and rest,
+        f"it must begin with one of {', '.join(_KINDS)} and a colon, as {EXAMPLE} does",
+    )
     kind = _KINDS[name]
     sizes = _read_sizes(rest[0], kind.rank)
     fields = _read_fields(rest[1:])
@@ -116,16 +112,22 @@ def _parsed(line: str) -> ProblemLine:
 
 def _read_sizes(text: str, rank: int) -> dict[str, Any]:
     """Return sizes and parameters, by their names in ConvProblem."""
-    found = _read_numbers(text, rank)
-    sizes: dict[str, Any] = {}
-    for field, letters in _LETTERS.items():
-        sizes[field] = tuple(_single(found, letter) for letter in letters[-rank:])
-    for name, field in _SINGLE.items():
-        if name != "groups" or name in found:
-            sizes[field] = _single(found, name)
+    written = {"groups": "1", **_read_numbers(text, rank)}
+
+    def one(name: str) -> int:
+        require(name in written, f"{name} is missing, as in {EXAMPLE}")
+        number = written[name]
+        require(number.isdigit(), f"{name} is {number!r}, but must be one number")
+        return int(number)
+
+    sizes: dict[str, Any] = {
+        field: tuple(map(one, letters[-rank:])) for field, letters in _LETTERS.items()
+    }
+    sizes |= {field: one(name) for name, field in _SINGLE.items()}
     for name, (field, _) in _PARAMETERS.items():
-        if name in found:
-            sizes[field] = "same" if found[name] == "same" else _numbers(found[name])
+        if name in written:
+            numbers = written[name]
+            sizes[field] = "same" if numbers == "same" else tuple(map(int, numbers.split("x")))
     return sizes
 
 
@@ -135,7 +137,7 @@ def _read_numbers(text: str, rank: int) -> dict[str, str]:
     names = [*_SINGLE, *letters, *_PARAMETERS]
     longest_first = "|".join(sorted(names, key=len, reverse=True))
     size = re.compile(rf"({longest_first})([0-9]+(?:x[0-9]+)*|same)")
-    found: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     end = 0
     while end < len(text):
         match = size.match(text, end)
@@ -144,36 +146,23 @@ def _read_numbers(text: str, rank: int) -> dict[str, str]:
                 f"{text[end : end + 20]!r} must be one of {', '.join(names)} with a number after "
                 "it, such as p1, or one for each dimension, such as p1x0"
             )
-        if match[1] in found:
-            raise InputError(f"{match[1]} is given more than once")
-        if any(len(digits) > len(str(LARGEST_SIZE)) for digits in match[2].split("x")):
-            raise InputError(f"{match[1]} must be at most {LARGEST_SIZE}, got {match[2][:40]}")
-        found[match[1]] = match[2]
+        name, number = match.groups()
+        require(name not in numbers, f"{name} is given more than once")
+        require(
+            all(len(digits) <= len(str(LARGEST_SIZE)) for digits in number.split("x")),
+            f"{name} must be at most {LARGEST_SIZE}, got {number[:40]}",
+        )
+        numbers[name] = number
         end = match.end()
-    return found
-
-
-def _single(found: dict[str, str], name: str) -> int:
-    if name not in found:
-        raise InputError(f"{name} is missing, as in {EXAMPLE}")
-    if not found[name].isdigit():
-        raise InputError(f"{name} is {found[name]!r}, but must be one number")
-    return int(found[name])
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split("x")))
+    return numbers
 
 
 def _read_fields(fields: Iterable[str]) -> dict[str, str]:
     """Return the fields after the sizes, by their kind."""
-    found: dict[str, str] = {}
+    read: dict[str, str] = {}
     for field in fields:
-        what = next((name for name, allowed in _FIELDS.items() if field in allowed), None)
-        if what is None:
-            every = (one for allowed in _FIELDS.values() for one in allowed)
-            raise InputError(f"{field[:40]!r} must be one of {', '.join(every)}")
-        if what in found:
-            raise InputError(f"{field!r} is a second {what}, after {found[what]!r}")
-        found[what] = field
-    return found
+        require(field in _FIELDS, f"{field[:40]!r} must be one of {', '.join(_FIELDS)}")
+        kind = _FIELDS[field]
+        require(kind not in read, f"{field!r} is a second {kind}, after {read.get(kind)!r}")
+        read[kind] = field
+    return read

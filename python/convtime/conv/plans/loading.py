@@ -75,26 +75,21 @@ def use(plans: Plans, where: str = "") -> None:
     global _used
     _C.clear_stored_plans()
     for entry in plans.entries:
-        _store(entry)
+        choice = entry.choice
+        if choice.backend != "pytorch":
+            _C.store_plan(
+                problem=codec.encode(entry.problem),
+                architecture=entry.architecture,
+                multiprocessors=entry.multiprocessors,
+                name=f"{entry.name}, {entry.problem} ({choice})",
+                tag=choice.tag,
+                channels_last=None if choice.layout is None else choice.layout == "channels_last",
+            )
     _used = plans
 
 
 def used() -> Plans | None:
     return _used
-
-
-def _store(entry: StoredPlan) -> None:
-    choice = entry.choice
-    if choice.backend == "pytorch":
-        return
-    _C.store_plan(
-        problem=codec.encode(entry.problem),
-        architecture=entry.architecture,
-        multiprocessors=entry.multiprocessors,
-        name=f"{entry.name}, {entry.problem} ({choice})",
-        tag=choice.tag,
-        channels_last=None if choice.layout is None else choice.layout == "channels_last",
-    )
 
 
 def is_in_use(entry: StoredPlan) -> bool:
@@ -115,12 +110,12 @@ def _check_gpus(plans: Plans, where: str) -> None:
     here = {gpu_kind(torch.device("cuda", index)) for index in range(torch.cuda.device_count())}
     if wanted and not wanted & here:
         raise InputError(
-            f"{where}the plans are for {_told(wanted)}, but this machine has "
-            f"{_told(here) if here else 'no GPU'}; tune on this machine"
+            f"{where}the plans are for {_listed(wanted)}, but this machine has "
+            f"{_listed(here) if here else 'no GPU'}; tune on this machine"
         )
 
 
-def _told(kinds: set[tuple[int, int]]) -> str:
+def _listed(kinds: set[tuple[int, int]]) -> str:
     return " and ".join(
         f"sm_{architecture} with {count} multiprocessors" for architecture, count in sorted(kinds)
     )

@@ -6,15 +6,15 @@ import dataclasses
 import hashlib
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from convtime import ops
-from convtime.conv.call import FPROP, ConvTensors, backward_pass
+from convtime.conv.call import FPROP
+from convtime.conv.identity import convtime_call
+from convtime.conv.plan_choice import PlanChoice
 from convtime.conv.plans.loading import is_in_use, load_plans, plan_cache, use, used
+from convtime.conv.plans.passes import pass_of
 from convtime.conv.plans.plan_set import Plans, StoredPlan, read_plans
-from convtime.conv.plans.subjects import Subject, subject_of
 from convtime.core.child import Child, ChildError, job
 from convtime.core.errors import InputError
 
@@ -72,21 +72,26 @@ def _replayed_file(path: Path, device: torch.device) -> list[Replayed]:
 
 
 def _replay(entry: StoredPlan, device: torch.device) -> Replayed:
-    subject = subject_of(entry.problem)
-    tensors = subject.call.tensors(device, backward=subject.pass_name != FPROP)
-    before = {_identity(choice): choice.uses for choice in plan_cache()}
-    with torch.cuda.device(device), subject.call.flags.applied(), torch.no_grad():
-        result = run_op(subject, tensors)
+    conv_pass = pass_of(entry.problem)
+    call, name = conv_pass.call, conv_pass.pass_name
+    tensors = call.tensors(device, backward=name != FPROP)
+    before = {_without_counts(choice): choice.uses for choice in plan_cache()}
+    with torch.cuda.device(device), call.flags.applied(), torch.no_grad():
+        result = convtime_call(call, name, tensors)()
     used = [
         choice
         for choice in plan_cache()
-        if choice.uses > before.get(_identity(choice), 0) and choice.source == "explicit"
+        if choice.uses > before.get(_without_counts(choice), 0) and choice.source == "explicit"
     ]
     return Replayed(
         tag=used[0].tag if used else "",
         bits=digest_of(result),
         why="" if is_in_use(entry) else "it could not be used",
     )
+
+
+def _without_counts(choice: PlanChoice) -> PlanChoice:
+    return dataclasses.replace(choice, uses=0, rebuilds=0)
 
 
 def digest_of(result: torch.Tensor) -> str:
@@ -96,28 +101,3 @@ def digest_of(result: torch.Tensor) -> str:
     flat = torch.empty(result.numel(), dtype=result.dtype)
     flat.copy_(result.detach().reshape(-1))
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
-
-
-def _identity(choice: Any) -> tuple[object, ...]:
-    problem = ("pass_name", "dtype", "x", "w", "y", "stride", "padding", "dilation")
-    how = ("policy", "tag", "device", "deterministic", "allow_tf32")
-    return tuple(getattr(choice, name) for name in (*problem, *how))
-
-
-def run_op(subject: Subject, tensors: ConvTensors) -> torch.Tensor:
-    """Compute a pass by convtime's op."""
-    call = subject.call
-    if subject.pass_name == FPROP:
-        function = getattr(ops, call.problem.kind.function)
-        output: torch.Tensor = function(tensors.x, tensors.w, tensors.bias, *call.arguments)
-        return output
-    wanted = backward_pass(subject.pass_name)
-    results = torch.ops.convtime.convolution_backward(
-        tensors.grad_output,
-        tensors.x,
-        tensors.w,
-        *call.backward_arguments,
-        [place == wanted for place in range(3)],
-    )
-    gradient: torch.Tensor = results[wanted]
-    return gradient

@@ -15,16 +15,12 @@ from convtime.conv.call import CUDNN_BACKENDS, FPROP, PASSES
 from convtime.conv.engine_pass import exact_result, prepare_pass
 from convtime.conv.plan_choice import PlanChoice
 from convtime.conv.plans.loading import gpu_kind
+from convtime.conv.plans.passes import ConvPass, pass_of, passes_of_call, passes_of_choices
 from convtime.conv.plans.plan_set import Choice, Layout, PlanProblem, Plans, StoredPlan
 from convtime.conv.plans.replay import Replayed, replayed, replayed_elsewhere
 from convtime.conv.plans.search import Limits, Search
-from convtime.conv.plans.subjects import (
-    Subject,
-    subject_of,
-    subjects_of_call,
-    subjects_of_choices,
-)
 from convtime.core import codec
+from convtime.core.checks import check_whole, require
 from convtime.core.errors import InputError, first_line
 from convtime.core.load import _C
 from convtime.device.provenance import provenance
@@ -33,6 +29,7 @@ from convtime.sweeps.executing import Workers, call_in_workers
 from convtime.sweeps.worker import failure_of
 from convtime.timing.candidate import Candidate, with_keywords
 from convtime.timing.options import TuneOptions, options_of
+from convtime.timing.show import grouped
 from convtime.tuning.race import MOST_MARGIN, check_above_0
 from convtime.view.progress import ProgressBar, tracked
 
@@ -49,7 +46,7 @@ _PAIR_BUDGET = 0.2  # seconds, for one candidate and PyTorch's
 
 @with_keywords(TuneOptions)
 def tune(
-    subject: Callable[..., object] | Candidate | Collection[PlanChoice | Subject],
+    subject: Callable[..., object] | Candidate | Collection[PlanChoice | ConvPass],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     passes: Collection[str] | None = None,
@@ -181,16 +178,17 @@ def tune(
     """
     options_of("tune", TuneOptions, options, margin=margin).check_ranges()
     limits = _limits(budget, margin, workspace_limit, deterministic, tolerance, layouts, knobs)
-    if passes is not None and not (passes and set(passes) <= {*PASSES}):
-        raise InputError(f"passes must be some of {PASSES}, got {[*passes]}")
+    if passes is not None:
+        is_known = passes and {*passes} <= {*PASSES}
+        require(is_known, f"passes must be some of {PASSES}, got {[*passes]}")
     device = _gpu(options.get("device"))
     if isinstance(subject, Collection) and not callable(subject):
-        subjects = subjects_of_choices(subject)
+        conv_passes = passes_of_choices(subject)
     else:
         given = subject if isinstance(subject, Candidate) else None
         candidate = given or Candidate(subject, *args, kwargs=kwargs)  # type: ignore[arg-type]
-        subjects = subjects_of_call(candidate, passes)
-    entries = _tuned(subjects, limits, executor, progress, options)
+        conv_passes = passes_of_call(candidate, passes)
+    entries = _tuned(conv_passes, limits, executor, progress, options)
     plans = Plans(tuple(entries), margin, provenance(device))
     if not confirm or not plans.entries:
         return plans
@@ -218,18 +216,18 @@ def _limits(
     check_above_0("budget", budget)
     check_above_0("margin", margin, MOST_MARGIN)
     check_above_0("tolerance", tolerance)
-    if workspace_limit is not None and not (
-        isinstance(workspace_limit, int) and workspace_limit >= 0
-    ):
-        raise InputError(f"workspace_limit must be bytes, 0 or more, got {workspace_limit!r}")
+    if workspace_limit is not None:
+        check_whole("workspace_limit (bytes)", workspace_limit)
     known = get_args(Layout)
-    if isinstance(layouts, str) or any(layout not in known for layout in layouts):
-        raise InputError(f"layouts must be some of {known}, got {layouts!r}")
+    require(
+        not isinstance(layouts, str) and all(layout in known for layout in layouts),
+        f"layouts must be some of {known}, got {layouts!r}",
+    )
     return Limits(budget, margin, tolerance, workspace_limit, deterministic, knobs, tuple(layouts))
 
 
 def _tuned(
-    subjects: Sequence[Subject],
+    passes: Sequence[ConvPass],
     limits: Limits,
     executor: Workers,
     progress: bool | None,
@@ -237,14 +235,14 @@ def _tuned(
 ) -> list[StoredPlan]:
     found: dict[int, StoredPlan] = {}
     errors: dict[int, Exception] = {}
-    search = functools.partial(_tune_subject, limits, options)
-    with ProgressBar(len(subjects), "pass", shown=progress) as bar:
+    search = functools.partial(_tune_in_worker, limits, options)
+    with ProgressBar(len(passes), "pass", shown=progress) as bar:
         try:
             if executor is None:
-                searches = _here(search, subjects, bar)
+                searches = _here(search, passes, bar)
             else:
                 requested = options.get("device")
-                done = call_in_workers(executor, requested, search, subjects)
+                done = call_in_workers(executor, requested, search, passes)
                 searches = ((place, future.result) for place, future in done)
             for place, result in searches:
                 try:
@@ -257,11 +255,12 @@ def _tuned(
         except KeyboardInterrupt:
             if not found:
                 raise
-    failed = [(_name_of(subjects[place]), errors[place]) for place in sorted(errors)]
-    if failed and not found:
-        raise RuntimeError(_failures(failed)) from failed[0][1]
-    if failed:
-        warnings.warn(_failures(failed), stacklevel=3)
+    if errors:
+        failed = [(failure_of(errors[place]), str(passes[place])) for place in sorted(errors)]
+        sentence = _failures(failed)
+        if not found:
+            raise RuntimeError(sentence) from errors[min(errors)]
+        warnings.warn(sentence, stacklevel=3)
     entries: dict[object, StoredPlan] = {}
     for place in sorted(found):
         entries.setdefault(found[place].key, found[place])
@@ -269,35 +268,28 @@ def _tuned(
 
 
 def _here(
-    search: Callable[[Subject], StoredPlan], subjects: Iterable[Subject], bar: ProgressBar
+    search: Callable[[ConvPass], StoredPlan], passes: Iterable[ConvPass], bar: ProgressBar
 ) -> Iterator[tuple[int, Callable[[], StoredPlan]]]:
-    for place, subject in enumerate(subjects):
-        bar.update(description=_name_of(subject))
-        yield place, functools.partial(search, subject)
+    for place, conv_pass in enumerate(passes):
+        bar.update(description=str(conv_pass))
+        yield place, functools.partial(search, conv_pass)
 
 
-def _tune_subject(limits: Limits, options: Mapping[str, Any], subject: Subject) -> StoredPlan:
-    return tune_pass(subject, _gpu(options.get("device")), limits, options)
+def _tune_in_worker(limits: Limits, options: Mapping[str, Any], conv_pass: ConvPass) -> StoredPlan:
+    return tune_pass(conv_pass, _gpu(options.get("device")), limits, options)
 
 
-def _name_of(subject: Subject) -> str:
-    return f"{subject.name} {subject.pass_name}"
-
-
-def _failures(failed: Sequence[tuple[str, Exception]]) -> str:
-    """Say why passes have no plan; passes with the same reason are counted."""
-    reasons: dict[str, list[str]] = {}
-    for name, error in failed:
-        reasons.setdefault(failure_of(error), []).append(name)
+def _failures(failed: Iterable[tuple[str, str]]) -> str:
+    """Say why passes have no plan, of reasons and passes; passes with the same one are counted."""
     sentences = (
         f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {reason}"
-        for reason, names in reasons.items()
+        for reason, names in grouped(failed).items()
     )
     return f"no plan was found for {'; '.join(sentences)}"
 
 
 def tune_pass(
-    subject: Subject,
+    conv_pass: ConvPass,
     device: torch.device,
     limits: Limits,
     options: Mapping[str, Any],
@@ -306,7 +298,7 @@ def tune_pass(
     """Choose the plan of one pass.
 
     Args:
-        subject: the pass.
+        conv_pass: the pass.
         device: a GPU.
         limits: what the search may use.
         options: options of the timings.
@@ -315,12 +307,12 @@ def tune_pass(
     Raises:
         RuntimeError: PyTorch's call fails, or the GPU became unusable.
     """
-    with search_of(subject, device, limits, options) as (source, search):
+    with search_of(conv_pass, device, limits, options) as (source, search):
         choice, facts = search.run(only) if search else (Choice("pytorch"), None)
         architecture, multiprocessors = source.gpu
         return StoredPlan(
-            name=subject.name,
-            count=subject.count,
+            name=conv_pass.name,
+            count=conv_pass.count,
             problem=codec.decode(PlanProblem, source.problem),
             architecture=architecture,
             multiprocessors=multiprocessors,
@@ -331,13 +323,13 @@ def tune_pass(
 
 @contextlib.contextmanager
 def search_of(
-    subject: Subject, device: torch.device, limits: Limits, options: Mapping[str, Any]
+    conv_pass: ConvPass, device: torch.device, limits: Limits, options: Mapping[str, Any]
 ) -> Iterator[tuple[_C.EnginePass, Search | None]]:
     """Yield a pass on random operands and its search, under the flags of its call.
 
     There is no search where neither PyTorch nor convtime gives the pass to cuDNN.
     """
-    call, name = subject.call, subject.pass_name
+    call, name = conv_pass.call, conv_pass.pass_name
     with (
         torch.cuda.device(device),
         call.flags.applied(),
@@ -424,7 +416,7 @@ def revalidated(plans: Plans, progress: bool | None = None) -> Plans:
     limits = Limits(_PAIR_BUDGET, plans.margin, _TOLERANCE, knobs=False)
     entries = [
         tune_pass(
-            subject_of(entry.problem, entry.name, entry.count),
+            pass_of(entry.problem, entry.name, entry.count),
             device,
             limits,
             {},
@@ -437,6 +429,7 @@ def revalidated(plans: Plans, progress: bool | None = None) -> Plans:
 
 def _gpu(given: torch.device | str | int | None) -> torch.device:
     device = resolve_device(given)
-    if device.type != "cuda":
-        raise InputError(f"plans are chosen on a GPU, where cuDNN runs, got device {device}")
+    require(
+        device.type == "cuda", f"plans are chosen on a GPU, where cuDNN runs, got device {device}"
+    )
     return device

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
-
-import torch
+from collections.abc import Collection, Iterable
 
 from convtime.conv.binding import BoundCall, WatchedConvolutions, prepare
-from convtime.conv.call import DGRAD, FPROP, PASSES, WGRAD, ConvCall, Flags, TensorLayout
+from convtime.conv.call import FPROP, PASSES, ConvCall, Flags, TensorLayout
 from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
 from convtime.conv.plans.plan_set import Operand, PlanProblem
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line
 from convtime.timing.candidate import Candidate
 
@@ -19,7 +18,7 @@ _ALIGNED = 32  # bytes: the largest alignment that cuDNN is told
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class ConvPass:
     """A pass of a convolution.
 
     Attributes:
@@ -34,8 +33,11 @@ class Subject:
     call: ConvCall
     pass_name: str
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.pass_name}"
 
-def subjects_of_call(candidate: Candidate, passes: Iterable[str] | None) -> list[Subject]:
+
+def passes_of_call(candidate: Candidate, passes: Collection[str] | None) -> list[ConvPass]:
     """Return the distinct convolutions that a call runs, and their passes.
 
     The call is made once.
@@ -48,12 +50,13 @@ def subjects_of_call(candidate: Candidate, passes: Iterable[str] | None) -> list
     Raises:
         InputError: the call fails, or runs no convolution on a GPU.
     """
-    found: list[tuple[ConvCall, str]] = []
+    calls: list[tuple[ConvCall, str]] = []
 
     def take(bound: BoundCall) -> None:
         if bound.input.device.type == "cuda" and bound.input.numel():
             _tensors, call = prepare(bound, "tune")
-            found.extend((call, name) for name in _passes_of(bound, passes))
+            wanted = bound.passes() if passes is None else passes
+            calls.extend((call, name) for name in PASSES if name in wanted)
 
     try:
         with WatchedConvolutions(take):
@@ -62,41 +65,33 @@ def subjects_of_call(candidate: Candidate, passes: Iterable[str] | None) -> list
         raise InputError(
             f"{candidate.name} cannot be tuned: it raised {first_line(error)}"
         ) from error
-    if not found:
-        raise InputError(f"{candidate.name} cannot be tuned: it runs no convolution on a GPU")
-    return subjects_of_calls(found)
+    require(calls, f"{candidate.name} cannot be tuned: it runs no convolution on a GPU")
+    return distinct_passes(calls)
 
 
-def _passes_of(bound: BoundCall, passes: Iterable[str] | None) -> list[str]:
-    if passes is not None:
-        return [name for name in PASSES if name in [*passes]]
-    wanted = {FPROP: True, DGRAD: bound.input.requires_grad, WGRAD: bound.weight.requires_grad}
-    return [name for name in PASSES if wanted[name] and (name == FPROP or torch.is_grad_enabled())]
-
-
-def subjects_of_choices(choices: Iterable[PlanChoice | Subject]) -> list[Subject]:
+def passes_of_choices(choices: Iterable[PlanChoice | ConvPass]) -> list[ConvPass]:
     """Return the passes that :func:`convtime.conv.plan_cache` lists; passes stay as they are."""
-    subjects: list[Subject] = []
+    passes: list[ConvPass] = []
     for choice in choices:
-        if isinstance(choice, Subject):
-            subjects.append(choice)
+        if isinstance(choice, ConvPass):
+            passes.append(choice)
         elif choice.activation == "identity" and choice.z is None and choice.b is None:
-            subjects.append(subject_of(choice, name=f"{choice.uses} calls"))
-    return subjects
+            passes.append(pass_of(choice, name=f"{choice.uses} calls"))
+    return passes
 
 
-def subjects_of_calls(calls: Iterable[tuple[ConvCall, str]]) -> list[Subject]:
+def distinct_passes(calls: Iterable[tuple[ConvCall, str]]) -> list[ConvPass]:
     """Return the distinct ones of calls and their passes, without their biases."""
     counts = collections.Counter(
         (dataclasses.replace(call, problem=dataclasses.replace(call.problem, bias=False)), name)
         for call, name in calls
     )
     return [
-        Subject(call.problem.label, count, call, name) for (call, name), count in counts.items()
+        ConvPass(call.problem.label, count, call, name) for (call, name), count in counts.items()
     ]
 
 
-def subject_of(problem: PlanProblem | PlanChoice, name: str = "", count: int = 1) -> Subject:
+def pass_of(problem: PlanProblem | PlanChoice, name: str = "", count: int = 1) -> ConvPass:
     """Return the pass that asks for the plan of a problem."""
     x, w, y = map(_layout, (problem.x, problem.w, problem.y))
     flags = dataclasses.replace(
@@ -116,7 +111,7 @@ def subject_of(problem: PlanProblem | PlanChoice, name: str = "", count: int = 1
         padding=problem.padding,
         dilation=problem.dilation,
     )
-    return Subject(name or call.problem.label, count, call, problem.pass_name)
+    return ConvPass(name or call.problem.label, count, call, problem.pass_name)
 
 
 def _layout(operand: Operand | TensorDescriptor | None) -> TensorLayout:
