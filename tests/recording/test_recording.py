@@ -14,8 +14,8 @@ from torch._C._autograd import DeviceType
 import convtime
 from convtime.core.errors import InputError
 from convtime.core.load import _C
+from convtime.recording.record import _active
 from convtime.recording.recording import Recording
-from convtime.recording.region import current_log
 from tests.recording.traces import FakeTrace
 
 
@@ -190,11 +190,11 @@ def test_what_cannot_be_is_refused() -> None:
     with convtime.record("cpu"):
         with pytest.raises(RuntimeError, match=r"one recording .*at a time"):
             convtime.record("cpu").__enter__()
-        assert current_log() is not None
+        assert _active.locked()
     with pytest.raises(KeyError), convtime.record("cpu") as recording, convtime.region("step"):
         raise KeyError  # which passes through
     assert len(recording.entries) == 1
-    assert current_log() is None
+    assert not _active.locked()
 
 
 @pytest.mark.skipif(_C.cuda_available(), reason="there is a GPU")

@@ -23,8 +23,8 @@ from convtime.counting.kernel_counters import Counters
 from convtime.recording import time_modules as modules_module
 from convtime.recording import watching
 from convtime.recording.module_times import ModuleTimes, PassTimes
+from convtime.recording.record import _active
 from convtime.recording.recording import Recording
-from convtime.recording.region import current_log
 from convtime.timing.activity import DeviceActivity
 from tests.helpers.counted import counters_of
 from tests.helpers.figures import check_drawn, of_series, table
@@ -112,7 +112,7 @@ def test_times_are_those_of_the_work_that_passes_issue(trace: FakeTrace) -> None
     number = 0
 
     def launch(lasts: int) -> None:
-        if current_log() is not None:
+        if _active.locked():
             trace.launch(1, lasts=lasts * number)
 
     class Launching(nn.Module):
@@ -132,7 +132,7 @@ def test_times_are_those_of_the_work_that_passes_issue(trace: FakeTrace) -> None
 
     def step() -> None:
         nonlocal number
-        number = next(steps) if current_log() is not None else 0
+        number = next(steps) if _active.locked() else 0
         model(torch.ones(2, requires_grad=True)).sum().backward()
         launch(4_000)
         launch(6_000)
@@ -337,9 +337,9 @@ def compiled() -> nn.Module:
 def test_what_cannot_be_timed_is_refused() -> None:
     time: Any = convtime.time_modules
     for call, error, said in (
-        (lambda: time(nothing, nothing), TypeError, "got function"),
-        (lambda: time(Block(), 3), TypeError, "got int"),
-        (lambda: time(Block(), nothing, steps=0), ValueError, "at least 1, got 0"),
+        (lambda: time(nothing, nothing), TypeError, "got a function"),
+        (lambda: time(Block(), 3), TypeError, "callable, got 3"),
+        (lambda: time(Block(), nothing, steps=0), ValueError, "1 or more, got 0"),
         (lambda: time(Block(), nothing, modules=["con"]), ValueError, "similar names are conv"),
         (lambda: time(Block(), nothing), ValueError, "calls no module of Block"),
         (lambda: time(Block(), nothing, budgets=1), TypeError, "budgets"),

@@ -14,7 +14,6 @@ _REPLAYED = {"call": "the whole call is repeated", "kernel": "each kernel is rep
 
 
 def line(counters: Counters) -> str:
-    """Return one line with the number of kernels and metrics, and the counting conditions."""
     launches = sum(kernel.launches for kernel in counters.kernels)
     return printable(
         f"{counters.name}: {counted(len(counters.totals), 'metric')} of "
@@ -24,14 +23,12 @@ def line(counters: Counters) -> str:
 
 
 def printed(counters: Counters) -> Iterator[Block]:
-    """Yield the totals of a call, and notes on them."""
     yield Table(_HEADERS, _totals(counters), right=_HEADERS[1:2], title=line(counters))
     yield Sentences(_remarks(counters), indent=2, tight=True)
     yield Sentences(_costs(counters), tight=True)
 
 
 def details(counters: Counters) -> Iterator[Block]:
-    """Yield the totals, each kernel's values, and the counting conditions."""
     yield Line(line(counters), role="answer")
     yield Table(_HEADERS, _totals(counters), right=_HEADERS[1:2])
     for kernel in counters.kernels:

@@ -37,7 +37,6 @@ _MOST_POINTS = 600
 
 
 def line(trace: ClockTrace) -> str:
-    """Return one line with the duration and the range of each quantity."""
     if not trace.readings:
         why = trace.reason or "the block is still running"
         return printable(f"{trace.device}: no readings: {why}")
@@ -53,7 +52,6 @@ def line(trace: ClockTrace) -> str:
 
 
 def details(trace: ClockTrace) -> Iterator[Block]:
-    """Yield the readings, and how often each reason throttled the GPU."""
     if not trace.readings:
         yield Line(line(trace), role="answer")
         return

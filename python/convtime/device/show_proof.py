@@ -11,12 +11,10 @@ _SAID = {True: "holds", False: "BROKEN", None: "not checked"}
 
 
 def line(proof: Proof) -> str:
-    """Return how many promises hold, and name the others."""
     return proof.summary
 
 
 def printed(proof: Proof) -> Iterator[Block]:
-    """Yield the GPU, a row per promise, and :func:`line`."""
     versions = ", ".join(f"{what} {version}" for what, version in proof.versions.items())
     yield Line(f"{proof.gpu}; {versions}")
     yield Table(

@@ -1,4 +1,4 @@
-"""Show an Examination."""
+"""Show an Examination: the timings, the findings, and the number of failed checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from convtime.view.wording import format_seconds
 
 
 def line(seen: Examination) -> str:
-    """Return the device, and how many checks failed."""
     failed = sum(finding.status == "failed" for finding in seen.findings)
     return f"{_device(seen)}: {len(seen.findings)} checks, {failed} failed"
 
@@ -21,7 +20,6 @@ def _device(seen: Examination) -> str:
 
 
 def printed(seen: Examination) -> Iterator[Block]:
-    """Yield the timings, the findings, and the number of failed checks."""
     found = seen.findings
     failed = sum(finding.status == "failed" for finding in found)
     advised = sum(finding.status == "advice" for finding in found)

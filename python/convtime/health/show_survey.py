@@ -1,4 +1,4 @@
-"""Show a Survey."""
+"""Show a Survey: the GPUs, the findings, and the number of failed checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ _COLUMNS = ("", "GPU", "state", "PCIe", "NVLink")
 
 
 def line(seen: Survey) -> str:
-    """Return the number of GPUs, and how many checks failed."""
     failed = sum(finding.status == "failed" for finding in seen.findings)
     return (
         f"{counted(len(seen.gpus), 'GPU')}: {counted(len(seen.findings), 'check')}, {failed} failed"
@@ -20,7 +19,6 @@ def line(seen: Survey) -> str:
 
 
 def printed(seen: Survey) -> Iterator[Block]:
-    """Yield the GPUs, the findings, and the number of failed checks."""
     yield Table(_COLUMNS, map(_row, seen.gpus))
     rows = [
         (found.status, f"{found.check}: {found.message}{found.advice and ': ' + found.advice}")

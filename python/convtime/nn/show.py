@@ -12,7 +12,6 @@ _ITSELF = "the model itself"
 
 
 def line(change: LayerReport) -> str:
-    """Return the number of changed layers, and the names of unchanged layers."""
     told = _counts(change)
     if change.left:
         told += f": {', '.join(name for name, _ in _named(change.left))}"
@@ -20,13 +19,11 @@ def line(change: LayerReport) -> str:
 
 
 def printed(change: LayerReport) -> Iterator[Block]:
-    """Yield the number of changed layers, and why others were left unchanged."""
     left = (f"{name} is left: {why}" for name, why in _named(change.left))
     yield Sentences(left, title=_counts(change))
 
 
 def details(change: LayerReport) -> Iterator[Block]:
-    """Yield why layers were left unchanged, since readers look for them, and each change."""
     yield Line(_counts(change))
     left = [(name, f"left: {why}") for name, why in _named(change.left)]
     yield Table((change.one, ""), left + _named(change.done))

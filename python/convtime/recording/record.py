@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from convtime.core.checks import check_one_of, require
 from convtime.core.errors import one_line
 from convtime.core.load import _C
 from convtime.device.provenance import provenance
@@ -20,9 +21,7 @@ from convtime.recording.region import (
     OpenEntry,
     RegionLog,
     ThreadLog,
-    current_log,
-    noting_switches,
-    set_log,
+    logging_to,
 )
 from convtime.timing.sampling.calls import make_way_for_profilers
 from convtime.timing.sampling.reach import without_modes
@@ -73,21 +72,21 @@ class Ownership:
             if thread not in autograd and (thread in logs or not self._open.innermost(time))
         }
 
-    def owner(self, thread: int, time: int) -> OpenEntry | None:
-        """Return the entry that work belongs to, or None."""
+    def owner(self, thread: int, time: int) -> int | None:
+        """Return the index of the entry that work belongs to, or None."""
         found = self._of_thread(thread, time)
         if not found and thread not in self._own_account:
             found = self._of_others(thread, time)
         if len(found) > 1:
             self.ambiguous += 1
-        return found[0] if len(found) == 1 else None
+        return found[0].index if len(found) == 1 else None
 
-    def around(self, entry: OpenEntry) -> OpenEntry | None:
-        """Return the enclosing entry of an entry, or None."""
-        if entry.parent is not None or entry.log.thread not in self._autograd:
-            return entry.parent
-        found = self._of_others(entry.log.thread, entry.start)
-        return found[0] if len(found) == 1 else None
+    def around(self, entry: OpenEntry) -> int | None:
+        """Return the index of the entry that encloses another, or None."""
+        found: Sequence[OpenEntry] = () if entry.parent is None else (entry.parent,)
+        if not found and entry.log.thread in self._autograd:
+            found = self._of_others(entry.log.thread, entry.start)
+        return found[0].index if len(found) == 1 else None
 
     def _of_thread(self, thread: int, time: int) -> Sequence[OpenEntry]:
         """Return the entry that a thread was in, or all candidates if it is not certain."""
@@ -95,7 +94,10 @@ class Ownership:
             return self._unsure[thread].innermost(time)
         if thread not in self._logs:
             return ()
-        found = _innermost(self._logs[thread], time)
+        log = self._logs[thread]
+        changes = bisect.bisect_right(log.times, time)
+        last = log.innermost[changes - 1] if changes else None
+        found = None if last is None else last.open_at(time)
         return () if found is None else (found,)
 
     def _of_others(self, thread: int, time: int) -> Sequence[OpenEntry]:
@@ -136,19 +138,13 @@ class _OpenEntries:
 
     def innermost(self, time: int) -> tuple[OpenEntry, ...]:
         """Return the open entries that contain no open entry."""
-        place = bisect.bisect_right(self._times, time)
-        return self._innermost[place - 1] if place else ()
-
-
-def _innermost(log: ThreadLog, time: int) -> OpenEntry | None:
-    place = bisect.bisect_right(log.times, time)
-    entry = log.innermost[place - 1] if place else None
-    return None if entry is None else entry.open_at(time)
+        changes = bisect.bisect_right(self._times, time)
+        return self._innermost[changes - 1] if changes else ()
 
 
 RecordingMethod = Literal["auto", "kernel", "cpu"]
 
-_beginning = threading.Lock()
+_active = threading.Lock()  # held by the one recording
 
 
 @contextlib.contextmanager
@@ -174,35 +170,27 @@ def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
         RuntimeError: if another recording is active, if the current stream is being captured, or
             for ``kernel`` if CUPTI is unavailable.
     """
-    if method not in get_args(RecordingMethod):
-        raise ValueError(
-            f"method must be one of {str(get_args(RecordingMethod))[1:-1]}, got {method!r}"
+    check_one_of("method", method, get_args(RecordingMethod))
+    if not _active.acquire(blocking=False):
+        raise RuntimeError(
+            "only one recording can be active at a time, and one already is; use convtime.region "
+            "to name sections of its work"
         )
-    with _beginning:
-        if current_log() is not None:
-            raise RuntimeError(
-                "only one recording can be active at a time, and one already is; use "
-                "convtime.region to name sections of its work"
-            )
+    with contextlib.ExitStack() as ending:
+        ending.callback(_active.release)
         trace, why_not = _begin_trace(method)
-        log = (
-            RegionLog(time.perf_counter_ns, threading.get_native_id)
-            if trace is None
-            else RegionLog(trace.now, trace.thread)
-        )
-        set_log(log)
-    recording = Recording(method_requested=method, method_reason=why_not)
-    try:
-        with noting_switches(log):
-            yield recording
-    finally:
-        set_log(None)
-        recording.seconds = (time.perf_counter_ns() - log.host_began) * 1e-9
+        if trace is None:
+            log = RegionLog(time.perf_counter_ns, threading.get_native_id)
+        else:
+            ending.callback(trace.close)
+            log = RegionLog(trace.now, trace.thread)
+        recording = Recording(method_requested=method, method_reason=why_not)
         try:
-            _fill(recording, log, trace)
+            with logging_to(log):
+                yield recording
         finally:
-            if trace is not None:
-                trace.close()
+            recording.seconds = (time.perf_counter_ns() - log.host_began) * 1e-9
+            _fill(recording, log, trace)
 
 
 def _begin_trace(method: RecordingMethod) -> tuple[_C.Trace | None, str]:
@@ -210,10 +198,10 @@ def _begin_trace(method: RecordingMethod) -> tuple[_C.Trace | None, str]:
     if method == "cpu":
         return None, ""
     if not _C.cuda_available():
-        if method == "kernel":
-            raise ValueError(
-                "method 'kernel' records the work of a GPU, and there is none; use 'cpu'"
-            )
+        require(
+            method == "auto",
+            "method 'kernel' records the work of a GPU, and there is none; use 'cpu'",
+        )
         return None, "there is no GPU"
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
@@ -253,23 +241,17 @@ def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None) -> None:
             issued=(at - log.began) * 1e-9,
             thread=thread,
             stream=stream,
-            entry=_place(owners.owner(thread, at)),
+            entry=owners.owner(thread, at),
         )
         for launch, start, end, at, thread, stream in issued
     )
     recording.ambiguous = owners.ambiguous
-    recording.entries = tuple(
-        _entry(entry, _place(owners.around(entry)), recording) for entry in entries
-    )
+    recording.entries = tuple(_entry(entry, owners.around(entry), recording) for entry in entries)
     # Python does not know the names of threads that it did not start.
     names = log.names | dict.fromkeys(autograd, "autograd")
     seen = dict.fromkeys([*log.names, *(work.thread for work in recording.work)])
     recording.threads = {thread: names.get(thread, f"thread {thread}") for thread in seen}
     recording.provenance = provenance(resolve_device(None if trace is not None else "cpu"))
-
-
-def _place(entry: OpenEntry | None) -> int | None:
-    return None if entry is None else entry.place
 
 
 def _entry(entry: OpenEntry, parent: int | None, recording: Recording) -> Entry:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -261,8 +260,8 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
         tracks = {("host", thread): name for thread, name in self.threads.items()}
         tracks |= {(self._gpu(work), work.stream): f"stream {work.stream}" for work in self.work}
         # Numbers start at 1: process 0 is the system's idle process.
-        names = dict.fromkeys(group for group, _ in tracks)
-        groups = {group: number for number, group in enumerate(names, start=1)}
+        distinct = dict.fromkeys(group for group, _ in tracks)
+        groups = {group: number for number, group in enumerate(distinct, start=1)}
         for group, number in groups.items():
             named = {"ph": "M", "pid": number}
             yield {**named, "name": "process_name", "args": {"name": group}}
@@ -275,16 +274,19 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
             # In microseconds, rounded to the nanosecond.
             return {"pid": groups[group], "tid": thread, "ts": round(1e6 * seconds, 3)}
 
-        def event(name: str, seconds: float, place: Mapping[str, Any], told: object) -> Any:
-            return {"ph": "X", "name": name, "dur": round(1e6 * seconds, 3), **place, "args": told}
+        def event(name: str, seconds: float, where: Mapping[str, Any], args: object) -> Any:
+            return {"ph": "X", "name": name, "dur": round(1e6 * seconds, 3), **where, "args": args}
 
         for entry in self.entries:
             yield event(entry.name, entry.seconds, at("host", entry.thread, entry.start), {})
         paths = self._paths()
-        short = functools.cache(lambda number: self._named(self.launches[number]))
+        names = [
+            DeviceActivity(**dataclasses.asdict(launch), seconds=()).short_name
+            for launch in self.launches
+        ]
         for number, work in enumerate(self.work):
             launch = self.launches[work.launch]
-            told: dict[str, Any] = {
+            args: dict[str, Any] = {
                 "name": launch.name,
                 "grid": list(launch.grid),
                 "block": list(launch.block),
@@ -292,21 +294,16 @@ class Recording(codec.Stored, Shown, show="convtime.recording.show"):
                 "shared memory (bytes)": launch.shared_memory_bytes,
             }
             if launch.kind != "kernel":
-                told = {"bytes": launch.bytes}
+                args = {"bytes": launch.bytes}
             if work.entry is not None:
-                told["region"] = "/".join(paths[work.entry])
-            place = at(self._gpu(work), work.stream, work.start)
-            yield event(short(work.launch), work.seconds, place, told)
+                args["region"] = "/".join(paths[work.entry])
+            where = at(self._gpu(work), work.stream, work.start)
+            yield event(names[work.launch], work.seconds, where, args)
             # An arrow must start in a slice of the issuing thread, which must be in the region.
             if work.entry is not None and self.entries[work.entry].thread == work.thread:
                 arrow = {"name": "issues", "cat": "issues", "id": number}
                 yield {"ph": "s", **arrow, **at("host", work.thread, work.issued)}
-                yield {"ph": "f", "bp": "e", **arrow, **place}
+                yield {"ph": "f", "bp": "e", **arrow, **where}
 
     def _gpu(self, work: Work) -> str:
         return f"GPU {self.launches[work.launch].device}"
-
-    @staticmethod
-    def _named(launch: Launch) -> str:
-        fields = dataclasses.asdict(launch)
-        return DeviceActivity(**fields, seconds=()).short_name

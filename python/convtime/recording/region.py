@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from convtime.core.checks import check_type
 from convtime.timing.candidate import deferred_kind, name_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -31,7 +32,7 @@ class OpenEntry:
         parent: the enclosing entry; of another thread if that thread passed its context on, as
             ``asyncio.to_thread`` does.
         log: log of the thread.
-        place: index of the entry in the recording.
+        index: its index in the recording.
         start: time of entry, in nanoseconds on the recording's clock.
         end: time of exit on the same clock; -1 while it is open.
         host_start: as ``start``, on the host's clock.
@@ -41,7 +42,7 @@ class OpenEntry:
     name: str
     log: ThreadLog
     parent: OpenEntry | None = None
-    place: int = -1
+    index: int = -1
     start: int = -1
     end: int = -1
     host_start: int = -1
@@ -119,7 +120,7 @@ class RegionLog:
         last = log.last(entry.start)
         log.missed_switch |= last is not None and last is not entry.parent
         with self._adding:  # time is read first, because the recording may end at any moment
-            entry.place = len(self.entries)
+            entry.index = len(self.entries)
             self.entries.append(entry)
         log.note(entry, entry.start)
         return entry
@@ -183,28 +184,18 @@ class _Open:
 _innermost: contextvars.ContextVar[_Open | None] = contextvars.ContextVar(
     "convtime_region", default=None
 )
-_log: RegionLog | None = None
-
-
-def current_log() -> RegionLog | None:
-    """Return the log of the active recording."""
-    return _log
-
-
-def set_log(log: RegionLog | None) -> None:
-    """Set the log that regions are recorded in from now on; None to stop."""
-    global _log
-    _log = log
+_log: RegionLog | None = None  # of the active recording
 
 
 @contextlib.contextmanager
-def noting_switches(log: RegionLog) -> Iterator[None]:
-    """Record task switches of asyncio's event loops in a log.
+def logging_to(log: RegionLog) -> Iterator[None]:
+    """Record regions, and task switches of asyncio's event loops, in a log.
 
     A task may wait inside an open region. Work that other tasks issue during the wait does not
     belong to that region. Python does not report switches, but asyncio runs each step of a task,
     in the task's context, through ``Handle._run``.
     """
+    global _log
     handles: Any = asyncio.Handle
     run = handles._run
 
@@ -219,10 +210,12 @@ def noting_switches(log: RegionLog) -> Iterator[None]:
             if log is _log:
                 log.turn_to(before)
 
+    _log = log
     handles._run = noting
     try:
         yield
     finally:
+        _log = None
         if handles._run is noting:
             handles._run = run
 
@@ -290,6 +283,5 @@ def region(name: str) -> Region:
     Raises:
         TypeError: if the name is not a string, or the decorated function is a generator.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"a region's name must be a string, got {name!r}")
+    check_type("a region's name", name, str, "a string")
     return Region(name)

@@ -20,7 +20,6 @@ _KERNEL = ("kernels, mean", "kernels, least to most", "of all", "launches")
 
 
 def line(recording: Recording) -> str:
-    """Return one line with the amount and the method of recording."""
     if math.isnan(recording.seconds):
         return "still running"
     entries = printable(counted(len(recording.entries), "entry", "entries"))
@@ -32,11 +31,11 @@ def line(recording: Recording) -> str:
 
 
 def printed(recording: Recording) -> Iterator[Block]:
-    """Yield a table of the regions, and remarks below it."""
     if math.isnan(recording.seconds):
         yield Line(f"a recording that is {line(recording)}", role="answer")
         return
-    headers = _headers(recording)
+    kernel = _KERNEL if recording.method == "kernel" else ()
+    headers = ("region", "entries", *kernel, *_HOST)
     yield Table(headers, _rows(recording), right=headers[1:])
     if recording.fault:
         incomplete = f"INCOMPLETE, GPU times are too short: {recording.fault}"
@@ -51,7 +50,6 @@ def printed(recording: Recording) -> Iterator[Block]:
 
 
 def details(recording: Recording) -> Iterator[Block]:
-    """Yield :func:`printed` and each region's GPU work, without nested regions."""
     yield from printed(recording)
     for region in recording.regions:
         if region.activities:
@@ -60,11 +58,6 @@ def details(recording: Recording) -> Iterator[Block]:
             ]
             work = Table(("median", "kernel, copy or memset"), rows, right=("median",))
             yield Details([work], title="/".join(region.path))
-
-
-def _headers(recording: Recording) -> tuple[str, ...]:
-    times = (*_KERNEL, *_HOST) if recording.method == "kernel" else _HOST
-    return ("region", "entries", *times)
 
 
 def _rows(recording: Recording) -> Iterator[tuple[str, ...]]:

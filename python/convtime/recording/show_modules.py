@@ -21,7 +21,6 @@ _KERNELS = {True: "same", False: "OTHERS", None: ""}
 
 
 def line(times: ModuleTimes) -> str:
-    """Return one line with the number of modules and the duration of a step."""
     modules = {timed.module for timed in times.passes}
     step = format_seconds(statistics.median(times.step_seconds))
     return printable(
@@ -30,14 +29,12 @@ def line(times: ModuleTimes) -> str:
 
 
 def printed(times: ModuleTimes) -> Iterator[Block]:
-    """Yield a table with a row per pass, and remarks below it."""
     yield Table(_headers(times), _rows(times), right=_RIGHT)
     yield Sentences(_remarks(times), role="answer")
     yield Sentences(_cautions(times), tight=True, role="caution")
 
 
 def details(times: ModuleTimes) -> Iterator[Block]:
-    """Yield :func:`printed`, each pass's kernels, in place and isolated, and their counters."""
     yield from printed(times)
     full: list[Block] = [Sentences(_kernels(timed), title=_title(timed)) for timed in times.passes]
     if times.counters is not None:

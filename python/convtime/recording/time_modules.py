@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from convtime.core.checks import check_type, check_whole, described, require
 from convtime.core.errors import first_line, one_line
 from convtime.counting.counters import counters
 from convtime.counting.kernel_counters import Counters, CountersUnavailable
@@ -110,13 +111,10 @@ def time_modules(
         RuntimeError: on a GPU, CUPTI is unavailable or its records stay incomplete. Exceptions of
             ``step`` propagate.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_type("model", model, torch.nn.Module, "a torch.nn.Module")
     if not callable(step):
-        raise TypeError(f"step must be callable, got {type(step).__name__}")
-    for what, number in (("steps", steps), ("warmup", warmup)):
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(f"{what} must be an integer of at least 1, got {number!r}")
+        raise TypeError(f"step must be callable, got {described(step)}")
+    steps, warmup = check_whole("steps", steps, 1), check_whole("warmup", warmup, 1)
     where = _device_of(model) if device is None else resolve_device(device)
     chosen = {**_ISOLATED, "cache": "warm" if where.type == "cuda" else "auto", **options}
     chosen["regime"] = "as-is" if regime == "step" else regime
@@ -133,26 +131,25 @@ def time_modules(
         step()
     called = innermost_called(model, step)
     watched = named or {name: module for name, module in model.named_modules() if name in called}
-    if not called:
-        raise ValueError(
-            f"the step calls no module of {type(model).__name__}; it must call the model itself, "
-            "not a copy, a compiled version or a captured graph"
-        )
+    require(
+        called,
+        f"the step calls no module of {type(model).__name__}; it must call the model itself, not "
+        "a copy, a compiled version or a captured graph",
+    )
     with turn_on(Place(where, (), "asked for"), made, TimeLimit.of(made.timeout)) as turn:
         recording, monitor = _record(step, watched, steps, where)
-    found = _passes(recording, watched)
-    if not found:
-        raise ValueError(f"the step calls none of the requested modules ({', '.join(watched)})")
+    passes, rest = _divided(recording, watched)
+    require(passes, f"the step calls none of the requested modules ({', '.join(watched)})")
     counted, why_not = _count(step, metrics, name="step", device=where)
     if isolated:
         read = None if counted is None else metrics
         time = functools.partial(_time_in_isolation, metrics=read, device=where, options=chosen)
         load = step if regime == "step" else None
-        by_module = itertools.groupby(found, key=operator.attrgetter("module"))
-        found = [
+        by_module = itertools.groupby(passes, key=operator.attrgetter("module"))
+        passes = [
             timed
-            for name, passes in by_module
-            for timed in _isolated([*passes], watched[name], step, load, time)
+            for name, own in by_module
+            for timed in _isolated([*own], watched[name], step, load, time)
         ]
     return ModuleTimes(
         model=type(model).__name__,
@@ -160,12 +157,12 @@ def time_modules(
         method_reason="" if where.type == "cuda" else "the work is on the CPU",
         device=str(where),
         regime=regime,
-        passes=tuple(found),
+        passes=tuple(passes),
         step_seconds=_times(recording, _WATCHED),
         plain_seconds=_times(recording, _PLAIN),
-        rest_seconds=_rest(recording, watched),
+        rest_seconds=rest,
         margin=float(margin),
-        not_called=_never_called(model, {timed.module for timed in found}, named),
+        not_called=_never_called(model, {timed.module for timed in passes}, named),
         conditions=monitor.readings if monitor is not None else (),
         conditions_reason=monitor.reason if monitor is not None else "",
         exclusive=turn["exclusive"].used,
@@ -178,11 +175,11 @@ def time_modules(
 
 def _refuse_compiled(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
-        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
-            raise ValueError(
-                f"the model must not be compiled, since compiled code skips the hooks that watch "
-                f"modules, and {name or 'the model'} is compiled; pass the uncompiled model"
-            )
+        require(
+            not hasattr(module, "_orig_mod") and module._compiled_call_impl is None,
+            f"the model must not be compiled, since compiled code skips the hooks that watch "
+            f"modules, and {name or 'the model'} is compiled; pass the uncompiled model",
+        )
 
 
 def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.Module]:
@@ -260,90 +257,84 @@ def _times(recording: Recording, name: str) -> tuple[float, ...]:
     return times.kernel_seconds if recording.method == "kernel" else times.host_seconds
 
 
-def _passes(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> list[PassTimes]:
-    """Return each module's times in each watched step; nested modules are included."""
-    steps = [place for place, entry in enumerate(recording.entries) if entry.name == _WATCHED]
-    inside = _by_step(recording, steps)
+def _divided(
+    recording: Recording, watched: Mapping[str, torch.nn.Module]
+) -> tuple[list[PassTimes], tuple[float, ...]]:
+    """Divide each watched step into the passes of modules and the rest.
+
+    The time of a pass includes nested modules.
+    """
+    forward = {region_name(name, "forward"): name for name in watched}
+    backward = {region_name(name, "backward") for name in watched}
+    inside, rest = _by_step(recording, {*forward, *backward})
+    on_gpu = recording.method == "kernel"
     found = []
-    names = {region_name(name, "forward"): name for name in watched}
-    called = dict.fromkeys(names[each.name] for each in recording.entries if each.name in names)
+    called = dict.fromkeys(forward[each.name] for each in recording.entries if each.name in forward)
     for name in called:
-        calls = 0
+        calls, _ = inside[region_name(name, "forward")]
         for direction in _DIRECTIONS:
             entries, works = inside[region_name(name, direction)]
             if not entries:
                 continue
-            if direction == "forward":
-                calls = len(entries[steps[0]])
-            recorded = [works[step] for step in steps]
-            if recording.method == "kernel":
+            recorded = [works[step] for step in rest]
+            if on_gpu:
                 seconds = [math.fsum(work.seconds for work in call) for call in recorded]
             else:
-                seconds = [math.fsum(entries[step]) for step in steps]
+                seconds = [math.fsum(entries[step]) for step in rest]
             found.append(
                 PassTimes(
                     module=name,
                     kind=type(watched[name]).__name__,
                     direction=direction,
-                    calls=calls,
+                    calls=len(calls[min(rest)]),
                     seconds=tuple(seconds),
                     activities=recording.activities_of(recorded),
                 )
             )
-    return found
+    return found, tuple(rest.values())
 
 
 #: By step: the host time of each entry, and the work issued in it.
 _Inside = tuple[dict[int, list[float]], dict[int, list[Work]]]
 
 
-def _by_step(recording: Recording, steps: Sequence[int]) -> dict[str, _Inside]:
-    """Return the contents of the regions within the steps, by region name."""
+def _by_step(
+    recording: Recording, passes: Collection[str]
+) -> tuple[dict[str, _Inside], dict[int, float]]:
+    """Return the contents of the regions within the steps, by the region's name.
+
+    Also return the time of each step, by its entry, that belongs to none of the passes.
+    """
+    on_gpu = recording.method == "kernel"
+    rest = {
+        index: 0.0 if on_gpu else entry.seconds
+        for index, entry in enumerate(recording.entries)
+        if entry.name == _WATCHED
+    }
     inside: dict[str, _Inside] = collections.defaultdict(
         lambda: (collections.defaultdict(list), collections.defaultdict(list))
     )
-    known = set(steps)
+
+    def around(entry: int | None) -> tuple[int | None, set[str]]:
+        """Return the outermost region around something, and the names of those within it."""
+        path = [*recording.ancestors(entry)]
+        return path[-1] if path else None, {recording.entries[each].name for each in path[:-1]}
+
     for entry in recording.entries:
-        around = list(recording.ancestors(entry.parent))
+        step, names = around(entry.parent)
         # A recursive module is already counted in its outer call.
-        again = any(recording.entries[each].name == entry.name for each in around)
-        if not again and around and around[-1] in known:
-            inside[entry.name][0][around[-1]].append(entry.seconds)
-    for work in recording.work:
-        around = list(recording.ancestors(work.entry))
-        for name in {recording.entries[each].name for each in around[:-1]}:
-            if around[-1] in known:
-                inside[name][1][around[-1]].append(work)
-    return inside
-
-
-def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
-    """Return the time in each watched step that belongs to none of its modules."""
-    passes = {region_name(name, direction) for name in watched for direction in _DIRECTIONS}
-    on_gpu = recording.method == "kernel"
-    rest = {
-        place: 0.0 if on_gpu else entry.seconds
-        for place, entry in enumerate(recording.entries)
-        if entry.name == _WATCHED
-    }
-
-    def step_beside(entry: int | None) -> int | None:
-        """Return the step that contains an entry; None if a pass contains it."""
-        around = list(recording.ancestors(entry))
-        in_pass = any(recording.entries[each].name in passes for each in around)
-        return around[-1] if around and around[-1] in rest and not in_pass else None
-
-    if on_gpu:
-        for work in recording.work:
-            step = step_beside(work.entry)
-            if step is not None:
-                rest[step] += work.seconds
-    else:
-        for entry in recording.entries:
-            step = step_beside(entry.parent)
-            if step is not None and entry.name in passes:
+        if step in rest and entry.name not in names:
+            inside[entry.name][0][step].append(entry.seconds)
+            if not on_gpu and entry.name in passes and names.isdisjoint(passes):
                 rest[step] -= entry.seconds
-    return tuple(rest.values())
+    for work in recording.work:
+        step, names = around(work.entry)
+        if step in rest:
+            for name in names:
+                inside[name][1][step].append(work)
+            if on_gpu and names.isdisjoint(passes):
+                rest[step] += work.seconds
+    return inside, rest
 
 
 def _isolated(
@@ -355,7 +346,6 @@ def _isolated(
 ) -> list[PassTimes]:
     """Return one module's passes with their isolated times, or why these are missing."""
     expected = passes[0].calls
-    why_not = ""
     try:
         calls = calls_seen(module, step)
         if len(calls) == expected:
