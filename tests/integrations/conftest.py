@@ -23,9 +23,10 @@ for _module in (
     *("convtime.timing.show", "convtime.timing.time_op", "tests.helpers.measurements"),
 ):
     importlib.import_module(_module)
-# Replaces the standard library's finder of distributions by one that pytester would take away.
+# pytest-benchmark's histograms import it. It replaces the standard library's finder of
+# distributions by another, which pytester would take away.
 with contextlib.suppress(ImportError):
-    importlib.import_module("pygal")
+    importlib.import_module("importlib_metadata")
 
 # By its module's name, whether convtime is installed or stands in a folder of Python's path.
 LOADED = ("-p", "no:convtime", "-p", "pytest_convtime")
