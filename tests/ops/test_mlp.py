@@ -318,7 +318,7 @@ def test_padding_is_known_wherever_the_weights_come_from() -> None:
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: FusedMLP((64,)), "widths must be two or more whole numbers"),
     (lambda: FusedMLP((64, 0)), r"got \(64, 0\)"),
-    (lambda: FusedMLP((64, 64), "gelu"), "activation must be one of relu, tanh; got 'gelu'"),
+    (lambda: FusedMLP((64, 64), "gelu"), "activation must be one of 'relu', 'tanh', got 'gelu'"),
     (lambda: FusedMLP((64, 64), "relu", torch.int8), "dtype must be one of"),
     (lambda: of_layers(), "got nothing"),
     (lambda: of_layers(4, torch.nn.ReLU(), 4, bias_of=2), "layer 0 without and layer 2 with"),
