@@ -66,10 +66,10 @@ class Part:
 
 def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
     """Divide a call's time by role, the largest part first."""
-    found: dict[str, list[DeviceActivity]] = {}
+    by_role: dict[str, list[DeviceActivity]] = {}
     for activity in activities:
-        found.setdefault(role_of(activity), []).append(activity)
-    made = [
+        by_role.setdefault(role_of(activity), []).append(activity)
+    made = (
         Part(
             role=role,
             seconds=math.fsum(activity.median for activity in members),
@@ -77,8 +77,8 @@ def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
             between_nchw_and_nhwc=role == LAYOUT
             and all(_BETWEEN_NCHW_AND_NHWC.search(activity.name) for activity in members),
         )
-        for role, members in found.items()
-    ]
+        for role, members in by_role.items()
+    )
     return sorted(made, key=lambda part: part.seconds, reverse=True)
 
 

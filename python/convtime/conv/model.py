@@ -19,6 +19,7 @@ from convtime.conv.binding import BoundCall, WatchedConvolutions, convolutions_o
 from convtime.conv.call import DTYPES, dtype_name, is_channels_last
 from convtime.conv.problem import ConvLayer, ConvProblem, distinct
 from convtime.conv.problem_line import ProblemLine
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line
 from convtime.core.kinds import KINDS
 from convtime.core.user_code import attempt, import_from_working_directory
@@ -66,10 +67,10 @@ def load_model(
     """
     factory = _import_factory(spec)
     module = attempt(f"{spec}()", factory)
-    if not isinstance(module, torch.nn.Module):
-        raise InputError(
-            f"{spec}() returned a {type(module).__name__}, but must return a torch.nn.Module"
-        )
+    require(
+        isinstance(module, torch.nn.Module),
+        f"{spec}() returned a {type(module).__name__}, but must return a torch.nn.Module",
+    )
     attempt(f"moving the model of {spec} to {device}", lambda: module.to(device))
     dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
     dtype = next(dtypes, torch.get_default_dtype())
@@ -104,16 +105,17 @@ def from_model(model: LoadedModel) -> tuple[list[ConvLayer], tuple[str, ...]]:
             part.training = training
     layers = distinct(ConvLayer((name,), problem) for name, problem in recorded if problem)
     empty = tuple(name for name, problem in recorded if problem is None)
-    if not layers:
-        tail = f" except on empty inputs ({', '.join(empty)})" if empty else ""
-        raise InputError(f"{model.called()} ran no convolution of torch.nn{tail}")
+    tail = f" except on empty inputs ({', '.join(empty)})" if empty else ""
+    require(layers, f"{model.called()} ran no convolution of torch.nn{tail}")
     return layers, empty
 
 
 def _import_factory(spec: str) -> Callable[[], object]:
     module_name, _, attribute = spec.partition(":")
-    if not module_name or not attribute:
-        raise InputError(f"the model is {spec!r}, but must look like package.module:factory")
+    require(
+        module_name and attribute,
+        f"the model is {spec!r}, but must look like package.module:factory",
+    )
     import_from_working_directory()
     try:
         module = importlib.import_module(module_name)
@@ -127,8 +129,7 @@ def _import_factory(spec: str) -> Callable[[], object]:
             ) from error
         raise InputError(f"importing {module_name!r} raised {first_line(error)}") from error
     factory = attempt(f"looking up {spec}", lambda: operator.attrgetter(attribute)(module))
-    if not callable(factory):
-        raise InputError(f"{spec} is a {type(factory).__name__}, but must be callable")
+    require(callable(factory), f"{spec} is a {type(factory).__name__}, but must be callable")
     return cast("Callable[[], object]", factory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from convtime.conv.engine_table import EngineResult, EngineTable, PassEngines
@@ -28,51 +29,51 @@ _CHOICE, _OTHERS = "PyTorch's choice", "other engines"
 
 
 def line(table: EngineTable) -> str:
-    told = ", ".join(
-        f"{found.name} {len(found.timed)} of {len(found.engines)} engines run"
-        for found in table.passes
+    counts = ", ".join(
+        f"{listing.name} {len(listing.timed)} of {len(listing.engines)} engines run"
+        for listing in table.passes
     )
-    return printable(f"{table.call.problem.label}, {table.call.dtype}: {told}")
+    return printable(f"{table.call.problem.label}, {table.call.dtype}: {counts}")
 
 
 def printed(table: EngineTable) -> Iterator[Block]:
     yield Line(line(table), role="answer")
-    for found in table.passes:
+    for listing in table.passes:
         yield Table(
             ("", "time [95 %]", *_NUMBERS, "repeats", "listed"),
-            [_row(found, engine) for engine in found.timed],
+            [_row(listing, engine) for engine in listing.timed],
             right=_NUMBERS,
-            title=_title(found),
+            title=_title(listing),
         )
-        yield Sentences(_sentences(found), role="caution")
+        yield Sentences(_sentences(listing), role="caution")
 
 
 def details(table: EngineTable) -> Iterator[Block]:
     yield from printed(table)
-    for found in table.passes:
+    for listing in table.passes:
         facts = Table(
             ("", "settings", "numerics", "behavior", "shared memory", "built in"),
-            [_facts(engine) for engine in found.timed],
+            [_facts(engine) for engine in listing.timed],
         )
         refused = Table(
             ("not run", "why"),
-            [(engine.tag, engine.refused) for engine in found.engines if engine.refused],
+            [(engine.tag, engine.refused) for engine in listing.engines if engine.refused],
         )
-        yield Details([facts, refused], title=f"{found.name} in full")
+        yield Details([facts, refused], title=f"{listing.name} in full")
 
 
-def _title(found: PassEngines) -> str:
-    chosen = found.pytorch_tag or f"not known: {found.unknown}"
-    return f"{found.name}: PyTorch's plan is {chosen}, its call takes {estimate(found.pytorch)}"
+def _title(listing: PassEngines) -> str:
+    plan = listing.pytorch_tag or f"not known: {listing.unknown}"
+    return f"{listing.name}: PyTorch's plan is {plan}, its call takes {estimate(listing.pytorch)}"
 
 
-def _row(found: PassEngines, engine: EngineResult) -> list[str]:
+def _row(listing: PassEngines, engine: EngineResult) -> list[str]:
     assert engine.measurement is not None
-    name = f"{engine.tag} (PyTorch's)" if engine.tag == found.pytorch_tag else engine.tag
+    name = f"{engine.tag} (PyTorch's)" if engine.tag == listing.pytorch_tag else engine.tag
     return [
         name,
         estimate(engine.measurement),
-        f"{found.pytorch.median / engine.measurement.median:.2f}×",
+        f"{listing.pytorch.median / engine.measurement.median:.2f}×",
         _bytes(engine.workspace_bytes),
         "–" if engine.error is None else f"{engine.error:.1e}",
         "yes" if engine.repeats else "NO",
@@ -80,26 +81,22 @@ def _row(found: PassEngines, engine: EngineResult) -> list[str]:
     ]
 
 
-def _sentences(found: PassEngines) -> Iterator[str]:
-    if not found.engines:
-        yield f"PyTorch selects {found.backend}, which has no engines of cuDNN"
-    elif not found.timed:
+def _sentences(listing: PassEngines) -> Iterator[str]:
+    if not listing.engines:
+        yield f"PyTorch selects {listing.backend}, which has no engines of cuDNN"
+    elif not listing.timed:
         yield "no engine ran"
-    refused = sum(1 for engine in found.engines if engine.refused)
+    refused = sum(1 for engine in listing.engines if engine.refused)
     if refused:
         yield f"{refused} engines were not run; details() has the reasons"
-    if found.pytorch_error is None:
-        return
+    theirs = math.inf if listing.pytorch_error is None else listing.pytorch_error
     larger = [
         engine.tag
-        for engine in found.timed
-        if engine.error is not None and engine.error > MOST_ERROR * found.pytorch_error
+        for engine in listing.timed
+        if engine.error is not None and engine.error > MOST_ERROR * theirs
     ]
     if larger:
-        yield (
-            f"less exact than {MOST_ERROR}× PyTorch's error, {found.pytorch_error:.1e}: "
-            f"{', '.join(larger)}"
-        )
+        yield f"less exact than {MOST_ERROR}× PyTorch's error, {theirs:.1e}: {', '.join(larger)}"
 
 
 def _bytes(count: int | None) -> str:
@@ -124,26 +121,26 @@ def _facts(engine: EngineResult) -> list[str]:
 
 
 def figures(table: EngineTable) -> Iterator[Figure]:
-    if any(passed.timed for passed in table.passes):
+    if any(listing.timed for listing in table.passes):
         yield plot(table)
 
 
 def plot(table: EngineTable) -> Figure:
-    counts = ", ".join(f"{found.name} {len(found.timed)}" for found in table.passes)
+    counts = ", ".join(f"{listing.name} {len(listing.timed)}" for listing in table.passes)
     return Figure(
         title=f"Engines for {table.call.problem.label}, {table.call.dtype}",
         description=(
             "Time of each engine of cuDNN against its workspace, with PyTorch's choice marked. "
             f"Engines that run: {counts}."
         ),
-        view={"hconcat": [_panel(found) for found in table.passes if found.timed]},
+        view={"hconcat": [_panel(listing) for listing in table.passes if listing.timed]},
         key="dot: median; bar: its 95 % interval",
     )
 
 
-def _panel(found: PassEngines) -> Spec:
+def _panel(listing: PassEngines) -> Spec:
     # PyTorch's choice is drawn last, on top of the others.
-    ordered = sorted(found.timed, key=lambda each: each.tag == found.pytorch_tag)
+    ordered = sorted(listing.timed, key=lambda each: each.tag == listing.pytorch_tag)
     timed = [(each, each.measurement) for each in ordered if each.measurement is not None]
     medians = microseconds(measured.median for _, measured in timed)
     ends = [measured.median_interval for _, measured in timed]
@@ -152,11 +149,11 @@ def _panel(found: PassEngines) -> Spec:
         **columns(
             engine=labels(each.tag for each, _ in timed),
             workspace=numbers([each.workspace_bytes or 0 for each, _ in timed], _MIB_PER_BYTE),
-            series=[_CHOICE if each.tag == found.pytorch_tag else _OTHERS for each, _ in timed],
+            series=[_CHOICE if each.tag == listing.pytorch_tag else _OTHERS for each, _ in timed],
             time=medians,
             **intervals([low for low, _ in ends], [high for _, high in ends], 1e6),
         ),
-        "title": found.name,
+        "title": listing.name,
         "width": 300,
         "height": 240,
         "encoding": {

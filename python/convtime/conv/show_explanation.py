@@ -22,21 +22,22 @@ _TIMES = ("time", "PyTorch", "convtime")  # columns that contain only times
 _WIDTH, _ROW = 440, 24  # pixels of the figure
 
 _UNKNOWN = in_words(None)
+_MAY_DIFFER = ("selected by", "refused plans", "median time")  # beginnings of facts' names
 
 _Rows = list[list[str]]
 
 
 def line(explanation: Explanation) -> str:
-    differing = [found.name for found in explanation.passes if found.differences]
-    found = f"DIFFER in {', '.join(differing)}" if differing else "run the same"
-    return printable(f"{_title(explanation)}: PyTorch and convtime {found}")
+    differing = [each.name for each in explanation.passes if each.differences]
+    verdict = f"DIFFER in {', '.join(differing)}" if differing else "run the same"
+    return printable(f"{_title(explanation)}: PyTorch and convtime {verdict}")
 
 
 def printed(explanation: Explanation) -> Iterator[Block]:
     yield Line(line(explanation), role="answer")
     for explained in explanation.passes:
-        found = "DIFFER" if explained.differences else "run the same"
-        yield Facts(_gist(explained), title=f"{explained.name}: PyTorch and convtime {found}")
+        verdict = "DIFFER" if explained.differences else "run the same"
+        yield Facts(_gist(explained), title=f"{explained.name}: PyTorch and convtime {verdict}")
         yield _parts(explained)
 
 
@@ -52,18 +53,17 @@ def details(explanation: Explanation) -> Iterator[Block]:
 def _title(explanation: Explanation) -> str:
     call, problem = explanation.call, explanation.call.problem
     shapes = " by ".join("×".join(map(str, layout.sizes)) for layout in (call.x, call.w))
-    told = [f"{problem.kind.function} of {shapes}", call.dtype, explanation.device]
+    parts = [f"{problem.kind.function} of {shapes}", call.dtype, explanation.device]
     for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0)):
         numbers = getattr(problem, name)
-        if any(number != usual for number in numbers):
-            told.append(f"{name.replace('_', ' ')} {'×'.join(map(str, numbers))}")
-    if problem.groups > 1:
-        told.append(f"groups {problem.groups}")
-    if problem.bias:
-        told.append("bias")
-    if explanation.policy:
-        told.append(f"policy {explanation.policy}")
-    return ", ".join(told)
+        if {*numbers} != {usual}:
+            parts.append(f"{name.replace('_', ' ')} {'×'.join(map(str, numbers))}")
+    others = {
+        f"groups {problem.groups}": problem.groups > 1,
+        "bias": problem.bias,
+        f"policy {explanation.policy}": explanation.policy,
+    }
+    return ", ".join([*parts, *(text for text, holds in others.items() if holds)])
 
 
 def _gist(explained: PassExplanation) -> dict[str, Cell]:
@@ -74,17 +74,19 @@ def _gist(explained: PassExplanation) -> dict[str, Cell]:
     if not explained.pytorch_repeats:
         gist["bits"] = "PyTorch's own results are not bit-identical between calls"
     gist["backend"] = f"{explained.backend}: {explained.why}"
-    gist["plan"] = _both(_plan(theirs), _plan(ours))
+    their_plan, our_plan = map(_plan, (theirs, ours))
+    both = f"PyTorch {their_plan}, convtime {our_plan}"
+    gist["plan"] = their_plan if their_plan == our_plan else both
     ratio = "–" if math.isnan(explained.ratio.value) else str(explained.ratio)
     gist["time"] = (
         f"PyTorch {format_seconds(theirs.seconds)}, convtime {format_seconds(ours.seconds)} "
         f"({theirs.method}); convtime/PyTorch {ratio}, {explained.verdict}"
     )
-    if _alike(explained):
-        spent = [*_spent(theirs)]
-    else:
-        spent = [f"PyTorch: {said}" for said in _spent(theirs)]
-        spent += [f"convtime: {said}" for said in _spent(ours)]
+    spent = [
+        f"{who}: {sentence}" if who else sentence
+        for who, side in _distinct_sides(explained).items()
+        for sentence in _spent(side)
+    ]
     if spent:
         gist["of it"] = spent
     if explained.advice:
@@ -92,52 +94,49 @@ def _gist(explained: PassExplanation) -> dict[str, Cell]:
     return gist
 
 
-def _alike(explained: PassExplanation) -> bool:
-    return same_launches(explained.pytorch.kernels, explained.convtime.kernels)
-
-
-def _both(theirs: str, ours: str) -> str:
-    return theirs if theirs == ours else f"PyTorch {theirs}, convtime {ours}"
+def _distinct_sides(explained: PassExplanation) -> dict[str, Side]:
+    """Return the sides by name; only PyTorch's, without a name, if both launch the same kernels."""
+    if same_launches(explained.pytorch.kernels, explained.convtime.kernels):
+        return {"": explained.pytorch}
+    return {"PyTorch": explained.pytorch, "convtime": explained.convtime}
 
 
 def _plan(side: Side) -> str:
     return f"none: {side.no_plan}" if side.plan is None else side.plan.tag
 
 
-def _spent(side: Side) -> Iterator[str]:
-    """Yield a sentence per significant part of the time other than the main kernel."""
-    for part in parts(side.kernels):
-        if part.role == MAIN or part.seconds < _WORTH_SAYING * side.seconds:
-            continue
-        told = format_share(part.seconds, side.seconds)
-        if part.between_nchw_and_nhwc:
-            yield f"{told} are conversions between NCHW and NHWC"
-        else:
-            yield f"{told} go into {part.role}"
+def _spent(side: Side) -> list[str]:
+    """Return a sentence per significant part of the time other than the main kernel."""
+    return [
+        f"{format_share(part.seconds, side.seconds)} "
+        + (
+            "are conversions between NCHW and NHWC"
+            if part.between_nchw_and_nhwc
+            else f"go into {part.role}"
+        )
+        for part in parts(side.kernels)
+        if part.role != MAIN and part.seconds >= _WORTH_SAYING * side.seconds
+    ]
 
 
 def _parts(explained: PassExplanation) -> Table:
     """Return the parts of the time, largest first; per side if the sides differ."""
-    theirs, ours = ({part.role: part for part in parts(side.kernels)} for side in _sides(explained))
-    if _alike(explained):
-        rows = [[role, *_cells(part, explained.pytorch)] for role, part in theirs.items()]
-        return Table(("goes into", "time", "kernels"), rows, right=_TIMES, indent=2)
-    rows = [
-        [
-            role,
-            *_cells(theirs.get(role), explained.pytorch),
-            *_cells(ours.get(role), explained.convtime),
-        ]
-        for role in dict.fromkeys((*theirs, *ours))
+    sides = [
+        {part.role: _cells(part, side) for part in parts(side.kernels)}
+        for side in _distinct_sides(explained).values()
     ]
-    headers = ("goes into", "PyTorch", "kernels", "convtime", "kernels")
-    return Table(headers, rows, right=_TIMES, indent=2)
+    rows = [
+        [role, *(cell for cells in sides for cell in cells.get(role, ("–", "")))]
+        for role in dict.fromkeys(role for cells in sides for role in cells)
+    ]
+    headers = [
+        header for who in _distinct_sides(explained) for header in (who or "time", "kernels")
+    ]
+    return Table(("goes into", *headers), rows, right=_TIMES, indent=2)
 
 
-def _cells(part: Part | None, side: Side) -> tuple[str, str]:
+def _cells(part: Part, side: Side) -> tuple[str, str]:
     """Return the time with its share, and the short names of the kernels."""
-    if part is None:
-        return "–", ""
     names = [
         name if count == 1 else f"{count} × {name}"
         for name, count in collections.Counter(part.names).items()
@@ -149,71 +148,61 @@ def _cells(part: Part | None, side: Side) -> tuple[str, str]:
 
 def facts_of(explained: PassExplanation) -> tuple[dict[str, Cell], _Rows]:
     """Return the common facts, and rows of the others; "≠" marks unexpected differences."""
-    theirs, ours = map(_facts, _sides(explained))
+    theirs, ours = _facts(explained.pytorch), _facts(explained.convtime)
     alike: dict[str, Cell] = {}
     others, unknown = [], []
     for name in theirs | ours:
-        (their_text, their_value), (our_text, our_value) = (
-            facts.get(name, ("–", "")) for facts in (theirs, ours)
-        )
-        differs = None not in (their_value, our_value) and their_value != our_value
+        pair = their_text, our_text = theirs.get(name, "–"), ours.get(name, "–")
         if their_text == our_text == _UNKNOWN:
             unknown.append(name)
-        elif their_text == our_text and not differs:
+        elif their_text == our_text:
             alike[name] = their_text
         else:
-            others.append([name, their_text, "≠" if differs else "", our_text])
+            is_expected = name.startswith(_MAY_DIFFER) or _UNKNOWN in pair
+            others.append([name, their_text, "" if is_expected else "≠", our_text])
     if unknown:
         alike[_UNKNOWN] = ", ".join(unknown)
     return alike, others
 
 
-def _sides(explained: PassExplanation) -> tuple[Side, Side]:
-    return explained.pytorch, explained.convtime
-
-
-def _facts(side: Side) -> dict[str, tuple[str, object]]:
-    """Return the text of each fact, and the value that both sides must have (None: any)."""
-
-    def required(value: object) -> tuple[str, object]:
-        return in_words(value), value
-
-    plan, time = side.plan, {f"median time ({side.method})": (format_seconds(side.seconds), None)}
+def _facts(side: Side) -> dict[str, str]:
+    plan, time = side.plan, {f"median time ({side.method})": format_seconds(side.seconds)}
     if plan is None:
-        return {"plan": required(f"none: {side.no_plan}"), **time}
-    described = ("x", "w", "y", "compute_type", "padding", "stride", "dilation")
-    return {
-        "plan": required(plan.tag),
-        "engine": required(plan.engine),
-        "knobs": required(plan.knobs),
-        "selected by": (plan.source, None),
-        "numerical notes": required(plan.numerical_notes),
-        "behavior notes": required(plan.behavior_notes),
-        "workspace": (f"{plan.workspace_bytes:,} bytes", plan.workspace_bytes),
-        "refused plans": (in_words(plan.refused), None),
-        **{name.replace("_", " "): required(getattr(plan, name)) for name in described},
-        **time,
+        return {"plan": f"none: {side.no_plan}", **time}
+    facts = {
+        "plan": plan.tag,
+        "engine": plan.engine,
+        "knobs": plan.knobs,
+        "selected by": plan.source,
+        "numerical notes": plan.numerical_notes,
+        "behavior notes": plan.behavior_notes,
+        "workspace": f"{plan.workspace_bytes:,} bytes",
+        "refused plans": plan.refused,
     }
+    for name in ("x", "w", "y", "compute_type", "padding", "stride", "dilation"):
+        facts[name.replace("_", " ")] = getattr(plan, name)
+    return {name: in_words(value) for name, value in facts.items()} | time
 
 
 def _kernels(explained: PassExplanation) -> Iterator[Table]:
-    theirs, ours = explained.pytorch.kernels, explained.convtime.kernels
-    if not theirs and not ours:
-        return
-    if _alike(explained):
+    sides = _distinct_sides(explained)
+    if len(sides) == 1:
         # In each side's order: groups run on several streams, so the order varies.
-        of_ours: dict[object, list[DeviceActivity]] = {}
-        for kernel in ours:
-            of_ours.setdefault(kernel.launch, []).append(kernel)
-        pairs = [(kernel, of_ours[kernel.launch].pop(0)) for kernel in theirs]
+        ours: dict[object, list[DeviceActivity]] = {}
+        for kernel in explained.convtime.kernels:
+            ours.setdefault(kernel.launch, []).append(kernel)
         rows = [
-            [format_seconds(kernel.median), format_seconds(our_kernel.median), *_launch(kernel)]
-            for kernel, our_kernel in pairs
+            [
+                format_seconds(kernel.median),
+                format_seconds(ours[kernel.launch].pop(0).median),
+                *_launch(kernel),
+            ]
+            for kernel in explained.pytorch.kernels
         ]
         yield _launches(("PyTorch", "convtime"), rows, "both")
         return
-    for who, kernels in (("PyTorch", theirs), ("convtime", ours)):
-        rows = [[format_seconds(kernel.median), *_launch(kernel)] for kernel in kernels]
+    for who, side in sides.items():
+        rows = [[format_seconds(kernel.median), *_launch(kernel)] for kernel in side.kernels]
         yield _launches(("time",), rows, who)
 
 
@@ -228,9 +217,9 @@ def _launch(kernel: DeviceActivity) -> list[str]:
 
 def figures(explanation: Explanation) -> Iterator[Figure]:
     bars = [
-        (f"{found.name}, {who}", part.role, part.seconds)
-        for found in explanation.passes
-        for who, side in (("PyTorch", found.pytorch), ("convtime", found.convtime))
+        (f"{explained.name}, {who}", part.role, part.seconds)
+        for explained in explanation.passes
+        for who, side in (("PyTorch", explained.pytorch), ("convtime", explained.convtime))
         for part in parts(side.kernels)
     ]
     if not bars:

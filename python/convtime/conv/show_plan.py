@@ -15,11 +15,10 @@ def line(choice: PlanChoice) -> str:
         "unknown" if tensor is None else "×".join(map(str, tensor.sizes))
         for tensor in (choice.x, choice.w)
     ]
-    told = (
+    return printable(
         f"{choice.pass_name} of {' by '.join(sizes)}, {choice.dtype}, {choice.device}: "
         f"{choice.tag}, by {choice.policy} ({choice.source}), used {choice.uses} times"
     )
-    return printable(told)
 
 
 def details(choice: PlanChoice) -> Iterator[Block]:

@@ -9,7 +9,7 @@ import torch
 from convtime.conv.plan_choice import PlanChoice
 from convtime.conv.plans.plan_set import Plans, StoredPlan, read_plans
 from convtime.core import codec
-from convtime.core.errors import InputError
+from convtime.core.checks import require
 from convtime.core.load import _C
 from convtime.device.provenance import cudnn_version
 
@@ -64,14 +64,16 @@ def use(plans: Plans, where: str = "") -> None:
     Raises:
         InputError: convtime was built without CUDA, or the plans are for another cuDNN.
     """
-    if not hasattr(_C, "store_plan"):
-        raise InputError(f"{where}this convtime was built without CUDA, and cannot use plans")
+    require(
+        hasattr(_C, "store_plan"),
+        f"{where}this convtime was built without CUDA, and cannot use plans",
+    )
     chosen_with, here = plans.provenance.get("cudnn"), cudnn_version()
-    if chosen_with != here:
-        raise InputError(
-            f"{where}the plans were chosen with cuDNN {chosen_with}, and this is cuDNN {here}; "
-            "run convtime tune --revalidate with the file"
-        )
+    require(
+        chosen_with == here,
+        f"{where}the plans were chosen with cuDNN {chosen_with}, and this is cuDNN {here}; "
+        "run convtime tune --revalidate with the file",
+    )
     global _used
     _C.clear_stored_plans()
     for entry in plans.entries:
@@ -108,11 +110,11 @@ def gpu_kind(device: torch.device) -> tuple[int, int]:
 def _check_gpus(plans: Plans, where: str) -> None:
     wanted = {(entry.architecture, entry.multiprocessors) for entry in plans.entries}
     here = {gpu_kind(torch.device("cuda", index)) for index in range(torch.cuda.device_count())}
-    if wanted and not wanted & here:
-        raise InputError(
-            f"{where}the plans are for {_listed(wanted)}, but this machine has "
-            f"{_listed(here) if here else 'no GPU'}; tune on this machine"
-        )
+    require(
+        wanted & here or not wanted,
+        f"{where}the plans are for {_listed(wanted)}, but this machine has "
+        f"{_listed(here) or 'no GPU'}; tune on this machine",
+    )
 
 
 def _listed(kinds: set[tuple[int, int]]) -> str:

@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from convtime.conv.plan_choice import engine_of, knobs_of
 from convtime.core import codec, strict_json
+from convtime.core.checks import require
 from convtime.core.errors import InputError, one_line, why
 from convtime.timing.verdict import Ratio
 from convtime.view.shown import Shown
@@ -218,11 +219,11 @@ class Plans(codec.Stored, Shown, show="convtime.conv.plans.show", package="convt
             InputError: They were chosen with different versions of cuDNN.
         """
         mine, other = self.provenance.get("cudnn"), newer.provenance.get("cudnn")
-        if mine != other:
-            raise InputError(
-                f"these plans were chosen with cuDNN {mine} and cannot be joined with those of "
-                f"cuDNN {other}; check them with convtime tune --revalidate, or write another file"
-            )
+        require(
+            mine == other,
+            f"these plans were chosen with cuDNN {mine} and cannot be joined with those of "
+            f"cuDNN {other}; check them with convtime tune --revalidate, or write another file",
+        )
         entries = {entry.key: entry for entry in (*self.entries, *newer.entries)}
         return dataclasses.replace(newer, entries=tuple(entries.values()))
 
@@ -259,8 +260,7 @@ def read_plans(path: str | os.PathLike[str]) -> Plans:
     """
     path = Path(path)
     try:
-        document = strict_json.parse(path.read_bytes().decode(), str(path))
-        plans = Plans.from_dict(document)
+        plans = Plans.from_dict(strict_json.parse(path.read_bytes().decode(), str(path)))
     except InputError:
         raise
     except OSError as error:
@@ -269,6 +269,7 @@ def read_plans(path: str | os.PathLike[str]) -> Plans:
         raise InputError(f"{path}: is no file of plans ({one_line(error)})") from error
     keys = [entry.key for entry in plans.entries]
     for place, key in enumerate(keys):
-        if key in keys[:place]:
-            raise InputError(f"{path}: has two entries for {key[0]}; delete one of them")
+        require(
+            key not in keys[:place], f"{path}: has two entries for {key[0]}; delete one of them"
+        )
     return plans

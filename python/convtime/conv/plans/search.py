@@ -123,6 +123,9 @@ class Search:
         self._clock = clock
         self._threads = threads or max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) - 1))
         self._pytorch_error = error_of(theirs(), exact)
+        # In double precision, the exact result is PyTorch's own.
+        floor = _ERROR_OF_DOUBLE if source.result.dtype == torch.double else 0.0
+        self._allowed_error = max(self._pytorch_error or 0.0, floor) * limits.tolerance
         self._start = clock()  # with cudnn.benchmark on, PyTorch's first call was a search too
         self._pytorch_seconds = min(self._timed(theirs) for _ in range(_RUNS))
         self.pytorchs: Choice | None = None
@@ -146,14 +149,13 @@ class Search:
         """
         self.build(only)
         own = () if PYTORCH in self._refused and self._built else (None,)
-        candidates = [*own, *self._promising(self._built)]
-        if not self._limits.knobs:
-            return self._decide(self._race(candidates, self._left()))
-        raced = self._race(candidates, self._left() * _RACE_SHARE)
-        ties = [choice for name in raced.ties if (choice := _choice_of(name)) is not None]
-        finalists = dict.fromkeys([*self._vary_settings(raced), *ties])
-        if finalists:
-            raced = self._race([*own, *finalists], self._left())
+        share = _RACE_SHARE if self._limits.knobs else 1.0
+        raced = self._race([*own, *self._promising(self._built)], share * self._left())
+        if self._limits.knobs:
+            ties = filter(None, map(_choice_of, raced.ties))
+            finalists = dict.fromkeys([*self._vary_settings(raced), *ties])
+            if finalists:
+                raced = self._race([*own, *finalists], self._left())
         return self._decide(raced)
 
     def build(self, only: Iterable[Choice] | None = None) -> None:
@@ -323,7 +325,7 @@ class Search:
         repeats = all(same_bits(results[0], other) for other in results[1:])
         if self._limits.repeatable and not repeats:
             self._refused[str(choice)] = _NOT_REPEATABLE
-        elif inexact is not None and not inexact <= self._allowed_error():
+        elif inexact is not None and not inexact <= self._allowed_error:
             self._inexact[str(choice)] = inexact
         else:
             self._built[choice] = _Built(run, min(times), workspace_bytes, inexact, repeats)
@@ -339,41 +341,33 @@ class Search:
             )
         return too_large
 
-    def _allowed_error(self) -> float:
-        double = self._sources[None].result.dtype == torch.double
-        floor = _ERROR_OF_DOUBLE if double else 0.0  # the exact result is PyTorch's own then
-        return max(self._pytorch_error or 0.0, floor) * self._limits.tolerance
-
     def _race(
         self, choices: Sequence[Choice | None], seconds: float, first: Choice | None = None
     ) -> Race:
         """Race candidates; None is PyTorch's. Without `first`, PyTorch's is preferred in ties."""
         runs: dict[str, Callable[[], object]] = {}
+        # Among ties: the smallest workspace, then the engine's number.
+        order: dict[str, tuple[int, int, str]] = {}
         for choice in choices:
             if choice is None:
-                runs[PYTORCH] = self._theirs
+                runs[PYTORCH], order[PYTORCH] = self._theirs, (0, 0, "")
             elif choice != self.pytorchs or None not in choices:
-                runs[str(choice)] = self._built[choice].run
+                name, built = str(choice), self._built[choice]
+                runs[name] = built.run
+                order[name] = built.workspace_bytes, choice.engine or 0, name
         preferred = PYTORCH if first is None else str(first)
         if len(runs) == 1:
             (one,) = runs
             return Race(one, one, (one,), (one,), self._limits.margin, {})
         return race(
             runs,
-            key=lambda name: (name != preferred, *self._preference(name)),
+            key=lambda name: (name != preferred, *order[name]),
             check=None,
             margin=self._limits.margin,
             budget=max(seconds, _LEAST_SECONDS),
             progress=False,
             **self._options,
         )
-
-    def _preference(self, name: str) -> tuple[int, int, str]:
-        """Among ties: the smallest workspace, then the engine's number."""
-        choice = _choice_of(name)
-        if choice is None:
-            return 0, 0, ""
-        return self._built[choice].workspace_bytes, choice.engine or 0, name
 
     def _vary_settings(self, raced: Race) -> Iterator[Choice]:
         """Yield better settings of the fastest engines, if there are some."""
@@ -387,29 +381,27 @@ class Search:
             now = self._clock()
             end = now + (self._end(_VARIED_AT) - now) / (len(searched) - place)
             best = start
-            while others := self._built_neighbors(best, end):
+            while others := self._build_neighbors(best, end):
                 seconds = (end - self._clock()) * _RACE_SHARE
-                found = self._race([best, *self._promising(others)], seconds, first=best)
-                winner = _choice_of(found.winner)
+                nearby = self._race([best, *self._promising(others)], seconds, first=best)
+                winner = _choice_of(nearby.winner)
                 if winner is None or winner == best:
                     break
                 best = winner
             if best != start:
                 yield best
 
-    def _built_neighbors(self, choice: Choice, end: float) -> list[Choice]:
-        found = [*self._neighbors(choice)]
-        self._build_until(end, dict.fromkeys(found), [choice])
-        return [other for other in found if other in self._built]
-
-    def _neighbors(self, choice: Choice) -> Iterator[Choice]:
-        """Yield the choices that differ in one setting and were not tried before."""
+    def _build_neighbors(self, choice: Choice, end: float) -> list[Choice]:
+        """Build the choices that differ in one setting and were not tried before."""
+        neighbors: dict[Choice, None] = {}
         for limits in self._ranges[choice.engine or 0, choice.layout]:
             current = dict(choice.knobs).get(limits["knob"])
             for value in _values_near(current, limits):
                 other = choice.with_knob(limits["knob"], value)
                 if value != current and not self._was_tried(other):
-                    yield other
+                    neighbors[other] = None
+        self._build_until(end, neighbors, [choice])
+        return [other for other in neighbors if other in self._built]
 
     def _decide(self, raced: Race) -> tuple[Choice, Facts]:
         winner = _choice_of(raced.winner)
@@ -438,12 +430,10 @@ class Search:
     def _pair(self, raced: Race, winner: Choice | None) -> tuple[float, float, Ratio]:
         """Return PyTorch's time, the winner's, and the speedup."""
         if winner is None:
-            alone = raced.measurement(PYTORCH) if PYTORCH in raced.alone else None
+            alone = raced.measurement(PYTORCH)
             if alone is None:
-                pair = compare(
-                    {PYTORCH: self._theirs, "again": self._theirs}, **self._pair_options()
-                )
-                alone = pair.measurements[PYTORCH]
+                pair = {PYTORCH: self._theirs, "again": self._theirs}
+                alone = compare(pair, **self._pair_options()).measurements[PYTORCH]
             return alone.median, alone.median, Ratio(1.0, 1.0, 1.0)
         name = raced.winner
         last = raced.rounds[-1] if raced.rounds else None

@@ -16,19 +16,17 @@ _RIGHT = ("calls", "PyTorch", "chosen", "speedup [95 %]", "workspace")
 
 
 def line(plans: Plans) -> str:
-    known = [entry for entry in plans.entries if entry.facts is not None]
-    gained = [
-        entry for entry in known if entry.facts and entry.facts.speedup.low > 1 + plans.margin
-    ]
-    told = f"plans for {counted(len(plans.entries), 'problem')}"
-    if not known:
-        return told
-    told += f", {len(gained)} of them faster than PyTorch's"
-    before = sum(entry.count * entry.facts.pytorch_seconds for entry in known if entry.facts)
-    after = sum(entry.count * entry.facts.seconds for entry in known if entry.facts)
+    text = f"plans for {counted(len(plans.entries), 'problem')}"
+    measured = [(entry.count, entry.facts) for entry in plans.entries if entry.facts is not None]
+    if not measured:
+        return text
+    gained = sum(facts.speedup.low > 1 + plans.margin for _, facts in measured)
+    text += f", {gained} of them faster than PyTorch's"
+    before = sum(count * facts.pytorch_seconds for count, facts in measured)
+    after = sum(count * facts.seconds for count, facts in measured)
     if gained and after > 0:
-        told += f"; all together {before / after:.3f}× as fast"
-    return told
+        text += f"; all together {before / after:.3f}× as fast"
+    return text
 
 
 def printed(plans: Plans) -> Iterator[Block]:
@@ -49,15 +47,15 @@ def _title(entry: StoredPlan) -> str:
 
 def _row(entry: StoredPlan) -> tuple[str, ...]:
     facts = entry.facts
-    known = ("", "", "", "")
+    measured = ("", "", "", "")
     if facts is not None:
-        known = (
+        measured = (
             format_seconds(facts.pytorch_seconds),
             format_seconds(facts.seconds),
             str(facts.speedup),
             "" if facts.workspace_bytes is None else format_bytes(facts.workspace_bytes),
         )
-    return _title(entry), str(entry.choice), str(entry.count), *known
+    return _title(entry), str(entry.choice), str(entry.count), *measured
 
 
 def _facts(entry: StoredPlan) -> Iterator[Block]:
@@ -97,16 +95,15 @@ def _sentences(plans: Plans) -> Iterator[str]:
 
 
 def figures(plans: Plans) -> Iterator[Figure]:
-    known = [(entry, entry.facts) for entry in plans.entries if entry.facts is not None]
-    known.sort(key=lambda each: -each[1].speedup.value)
-    if not known:
+    measured = [(entry, entry.facts) for entry in plans.entries if entry.facts is not None]
+    if not measured:
         return
-    drawn = known[:_MOST_ROWS]
+    drawn = sorted(measured, key=lambda each: -each[1].speedup.value)[:_MOST_ROWS]
     rows = labels(f"{entry.name} {entry.problem.pass_name}: {entry.choice}" for entry, _ in drawn)
     yield Figure(
         title="PyTorch's time over that of the chosen plan",
         description=(
-            f"Speedup of {len(drawn)} of {len(known)} problems, the largest first, with 95 % "
+            f"Speedup of {len(drawn)} of {len(measured)} problems, the largest first, with 95 % "
             "intervals."
         ),
         view=ratio_panel(rows, [facts.speedup for _, facts in drawn], plans.margin, "speedup"),
