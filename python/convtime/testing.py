@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, SupportsFloat, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
-from convtime.core.checks import is_finite
+from convtime.core.checks import check_one_of, is_finite, require
 from convtime.timing.time_op import time_op
 
 __all__ = ["do_bench", "do_bench_cudagraph"]
@@ -114,21 +114,21 @@ def _times_of(
     return_mode: ReturnMode,
     **options: Any,
 ) -> float | list[float]:
-    modes = get_args(ReturnMode)
-    if return_mode not in modes:
-        raise ValueError(f"return_mode must be one of {str(modes)[1:-1]}, got {return_mode!r}")
+    check_one_of("return_mode", return_mode, get_args(ReturnMode))
     for what, value, zero_too in (("warmup", warmup, True), ("rep", rep, False)):
         if not (is_finite(value) and (value >= 0 if zero_too else value > 0)):
             kind = "0 or more" if zero_too else "more than 0"
             raise ValueError(f"{what} must be {kind} milliseconds, got {value!r}")
-    asked = None if quantiles is None else [_quantile(each) for each in quantiles]
-    if asked == []:
-        raise ValueError("quantiles must contain at least one quantile or be None, got none")
+    requested = None if quantiles is None else [*quantiles]
+    require(requested != [], "quantiles must contain at least one quantile or be None, got none")
+    for each in requested or ():
+        is_quantile = is_finite(each) and 0 <= float(each) <= 1
+        require(is_quantile, f"quantiles must be from 0 to 1, got {each!r}")
     budget = min(float(rep), _QUICK_MS) * 1e-3
     measured = time_op(fn, quick=True, budget=budget, **options)
-    if asked is not None:
-        found = [1e3 * measured.quantile(q) for q in asked]
-        return found[0] if len(found) == 1 else found
+    if requested is not None:
+        values = [1e3 * measured.quantile(float(quantile)) for quantile in requested]
+        return values[0] if len(values) == 1 else values
     times = [1e3 * seconds for seconds in measured.seconds]
     if return_mode == "all":
         return times
@@ -137,9 +137,3 @@ def _times_of(
     return {"min": min(times), "max": max(times), "mean": math.fsum(times) / len(times)}[
         return_mode
     ]
-
-
-def _quantile(value: SupportsFloat) -> float:
-    if not (is_finite(value) and 0 <= float(value) <= 1):
-        raise ValueError(f"quantiles must be from 0 to 1, got {value!r}")
-    return float(value)

@@ -10,10 +10,10 @@ from pathlib import Path
 from convtime.cli import arguments
 from convtime.cli.output import STANDARD_OUTPUT, print_result
 from convtime.core.checks import require
-from convtime.core.files import check_distinct, check_writable, write_file
+from convtime.core.files import check_distinct, check_writable, extension_of, write_file
 from convtime.reporting.report import page_of_results
 from convtime.storage.load import load
-from convtime.view.report import check_page
+from convtime.view.report import PAGE_EXTENSIONS
 
 _SCHEMA = re.compile(rb'"schema": ?"([0-9.]+)"')
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
         f"each FILE must be named once, got {' '.join(map(str, files))}",
     )
     if output != STANDARD_OUTPUT:
-        check_page(output)
+        extension_of(output, PAGE_EXTENSIONS)
         for file in files:
             check_distinct({"FILE": file, "--output": output})
         check_writable(output)

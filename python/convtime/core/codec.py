@@ -76,10 +76,10 @@ def check_document(kind: str, data: object) -> None:
     Raises:
         ValueError: one of them is different.
     """
-    told = data if isinstance(data, Mapping) else {}
-    found, schema = told.get("type", kind), told.get("schema")
-    if found != kind:
-        raise ValueError(f"{_name(kind)} cannot be read from JSON of type {reprlib.repr(found)}")
+    fields = data if isinstance(data, Mapping) else {}
+    actual, schema = fields.get("type", kind), fields.get("schema")
+    if actual != kind:
+        raise ValueError(f"{_name(kind)} cannot be read from JSON of type {reprlib.repr(actual)}")
     major = SCHEMA.partition(".")[0]
     if not isinstance(schema, str) or schema.partition(".")[0] != major:
         raise ValueError(

@@ -13,6 +13,7 @@ from pathlib import Path
 import filelock
 import platformdirs
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, shown, why
 
 _STATE_ADVICE = "set XDG_STATE_HOME to a folder of your own"
@@ -27,7 +28,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: the path cannot be written; the message says why.
     """
-    with _write_errors(path, f" in {Path(path).absolute().parent}"):
+    with write_errors(path, f" in {Path(path).absolute().parent}"):
         if _standard_stream(path) is not None:
             return
         if not _is_stream(path):
@@ -50,11 +51,11 @@ def extension_of(path: str | os.PathLike[str], written: Sequence[str]) -> str:
         InputError: the path has another extension.
     """
     extension = Path(path).suffix
-    if extension and extension.lower() not in written:
-        raise InputError(
-            f"{path}: must end in {' or '.join(written)}, or have no extension, got the extension "
-            f"{shown(extension)}"
-        )
+    require(
+        extension.lower() in ("", *written),
+        f"{path}: must end in {' or '.join(written)}, or have no extension, got the extension "
+        f"{shown(extension)}",
+    )
     return extension.lower()
 
 
@@ -64,16 +65,15 @@ def check_distinct(named: Mapping[str, str | os.PathLike[str] | None]) -> None:
     Raises:
         InputError: two names refer to the same file.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for what, path in named.items():
         if path is None:
             continue
         with contextlib.suppress(OSError):  # the code that opens the file reports the error
             if _is_stream(path):
                 continue
-        other = found.setdefault(os.path.realpath(path), what)
-        if other != what:
-            raise InputError(f"{other} and {what} must name different files, got {path} for both")
+        other = names.setdefault(os.path.realpath(path), what)
+        require(other == what, f"{other} and {what} must name different files, got {path} for both")
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -86,7 +86,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         InputError: the file cannot be written, e.g. the disk is full; the message says why. A
             file's old content is intact.
     """
-    with _write_errors(path):
+    with write_errors(path):
         stream = _standard_stream(path)
         if stream is not None:
             _write(os.dup(stream), content)
@@ -97,7 +97,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def _write_errors(path: str | os.PathLike[str], where: str = "") -> Iterator[None]:
+def write_errors(path: str | os.PathLike[str], where: str = "") -> Iterator[None]:
     try:
         yield
     except InputError:
@@ -167,14 +167,16 @@ def _replaceable(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(os.path.realpath(path))
     # A path that is still a link after resolving is part of a cycle.
-    if target.is_symlink() or (target.exists() and not target.is_file()):
-        raise InputError(f"{path}: cannot be written, since it is not a regular file")
+    require(
+        not target.is_symlink() and (target.is_file() or not target.exists()),
+        f"{path}: cannot be written, since it is not a regular file",
+    )
     if target.exists():
-        if not target.stat().st_mode & 0o222:
-            raise InputError(
-                f"{path}: cannot be written, since it is read-only; name another file, or make it "
-                "writable"
-            )
+        require(
+            target.stat().st_mode & 0o222,
+            f"{path}: cannot be written, since it is read-only; name another file, or make it "
+            "writable",
+        )
         os.close(os.open(target, os.O_WRONLY))
     return target
 
@@ -190,28 +192,11 @@ def state_folder() -> Path:
     return platformdirs.user_state_path("convtime", appauthor=False)
 
 
-def own_state_folder() -> Path:
-    """Return the state folder, and create it if it is missing.
-
-    Raises:
-        RuntimeError: the folder cannot be used, or belongs to another user.
-    """
-    folder = state_folder()
-    with _state_errors(folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = folder.stat().st_uid
-        if owner != os.geteuid():
-            raise RuntimeError(
-                f"{folder} must belong to user {os.geteuid()}, but belongs to user {owner}; "
-                f"{_STATE_ADVICE}"
-            )
-        folder.chmod(0o700)
-    return folder
-
-
 @contextlib.contextmanager
 def exclusive_state(name: str = "", patience: float = -1) -> Iterator[Path]:
-    """Yield the state folder while holding a lock against other processes and threads.
+    """Yield the state folder, which is created if it is missing, while holding a lock.
+
+    The lock keeps out other processes and threads.
 
     Args:
         name: name of the lock; by default, the lock of the whole folder.
@@ -221,24 +206,26 @@ def exclusive_state(name: str = "", patience: float = -1) -> Iterator[Path]:
         RuntimeError: the folder cannot be used, or belongs to another user.
         TimeoutError: the lock was not released in time.
     """
-    folder = own_state_folder()
+    folder = state_folder()
     lock = filelock.FileLock(folder / f"{name}.lock", mode=0o600)
-    with _state_errors(folder):
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+        if owner != os.geteuid():
+            raise RuntimeError(
+                f"{folder} must belong to user {os.geteuid()}, but belongs to user {owner}; "
+                f"{_STATE_ADVICE}"
+            )
+        folder.chmod(0o700)
         lock.acquire(timeout=patience, poll_interval=_POLL_SECONDS)
-    try:
-        yield folder
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _state_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
     except TimeoutError:
         raise
     except (OSError, NotImplementedError) as error:  # the latter for file systems without locks
         raise RuntimeError(f"{folder} cannot be used ({why(error)}); {_STATE_ADVICE}") from error
+    try:
+        yield folder
+    finally:
+        lock.release()
 
 
 def is_run_file(content: bytes) -> bool:

@@ -28,12 +28,6 @@ def mapped_cudnn_libraries() -> list[str]:
     return sorted(path for path in paths if Path(path).name.startswith(_CUDNN_NAME))
 
 
-def _build_name(version: str, cuda: str | None) -> str:
-    """Return the name that CMakeLists.txt gives the folder of a build for this torch."""
-    major, minor = version.split(".")[:2]
-    return f"torch{major}_{minor}_{'cu' + cuda.split('.')[0] if cuda else 'cpu'}"
-
-
 def _in_words(name: str) -> str:
     major, minor, cuda = name.removeprefix("torch").split("_")
     return f"{major}.{minor} ({'no CUDA' if cuda == 'cpu' else cuda.replace('cu', 'CUDA ')})"
@@ -41,10 +35,13 @@ def _in_words(name: str) -> str:
 
 def build_folder(version: str, cuda: str | None) -> Path:
     """Return the folder of the build for this torch, or raise a one-sentence ImportError."""
+    major, minor = version.split(".")[:2]
+    # As CMakeLists.txt names it.
+    name = f"torch{major}_{minor}_{'cu' + cuda.split('.')[0] if cuda else 'cpu'}"
     roots = [Path(root, "_builds") for root in _PACKAGE.__path__]  # several in editable installs
     builds = {folder.name: folder for root in roots for folder in root.glob("torch*")}
-    if folder := builds.get(_build_name(version, cuda)):
-        return folder
+    if name in builds:
+        return builds[name]
     raise ImportError(
         f"this is torch {version} ({f'CUDA {cuda}' if cuda else 'no CUDA'}), and convtime has "
         f"builds for torch {', '.join(map(_in_words, sorted(builds))) or '(none)'}: install one of "

@@ -44,14 +44,14 @@ def parse(text: str, source: str) -> Any:
         raise InputError(f"{source}: has {name}, which is not valid in JSON")
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        content = dict(pairs)
+        if len(content) < len(pairs):
             (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
             raise InputError(
                 f"{source}: has the key {shown(twice)} more than once in an object; keys must be "
                 "unique"
             )
-        return found
+        return content
 
     try:
         document = json.loads(
@@ -72,7 +72,13 @@ def parse(text: str, source: str) -> Any:
     if not _is_flat(document):
         raise _too_deep(source)
     if _SURROGATE.search(text):
-        _check_letters(document, source)
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # JSON can escape a lone surrogate, UTF-8 has none
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise InputError(
+                f"{source}: has {half} in a string, a lone surrogate; write the complete character"
+            ) from error
     return document
 
 
@@ -92,14 +98,3 @@ def _is_flat(document: Any) -> bool:
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
     return not any(isinstance(inner, (dict, list)) for inner in level)
-
-
-def _check_letters(document: Any, source: str) -> None:
-    """Reject lone surrogates: JSON can escape them, but UTF-8 cannot encode them."""
-    try:
-        json.dumps(document, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(error.object[error.start]):04x}"
-        raise InputError(
-            f"{source}: has {half} in a string, a lone surrogate; write the complete character"
-        ) from error

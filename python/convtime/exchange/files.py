@@ -12,12 +12,13 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec, strict_json
+from convtime.core.checks import require
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.core.files import extension_of, is_run_file, write_file
 from convtime.exchange.other_tools import named
@@ -86,11 +87,11 @@ def read_measurements(
     """
     if isinstance(source, str | os.PathLike):
         result = read_file(source)
-        if type(result).__name__ not in MEASURED:
-            raise InputError(
-                f"{os.fspath(source)}: must be {_READABLE}, got a {type(result).__name__}; "
-                "convtime show shows it"
-            )
+        kind = type(result).__name__
+        require(
+            kind in MEASURED,
+            f"{os.fspath(source)}: must be {_READABLE}, got a {kind}; convtime show shows it",
+        )
         return Measurements(measurements_of(result))
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
@@ -128,32 +129,30 @@ def read_file(
         content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
         raise InputError(f"{path}: cannot be read ({why(error)})") from error
-    if path.suffix.lower() == ".csv":
-        from convtime.exchange import frame
-
-        return frame.read_csv(_text(content, path), str(path))
-    if is_run_file(content):
-        from convtime.sweeps import journal
-
-        result: codec.Stored = journal.read(io.BytesIO(content), str(path)).result
-    else:
-        document = strict_json.parse(_text(content, path), str(path))
-        try:
-            result = _read_document(document, path, modules)
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(f"{path}: {one_line(error)}") from error
-    for measured in _measurements_and_controls(result):
-        _check_lengths(measured, path)
-    return result
-
-
-def _text(content: bytes, path: Path) -> str:
     try:
-        return content.decode()
+        if path.suffix.lower() == ".csv":
+            from convtime.exchange import frame
+
+            return frame.read_csv(content.decode(), str(path))
+        if is_run_file(content):
+            from convtime.sweeps import journal
+
+            result: codec.Stored = journal.read(io.BytesIO(content), str(path)).result
+        else:
+            document = strict_json.parse(content.decode(), str(path))
+            result = _read_document(document, path, modules)
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {one_line(error)}") from error
+    measurements = [*measurements_of(result).values()]
+    for control in getattr(result, "controls", ()):  # of a run over axes
+        measurements += control.measurements.values()
+    for measured in measurements:
+        _check_lengths(measured, path)
+    return result
 
 
 def measurements_of(result: codec.Stored) -> Mapping[str, Measurement]:
@@ -192,11 +191,11 @@ def with_names_in_common(
         (old,), (new,) = were.values(), now.values()
         name = f"{old.name} → {new.name}"
         return _renamed(name, before), _renamed(name, after)
-    if not were.keys() & now.keys():
-        raise InputError(
-            f"{first} and {second} have no name in common: the first has "
-            f"{listed(map(shown, were)) or 'none'}, the second {listed(map(shown, now)) or 'none'}"
-        )
+    require(
+        were.keys() & now.keys(),
+        f"{first} and {second} have no name in common: the first has "
+        f"{listed(map(shown, were)) or 'none'}, the second {listed(map(shown, now)) or 'none'}",
+    )
     return before, after
 
 
@@ -215,27 +214,22 @@ def _renamed(name: str, single: Baseline) -> Baseline:
     )
 
 
-def _measurements_and_controls(result: codec.Stored) -> Iterator[Measurement]:
-    yield from measurements_of(result).values()
-    for visit in getattr(result, "controls", ()):  # of a run over axes
-        control = getattr(visit, "comparison", None) or getattr(visit, "measurement", None)
-        yield from () if control is None else measurements_of(control).values()
-
-
 def _check_lengths(measured: Measurement, path: Path) -> None:
     """Check that fields with one value per sample have a value for every sample."""
     of = f"{path}: {shown(measured.name)} has {len(measured.seconds)} samples and"
     for field in _FOR_EACH_SAMPLE:
         count = len(getattr(measured, field))
-        if count not in (0, len(measured.seconds)):
-            raise InputError(f"{of} {count} {field}; their numbers must be equal")
+        require(
+            count in (0, len(measured.seconds)),
+            f"{of} {count} {field}; their numbers must be equal",
+        )
     for activity in measured.activities:
         count = len(activity.seconds)
-        if count != len(measured.seconds) or set(activity.seconds) == {None}:
-            raise InputError(
-                f"{of} {count} times of {shown(activity.label)}; their numbers must be equal, and "
-                "some times must be known"
-            )
+        require(
+            count == len(measured.seconds) and set(activity.seconds) != {None},
+            f"{of} {count} times of {shown(activity.label)}; their numbers must be equal, and "
+            "some times must be known",
+        )
 
 
 def _read_document(document: Any, path: Path, modules: Mapping[str, str]) -> codec.Stored:
@@ -274,7 +268,7 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
     machine = document.get("provenance", {})
     if not isinstance(machine, Mapping):
         raise ValueError(f"its provenance must be an object, got {shown(json.dumps(machine))}")
-    for row in document["rows"]:
+    for row in document.get("rows", ()):
         try:
             layer, pass_name = row["layer"]["names"][0], row["pass_name"]
             sides = {side: dict(row[side]) for side in ("pytorch", "convtime")}
@@ -318,8 +312,9 @@ def write_measurements(
             return
         measurements = measurements_of(measurements)
     several = Measurements(measurements)
-    if not several:
-        raise InputError(f"{path}: there must be at least one measurement to write, got none")
-    if as_csv and "" in several:
-        raise InputError(f"{path}: each measurement must have a name in CSV, got an empty name")
+    require(several, f"{path}: there must be at least one measurement to write, got none")
+    require(
+        not as_csv or "" not in several,
+        f"{path}: each measurement must have a name in CSV, got an empty name",
+    )
     write_file(path, several.to_csv() if as_csv else several.to_json())

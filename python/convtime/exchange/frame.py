@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, shown
 from convtime.exchange.other_tools import named, of_samples
 from convtime.timing.forms import UNKNOWN
@@ -73,31 +74,34 @@ def _complete_rows(reader: csv.DictReader[str], source: str) -> Iterator[Mapping
 
 
 def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> Measurements:
-    rows_by_name: dict[str, list[Mapping[Any, Any]]] = {}
-    for number, row in enumerate(rows, 1):
+    rows_by_name: dict[str, list[dict[Any, Any]]] = {}
+    for number, cells in enumerate(rows, 1):
         where = f"{source}: sample {number}"
-        missing = [column for column in _NEEDED if _absent(row.get(column))]
+        row = {column: cell for column, cell in cells.items() if cell not in (None, "")}
+        missing = [column for column in _NEEDED if column not in row]
         if missing:
             raise InputError(
                 f"{where} has no {' and no '.join(missing)}; the required columns are "
                 f"{' and '.join(_NEEDED)}, the optional ones are {', '.join(SAMPLE_COLUMNS[1:])}"
             )
-        checked = {**row, "seconds": _number(row, "seconds", where), "discarded": _flag(row, where)}
-        if not _absent(row.get("sm_clock_hz")):
-            checked["sm_clock_hz"] = _number(row, "sm_clock_hz", where)
-        rows_by_name.setdefault(str(row["name"]), []).append(checked)
+        for column in {"seconds", "sm_clock_hz"} & row.keys():
+            row[column] = _number(row, column, where)
+        discarded = str(row.get("discarded", False))
+        if discarded not in ("True", "False"):
+            raise InputError(f"{where}: discarded must be True or False, got {shown(discarded)}")
+        row["discarded"] = discarded == "True"
+        rows_by_name.setdefault(str(row["name"]), []).append(row)
     return named(
         [_measurement(name, own, source, tool) for name, own in rows_by_name.items()], source
     )
 
 
-def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: str) -> Measurement:
+def _measurement(
+    name: str, rows: Sequence[Mapping[Any, Any]], source: str, tool: str
+) -> Measurement:
     counting = [row for row in rows if not row["discarded"]]
-    if not counting:
-        raise InputError(f"{source}: all samples of {shown(name)} are discarded; keep at least one")
-    clocks_hz = tuple(
-        None if _absent(row.get("sm_clock_hz")) else float(row["sm_clock_hz"]) for row in counting
-    )
+    require(counting, f"{source}: all samples of {shown(name)} are discarded; keep at least one")
+    clocks_hz = tuple(row.get("sm_clock_hz") for row in counting)
     gpu = _common(rows, "gpu", source, name)
     return of_samples(
         name,
@@ -113,14 +117,14 @@ def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: st
     )
 
 
-def _common(rows: list[Mapping[Any, Any]], column: str, source: str, name: str) -> str | None:
+def _common(rows: Sequence[Mapping[Any, Any]], column: str, source: str, name: str) -> str | None:
     """Return a column's common value for all samples of a name; None if it is absent."""
-    values = {None if _absent(row.get(column)) else str(row[column]) for row in rows}
-    if len(values) > 1:
-        raise InputError(
-            f"{source}: the samples of {shown(name)} must have the same {column}, got more than "
-            f"one {column}; give the samples of each a different name"
-        )
+    values = {str(row[column]) if column in row else None for row in rows}
+    require(
+        len(values) == 1,
+        f"{source}: the samples of {shown(name)} must have the same {column}, got more than "
+        f"one {column}; give the samples of each a different name",
+    )
     return values.pop()
 
 
@@ -136,15 +140,3 @@ def _number(row: Mapping[Any, Any], column: str, where: str) -> float:
     if not math.isfinite(number):
         raise InputError(f"{where}: {column} must be a number, got {shown(str(row[column]))}")
     return number
-
-
-def _flag(row: Mapping[Any, Any], where: str) -> bool:
-    text = "False" if _absent(row.get("discarded")) else str(row["discarded"])
-    if text not in ("True", "False"):
-        raise InputError(f"{where}: discarded must be True or False, got {shown(text)}")
-    return text == "True"
-
-
-def _absent(value: object) -> bool:
-    """Return whether a cell is empty."""
-    return value is None or value == ""

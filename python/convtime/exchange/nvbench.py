@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import InputError, InputWarning, shown
 from convtime.exchange.other_tools import of_samples
 from convtime.timing.measurement import Measurement
@@ -110,14 +111,13 @@ def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Pat
             f"{path}: has no samples of {shown(name)}, only statistics; run nvbench with "
             "--jsonbin instead of --json"
         )
-    if not seconds:
-        raise InputError(f"{path}: nvbench took no samples of {shown(name)}")
+    require(seconds, f"{path}: nvbench took no samples of {shown(name)}")
     clocks_hz = _side_file(state, _CLOCKS, path) or ()
-    if clocks_hz and len(clocks_hz) != len(seconds):
-        raise InputError(
-            f"{path}: has {len(seconds)} samples and {len(clocks_hz)} clocks of {shown(name)}; "
-            "their numbers must be equal"
-        )
+    require(
+        len(clocks_hz) in (0, len(seconds)),
+        f"{path}: has {len(seconds)} samples and {len(clocks_hz)} clocks of {shown(name)}; "
+        "their numbers must be equal",
+    )
     device = None if state.device is None else devices.get(state.device)
     known: dict[str, Any] = {}
     if state.device is not None:
@@ -149,34 +149,37 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
     # folder next to the JSON, and only that folder is searched.
     beside = path.parent / written.parent.name / written.name
     count = str(summary.get("size"))
-    if not _WHOLE_NUMBER.fullmatch(count):
-        raise InputError(
-            f"{path}: the size of {shown(written.name)} must be a whole number, got {shown(count)}"
-        )
+    require(
+        _WHOLE_NUMBER.fullmatch(count),
+        f"{path}: the size of {shown(written.name)} must be a whole number, got {shown(count)}",
+    )
+    relative = shown(os.path.join(written.parent.name, written.name))
     try:
-        if any(place.is_symlink() for place in {beside, beside.parent} - {path.parent}):
-            raise InputError(
-                f"{path}: its samples must not be behind a symbolic link, got a link in "
-                f"{shown(os.path.join(written.parent.name, written.name))}; replace it by a copy"
-            )
-        if ".." in written.parts or not beside.is_file():
-            raise FileNotFoundError
-        if beside.stat().st_size != 4 * int(count):
-            raise InputError(
-                f"{beside}: must contain the {count} numbers of 4 bytes each that {path.name} "
-                f"announces, got {beside.stat().st_size} bytes"
-            )
+        parts = {beside, beside.parent} - {path.parent}
+        require(
+            not any(part.is_symlink() for part in parts),
+            f"{path}: its samples must not be behind a symbolic link, got a link in {relative}; "
+            "replace it by a copy",
+        )
+        require(
+            ".." not in written.parts and beside.is_file(),
+            f"{path}: its samples are missing: nvbench wrote them to {relative}, which must be "
+            "next to it",
+        )
+        size = beside.stat().st_size
+        require(
+            size == 4 * int(count),
+            f"{beside}: must contain the {count} numbers of 4 bytes each that {path.name} "
+            f"announces, got {size} bytes",
+        )
         numbers = np.fromfile(beside, dtype="<f4")
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{path}: its samples are missing: nvbench wrote them to "
-            f"{shown(os.path.join(written.parent.name, written.name))}, which must be next to it"
-        ) from error
     except OSError as error:
         raise InputError(
             f"{path}: {shown(written.name)} next to it cannot be read ({error.strerror})"
         ) from error
-    if not np.isfinite(numbers).all() or (numbers < 0).any():
-        raise InputError(f"{beside}: must contain finite numbers, 0 or more, got other values")
+    require(
+        np.isfinite(numbers).all() and (numbers >= 0).all(),
+        f"{beside}: must contain finite numbers, 0 or more, got other values",
+    )
     # The shortest decimal of each: 1e-05 instead of 9.999999747378752e-06.
     return tuple(float(str(number)) for number in numbers)

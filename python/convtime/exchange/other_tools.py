@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convtime.core.errors import InputError, shown
+from convtime.core.checks import require
+from convtime.core.errors import shown
 from convtime.timing.forms import UNKNOWN
 from convtime.timing.measurement import CONDITIONS, Condition, Measurement
 from convtime.timing.measurements import Measurements
@@ -52,12 +53,11 @@ def named(measurements: Sequence[Measurement], source: str) -> Measurements:
     """
     by_name: dict[str, Measurement] = {}
     for measured in measurements:
-        if measured.name in by_name:
-            raise InputError(
-                f"{source}: has two measurements with the name {shown(measured.name)}; names must "
-                "be unique"
-            )
+        require(
+            measured.name not in by_name,
+            f"{source}: has two measurements with the name {shown(measured.name)}; names must "
+            "be unique",
+        )
         by_name[measured.name] = measured
-    if not by_name:
-        raise InputError(f"{source}: contains no measurement")
+    require(by_name, f"{source}: contains no measurement")
     return Measurements(by_name)

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import msgspec
 
 from convtime.core import codec
-from convtime.core.errors import InputError, shown
+from convtime.core.checks import require
+from convtime.core.errors import shown
 from convtime.exchange.other_tools import of_samples
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement
@@ -80,11 +81,11 @@ def _measurement(benchmark: _Benchmark, run: Run, source: str) -> Measurement:
         measured = Measurement.from_dict(benchmark.extra_info[PAYLOAD])
         return dataclasses.replace(measured, name=benchmark.fullname)
     stats = benchmark.stats
-    if not stats.data:
-        raise InputError(
-            f"{source}: has no samples of {shown(benchmark.fullname)}, only statistics; run "
-            "pytest-benchmark with --benchmark-save-data or --benchmark-json"
-        )
+    require(
+        stats.data,
+        f"{source}: has no samples of {shown(benchmark.fullname)}, only statistics; run "
+        "pytest-benchmark with --benchmark-save-data or --benchmark-json",
+    )
     averaged = f"; each sample is the mean of {stats.iterations} calls"
     return of_samples(
         benchmark.fullname,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, shown
 from convtime.exchange.other_tools import named, of_samples
 from convtime.timing.forms import PAYLOAD
@@ -51,10 +52,10 @@ def read(source: Any) -> Measurements:
 def _measurement(theirs: benchmark.Measurement, calls_per_sample: int) -> Measurement:
     task = theirs.task_spec
     name = ", ".join(filter(None, (task.title, task.description, task.env)))
-    if not theirs.raw_times:
-        raise InputError(
-            f"the measurement of {shown(name)} must have at least one sample, got none"
-        )
+    require(
+        theirs.raw_times,
+        f"the measurement of {shown(name)} must have at least one sample, got none",
+    )
     averaged = f"; each sample is the mean of {calls_per_sample} calls"
     return of_samples(
         name,

@@ -19,6 +19,7 @@ from convtime.conv.model import LoadedModel
 from convtime.conv.problem import FORWARD, ConvLayer, ConvProblem
 from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line
 from convtime.core.user_code import attempt
 from convtime.timing.activity import same_launches
@@ -26,7 +27,6 @@ from convtime.timing.candidate import differentiable
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import Method
 from convtime.timing.verdict import Ratio, Verdict
 
 SIDES = ("pytorch", "convtime")
@@ -207,8 +207,8 @@ def _compare_layer(
         f"{where} does not fit in memory; use a smaller batch (--batch, or the first number of "
         "--input)"
     )
-    if device.type == "cpu" and _least_bytes(layer.problem, dtype) > _host_bytes():
-        raise InputError(no_memory)
+    has_memory = device.type != "cpu" or _least_bytes(layer.problem, dtype) <= _host_bytes()
+    require(has_memory, no_memory)
     try:
         ours, pytorch, x = build_layers(layer.problem, device, dtype, layout, seed)
         modules = {"pytorch": pytorch, "convtime": ours}
@@ -408,18 +408,19 @@ def compare_step(
             step,
             advice="--no-backward times its layers' forward pass alone",
         )
-    method: Method = "sync" if device.type == "cuda" else "cpu"
-    timed = functools.partial(
-        compare,
-        steps,
-        device=device,
-        method=method,
-        cache="warm",
-        stop="interval",
-        check=None,
-        interference=False,
+    comparison = attempt(
+        f"timing {called}",
+        lambda: compare(
+            steps,
+            device=device,
+            method="sync" if device.type == "cuda" else "cpu",
+            cache="warm",
+            stop="interval",
+            check=None,
+            interference=False,
+            **timing,
+        ),
     )
-    comparison = attempt(f"timing {called}", lambda: timed(**timing))
     theirs.zero_grad()  # frees the memory of the gradients
     return StepResult(
         model=model.spec,

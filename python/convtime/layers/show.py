@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import csv
-import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +12,7 @@ from rich.cells import cell_len
 from convtime.conv.problem import ConvLayer
 from convtime.core import codec
 from convtime.layers.compare import LayerResult, StepResult
+from convtime.timing.forms import csv_of
 from convtime.timing.measurement import Measurement
 from convtime.timing.plot import Spread, times_and_ratios
 from convtime.view import text
@@ -152,11 +151,14 @@ def reproducers(results: Sequence[LayerResult]) -> str:
     """Return a line with the reproducing command for each slower or different result."""
     lines = []
     for result in results:
-        found = ["slower"] if result.verdict == "slower" else []
-        found += ["different"] if result.is_different else []
-        found += [result.contradiction] if result.contradiction else []
-        if found:
-            lines.append(f"{printable(result.title)} ({', '.join(found)}): {result.reproducer}")
+        findings = [
+            "slower" if result.verdict == "slower" else "",
+            "different" if result.is_different else "",
+            result.contradiction,
+        ]
+        if any(findings):
+            reasons = ", ".join(filter(None, findings))
+            lines.append(f"{printable(result.title)} ({reasons}): {result.reproducer}")
     return "\n".join(lines)
 
 
@@ -253,11 +255,7 @@ def to_csv(results: Sequence[LayerResult]) -> str:
                 for key, value in row.items()
             }
         )
-    document = io.StringIO()
-    writer = csv.DictWriter(document, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return document.getvalue()
+    return csv_of(rows, [*rows[0]])
 
 
 def layers_figure(results: Sequence[LayerResult], title: str) -> Figure:

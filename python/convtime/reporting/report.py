@@ -11,7 +11,7 @@ from convtime.regression.compare_runs import compare_runs
 from convtime.timing.measurement import Measurement
 from convtime.timing.show import estimate
 from convtime.view.page import Block, Details, Sentences, Table
-from convtime.view.report import page_of, written
+from convtime.view.report import page_of, provenance_facts
 from convtime.view.shown import blocks_of, provenances, section_of
 
 
@@ -57,7 +57,9 @@ def _side_by_side(first: str, earlier: Stored, second: str, later: Stored) -> It
     """
     if measurements_of(earlier) and measurements_of(later):
         yield from _changes(first, earlier, second, later)
-    sheets = [written(next(iter(provenances(run).values()), {})) for run in (earlier, later)]
+    sheets = [
+        provenance_facts(next(iter(provenances(run).values()), {})) for run in (earlier, later)
+    ]
     names = dict.fromkeys(name for sheet in sheets for name in sheet)
     pairs = {name: [sheet.get(name, "–") for sheet in sheets] for name in names}
     rows = [(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Generic
 
 from convtime.core import codec, strict_json
+from convtime.core.checks import require
 from convtime.core.errors import InputError
-from convtime.core.files import check_writable, is_run_file
+from convtime.core.files import check_writable, is_run_file, write_errors
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.sweeps.plan import (
     ComparisonPlan,
@@ -122,7 +123,6 @@ def read(lines: Iterable[bytes], source: str) -> Journal[Any]:
 
 
 def first_line(plan: Plan[Any]) -> str:
-    """Return the first line of a file."""
     document = codec.document(_kind_of(plan), {"plan": codec.encode(plan)})
     return codec.to_json_line(document) + "\n"
 
@@ -144,7 +144,9 @@ def opened(path: Path | None, plan: Plan[Point], *, seed_given: bool) -> Iterato
         yield Journal(plan)
         return
     check_writable(path)
-    with _open(path) as file:
+    with write_errors(path):
+        file = path.open("ab", buffering=0)
+    with file:
         _lock(path, file)
         append = functools.partial(_append, path, file)
         if os.fstat(file.fileno()).st_size == 0:
@@ -153,21 +155,14 @@ def opened(path: Path | None, plan: Plan[Point], *, seed_given: bool) -> Iterato
         if not seed_given:
             plan = dataclasses.replace(plan, seed=before.plan.seed)
         differences = "; ".join(_differences(before.plan, plan))
-        if differences:
-            raise InputError(
-                f"{path}: belongs to a different run: {differences}; use another file, or delete "
-                "this one"
-            )
+        require(
+            not differences,
+            f"{path}: belongs to a different run: {differences}; use another file, or delete "
+            "this one",
+        )
         # A partial line from an interrupted process would corrupt the next line.
         file.truncate(before.length)
         yield dataclasses.replace(before, append=append)
-
-
-def _open(path: Path) -> io.FileIO:
-    try:
-        return path.open("ab", buffering=0)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def _lock(path: Path, file: io.FileIO) -> None:
@@ -204,11 +199,10 @@ def _append(path: Path, file: io.FileIO, line: str) -> None:
 def _read(path: Path) -> Journal[Any]:
     try:
         with path.open("rb") as file:
-            if not is_run_file(file.peek()):
-                raise InputError(
-                    f"{path}: is not the file of a sweep or comparison (unchanged); use another "
-                    "file"
-                )
+            require(
+                is_run_file(file.peek()),
+                f"{path}: is not the file of a sweep or comparison (unchanged); use another file",
+            )
             return read(file, str(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read as the file of a run ({error})") from error
@@ -231,12 +225,9 @@ def _differences(before: Plan[Any], now: Plan[Any]) -> Iterator[str]:
 
 def _facts(plan: Plan[Any]) -> dict[str, Any]:
     """Return everything that equal plans share, by the words for it."""
-    facts: dict[str, Any] = {"axes in the order": [*plan.axes]}
-    for field, value in codec.encode(plan).items():
-        if field in _PARTS:
-            facts |= {f"{_PARTS[field]} {name} is": part for name, part in value.items()}
-        else:
-            facts[field] = value
+    facts = {"axes in the order": [*plan.axes], **codec.encode(plan)}
+    for field, kind in _PARTS.items():
+        facts |= {f"{kind} {name} is": part for name, part in facts.pop(field).items()}
     return facts
 
 

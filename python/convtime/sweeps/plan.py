@@ -190,7 +190,7 @@ class Plan(Generic[Point]):
         raise NotImplementedError
 
     @property
-    def controlled(self) -> str:
+    def control_application(self) -> str:
         """The application whose times at the control show drift: that of :attr:`control`."""
         return next(iter(self.applications))
 
@@ -220,20 +220,15 @@ class SweepPlan(Plan[SweepPoint]):
     rest: float = 0.0
 
     def has(self, point: SweepPoint) -> bool:
-        """Return whether a point belongs to the plan."""
         return point.application in self.applications and super().has(point)
 
     def points(self) -> list[SweepPoint]:
-        """Return every point, without measurements, in the order of applications and axes."""
-        combinations = list(self.combinations())
         return [
             SweepPoint(values, application=application)
-            for application in self.applications
-            for values in combinations
+            for application, values in itertools.product(self.applications, self.combinations())
         ]
 
     def failed(self, point: SweepPoint, error: str) -> SweepPoint:
-        """Return a point that could not be measured, with the reason."""
         return dataclasses.replace(point, error=error)
 
 
@@ -255,16 +250,13 @@ class ComparisonPlan(Plan[ComparisonPoint]):
     margin: float = 0.01
 
     def points(self) -> list[ComparisonPoint]:
-        """Return every point, without measurements, in the order of the axes."""
         return [ComparisonPoint(values) for values in self.combinations()]
 
     def failed(self, point: ComparisonPoint, error: str) -> ComparisonPoint:
-        """Return a point at which no candidate could be timed, with the reason."""
         return dataclasses.replace(point, errors=dict.fromkeys(self.applications, error))
 
     @property
-    def controlled(self) -> str:
-        """The baseline, which is timed at every point."""
+    def control_application(self) -> str:
         return self.baseline
 
 

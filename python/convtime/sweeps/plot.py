@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from convtime.core.checks import require
 from convtime.sweeps.comparison_table import ComparisonTable
@@ -122,8 +122,19 @@ def table_figure(table: ComparisonTable, x: str | None = None) -> Figure:
     Raises:
         InputError: the axis is unknown, or there are no measurements.
     """
-    title = ", ".join(table.candidates)
-    return _marks_figure(title, table.plan.axes, x, [*_times(table), *_ratios(table)])
+    baseline = table.plan.baseline
+    marks = []
+    for point in table.points:
+        timed = table.timed_at(point)
+        for name in timed:
+            low, high = point.measurements[name].median_interval
+            ends = [1e6 * low, 1e6 * point.measurements[name].median, 1e6 * high]
+            marks.append(Mark(f"time (µs): {_MEDIAN}", point.values, name, *ends))
+            if point.comparison is not None and baseline in timed:
+                ratio = point.comparison.ratio(name, baseline)
+                row = f"ratio to {baseline}, 95 % interval"
+                marks.append(Mark(row, point.values, name, ratio.low, ratio.value, ratio.high))
+    return _marks_figure(", ".join(table.candidates), table.plan.axes, x, marks)
 
 
 def geomeans_figure(table: ComparisonTable) -> Figure:
@@ -136,31 +147,6 @@ def geomeans_figure(table: ComparisonTable) -> Figure:
         view=ratio_panel(labels(means), [*means.values()], table.plan.margin, "ratio"),
         key=f"dot: mean; bar: its 95 % interval; band: ± {table.plan.margin:.2%}",
     )
-
-
-def _times(table: ComparisonTable) -> Iterator[Mark]:
-    for point in table.points:
-        for name in table.timed_at(point):
-            measured = point.measurements[name]
-            low, high = measured.median_interval
-            yield Mark(
-                f"time (µs): {_MEDIAN}",
-                point.values,
-                name,
-                1e6 * low,
-                1e6 * measured.median,
-                1e6 * high,
-            )
-
-
-def _ratios(table: ComparisonTable) -> Iterator[Mark]:
-    baseline = table.plan.baseline
-    for point in table.points:
-        timed = table.timed_at(point)
-        for name in timed if baseline in timed else ():
-            ratio = point.comparison.ratio(name, baseline)  # type: ignore[union-attr]
-            row = f"ratio to {baseline}, 95 % interval"
-            yield Mark(row, point.values, name, ratio.low, ratio.value, ratio.high)
 
 
 def _horizontal(name: str, values: Sequence[Label]) -> tuple[dict[str, float | str], Spec]:

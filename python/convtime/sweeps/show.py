@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from convtime.sweeps.plan import Point
 from convtime.sweeps.table import DRIFT_MARGIN, PointTable
 from convtime.timing import show_measurements
 from convtime.timing.measurement import CONDITIONS
 from convtime.timing.roofline import rooflines
 from convtime.timing.show import facts_of, grouped, reservations
 from convtime.view.figure import Figure
-from convtime.view.page import Block
+from convtime.view.page import Block, Table
 from convtime.view.wording import counted
 
 _MOST_NAMED = 3  # in a sentence
@@ -78,7 +79,6 @@ def _drift(table: PointTable[Any]) -> str:
 
 
 def _workers(table: PointTable[Any]) -> Iterator[str]:
-    """Yield the differences between workers."""
     workers = table.workers()
     if workers and {change.verdict for change in workers.values()} == {"same"}:
         yield (
@@ -99,6 +99,17 @@ def _workers(table: PointTable[Any]) -> Iterator[str]:
             )
         elif change.verdict != "same":
             yield f"{ratio}; whether it is as fast is uncertain: {change.sentence}"
+
+
+def controls(
+    table: PointTable[Point],
+    headers: Sequence[str],
+    cells: Callable[[Point], Sequence[str]],
+    title: str = "",
+) -> Table:
+    """Return the visits of the control in order of time, with these cells."""
+    rows = [[f"{point.visit + 1}", *cells(point), point.worker] for point in table.controls]
+    return Table(["visit", *headers, "worker"], rows, right=["visit", *headers], title=title)
 
 
 def facts(table: PointTable[Any], application: str, **own: str) -> dict[str, str]:

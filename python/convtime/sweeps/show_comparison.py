@@ -9,7 +9,15 @@ from convtime.sweeps.plan import ComparisonPoint
 from convtime.sweeps.plot import geomeans_figure
 from convtime.sweeps.plot import table_figure as plot
 from convtime.sweeps.show import appendix as appendix
-from convtime.sweeps.show import cautions, facts, named, not_measured, roofline_figures, title_of
+from convtime.sweeps.show import (
+    cautions,
+    controls,
+    facts,
+    named,
+    not_measured,
+    roofline_figures,
+    title_of,
+)
 from convtime.timing.show import estimate, grouped
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Details, Facts, Sentences, Table
@@ -19,7 +27,6 @@ _FASTEST = "fastest"
 
 
 def line(table: ComparisonTable) -> str:
-    """Return one line with the candidates, the axes and the verdict."""
     parts = [title_of(table), *table.verdict]
     if table.failed:
         parts.append(f"{counted(len(table.failed), 'point')} with failures")
@@ -29,7 +36,6 @@ def line(table: ComparisonTable) -> str:
 
 
 def printed(table: ComparisonTable) -> Iterator[Block]:
-    """Yield the table of times, the verdict in words, and notes below them."""
     headers = [*table.plan.axes, *table.candidates, _FASTEST]
     rows = [
         [
@@ -53,8 +59,10 @@ def details(table: ComparisonTable) -> Iterator[Block]:
     """Yield :func:`printed`, the ratios, the rates, the control's visits, and the plan."""
     yield from printed(table)
     plan = {"baseline": table.plan.baseline, "margin": f"{table.plan.margin:.2%}"}
+    title = f"control: {table.plan.control.name}"
+    visits = controls(table, table.candidates, lambda point: _times(table, point), title)
     facts_of_table = Facts(facts(table, "candidate", **plan))
-    yield Details([_ratios(table), *_rates(table), _controls(table), facts_of_table])
+    yield Details([_ratios(table), *_rates(table), visits, facts_of_table])
 
 
 def _times(table: ComparisonTable, point: ComparisonPoint) -> list[str]:
@@ -95,15 +103,7 @@ def _rates(table: ComparisonTable) -> Iterator[Table]:
         yield Table(headers, rows, right=headers, title=title)
 
 
-def _controls(table: ComparisonTable) -> Table:
-    headers = ["visit", *table.candidates, "worker"]
-    rows = [[f"{point.visit + 1}", *_times(table, point), point.worker] for point in table.controls]
-    title = f"control: {table.plan.control.name}"
-    return Table(headers, rows, right=headers[:-1], title=title)
-
-
 def _notes(table: ComparisonTable) -> Iterator[str]:
-    """Yield reservations about the table."""
     yield from not_measured(table)
     failures = (
         (f"{name} failed: {error}", point.name)
@@ -127,12 +127,6 @@ def _notes(table: ComparisonTable) -> Iterator[str]:
     )
     for sentence, names in grouped(undecided).items():
         yield f"undecided at {named([*dict.fromkeys(names)])}: {sentence}"
-    yield from _different_results(table)
-    yield from cautions(table, "measurements")
-
-
-def _different_results(table: ComparisonTable) -> Iterator[str]:
-    """Yield which results differ from the baseline's, with the first difference of each."""
     differences = (
         (name, f"{point.name}: {agreement}")
         for point in table.points
@@ -142,10 +136,10 @@ def _different_results(table: ComparisonTable) -> Iterator[str]:
     for name, examples in grouped(differences).items():
         several = f" ({counted(len(examples), 'point')})" if len(examples) > 1 else ""
         yield f"{name} {examples[0]}{several}"
+    yield from cautions(table, "measurements")
 
 
 def figures(table: ComparisonTable) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
     if table.measurements:
         yield plot(table)
     if table.geomeans:

@@ -8,7 +8,15 @@ from typing import Any
 from convtime.sweeps.plan import SweepPoint
 from convtime.sweeps.plot import sweep_figure as plot
 from convtime.sweeps.show import appendix as appendix
-from convtime.sweeps.show import cautions, facts, named, not_measured, roofline_figures, title_of
+from convtime.sweeps.show import (
+    cautions,
+    controls,
+    facts,
+    named,
+    not_measured,
+    roofline_figures,
+    title_of,
+)
 from convtime.sweeps.sweep_table import Sweep, summary, unit
 from convtime.timing.show import estimate, grouped
 from convtime.view.figure import Figure
@@ -19,7 +27,6 @@ _TIMES = ("median [95 %]", "mean", "min .. max")
 
 
 def line(swept: Sweep) -> str:
-    """Return one line with applications, axes, number of points, and drift."""
     parts = [title_of(swept), f"{len(swept.measurements)} points measured"]
     if swept.failed:
         parts.append(f"{len(swept.failed)} failed")
@@ -32,7 +39,6 @@ def line(swept: Sweep) -> str:
 
 
 def printed(swept: Sweep) -> Iterator[Block]:
-    """Yield a table of the times, and notes below it."""
     yield _with_axes(swept, _TIMES, _times)
     yield Sentences(_notes(swept), role="caution")
 
@@ -50,7 +56,8 @@ def details(swept: Sweep) -> Iterator[Block]:
         )
     rest = format_seconds(swept.plan.rest) if swept.plan.rest else "none"
     counters = {"counters": ", ".join(swept.plan.counters)} if swept.plan.counters else {}
-    yield Details([_controls(swept), Facts(facts(swept, "application", **counters, rest=rest))])
+    visits = controls(swept, (f"control: {_TIMES[0]}", *_TIMES[1:]), _times)
+    yield Details([visits, Facts(facts(swept, "application", **counters, rest=rest))])
 
 
 def _times(point: SweepPoint) -> list[str]:
@@ -82,15 +89,7 @@ def _with_axes(
     return Table(["", *right], rows, right=right)
 
 
-def _controls(swept: Sweep) -> Table:
-    first, *others = _TIMES
-    headers = ["visit", f"control: {first}", *others, "worker"]
-    rows = [[f"{point.visit + 1}", *_times(point), point.worker] for point in swept.controls]
-    return Table(headers, rows, right=headers[:-1])
-
-
 def _notes(swept: Sweep) -> Iterator[str]:
-    """Yield reservations about the table."""
     yield from not_measured(swept)
     for error, names in grouped((point.error, point.name) for point in swept.failed).items():
         yield f"{named(names)} failed: {error}"
@@ -105,7 +104,6 @@ def _notes(swept: Sweep) -> Iterator[str]:
 
 
 def figures(swept: Sweep) -> Iterator[Figure]:
-    """Yield the figures, the most informative first."""
     if swept.measurements:
         yield plot(swept)
     yield from roofline_figures(swept)

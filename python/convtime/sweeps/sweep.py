@@ -255,7 +255,6 @@ class _Visits(Maker[SweepPoint]):
     rest: float
 
     def make(self, point: SweepPoint) -> SweepPoint:
-        """Return the point with its measurement, or with the error that prevented it."""
         time.sleep(self.rest)
         try:
             application = self.applications[point.application]

@@ -104,13 +104,13 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
     @property
     def control(self) -> str:
         """The name of the application and the point whose times show drift."""
-        return f"{self.plan.controlled} {self.plan.control.position}"
+        return f"{self.plan.control_application} {self.plan.control.position}"
 
     @cached_property
     def control_times(self) -> dict[str, list[Measurement]]:
         """The control's measurements in order of time, by worker."""
         by_worker: dict[str, list[Measurement]] = {}
-        name = self.plan.controlled
+        name = self.plan.control_application
         for point in self.controls:
             if name in point.measurements:
                 by_worker.setdefault(point.worker, []).append(point.measurements[name])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic
 
@@ -186,7 +185,13 @@ def call(
     Raises:
         InputError: this process cannot be a worker of the run.
     """
-    with _alone():
+    require(
+        _busy.acquire(blocking=False),
+        "executor must run one point at a time in each process, got several: they would "
+        "disturb each other's times; use processes instead of threads (Dask: "
+        "threads_per_worker=1)",
+    )
+    try:
         function = _functions.pop(run, None)
         if function is None:
             if len(_functions) == _MOST_RUNS:
@@ -195,18 +200,6 @@ def call(
             check_alike(*describe(requested, run), machine)
         _functions[run] = function
         return function(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    if not _busy.acquire(blocking=False):
-        raise InputError(
-            "executor must run one point at a time in each process, got several: they would "
-            "disturb each other's times; use processes instead of threads (Dask: "
-            "threads_per_worker=1)"
-        )
-    try:
-        yield
     finally:
         _busy.release()
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from convtime.core.errors import InputError, MissingPackageError
+from convtime.core.checks import require
+from convtime.core.errors import MissingPackageError
 from convtime.core.files import write_file
 from convtime.view.wording import printable
 
@@ -109,13 +110,13 @@ class Figure:
         return {
             "$schema": _SCHEMA,
             "title": {"text": written(self.title), "subtitle": self.key},
-            "description": self._told,
+            "description": self._shortened_description,
             "config": config(),
             **self.view,
         }
 
     @property
-    def _told(self) -> str:
+    def _shortened_description(self) -> str:
         return written(self.description, _LONGEST_DESCRIPTION)
 
     def __repr__(self) -> str:
@@ -142,10 +143,8 @@ class Figure:
         file_type = _file_type(suffix)
         if file_type == "json":
             return _json(self.spec).encode()
-        if file_type == "png":
-            picture: bytes = _convert("vegalite_to_png", self.spec, scale=_SCALE)
-            return picture
-        drawn: bytes | str = _convert(f"vegalite_to_{file_type}", self.spec)
+        options = {"scale": _SCALE} if file_type == "png" else {}
+        drawn: bytes | str = _convert(f"vegalite_to_{file_type}", self.spec, **options)
         return drawn.encode() if isinstance(drawn, str) else drawn
 
     def inline(self) -> str:
@@ -157,9 +156,9 @@ class Figure:
             svg: str = _convert("vegalite_to_svg", self.spec | {"config": config("currentColor")})
         except MissingPackageError:
             return ""
-        told = escape(self._told)
+        label = escape(self._shortened_description)
         return svg.replace(
-            "<svg ", f'<svg role="img" aria-label="{told}" style="max-width:100%;height:auto" ', 1
+            "<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1
         )
 
     def _repr_mimebundle_(
@@ -184,11 +183,11 @@ def check_plot(path: str | os.PathLike[str]) -> None:
         InputError: the file type is unknown, or vl-convert-python is missing and needed for it.
     """
     file_type = _file_type(Path(path).suffix)
-    if file_type not in FILE_TYPES:
-        raise InputError(
-            f"{path}: a plot's file name must end in one of "
-            f"{', '.join(f'.{name}' for name in FILE_TYPES)}"
-        )
+    require(
+        file_type in FILE_TYPES,
+        f"{path}: a plot's file name must end in one of "
+        f"{', '.join(f'.{name}' for name in FILE_TYPES)}",
+    )
     if file_type != "json":
         _converter()
 
@@ -220,8 +219,8 @@ def _json(spec: Spec) -> str:
 def written(text: str, longest: int = _LONGEST) -> str:
     """Return text of a user for a figure: without control characters, and shortened."""
     # Vega may cut what it shows of a text within a character that UTF-16 has as a pair.
-    told = _PAIR.sub(lambda pair: f"\\U{ord(pair[0]):08x}", printable(text[: longest + 1]))
-    return told if len(told) <= longest else told[: longest - 1] + "…"
+    safe = _PAIR.sub(lambda pair: f"\\U{ord(pair[0]):08x}", printable(text[: longest + 1]))
+    return safe if len(safe) <= longest else safe[: longest - 1] + "…"
 
 
 def axis_title(text: str) -> str:
@@ -234,15 +233,15 @@ def axis_title(text: str) -> str:
 
 def labels(names: Iterable[str]) -> list[str]:
     """Return labels of rows or series: :func:`written`, and distinct."""
-    found: dict[str, None] = {}
+    distinct: dict[str, None] = {}
     for name in names:
-        label = told = written(name, _LONGEST_LABEL)
+        label = first = written(name, _LONGEST_LABEL)
         count = 1
-        while label in found:
+        while label in distinct:
             count += 1
-            label = f"{told} ({count})"
-        found[label] = None
-    return list(found)
+            label = f"{first} ({count})"
+        distinct[label] = None
+    return list(distinct)
 
 
 def numbers(values: Iterable[float | None], factor: float = 1.0) -> list[float | None]:
@@ -254,10 +253,8 @@ def numbers(values: Iterable[float | None], factor: float = 1.0) -> list[float |
         smallest, largest = (int(np.floor(np.log10(end))) for end in (sizes.min(), sizes.max()))
         decimals = min(_DIGITS - 1 - smallest, _MOST_DIGITS - 1 - largest, _MOST_DECIMALS)
         scaled = np.round(scaled, decimals)
-    found: list[float | None] = scaled.tolist()
-    for unknown in np.flatnonzero(~finite):
-        found[unknown] = None
-    return found
+    pairs = zip(scaled.tolist(), finite, strict=True)
+    return [value if is_finite else None for value, is_finite in pairs]
 
 
 def microseconds(seconds: Iterable[float | None]) -> list[float | None]:
@@ -269,9 +266,9 @@ def intervals(
 ) -> dict[str, list[float | None]]:
     """Return the columns ``low`` and ``high`` in another unit; None if either end is unbounded."""
     low, high = numbers(lows, factor), numbers(highs, factor)
-    for place, ends in enumerate(zip(low, high, strict=True)):
+    for index, ends in enumerate(zip(low, high, strict=True)):
         if None in ends:
-            low[place] = high[place] = None
+            low[index] = high[index] = None
     return {"low": low, "high": high}
 
 
@@ -283,15 +280,15 @@ def columns(**named: Sequence[Any]) -> Spec:
 
 def quantity(field: str, title: str, *, axis: Spec | None = None, **scale: Any) -> Spec:
     """Return the encoding of a numeric field, whose axis need not contain 0."""
-    found = {"field": field, "type": "quantitative", "title": axis_title(title)}
+    encoding = {"field": field, "type": "quantitative", "title": axis_title(title)}
     # Nice ends of a logarithmic axis would be powers of ten; Vega warns of "zero" for such an axis.
     usual = {"nice": False, "padding": 8} if scale.get("type") == "log" else {"zero": False}
-    return found | {"scale": usual | scale} | ({} if axis is None else {"axis": axis})
+    return encoding | {"scale": usual | scale} | ({} if axis is None else {"axis": axis})
 
 
 def series_color(names: Sequence[str], palette: Sequence[str] = SERIES) -> Spec:
     """Return the encoding of the field ``series`` by color."""
-    colors = [palette[place % len(palette)] for place in range(len(names))]
+    colors = [palette[index % len(palette)] for index in range(len(names))]
     return {
         "field": "series",
         "type": "nominal",
@@ -330,10 +327,10 @@ def kept(values: Sequence[float | None], most: int) -> list[int]:
     lowest = np.where(known, rows, np.inf)[has_known].argmin(axis=1)
     highest = np.where(known, rows, -np.inf)[has_known].argmax(axis=1)
     spaced = np.linspace(0, len(values) - 1, most // 2).astype(int)
-    found: list[int] = np.unique(
+    indices: list[int] = np.unique(
         np.concatenate((spaced, starts + lowest, starts + highest))
     ).tolist()
-    return found
+    return indices
 
 
 def thinned(shown: int, count: int, what: str) -> str:

@@ -104,18 +104,15 @@ def alike_first(sheets: Mapping[str, Mapping[str, Cell]], what: str) -> Iterator
     """Yield the facts that all sheets share, and a row per sheet with the others."""
     names = dict.fromkeys(name for sheet in sheets.values() for name in sheet)
     columns = {name: [sheet.get(name, "–") for sheet in sheets.values()] for name in names}
-    alike = {name: column[0] for name, column in columns.items() if _all_equal(column)}
+    alike = {
+        name: column[0]
+        for name, column in columns.items()
+        if all(cell == column[0] for cell in column)
+    }
     others = [name for name in names if name not in alike]
     blocks: list[Block] = [Facts(alike)] if alike else []
     if others:
-        rows = [
-            [title, *(columns[name][place] for name in others)]
-            for place, title in enumerate(sheets)
-        ]
-        blocks.append(Table(["name", *others], rows, title="not alike"))
+        rows = zip(sheets, *(columns[name] for name in others), strict=True)
+        blocks.append(Table(["name", *others], [*rows], title="not alike"))
     if blocks:
         yield Details(blocks, title=what)
-
-
-def _all_equal(values: Sequence[Cell]) -> bool:
-    return all(value == values[0] for value in values)

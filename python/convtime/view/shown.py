@@ -8,10 +8,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from convtime.core.files import extension_of, write_file
 from convtime.view import html, markdown, text
 from convtime.view.figure import Figure
 from convtime.view.page import Block, Line
-from convtime.view.report import Section, write_report
+from convtime.view.report import PAGE_EXTENSIONS, Section, page_of
 
 
 class Reported:
@@ -28,8 +29,9 @@ class Reported:
         Raises:
             InputError: the path has another extension, or the file cannot be written.
         """
+        extension_of(path, PAGE_EXTENSIONS)
         title = str(getattr(self, "name", "")) or type(self).__name__
-        write_report([section_of(title, self)], path)
+        write_file(path, page_of([section_of(title, self)]))
 
 
 class Shown(Reported):

@@ -31,8 +31,8 @@ def render(blocks: Iterable[Block], indent: int = 0) -> str:
         if below is None:
             below = 2 if block.title else 0
         title = " " * indent + printable(block.title) if block.title else ""
-        if told := "\n".join(filter(None, (title, _content(block, indent + below)))):
-            page += ("\n" if block.tight else "\n\n") * bool(page) + told
+        if lines := "\n".join(filter(None, (title, _content(block, indent + below)))):
+            page += ("\n" if block.tight else "\n\n") * bool(page) + lines
     return page
 
 
