@@ -31,14 +31,12 @@ from .sweeps.compare import compare
 from .sweeps.comparison_table import ComparisonTable
 from .sweeps.sweep import sweep
 from .sweeps.sweep_table import Sweep
-from .timing.batch_record import BatchRecord
 from .timing.candidate import Candidate
-from .timing.ceilings import ceilings
 from .timing.comparison import Comparison
 from .timing.measurement import Measurement
 from .timing.measurements import Measurements
-from .timing.options import Options
-from .timing.time_op import time_op
+from .timing.options import BatchRecord, Options
+from .timing.time_op import ceilings, time_op
 from .timing.verdict import Ratio
 from .tuning.race import race
 from .tuning.race_result import Race

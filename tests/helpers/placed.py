@@ -29,7 +29,7 @@ def placed(candidate: Candidate, **options: Any) -> PreparedCalls:
     chosen = Options(**{"placement": "random", "cache": "warm", **options})
     with pytest.MonkeyPatch.context() as patch:
         # Where copying takes longer, as on a busy machine, there are fewer copies.
-        patch.setattr(placement, "_COPYING_SECONDS", 60.0)
+        patch.setattr(placement, "_EFFORT", placement._EFFORT._replace(seconds=60.0))
         calls = calls_module._on_gpu(candidate, chosen, CPU, ROOM)
     calls.result_blocks = None
     return calls

@@ -11,8 +11,8 @@ import torch
 
 import convtime
 from convtime.integrations import progress
-from convtime.timing.batch_record import BatchRecord
 from convtime.timing.measurement import Measurement
+from convtime.timing.options import BatchRecord
 from convtime.timing.sampling import measure as sampling
 from convtime.view.progress import ProgressBar
 

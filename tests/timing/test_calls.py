@@ -56,9 +56,9 @@ def test_backward_passes_of_copies_share_what_they_leave() -> None:
     model, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
     options = Options(placement="random")
     calls = calls_module._on_gpu(Candidate(model, x, backward=True, name="one"), options, CPU, ROOM)
-    owners: list[Any] = [copy.fn for copy in calls.copies.candidates]
+    owners: list[Any] = [copy.fn for copy in calls.candidates]
     calls_module._time_backward(calls)
-    for copy in calls.copies.candidates[:3]:
+    for copy in calls.candidates[:3]:
         assert copy.before is not None
         copy.before()
         copy.fn()
@@ -67,7 +67,7 @@ def test_backward_passes_of_copies_share_what_they_leave() -> None:
     last = owners[2].weight.grad
     calls.finish()
     assert model.weight.grad is last
-    assert calls.copies.candidates == []
+    assert calls.candidates == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_copies_are_released_whatever_happens() -> None:
     one = Candidate(torch.neg, torch.ones(4), name="one")
     with contextlib.suppress(KeyError), prepared_calls([one], Options(), CPU) as (calls,):
         raise KeyError("mine")
-    assert calls.copies.candidates == []
+    assert calls.candidates == []
 
 
 def test_a_cpus_tensors_stay_where_they_are() -> None:
@@ -281,7 +281,7 @@ def outcome_of(fn: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[st
 def test_calls_that_write_lose_nothing_of_it() -> None:
     x, other = torch.zeros(4), torch.ones(4)
     calls = placed(Candidate(torch.Tensor.add_, x, other, name="one"))
-    given_up = weakref.ref(calls.copies.candidates[7].args[0])
+    given_up = weakref.ref(calls.candidates[7].args[0])
     outcome = call(calls)
     assert given_up() is None
     assert x.tolist() == [22.0] * 4  # as 22 calls without copies leave it

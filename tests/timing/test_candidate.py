@@ -163,7 +163,7 @@ def test_a_control_is_a_candidate_of_its_own() -> None:
         ({"backward": 1}, TypeError, "backward must be True or False, got 1"),
         ({"grad_to_none": 3}, TypeError, "grad_to_none must be a sequence of tensors, got 3"),
         ({"grad_to_none": torch.ones(2)}, TypeError, "a sequence of tensors, got one tensor"),
-        ({"grad_to_none": [1]}, TypeError, "grad_to_none must hold tensors, got int"),
+        ({"grad_to_none": [1]}, TypeError, "an element of grad_to_none must be a tensor, got 1"),
         ({"kwargs": [1]}, TypeError, r"kwargs must be a mapping of names to values, got \[1\]"),
         ({"flops": b"12"}, ValueError, "flops must be a positive number"),
         ({"nbytes": 0}, ValueError, "nbytes must be a positive number, got 0"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import convtime
-from convtime.timing import ceilings as module
+from convtime.timing import time_op as module
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Ceilings, Measurement
 from convtime.timing.roofline import rooflines

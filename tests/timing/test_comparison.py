@@ -363,7 +363,7 @@ NOTHING: Any = {"a": lambda: None, "b": lambda: None}
         (NOTHING, {"interference": 1}, ValueError, "interference must be True or False, got 1"),
         (NOTHING, {"confirm": 1}, ValueError, "confirm must be True or False, got 1"),
         (NOTHING, {"check": "loosely"}, ValueError, "check must be 'close', .* got 'loosely'"),
-        (NOTHING, {"check": torch.ones(2)}, ValueError, "check must be 'close', .* got tensor"),
+        (NOTHING, {"check": torch.ones(2)}, ValueError, "check must be 'close', .* got a Tensor"),
         ([], {}, ValueError, "at least one candidate"),
         ({"a": int, "": int}, {}, ValueError, "each candidate must have a name"),
         (torch.relu, {}, TypeError, "takes callables or Candidates, in a mapping"),

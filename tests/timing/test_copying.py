@@ -15,8 +15,14 @@ import torch
 
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.copying import Original, UncopiableError
+from convtime.timing.sampling.object_graph import (
+    Walk,
+    contents_of,
+    holds_still,
+    objects_below,
+    tensors_of,
+)
 from convtime.timing.sampling.placement import make_copies
-from convtime.timing.sampling.reach import Walk, contents_below, tensors_of
 from tests.helpers.placed import CPU, original
 
 GLOBAL_WEIGHT = torch.ones(4)
@@ -36,10 +42,6 @@ def left_out(fn: Callable[..., object], *args: Any) -> set[str]:
 
 def on(device: torch.device, fn: Callable[..., object], *args: Any) -> Original:
     return Original(Candidate(fn, *args, name="one"), device)
-
-
-def nbytes(whole: Original) -> int:
-    return sum(storage.nbytes() for storage in whole.storages.values())
 
 
 def apart(tensors: list[torch.Tensor]) -> bool:
@@ -74,7 +76,7 @@ def test_layout_is_kept(device: torch.device) -> None:
         conjugate.imag,
     ):
         whole = on(device, torch.neg, x)
-        assert nbytes(whole) == x.untyped_storage().nbytes()
+        assert whole.nbytes == x.untyped_storage().nbytes()
         for copy in made(whole):
             (y,) = copy.args
             assert (y.shape, y.stride(), y.dtype) == (x.shape, x.stride(), x.dtype)
@@ -86,7 +88,7 @@ def test_layout_is_kept(device: torch.device) -> None:
 def test_aliases_stay_aliases_within_a_copy() -> None:
     x = torch.zeros(8)
     whole = original(accept, x, [x, x[2:]], view=x.view(2, 4))
-    assert nbytes(whole) == 32
+    assert whole.nbytes == 32
     for copy in made(whole):
         same, (again, tail) = copy.args
         assert again is same
@@ -95,7 +97,7 @@ def test_aliases_stay_aliases_within_a_copy() -> None:
     assert not x.any()
     big, empty = torch.zeros(100), torch.empty(0)
     whole = original(torch.add, big[:3], big[3:6], out=empty)
-    assert nbytes(whole) == 400
+    assert whole.nbytes == 400
     for copy in made(whole):
         copy.fn(*copy.args, **copy.kwargs)
         assert copy.kwargs["out"].tolist() == [0.0] * 3, "an empty result can still be resized"
@@ -153,7 +155,7 @@ def test_modules_are_copied_with_tied_weights_and_gradients_of_their_own(
     model.register_forward_hook(lambda module, *_: hooked.append(module))
     x = torch.randn(2, 4, device=device)
     whole = on(device, model.forward if method else model, x)
-    assert nbytes(whole) == 64 + 16 + 16 + 16 + 16 + 32
+    assert whole.nbytes == 64 + 16 + 16 + 16 + 16 + 32
     assert whole.left_out == ()
     expected, copies = model(x), made(whole)
     models = [copy.fn.__self__ if method else copy.fn for copy in copies]
@@ -206,7 +208,7 @@ def test_callables_are_copied_with_what_they_hold() -> None:
     for wrap in wraps:
         x = torch.full((16,), 3.0)
         whole = original(wrap(x), torch.tensor(2.0))
-        assert (nbytes(whole), whole.left_out) == (64 + 4, ())
+        assert (whole.nbytes, whole.left_out) == (64 + 4, ())
         for copy in made(whole):
             assert copy.fn(*copy.args).tolist() == [6.0] * 16
         assert x.tolist() == [3.0] * 16
@@ -250,7 +252,7 @@ def test_special_tensors_are_shared_and_named() -> None:
     )
     for one, kind in special:
         whole = original(accept, one, torch.ones(4))
-        assert (nbytes(whole), whole.left_out) == (16, (f"tensor of type {kind} in args[0]",))
+        assert (whole.nbytes, whole.left_out) == (16, (f"tensor of type {kind} in args[0]",))
         assert all(copy.args[0] is one for copy in made(whole))
 
 
@@ -299,7 +301,7 @@ def test_a_functions_own_variables_are_copied() -> None:
 
     fn.note = "kept"  # type: ignore[attr-defined]
     whole = original(fn, x)
-    assert (nbytes(whole), whole.left_out) == (48, ())
+    assert (whole.nbytes, whole.left_out) == (48, ())
     places = [(y, x, GLOBAL_WEIGHT)]
     for copy in made(whole):
         total, *others, number = copy.fn(*copy.args)
@@ -328,11 +330,11 @@ def test_streams_and_events_are_shared() -> None:
     handles = [torch.cuda.Stream(), torch.cuda.Event(), torch.Generator("cuda")]
     x, on_cpu = torch.ones(4, device="cuda"), torch.ones(4)
     whole = on(torch.device("cuda", x.device.index or 0), accept, x, on_cpu, handles)
-    assert nbytes(whole) == 16
+    assert whole.nbytes == 16
     for copy in made(whole):
         assert copy.args[1] is on_cpu
         assert all(held is handle for held, handle in zip(copy.args[2], handles, strict=True))
-    assert nbytes(on(torch.device("cuda", 99), accept, x)) == 0
+    assert on(torch.device("cuda", 99), accept, x).nbytes == 0
 
 
 TREE: dict[str, Any] = {"x": torch.zeros(1)}
@@ -411,8 +413,8 @@ def test_the_nearest_are_found_first_and_a_limit_ends_the_search() -> None:
 
 def test_what_an_object_holds_is_compared_by_identity_and_numbers_by_value() -> None:
     x, held = torch.zeros(1), {"tensor": torch.zeros(1), "number": 1000, "list": [1.5]}
-    before = contents_below(held)
-    assert all(each.is_unchanged() for each in before)
+    before = [(each, contents_of(each)) for each in objects_below(held)]
+    assert all(holds_still(*each) for each in before)
     for key, value, unchanged in (
         ("number", int("1000"), True),
         ("number", 1000.0, False),
@@ -422,6 +424,6 @@ def test_what_an_object_holds_is_compared_by_identity_and_numbers_by_value() -> 
     ):
         kept = dict(held)
         held[key] = value
-        assert all(each.is_unchanged() for each in before) == unchanged, (key, value)
+        assert all(holds_still(*each) for each in before) == unchanged, (key, value)
         held.clear()
         held.update(kept)

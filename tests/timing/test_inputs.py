@@ -15,7 +15,7 @@ import convtime
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.inputs import Remark, sentences
 from convtime.timing.sampling.inputs import remarks_on as remarks_on_tensors
-from convtime.timing.sampling.reach import some_tensors, without_modes
+from convtime.timing.sampling.object_graph import some_tensors
 from tests.helpers.texts import flat
 
 NAN = math.nan
@@ -28,14 +28,14 @@ DENORMAL = "a CPU is many times slower on denormals, unless it flushes them to z
 
 def remarks_on(candidates: list[Candidate], *, on_gpu: bool) -> list[list[Remark]]:
     tensors = [some_tensors(candidate, 500).plain for candidate in candidates]
-    with without_modes(), torch.no_grad():
-        return remarks_on_tensors(candidates, tensors, on_gpu=on_gpu)
+    return remarks_on_tensors(candidates, tensors, on_gpu=on_gpu)
 
 
 def said_of(fn: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, ...]:
     """Before any call, on a CPU."""
-    (remarks,) = remarks_on([Candidate(fn, *args, kwargs=kwargs, name="one")], on_gpu=False)
-    return sentences(remarks)
+    remarks = remarks_on([Candidate(fn, *args, kwargs=kwargs, name="one")], on_gpu=False)
+    (said,) = sentences(remarks)
+    return said
 
 
 def test_remarkable_numbers_are_said() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convtime
-from convtime.timing import interference
+from convtime.timing import compare as comparing
 from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Interference
 from convtime.timing.options import Options
@@ -59,8 +59,8 @@ def found_alone(
 
     candidates = [Candidate(int, name=name) for name in "ab"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interference, "measure", measure)
-        found, reason = interference.find_interference(
+        patch.setattr(comparing, "measure", measure)
+        found, reason = comparing.find_interference(
             candidates, dict.fromkeys("ab", beside), Options(margin=margin), seconds_left
         )
     return found, reason, asked[0] if asked else None

@@ -20,7 +20,7 @@ from convtime.conv.kernels import (
     parts,
     role_of,
 )
-from convtime.timing.kernel_names import shorten
+from convtime.timing.activity import shorten
 from tests.helpers.recorded import activity, kernels, layers
 
 ATEN = "void at::native::"

@@ -23,7 +23,7 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.sampling import measure as sampling
 from convtime.timing.sampling.measure import controlled_clocks, find_place
-from convtime.timing.sampling.reach import Walk, tensors_of
+from convtime.timing.sampling.object_graph import Walk, tensors_of
 from tests.helpers.measurements import changed
 from tests.helpers.texts import flat
 

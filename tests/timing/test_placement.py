@@ -24,13 +24,14 @@ from convtime.timing.sampling.placement import (
     Effort,
     blocks_outside,
     count_places,
+    effort_of,
     lay_out,
     make_copies,
     obstacle,
     room_for_copies,
+    rotate,
     visits,
 )
-from convtime.timing.sampling.rotation import rotate
 from tests.helpers.placed import CPU, ROOM, original, placed
 
 PAGE = 2 << 20
@@ -40,26 +41,24 @@ SIZES = st.lists(st.sampled_from([1, 4, 512, 1000, 3 * PAGE]) | st.integers(1, P
 @settings(max_examples=40)
 @given(SIZES, st.integers(1, 40), st.sampled_from(["random", "aligned", "as-is"]), st.integers())
 def test_no_copy_lies_on_another(sizes: list[int], copies: int, placement: Any, seed: int) -> None:
-    layout = lay_out(sizes, copies, placement, random.Random(seed))
-    taken = sorted(
-        (start, start + sizes[index % len(sizes)]) for index, start in enumerate(layout.starts)
-    )
+    starts, nbytes = lay_out(sizes, copies, placement, random.Random(seed))
+    taken = sorted((start, start + sizes[index % len(sizes)]) for index, start in enumerate(starts))
     assert len(taken) == copies * len(sizes)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(taken))
     assert taken[0][0] >= 0
-    assert taken[-1][1] <= layout.nbytes
+    assert taken[-1][1] <= nbytes
     unit = PAGE if placement == "aligned" else 512
-    assert all(start % unit == 0 for start in layout.starts)
+    assert all(start % unit == 0 for start in starts)
     if placement == "as-is":
-        assert list(layout.starts) == [start for start, _ in taken]
-    other = lay_out(sizes, copies, placement, random.Random(seed + 1))
-    assert layout.nbytes == other.nbytes, "so that the allocator has a block of this size"
+        assert starts == [start for start, _ in taken]
+    others, other_nbytes = lay_out(sizes, copies, placement, random.Random(seed + 1))
+    assert nbytes == other_nbytes, "so that the allocator has a block of this size"
     if placement == "random" and len(taken) > 1:
-        assert layout.starts != other.starts
+        assert starts != others
 
 
 def test_random_addresses_fall_anywhere_in_large_pages() -> None:
-    starts = lay_out([4096, 4096], 256, "random", random.Random(3)).starts
+    starts = lay_out([4096, 4096], 256, "random", random.Random(3))[0]
     assert {start % PAGE // (PAGE // 8) for start in starts} == set(range(8))
     distances = {(b - a) % PAGE for a, b in zip(starts[::2], starts[1::2], strict=True)}
     assert len(distances) > 200, "tensors of a copy lie at other distances in the next"
@@ -160,7 +159,7 @@ def test_copies_take_a_quarter_of_the_free_memory(monkeypatch: pytest.MonkeyPatc
     assert room_for_copies(gpu, Effort(4, 1.0, 300)) == 300
     held.clear()
     assert room_for_copies(gpu, Effort(4, 1.0, 10_000)) == 400
-    quick, full = (Effort.of(Options(quick=quick)) for quick in (True, False))
+    quick, full = (effort_of(Options(quick=quick)) for quick in (True, False))
     assert (quick.places, full.places) == (16, 256)
     assert quick.seconds < full.seconds
     assert quick.nbytes < full.nbytes
@@ -240,7 +239,7 @@ def test_why_tensors_stay_where_they_are(kind: str) -> None:
     fn, *args = make()
     whole = Original(fn, CPU) if isinstance(fn, Candidate) else original(fn, *args)
     with pytest.raises(CannotPlaceError, match=reason):
-        count_places(whole, "random", ROOM, Effort.of(Options()))
+        count_places(whole, "random", ROOM, effort_of(Options()))
     assert (obstacle(whole, backward=True) == "") == (kind in ("gradient", "large", "lock"))
 
 
@@ -304,19 +303,16 @@ def test_copies_hold_the_working_set_between_two_uses_of_one(
 ) -> None:
     tensors = [torch.full((size,), 7, dtype=torch.uint8) for size in sizes]
     whole = original(torch.cat, tensors)
-    found = rotate(whole, working_set, max_copies, placement, places)
+    found, left_warm = rotate(whole, working_set, max_copies, placement, places)
     each = sum(max(128, size) for size in sizes if size)  # at least a cache line
-    assert found.bytes_per_call == each
     enough = 1
     while each < working_set and (enough - 1) * each < working_set:
         enough += 1
     needed = min(enough, max_copies)
-    copies = found.copies.candidates
+    copies = found.candidates
     assert len(copies) == (max(needed, places) if placement == "random" else needed)
-    said = (f"{max_copies} copies of {each} bytes are less than the {working_set} bytes that",)
-    assert tuple(each.partition(" evict")[0] for each in found.left_warm) == said * (
-        enough > max_copies
-    )
+    said = f"{max_copies} copies of {each} bytes are less than the {working_set} bytes that"
+    assert [warm.partition(" evict")[0] for warm in left_warm] == [said] * (enough > max_copies)
     assert (copies[0] is whole.candidate) == (placement == "as-is")
     for copy in copies:
         assert (copy.name, copy.fn, copy.before) == ("one", torch.cat, None)
@@ -335,9 +331,9 @@ def test_a_setup_that_resets_the_original_only_is_refused() -> None:
         whole = Original(Candidate(torch.neg, x, name="one", before=setup), CPU)
         with pytest.raises(ValueError, match=f"setup must not .*'one'.* got one in {where}; use"):
             rotate(whole, 1024)
-        assert len(rotate(whole, 16).copies.candidates) == 1
+        assert len(rotate(whole, 16)[0].candidates) == 1
     kept = Candidate(torch.neg, x, name="one", before=lambda: other.zero_())
-    copies = rotate(Original(kept, CPU), 1024).copies.candidates
+    copies = rotate(Original(kept, CPU), 1024)[0].candidates
     assert all(copy.before is kept.before for copy in copies)
     whole = original(print, torch.ones(4), threading.Lock())
     with pytest.raises(ValueError, match="'one' must support copy.deepcopy .*, got lock .*use"):

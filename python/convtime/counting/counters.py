@@ -203,7 +203,7 @@ def counters(
     place = gpu_place(candidate, chosen, "hardware counters need a GPU")
     before = provenance(place.device)
     with (
-        turn_on(place, chosen, TimeLimit.of(None)) as turn,
+        turn_on(place, chosen, TimeLimit(None)) as turn,
         on(place.device, chosen.stream),
     ):
         make_way_for_profilers()

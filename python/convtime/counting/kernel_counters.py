@@ -11,7 +11,7 @@ from typing import Any
 from convtime.core import codec
 from convtime.core.errors import shown
 from convtime.counting.costs_result import Energy, PeakMemory
-from convtime.timing.kernel_names import shorten
+from convtime.timing.activity import shorten
 from convtime.view.shown import Shown
 
 

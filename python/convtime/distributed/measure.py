@@ -100,7 +100,7 @@ def measure_in_group(
             calls.candidates,
             dataclasses.replace(options, placement="as-is", regime="as-is", device=place.device),
             limit=TimeLimit(_SAMPLED * coordinator.seconds_left),
-            accord=accord,
+            supervisor=accord,
         )
         measured = [dataclasses.replace(each, device_reason=place.reason) for each in measured]
         clock = CommonClock(first, offset_of(coordinator))

@@ -20,11 +20,10 @@ from convtime.device.resolve import resolve_device
 from convtime.health.examination import Examination
 from convtime.health.findings import AS_IS, KnownDuration, OperationTiming
 from convtime.timing.candidate import Candidate
-from convtime.timing.ceilings import ceilings
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling.measure import measure
-from convtime.timing.time_op import time_op
+from convtime.timing.time_op import ceilings, time_op
 
 _BUDGET = 0.1  # seconds for each of about thirty timings; more would exceed 20 s in total
 _GPU_METHODS: tuple[Method, ...] = ("kernel", "event", "graph", "sync", "cpu")

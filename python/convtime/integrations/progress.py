@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from convtime.timing.batch_record import BatchRecord
-from convtime.timing.options import Options
+from convtime.timing.options import BatchRecord, Options
 from convtime.view.progress import ProgressBar
 
 #: Shorter timings show no bar.

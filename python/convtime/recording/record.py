@@ -24,7 +24,7 @@ from convtime.recording.region import (
     logging_to,
 )
 from convtime.timing.sampling.calls import make_way_for_profilers
-from convtime.timing.sampling.reach import without_modes
+from convtime.timing.sampling.object_graph import without_modes
 
 #: A thread, and the time at which it issued work.
 Issue = tuple[int, int]

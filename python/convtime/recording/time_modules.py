@@ -136,7 +136,7 @@ def time_modules(
         f"the step calls no module of {type(model).__name__}; it must call the model itself, not "
         "a copy, a compiled version or a captured graph",
     )
-    with turn_on(Place(where, (), "asked for"), made, TimeLimit.of(made.timeout)) as turn:
+    with turn_on(Place(where, (), "asked for"), made, TimeLimit(made.timeout)) as turn:
         recording, monitor = _record(step, watched, steps, where)
     passes, rest = _divided(recording, watched)
     require(passes, f"the step calls none of the requested modules ({', '.join(watched)})")

@@ -15,7 +15,7 @@ from convtime.core.errors import first_line
 from convtime.recording.module_times import Direction
 from convtime.recording.region import region
 from convtime.timing.candidate import differentiable
-from convtime.timing.sampling.reach import is_plain
+from convtime.timing.sampling.object_graph import is_plain
 
 
 def region_name(module: str, direction: Direction) -> str:

@@ -367,7 +367,7 @@ class _Visits(Maker[ComparisonPoint]):
             sorted(candidates, key=lambda candidate: order.index(candidate.name)),
             self.check,
             chosen,
-            TimeLimit.of(chosen.timeout),
+            TimeLimit(chosen.timeout),
         )
 
 

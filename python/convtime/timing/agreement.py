@@ -18,7 +18,7 @@ from convtime.timing.candidate import Candidate, clearing_gradients, gradients_o
 from convtime.timing.comparison import Agreement
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import TimeLimit, find_place, on, turn_on
-from convtime.timing.sampling.reach import Walk, is_plain, tensors_of, without_modes
+from convtime.timing.sampling.object_graph import Walk, is_plain, tensors_of, without_modes
 from convtime.timing.structure import Structure, difference, shortened, structure_of
 
 Check = Literal["close", "exact"]

@@ -6,20 +6,20 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import torch
 from torch.utils import _pytree as pytree
 
-from convtime.core.checks import is_finite
+from convtime.core.checks import check_type, described, is_finite, require
 from convtime.timing.options import CallOptions, Options, options_of
 
 Kind = Literal["generator", "coroutine", "asynchronous generator"]
 
 #: Types that such functions return; futures and other awaitables have other types.
-DEFERRED_TYPES = frozenset({types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType})
+DEFERRED_TYPES = frozenset({GeneratorType, CoroutineType, AsyncGeneratorType})
 
 _REMEDIES: dict[Kind, str] = {
     "generator": "calls list() on it",
@@ -54,9 +54,10 @@ def refuse_deferred(what: str, fn: object, name: str) -> None:
         TypeError: for a generator, coroutine or asynchronous generator function.
     """
     if (kind := deferred_kind(fn)) is not None:
+        article = "an" if kind.startswith("a") else "a"
         raise TypeError(
-            f"{what} must do its work when it is called, got {name!r}, {_with_article(kind)} "
-            f"function, which starts later; pass a function that {_REMEDIES[kind]}"
+            f"{what} must do its work when it is called, got {name!r}, {article} {kind} function, "
+            f"which starts later; pass a function that {_REMEDIES[kind]}"
         )
 
 
@@ -75,17 +76,13 @@ def refuse_deferred_result(result: object, name: str) -> None:
         kind = "asynchronous generator"
     else:
         return
-    if isinstance(result, types.CoroutineType):  # prevents the warning "was never awaited"
+    if isinstance(result, CoroutineType):  # prevents the warning "was never awaited"
         result.close()
     raise TypeError(
         f"the timed function must do its work when it is called, got {name!r}, which returned an "
         f"object of type {type(result).__name__} that starts later; pass a function that "
         f"{_REMEDIES[kind]}"
     )
-
-
-def _with_article(kind: Kind) -> str:
-    return f"{'an' if kind.startswith('a') else 'a'} {kind}"
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -173,23 +170,22 @@ class Candidate:
                 f"the timed function must be callable, got the Candidate {fn.name!r}; use it "
                 "as it is, or make one of its function and its arguments"
             )
-        name = name_of(fn) if name is None else _text(name)
+        check_type("a measurement's name", name, (str, NoneType), "a string")
+        check_type("kwargs", kwargs, (Mapping, NoneType), "a mapping of names to values")
+        check_type("backward", backward, bool, "True or False")
+        for what, value in (("flops", flops), ("nbytes", nbytes)):
+            is_positive = value is None or (is_finite(value) and value > 0)
+            require(is_positive, f"{what} must be a positive number, got {described(value)}")
+        name = name_of(fn) if name is None else name
         if not callable(fn):
             raise TypeError(
                 f"the timed function must be callable, got {type(fn).__name__} for {name!r}; "
                 "pass the function and its arguments, not its result"
             )
         refuse_deferred("the timed function", fn, name)
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise TypeError(f"kwargs must be a mapping of names to values, got {kwargs!r}")
         if before is not None and not callable(before):
             raise TypeError(f"before must be callable, got {type(before).__name__}")
         refuse_deferred("before", before, "None" if before is None else name_of(before))
-        if not isinstance(backward, bool):
-            raise TypeError(f"backward must be True or False, got {backward!r}")
-        for what, value in (("flops", flops), ("nbytes", nbytes)):
-            if value is not None and not (is_finite(value) and value > 0):
-                raise ValueError(f"{what} must be a positive number, got {value!r}")
         self.__dict__.update(
             fn=fn,
             args=args,
@@ -197,14 +193,15 @@ class Candidate:
             name=name,
             before=before,
             backward=backward,
-            grad_to_none=_tensors(grad_to_none),
+            grad_to_none=() if grad_to_none is None else _tensors(grad_to_none),
             flops=None if flops is None else float(flops),
             nbytes=None if nbytes is None else float(nbytes),
         )
 
     def named(self, name: str | None) -> Candidate:
         """Return it under another name; None keeps its own."""
-        return self if name is None else self.but(name=_text(name))
+        check_type("a measurement's name", name, (str, NoneType), "a string")
+        return self if name is None else self.but(name=name)
 
     def but(self, **changes: Any) -> Candidate:
         """Return a copy with some fields changed."""
@@ -221,21 +218,13 @@ class Candidate:
         return f"<convtime.Candidate {self.name}>"
 
 
-def _text(name: object) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"a measurement's name must be a string, got {name!r}")
-    return name
-
-
-def _tensors(given: Iterable[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
+def _tensors(given: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     if isinstance(given, torch.Tensor):
         raise TypeError("grad_to_none must be a sequence of tensors, got one tensor; put it in []")
-    if not (given is None or isinstance(given, Iterable)):
-        raise TypeError(f"grad_to_none must be a sequence of tensors, got {given!r}")
-    tensors = tuple(given or ())  # an iterator would be empty at the second call
+    check_type("grad_to_none", given, Iterable, "a sequence of tensors")
+    tensors = tuple(given)  # an iterator would be empty at the second call
     for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"grad_to_none must hold tensors, got {type(tensor).__name__}")
+        check_type("an element of grad_to_none", tensor, torch.Tensor, "a tensor")
     return tensors
 
 
@@ -247,16 +236,17 @@ def candidates_of(given: object) -> list[Candidate]:
         ValueError: for an empty name.
     """
     if isinstance(given, Mapping):
-        if "" in given:
-            raise ValueError("each candidate must have a name, got the name ''")
-        return [_candidate(fn, _text(name)) for name, fn in given.items()]
+        require("" not in given, "each candidate must have a name, got the name ''")
+        for name in given:
+            check_type("a measurement's name", name, str, "a string")
+        return [_candidate(fn, name) for name, fn in given.items()]
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         for fn in given:
             candidate = _candidate(fn)
-            taken = [other.name for other in found]
-            found.append(candidate.but(name=distinct(candidate.name, taken)))
-        return found
+            taken = [other.name for other in candidates]
+            candidates.append(candidate.but(name=distinct(candidate.name, taken)))
+        return candidates
     raise TypeError(
         "compare takes callables or Candidates, in a mapping by name or in a sequence, got "
         f"{type(given).__name__}"

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+from convtime.core.checks import described, require
 from convtime.core.child import job
+from convtime.core.errors import first_line
 from convtime.timing import confirming
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct, with_keywords
-from convtime.timing.ceilings import with_rates
 from convtime.timing.comparison import Agreement, Comparison, Interference
-from convtime.timing.interference import find_interference
+from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options, SharedOptions, Stop, options_of
 from convtime.timing.sampling.measure import (
     TimeLimit,
+    measure,
     measure_here_or_in_group,
     reporting_errors,
     watched,
 )
+from convtime.timing.time_op import with_rates
+from convtime.view.wording import format_seconds
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -31,6 +36,12 @@ Candidates = (
 )
 
 _IN_GROUP = "further calls would have to be agreed between the ranks"
+
+# Of the timing of each candidate alone.
+_SHARE = 0.1  # of the comparison's own time, for all candidates together
+_LEAST_SECONDS = 0.02  # for each candidate, if that is more
+_WARMUP_SHARE = 0.25  # of that; one-time work is already done after the comparison
+_MIN_SAMPLES = 10
 
 
 @with_keywords(SharedOptions)
@@ -49,19 +60,17 @@ def compare(
 ) -> Comparison:
     """Run :func:`convtime.compare` without ``over``."""
     with reporting_errors(group):
-        if group is not None and confirm:
-            raise ValueError(
-                "confirm=True cannot be used in a group of ranks; leave out confirm=True"
-            )
+        require(
+            group is None or not confirm,
+            "confirm=True cannot be used in a group of ranks; leave out confirm=True",
+        )
         how = check_flags(check, control=control, interference=interference, confirm=confirm)
         given: dict[str, Any] = {"margin": margin, **options}
         compared = candidates_of(candidates)
-        if not compared:
-            raise ValueError("there must be at least one candidate to compare, got none")
+        require(compared, "there must be at least one candidate to compare, got none")
         names = [candidate.name for candidate in compared]
         baseline = names[0] if baseline is None else baseline
-        if baseline not in names:
-            raise ValueError(f"baseline must be one of {names}, got {baseline!r}")
+        require(baseline in names, f"baseline must be one of {names}, got {baseline!r}")
         # The sampler's verdicts use the first candidate as the baseline.
         compared.sort(key=lambda candidate: candidate.name != baseline)
         duplicate = compared[0].but(name=distinct("control", names))
@@ -73,15 +82,15 @@ def compare(
         chosen = options_of("compare", SharedOptions, options, margin=margin, stop=stop)
     again = b""
     if confirm and len(compared) > 1:
-        if chosen.stream is not None:
-            raise ValueError(
-                "confirm=True cannot use a stream, which does not exist in a fresh process; leave "
-                "out stream"
-            )
+        require(
+            chosen.stream is None,
+            "confirm=True cannot use a stream, which does not exist in a fresh process; leave out "
+            "stream",
+        )
         confirming.check_sendable(compared, "confirm=True")
         by_name = {candidate.name: candidate for candidate in compared}
         again = job(compare, by_name, **_options_sent(given, chosen))
-    limit = TimeLimit.of(chosen.timeout)
+    limit = TimeLimit(chosen.timeout)
     with watched(chosen) as shown:
         found = measure_here_or_in_group(timed, shown, group, limit)
     measured = dict(zip((each.name for each in timed), found, strict=True))
@@ -119,12 +128,11 @@ def check_flags(check: object, **flags: object) -> Check | None:
     Raises:
         ValueError: an argument has another value.
     """
-    is_known = isinstance(check, str) and check in get_args(Check)
-    if not (is_known or check is None or isinstance(check, bool)):
-        raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
+    is_known = check is None or isinstance(check, bool)
+    is_known = is_known or (isinstance(check, str) and check in get_args(Check))
+    require(is_known, f"check must be 'close', 'exact' or None, got {described(check)}")
     for flag, value in flags.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{flag} must be True or False, got {value!r}")
+        require(isinstance(value, bool), f"{flag} must be True or False, got {described(value)}")
     return "close" if check is True else check or None  # type: ignore[return-value]
 
 
@@ -138,3 +146,67 @@ def _options_sent(given: Mapping[str, Any], chosen: Options) -> dict[str, Any]:
         "check": None,
         "interference": False,
     }
+
+
+def find_interference(
+    candidates: Sequence[Candidate],
+    compared: Mapping[str, Measurement],
+    options: Options,
+    seconds_left: float,
+) -> tuple[dict[str, Interference], str]:
+    """Time each candidate alone, in a tenth of the comparison's time in total, or in 0.02 s each.
+
+    Args:
+        candidates: candidates of the comparison.
+        compared: their measurements, by name.
+        options: options of the comparison.
+        seconds_left: seconds until its timeout.
+
+    Returns:
+        The candidates whose two medians differ by more than both intervals and the margin, by name;
+        and why others may not have been checked, empty if all were.
+    """
+    interfering: dict[str, Interference] = {}
+    one = next(iter(compared.values()))
+    if any(measured.regime != "as-is" for measured in compared.values()):
+        why_not = f"regime {one.regime.used!r} would have to be set up again for each candidate"
+        return interfering, why_not
+    assert one.warmup_calls is not None  # only measurements of other tools have None
+    assert one.warmup_seconds is not None
+    assert one.sampling_seconds is not None
+    spent = one.warmup_seconds + one.sampling_seconds
+    seconds_per_call = spent / (one.warmup_calls + len(one.seconds) * len(compared))
+    budget = max(_LEAST_SECONDS, _SHARE * spent / len(candidates))
+    warmup = _WARMUP_SHARE * budget
+    if _MIN_SAMPLES * seconds_per_call > budget - warmup:
+        why_not = f"{_MIN_SAMPLES} calls of each alone take more than a tenth of the comparison"
+        return interfering, why_not
+    if len(candidates) * budget > seconds_left:
+        return interfering, "the timeout leaves no time for it"
+    alone_options = dataclasses.replace(
+        options,
+        regime="as-is",
+        warmup=warmup,
+        stop="budget",
+        min_samples=_MIN_SAMPLES,
+        budget=budget - warmup,
+        log=None,
+    )
+    why_not = ""
+    for candidate in candidates:
+        try:
+            (alone,) = measure([candidate], alone_options)
+        except Exception as error:  # the calls may raise anything; keep the measurements
+            why_not = f"{candidate.name!r} could not be timed alone ({first_line(error)})"
+            continue
+        measured = compared[candidate.name]
+        (low, high), (alone_low, alone_high) = measured.median_interval, alone.median_interval
+        difference = max(low - alone_high, alone_low - high)
+        if alone.method != measured.method:
+            why_not = f"{candidate.name!r} alone is timed by {alone.method}"
+        elif difference > float(options.margin) * alone.median:
+            ratio = measured.median / alone.median
+            times = [format_seconds(each.median) for each in (measured, alone)]
+            sentence = f"takes {times[0]} beside the others and {times[1]} alone ({ratio:.3f})"
+            interfering[candidate.name] = Interference(ratio, alone.median, sentence)
+    return interfering, why_not

@@ -28,17 +28,17 @@ _ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
 def line(measured: Measurement) -> str:
     """Return one line with the estimate and its conditions; reservations follow after "but"."""
+    reserved = [*reservations(measured)]
     conditions = {"": measured.method.used, "cache ": measured.cache.used}
     if measured.device != "cpu":
         conditions["regime "] = measured.regime.used
     if measured.metric.used in ("span", "sum"):
         conditions["metric "] = measured.metric.used
     known = [f"{what}{used}" for what, used in conditions.items() if used != UNKNOWN]
-    told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
-    reserved = [*reservations(measured)]
+    text = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     if reserved:
-        told += f"; but {', '.join(reserved)}"
-    return printable(told)
+        text += f"; but {', '.join(reserved)}"
+    return printable(text)
 
 
 def details(measured: Measurement) -> Iterator[Block]:

@@ -1,19 +1,33 @@
-"""Time one operation."""
+"""Time one operation, and measure the rates of the device that its own are compared with."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from convtime.core.errors import first_line
+from convtime.device.resolve import resolve_device
 from convtime.timing.candidate import Candidate, candidate_and_options, with_keywords
-from convtime.timing.ceilings import with_rates
-from convtime.timing.measurement import Measurement
-from convtime.timing.options import TimeOptions
-from convtime.timing.sampling.measure import measure_here_or_in_group, reporting_errors, watched
+from convtime.timing.measurement import Ceilings, Measurement
+from convtime.timing.options import Options, TimeOptions
+from convtime.timing.sampling.measure import (
+    measure,
+    measure_here_or_in_group,
+    reporting_errors,
+    watched,
+)
+from convtime.timing.sampling.object_graph import without_modes
 
 if TYPE_CHECKING:
     import torch.distributed as dist
     from typing_extensions import Unpack
+
+_CEILING_BUDGET = 0.2  # seconds for each of the copy and the matmul
 
 
 @with_keywords(TimeOptions)
@@ -153,3 +167,78 @@ def time_op(
     with watched(chosen) as shown:
         (measured,) = measure_here_or_in_group([candidate], shown, group)
     return with_rates(candidate, measured, chosen)
+
+
+def ceilings(device: torch.device | str | int | None = None, *, exclusive: bool = True) -> Ceilings:
+    """Measure the rates that a device reaches in a large copy and a large matmul.
+
+    They are measured once per device; on a CPU, once per number of threads, set of CPUs and
+    precision of float32 matmuls. The caller's modes (autocast, inference mode, a default device)
+    have no effect.
+
+    Args:
+        device: a CPU or a CUDA device. Default: the current GPU, or the CPU without a GPU.
+        exclusive: as in ``time_op``.
+
+    Raises:
+        ValueError: for another device.
+    """
+    where = resolve_device(device)
+    return _measured(where, () if where.type == "cuda" else _cpu_conditions(), exclusive)
+
+
+def with_rates(candidate: Candidate, measured: Measurement, options: Options) -> Measurement:
+    """Add the device's ceilings to a measurement if the candidate's FLOPs or bytes are given.
+
+    This comes after the timing, because a large copy and a large matmul heat the device.
+    """
+    if candidate.flops is None and candidate.nbytes is None:
+        return measured
+    reached, why_not = None, ""
+    try:
+        reached = ceilings(measured.device, exclusive=options.exclusive)
+    except RuntimeError as error:  # for example, if the GPU's memory is full: keep the measurement
+        why_not = f"they could not be measured on {measured.device} ({first_line(error)})"
+    return dataclasses.replace(
+        measured,
+        flops=candidate.flops,
+        nbytes=candidate.nbytes,
+        ceilings=reached,
+        ceilings_reason=why_not,
+    )
+
+
+def _cpu_conditions() -> tuple[object, ...]:
+    """Return the settings that affect the rates of a CPU and that a program may change."""
+    onednn: Any = torch.backends.mkldnn
+    cpus = frozenset(os.sched_getaffinity(0))
+    return torch.get_num_threads(), cpus, onednn.matmul.fp32_precision
+
+
+@functools.cache  # for each device and its conditions, and how they were measured
+def _measured(device: torch.device, _conditions: tuple[object, ...], exclusive: bool) -> Ceilings:
+    on_gpu = device.type == "cuda"
+    # Far larger than any cache, and large enough to fill all multiprocessors or cores.
+    copied_bytes, size = (1 << 30, 8192) if on_gpu else (1 << 27, 1024)
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    with without_modes():
+        source = torch.empty(copied_bytes, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        copy = Candidate(target.copy_, source, name="copy")
+        copy_seconds = _median(copy, device, exclusive)
+        del copy, source, target
+        random = torch.Generator(device).manual_seed(0)  # leaves the caller's generator alone
+        matrix = torch.randn(size, size, dtype=torch.float32, device=device, generator=random)
+        matrix = matrix.to(dtype)
+        matmul = Candidate(torch.mm, matrix, matrix, name="matmul")
+        matmul_seconds = _median(matmul, device, exclusive)
+    return Ceilings(
+        bytes_per_second=2 * copied_bytes / copy_seconds,
+        flops_per_second=2 * size**3 / matmul_seconds,
+        matmul_dtype=str(dtype).removeprefix("torch."),
+    )
+
+
+def _median(candidate: Candidate, device: torch.device, exclusive: bool) -> float:
+    options = Options(regime="as-is", budget=_CEILING_BUDGET, device=device, exclusive=exclusive)
+    return measure([candidate], options)[0].median

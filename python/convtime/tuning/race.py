@@ -13,12 +13,12 @@ from convtime.core.errors import InputError, first_line
 from convtime.core.load import _C
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct, with_keywords
-from convtime.timing.ceilings import with_rates
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options, RaceOptions, options_of
 from convtime.timing.sampling.measure import TimeLimit, find_place, measure, turn_on
+from convtime.timing.time_op import with_rates
 from convtime.tuning import heats, isolation
 from convtime.tuning.race_result import Race
 from convtime.view.progress import ProgressBar

@@ -1,14 +1,15 @@
-"""Prepare the calls of each candidate: cache, placement, memory pages and pin are as requested."""
+"""Prepare the calls of each candidate, so that cache and placement are as requested; make them."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 import torch.autograd.profiler
@@ -17,35 +18,30 @@ from convtime.core.load import _C
 from convtime.device.cpu import cache_bytes, check_pin
 from convtime.timing.candidate import Candidate, LastPass, backward_of
 from convtime.timing.measurement import Condition
-from convtime.timing.options import Cache, Options, Pages, Placement
+from convtime.timing.options import BatchRecord, Cache, Options, Pages, Placement
 from convtime.timing.sampling.copy_check import Check
 from convtime.timing.sampling.copying import Original
+from convtime.timing.sampling.object_graph import without_modes
 from convtime.timing.sampling.placement import (
     MOST_OBJECTS,
     CannotPlaceError,
     Copies,
-    Effort,
     blocks_outside,
     count_places,
-    method_obstacle,
+    effort_of,
     place,
     room_for_copies,
+    rotate,
     visits,
 )
-from convtime.timing.sampling.reach import without_modes
-from convtime.timing.sampling.rotation import rotate
 
 _PAGES_OF_AUTO = "so that times do not depend on earlier allocations of the process"
 _FLUSH_OVER_CACHES = 2  # bytes written, relative to the size of the caches
-
-
-def flush_buffer() -> torch.Tensor | None:
-    """Return a buffer that fills the caches when written; None if their size is unknown."""
-    size = cache_bytes(os.sched_getaffinity(0))
-    if size is None:
-        return None
-    with without_modes():
-        return torch.zeros(_FLUSH_OVER_CACHES * size, dtype=torch.uint8, device="cpu")
+_CALLS_BEFORE_STEADY = 3
+_MAX_STEADY_SECONDS = 1.0
+# Of a quick timing: as many untimed calls of each candidate as take this long are timed in the
+# first batch, which for short calls is the only one.
+_FIRST_BATCH_SECONDS = 0.008
 
 
 def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
@@ -185,7 +181,8 @@ class PreparedCalls:
     """A candidate in the form in which it is called.
 
     Attributes:
-        copies: the copies that are called in turn.
+        candidates: the copies that are called in turn, or the candidate itself.
+        copies: the copies; None if there are none.
         original: the candidate itself, called if a check finds that the copies cannot be used; None
             without a check.
         cache: state of the cache at each call; see :class:`convtime.Measurement`.
@@ -203,9 +200,10 @@ class PreparedCalls:
         origins: the original of each copied tensor, by the id of the copy.
     """
 
-    copies: Copies
+    candidates: list[Candidate]
     cache: str
-    cache_reason: str
+    cache_reason: str = ""
+    copies: Copies | None = None
     original: Candidate | None = None
     placement: Placement = "as-is"
     placement_remarks: list[str] = dataclasses.field(default_factory=list)
@@ -220,7 +218,7 @@ class PreparedCalls:
     def described(self) -> dict[str, Any]:
         """The arguments of the core that describe the calls."""
         return {
-            "copies": [_call(copy) for copy in self.copies.candidates],
+            "copies": [_call(copy) for copy in self.candidates],
             "original": None if self.original is None else _call(self.original),
             "visits": list(self.visits),
             "warm": self.warm,
@@ -245,8 +243,12 @@ class PreparedCalls:
             "cache_reason": self.cache_reason,
             "placement": placement,
             "placement_reason": "; ".join(remarks),
-            "placements": max(1, len(self.copies.candidates)),
+            "placements": max(1, len(self.candidates)),
         }
+
+    def call_on(self, copies: Copies) -> None:
+        """Call copies instead of the candidate itself."""
+        self.copies, self.candidates = copies, copies.candidates
 
     def finish(self) -> None:
         """Leave gradients as calls without copies would, and free the copies."""
@@ -256,10 +258,12 @@ class PreparedCalls:
                 if origin.is_leaf:
                     origin.grad = leaf.grad
         self.last_pass = self.check = None
-        self.copies.release()
+        self.candidates.clear()
+        if self.copies is not None:
+            self.copies.release()
 
     def _become(self, make: Callable[[Candidate], Candidate]) -> None:
-        self.copies.candidates[:] = map(make, self.copies.candidates)
+        self.candidates[:] = map(make, self.candidates)
         if self.original is not None:
             self.original = make(self.original)
 
@@ -287,12 +291,9 @@ def prepared_calls(
         if device.type == "cuda":
             if options.stream is not None:  # the caller's stream may still write to the originals
                 torch.cuda.synchronize(device)
-            wants_copies = options.placement != "as-is"
-            room_bytes = (
-                room_for_copies(device, Effort.of(options)) // len(candidates)
-                if wants_copies
-                else 0
-            )
+            room_bytes = 0
+            if options.placement != "as-is":
+                room_bytes = room_for_copies(device, effort_of(options)) // len(candidates)
             every.extend(
                 _on_gpu(candidate, options, device, room_bytes) for candidate in candidates
             )
@@ -318,22 +319,19 @@ def _time_backward(calls: PreparedCalls) -> None:
 
 
 def _on_cpu(candidate: Candidate, options: Options) -> PreparedCalls:
-    remarks = (
-        [] if options.placement == "as-is" else ["where a CPU's tensors lie is not controlled"]
-    )
-    return PreparedCalls(
-        Copies([candidate]),
-        "uncontrolled",
-        CPU_REASONS[options.cache],
-        placement_remarks=remarks,
-    )
+    calls = PreparedCalls([candidate], "uncontrolled", CPU_REASONS[options.cache])
+    if options.placement != "as-is":
+        calls.placement_remarks.append("where a CPU's tensors lie is not controlled")
+    return calls
 
 
 def _flush_between(every: Iterable[PreparedCalls]) -> None:
     """Flush the CPU's caches before each call; do nothing if their size is unknown."""
-    buffer = flush_buffer()
-    if buffer is None:
+    size = cache_bytes(os.sched_getaffinity(0))
+    if size is None:
         return
+    with without_modes():
+        buffer = torch.zeros(_FLUSH_OVER_CACHES * size, dtype=torch.uint8, device="cpu")
     for calls in every:
         calls._become(lambda candidate: flushing(candidate, buffer))
         calls.cache, calls.cache_reason = "cold", ""
@@ -342,80 +340,84 @@ def _flush_between(every: Iterable[PreparedCalls]) -> None:
 def _on_gpu(
     candidate: Candidate, options: Options, device: torch.device, room_bytes: int
 ) -> PreparedCalls:
-    calls = PreparedCalls(Copies([candidate]), options.cache, "")
+    calls = PreparedCalls([candidate], options.cache)
     if options.cache == "auto":
         calls.cache, calls.cache_reason = "cold", "the work is on a GPU"
-    wanted = _wanted_placement(calls, options)
-    if wanted == "as-is" and options.cache != "rotate":
+    rotates = options.cache == "rotate"
+    wanted: Placement = "random" if options.placement == "auto" else options.placement
+    if wanted != "as-is" and (obstacle := _method_obstacle(options)):
+        calls.placement_remarks.append(obstacle)
+        wanted = "as-is"
+    if wanted == "as-is" and not rotates:
         return calls
-    most_objects = sys.maxsize if options.cache == "rotate" else MOST_OBJECTS
-    original = Original(candidate, device, most_objects)
+    original = Original(candidate, device, sys.maxsize if rotates else MOST_OBJECTS)
     calls.origins = original.origins
+    places = 1
     if wanted != "as-is":
         try:
-            places = _count_places(calls, original, wanted, options, room_bytes)
-            if options.cache != "rotate":
-                _place(calls, original, wanted, places, in_graph=options.method == "graph")
+            places = _place(calls, original, wanted, options, room_bytes)
             calls.placement = wanted
         except CannotPlaceError as error:
             calls.placement_remarks[:] = [str(error)]
-    if options.cache == "rotate":
-        _rotate(calls, original, places if calls.placement != "as-is" else 1)
+    if rotates:
+        copies, left_warm = rotate(
+            original, working_set_bytes(device), placement=calls.placement, places=places
+        )
+        calls.call_on(copies)
+        if left_warm:
+            calls.cache = "partly warm" if original.nbytes else "warm"
+            calls.cache_reason = "not rotated: " + ", ".join(left_warm)
     if calls.placement != "as-is":
         _place_results(calls, candidate, options, device, room_bytes)
     return calls
 
 
-def _wanted_placement(calls: PreparedCalls, options: Options) -> Placement:
-    if options.placement != "as-is" and (obstacle := method_obstacle(options)):
-        calls.placement_remarks.append(obstacle)
-        return "as-is"
-    return "random" if options.placement == "auto" else options.placement
+def _method_obstacle(options: Options) -> str:
+    """Return why the timing method prevents placement; empty if it does not."""
+    if options.method == "graph" and options.cache == "warm":
+        return (
+            "a warm cache needs an untimed call on the same copy before each call, and method "
+            "'graph' captures calls back to back"
+        )
+    if options.method == "cpu" and options.placement == "auto":
+        return "the host time of a call does not depend on it"
+    return ""
 
 
-def _count_places(
+def _place(
     calls: PreparedCalls,
     original: Original,
     wanted: Placement,
     options: Options,
     room_bytes: int,
 ) -> int:
-    backward = original.candidate.backward
+    """Copy the candidate to several placements, unless it rotates; return their number."""
+    remarks, is_auto = calls.placement_remarks, options.placement == "auto"
     places, why_few = count_places(
-        original, wanted, room_bytes, Effort.of(options), backward=backward
+        original,
+        wanted,
+        room_bytes,
+        effort_of(options),
+        backward=original.candidate.backward,
     )
     if options.cache == "rotate":
-        if options.placement == "auto":
-            calls.placement_remarks.append("cache='rotate' copies its tensors")
+        if is_auto:
+            remarks.append("cache='rotate' copies its tensors")
         return places
-    if options.placement == "auto":
-        calls.placement_remarks.append(
-            "its tensors can be copied, and calls leave them as they are"
-        )
-    if options.method == "graph":
+    if is_auto:
+        remarks.append("its tensors can be copied, and calls leave them as they are")
+    in_graph = options.method == "graph"
+    if in_graph:
         places, why_few = _PLACES_OF_COLD_GRAPH, "a graph holds so many calls"
     if why_few:
-        calls.placement_remarks.append(f"only {places} places: {why_few}")
-    return places
-
-
-def _place(
-    calls: PreparedCalls, original: Original, wanted: Placement, places: int, *, in_graph: bool
-) -> None:
-    calls.copies = place(original, wanted, places)
+        remarks.append(f"only {places} places: {why_few}")
+    copies = place(original, wanted, places)
+    calls.call_on(copies)
     calls.visits = range(places) if in_graph else visits(places)
     calls.warm = calls.cache == "warm"
-    calls.check = Check(original, calls.copies)
+    calls.check = Check(original, copies)
     calls.original = original.candidate
-
-
-def _rotate(calls: PreparedCalls, original: Original, places: int) -> None:
-    working_set = working_set_bytes(original.device)
-    rotation = rotate(original, working_set, placement=calls.placement, places=places)
-    calls.copies = rotation.copies
-    if rotation.left_warm:
-        calls.cache = "partly warm" if rotation.bytes_per_call else "warm"
-        calls.cache_reason = "not rotated: " + ", ".join(rotation.left_warm)
+    return places
 
 
 def _place_results(
@@ -435,5 +437,94 @@ def _place_results(
     if why_not:
         calls.placement_remarks.append(_UNPLACED_RESULTS.format(why_not))
         return
+    assert calls.copies is not None
     calls.result_blocks = functools.partial(blocks_outside, calls.copies, device)
     calls.max_result_bytes = room_bytes
+
+
+def sample(
+    prepared: Sequence[PreparedCalls],
+    options: Options,
+    gpus: Sequence[torch.device],
+    stream: int,
+    seconds_left: float,
+    supervisor: object,
+) -> list[dict[str, Any]]:
+    """Return a record for each candidate: the Measurement fields that the core provides.
+
+    Args:
+        prepared: the calls of each candidate.
+        options: the options of the sampler.
+        gpus: GPUs that the work uses, first the one that is timed; empty for work on the CPU.
+        stream: the current stream; 0 for work on the CPU.
+        seconds_left: seconds until the timeout.
+        supervisor: see :func:`convtime.timing.sampling.measure.measure`.
+    """
+    if gpus:
+        make_way_for_profilers()
+    flush = flush_buffers(options.cache, gpus)
+    log, numbers = options.log, itertools.count(1)
+    return _C.time_candidates(
+        candidates=[calls.described() for calls in prepared],
+        method=options.method,
+        metric=options.metric,
+        queue=options.queue,
+        regime=options.regime,
+        on_gpu=bool(gpus),
+        stream=stream,
+        flush=[
+            (
+                buffer.data_ptr(),
+                buffer.nbytes,
+                buffer.get_device(),
+                current_stream(buffer.device),
+                options.cache == "cold-clean",
+            )
+            for buffer in flush
+        ],
+        other_devices=[gpu.index for gpu in gpus[1:]],
+        several_ranks=supervisor is None and several_ranks(),
+        **_warmup(options),
+        **options.stop_rule(),
+        first_batch_seconds=len(prepared) * _FIRST_BATCH_SECONDS if options.quick else 0.0,
+        seconds_left=seconds_left,
+        on_batch=(
+            None if log is None else lambda fields: log(BatchRecord(number=next(numbers), **fields))
+        ),
+        accord=supervisor,
+    )
+
+
+def current_stream(device: torch.device) -> int:
+    """Return the handle of a GPU's current stream."""
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def several_ranks() -> bool:
+    """Whether this process is one of several ranks of torch.distributed."""
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def _warmup(options: Options) -> dict[str, Any]:
+    """The warm-up as arguments of the core."""
+    warmup = plain_warmup(options)
+    calls, seconds = (1, warmup) if isinstance(warmup, float) else (warmup, 0.0)
+    return {
+        "warmup_calls": _CALLS_BEFORE_STEADY if calls == "steady" else calls,
+        "warmup_seconds": seconds,
+        "warmup_steady": warmup == "steady",
+        "max_steady_seconds": min(_MAX_STEADY_SECONDS, float(options.budget)),
+    }
+
+
+def plain_warmup(options: Options) -> str | int | float:
+    """Return the requested warm-up as a builtin type."""
+    warmup = options.warmup
+    if isinstance(warmup, str):
+        return warmup
+    return int(warmup) if isinstance(warmup, SupportsIndex) else float(warmup)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 
 from convtime.timing.sampling.copying import Original, Storages
+from convtime.timing.sampling.object_graph import (
+    contents_of,
+    holds_still,
+    objects_below,
+    without_modes,
+)
 from convtime.timing.sampling.placement import Copies, bytes_of, is_wide
-from convtime.timing.sampling.reach import contents_below, reachable, without_modes
 
 
 class Check:
@@ -24,9 +29,11 @@ class Check:
     def __init__(self, original: Original, copies: Copies) -> None:
         self._original = original
         self._copies = copies
-        self._objects = (
-            [] if original.is_flat else contents_below(original.roots_of(copies.candidates[0]))
-        )
+        # Objects that the copy owns: each copy's would have a different state.
+        self._contents: list[tuple[object, tuple[object, ...]]] = []
+        if not original.is_flat:
+            roots = original.roots_of(copies.candidates[0])
+            self._contents += ((held, contents_of(held)) for held in objects_below(roots))
         self._is_second = False
         self.adds_gradients = False
         self.reason = ""
@@ -49,7 +56,7 @@ class Check:
                 self._is_second = True
                 return None
             self.reason = f"a call writes different values to {self._names(written)} each time"
-        self._objects.clear()
+        self._contents.clear()
         if self.reason:
             self._original.origins.clear()
             self._copies.release()
@@ -73,24 +80,21 @@ class Check:
         if elsewhere:
             self.reason = f"a call on a copy writes to the original of {self._names(elsewhere)}"
         else:
-            self.reason = self._changed() or self._gradients()
+            self.reason = self._side_effect()
         return written
 
     def _names(self, keys: set[int]) -> str:
         return ", ".join(self._original.names_of(keys))
 
-    def _changed(self) -> str:
-        """Check objects that the copy owns: each copy's would have a different state."""
-        for before in self._objects:
-            if not before.is_unchanged():
-                return f"a call modifies one of its inputs, a {type(before.of).__name__}"
-        return ""
-
-    def _gradients(self) -> str:
+    def _side_effect(self) -> str:
+        """Describe an effect of the call other than writing to storages; empty for none."""
+        for held, contents in self._contents:
+            if not holds_still(held, contents):
+                return f"a call modifies one of its inputs, a {type(held).__name__}"
         if self.adds_gradients:
             return ""
-        for found in reachable(self._original.roots_of(self._copies.candidates[0])):
-            if isinstance(found, torch.Tensor) and found.is_leaf and found.grad is not None:
+        for held in objects_below(self._original.roots_of(self._copies.candidates[0])):
+            if isinstance(held, torch.Tensor) and held.is_leaf and held.grad is not None:
                 return "a call adds to gradients of its arguments"
         return ""
 

@@ -14,18 +14,18 @@ import numpy as np
 import torch
 
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling.reach import (
+from convtime.timing.sampling.object_graph import (
     CLOSURE,
     DEFAULT,
     GLOBAL,
     Variable,
     Walk,
+    copyable_part,
     is_plain,
-    owned,
+    objects_below,
+    parts_of,
     positional_defaults,
-    reachable,
     rebinds_variables,
-    subject_of,
     tensors_by_variable,
     variables_of,
 )
@@ -95,7 +95,7 @@ class Original:
             for one in self.objects
             if isinstance(one, (torch.Tensor, *_SHARED)) and id(one) not in copied
         }
-        subject = subject_of(candidate.fn)
+        subject = copyable_part(candidate.fn)
         if not any(id(one) in copied for one in self._below(subject)):
             self._shared[id(subject)] = subject  # often not copyable, and need not be copied
         self.is_flat = all(map(self._is_known, self._values()))
@@ -118,6 +118,11 @@ class Original:
             return True
         return any(value is one.original and not one.attributes for one in self._tensors)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storages that each copy gets a copy of."""
+        return sum(storage.nbytes() for storage in self.storages.values())
+
     @functools.cached_property
     def left_out(self) -> tuple[str, ...]:
         """Tensors on the device that all copies share, described like ``closure variable 'x'``.
@@ -133,7 +138,7 @@ class Original:
                 if not is_plain(found):
                     kind = str(found.layout).removeprefix("torch.")
                     yield f"tensor of type {type(found).__name__} ({kind}) in {name}"
-        holder: object = owned(self.candidate)
+        holder: object = parts_of(self.candidate)
         if self._variables:  # the function's variables are copied, but not those of other functions
             variables = variables_of(_function_of(self.candidate))
             holder = [*_arguments(self.candidate), *(value for _, value in variables)]
@@ -162,7 +167,7 @@ class Original:
 
     def roots_of(self, candidate: Candidate) -> dict[str, object]:
         """Objects that belong to this candidate, or to a copy, by the name the caller uses."""
-        own = owned(candidate)
+        own = parts_of(candidate)
         if self._variables:
             referred = variables_of(_function_of(candidate))
             own |= {str(name): value for name, value in referred if name in self._variables}
@@ -175,7 +180,7 @@ class Original:
             for name, root in self.roots_of(self.candidate).items()
             if any(
                 isinstance(found, torch.Tensor) and is_plain(found) and _key(found) in keys
-                for found in reachable(root)
+                for found in objects_below(root)
             )
         ]
 
@@ -249,7 +254,7 @@ class Original:
         partial = self._partial
         return [
             *(
-                [subject_of(self.candidate.fn)]
+                [copyable_part(self.candidate.fn)]
                 if partial is None
                 else [partial.func, *partial.args, *partial.keywords.values()]
             ),
@@ -264,7 +269,7 @@ class Original:
             own = tuple(itertools.islice(rest, len(partial.args)))
             keywords = dict(zip(partial.keywords, rest, strict=False))
             subject = functools.partial(subject, *own, **keywords)
-        elif subject_of(fn) is not fn:
+        elif copyable_part(fn) is not fn:
             subject = getattr(subject, fn.__name__)
         args = tuple(itertools.islice(rest, len(self.candidate.args)))
         kwargs = dict(zip(self.candidate.kwargs, rest, strict=False))

@@ -11,7 +11,12 @@ import torch
 
 from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling.reach import Walk, owned, tensors_by_variable
+from convtime.timing.sampling.object_graph import (
+    Walk,
+    parts_of,
+    tensors_by_variable,
+    without_modes,
+)
 
 _MOST_OBJECTS = 500  # searched for a candidate's tensors, within a millisecond
 _MOST_TENSORS = 8  # the largest ones of each candidate
@@ -70,12 +75,12 @@ class Remark:
         return f"{name} is {told[0]} since a call wrote to it: {told[1]}"
 
 
+@without_modes()
+@torch.no_grad()
 def remarks_on(
     candidates: Sequence[Candidate], tensors: Sequence[Sequence[torch.Tensor]], *, on_gpu: bool
 ) -> list[list[Remark]]:
     """Inspect some elements of each candidate's inputs; waits for the current streams.
-
-    The caller has left modes and autograd.
 
     Args:
         candidates: candidates that have not been called yet.
@@ -96,16 +101,20 @@ def remarks_on(
         return [[failure] for _ in candidates]
 
 
-def sentences(remarks: Iterable[Remark]) -> tuple[str, ...]:
-    """Return the remarks on a candidate's inputs after its calls; as :func:`remarks_on`."""
-    remarks = list(remarks)
+@without_modes()
+@torch.no_grad()
+def sentences(remarks: Iterable[Sequence[Remark]]) -> list[tuple[str, ...]]:
+    """Return the remarks on each candidate's inputs after its calls; as :func:`remarks_on`."""
+    return [tuple(filter(None, _after_calls(each))) for each in remarks]
+
+
+def _after_calls(remarks: Sequence[Remark]) -> Iterator[str]:
     now: dict[int, torch.Tensor] = {}
     # If the calls filled the GPU, keep the remarks from before them.
     with contextlib.suppress(RuntimeError):
         now = _bytes_of_some(remark.tensor for remark in remarks if remark.tensor is not None)
-    return tuple(
-        filter(None, (remark.after(now.get(id(remark.tensor), remark.seen)) for remark in remarks))
-    )
+    for remark in remarks:
+        yield remark.after(now.get(id(remark.tensor), remark.seen))
 
 
 def _worth_a_look(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -244,7 +253,7 @@ def _constant(value: complex, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str,
 
 def _name(tensor: torch.Tensor, candidate: Candidate) -> str:
     """Return the name by which the caller knows a tensor."""
-    roots = owned(candidate)
+    roots = parts_of(candidate)
     for name, root in roots.items():
         if root is tensor:
             return name

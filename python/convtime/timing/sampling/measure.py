@@ -5,50 +5,44 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from convtime.core.checks import require
 from convtime.core.load import _C
 from convtime.device.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
+from convtime.timing import group_timer
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.candidate import Candidate, clearing_gradients
 from convtime.timing.measurement import CONDITIONS, Condition, HostReading, Measurement
-from convtime.timing.options import Options
-from convtime.timing.sampling import inputs, quick
+from convtime.timing.options import BatchRecord, Options
+from convtime.timing.sampling import inputs
 from convtime.timing.sampling.calls import (
-    PreparedCalls,
-    flush_buffers,
+    current_stream,
     governed_pages,
-    make_way_for_profilers,
     pinned,
+    plain_warmup,
     prepared_calls,
+    sample,
     without_persisting_lines,
 )
-from convtime.timing.sampling.reach import (
+from convtime.timing.sampling.object_graph import (
     SomeTensors,
     Walk,
     some_tensors,
     tensors_of,
-    without_modes,
 )
 
 if TYPE_CHECKING:
-    from convtime.device.clocks import ClockMonitor
-import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from time import monotonic
-from typing import TYPE_CHECKING
-
-from convtime.timing import group_timer
-from convtime.timing.batch_record import BatchRecord
-
-if TYPE_CHECKING:
     import torch.distributed as dist
+
+    from convtime.device.clocks import ClockMonitor
 
 Log = Callable[[BatchRecord], object]
 
@@ -59,27 +53,17 @@ class TimeLimit:
     """Time limit of a timing, starting now.
 
     Args:
-        seconds: duration; None for no limit.
+        timeout: seconds, a number of any type; None for no limit.
     """
 
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = math.inf if seconds is None else seconds
+    def __init__(self, timeout: float | None) -> None:
+        self._seconds = math.inf if timeout is None else float(timeout)
         self._end = monotonic() + self._seconds
-
-    @classmethod
-    def of(cls, timeout: float | None) -> TimeLimit:
-        """Return the limit for a call's ``timeout``, which may be a number of any type."""
-        return cls(None if timeout is None else float(timeout))
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the limit; negative after it."""
+        """Seconds until the limit, infinite without one; negative after it."""
         return self._end - monotonic()
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether there is a limit."""
-        return math.isfinite(self._seconds)
 
     def check(self, cause: str = "") -> None:
         """Raise a TimeoutError that names the cause if the limit has passed."""
@@ -87,7 +71,7 @@ class TimeLimit:
             raise self._error(cause)
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def named_in_errors(self) -> Iterator[None]:
         """Translate the core's error for a limit that passed before the first sample."""
         try:
             yield
@@ -99,12 +83,6 @@ class TimeLimit:
         return TimeoutError(
             f"timeout={self._seconds:g} s passed before there was a sample{why}; allow more time"
         )
-
-
-def log_of(log: Log) -> Callable[[dict[str, Any]], object]:
-    """Return the function that the core calls after each batch to log it."""
-    numbers = itertools.count(1)
-    return lambda fields: log(BatchRecord(number=next(numbers), **fields))
 
 
 def watch_with(watcher: Callable[[Options], AbstractContextManager[Log]] | None) -> None:
@@ -123,11 +101,16 @@ def watched(options: Options) -> Iterator[Options]:
         yield dataclasses.replace(options, log=log)
 
 
-_CALLS_BEFORE_STEADY = 3
-_MAX_STEADY_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0  # wait for others that time on the same GPU
 _MOST_OBJECTS = 200_000  # searched for tensors, within a fraction of a second
 _FEW_OBJECTS = 500  # of each candidate searched in any case, within a millisecond
+
+_QUICK_SECONDS = 0.01  # per candidate, for everything in a quick timing
+# Of these, for what follows the preparation and is not sampling: starting the tracer, first calls,
+# and reading the conditions afterwards.
+_OTHER_SECONDS = 0.0042
+_LEAST_SECONDS = 0.001
+_REQUIRED_SAMPLES = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,17 +143,17 @@ def measure(
     options: Options,
     *,
     limit: TimeLimit | None = None,
-    accord: object = None,
+    supervisor: object = None,
 ) -> list[Measurement]:
     """Time candidates interleaved, in rounds; sample i of each comes from the same round.
 
     ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
-    ``accord`` is an object with the functions of ``Accord`` in csrc/timing/supervision.h, through
-    which the ranks of a process group agree on each decision of the sampler. Default: this process
+    ``supervisor`` is an object with the functions of ``Accord`` in csrc/timing/supervision.h, which
+    makes each decision of the sampler for all ranks of a process group. Default: this process
     decides alone.
     """
     start = perf_counter()
-    limit = limit or TimeLimit.of(options.timeout)
+    limit = limit or TimeLimit(options.timeout)
     reached = [some_tensors(candidate, _FEW_OBJECTS) for candidate in candidates]
     place = find_place(candidates, options.device, reached)
     _refuse_contradictions(candidates, options, place)
@@ -182,25 +165,25 @@ def measure(
     before = provenance(place.device, patience=limit.seconds_left / 2)
     with turn_on(place, options, limit) as turn:
         _await_gpus(place, limit)
-        with without_modes(), torch.no_grad():
-            remarks = inputs.remarks_on(
-                candidates, [tensors.plain for tensors in reached], on_gpu=on_gpu
-            )
+        remarks = inputs.remarks_on(
+            candidates, [tensors.plain for tensors in reached], on_gpu=on_gpu
+        )
         with (
             on(place.device, options.stream),
             controlled_clocks(place.device, options) as monitor,
-            limit.told(),
+            limit.named_in_errors(),
             prepared_calls(candidates, options, place.device) as prepared,
             without_persisting_lines(options.cache, gpus) as set_aside,
             governed_pages(options.pages, on_gpu=on_gpu) as pages,
             pinned(pin),  # last: threads that start inside it inherit the pin
         ):
-            stream = _current_stream(place.device) if on_gpu else None
+            stream = current_stream(place.device) if on_gpu else None
             sampling = options
             if options.quick:
-                gone = perf_counter() - start - turn["waited_seconds"]
-                sampling = quick.hastened(options, gone, len(candidates), on_gpu=on_gpu)
-            records = _sample(prepared, sampling, place, stream or 0, limit, accord)
+                elapsed = perf_counter() - start - turn["waited_seconds"]
+                sampling = quick_sampling(options, elapsed, len(candidates), on_gpu=on_gpu)
+            warmup_requested = plain_warmup(options)
+            records = sample(prepared, sampling, gpus, stream or 0, limit.seconds_left, supervisor)
             outcomes = [
                 calls.outcome(record.pop("results_reason"))
                 for calls, record in zip(prepared, records, strict=True)
@@ -216,34 +199,50 @@ def measure(
         "device_reason": place.reason,
         **turn,
         "stream": stream,
-        "warmup_requested": _plain(options.warmup),
+        "warmup_requested": warmup_requested,
         "stop": options.stop,
         "provenance": before,
     }
     for outcome in outcomes:
         outcome["cache_reason"] = "; ".join(filter(None, (outcome["cache_reason"], set_aside)))
-    with without_modes(), torch.no_grad():
-        sentences = [*map(inputs.sentences, remarks)]
     return [
         Measurement(
             name=candidate.name,
             inputs=of_inputs,
             **of_all,
-            **_with_conditions(outcome | _fields(record, sampling), options),
+            **_fields(outcome | record, options, sampling),
         )
         for candidate, outcome, of_inputs, record in zip(
-            candidates, outcomes, sentences, records, strict=True
+            candidates, outcomes, inputs.sentences(remarks), records, strict=True
         )
     ]
 
 
+def quick_sampling(options: Options, elapsed: float, candidates: int, *, on_gpu: bool) -> Options:
+    """Return the options with which the sampling of a quick timing ends in time.
+
+    Args:
+        options: the requested options.
+        elapsed: seconds that the timing has taken so far.
+        candidates: number of candidates.
+        on_gpu: whether the work is on a GPU.
+    """
+    left = candidates * (_QUICK_SECONDS - _OTHER_SECONDS) - elapsed
+    return dataclasses.replace(
+        options,
+        regime="as-is" if on_gpu else options.regime,
+        warmup=1 if isinstance(options.warmup, str) else options.warmup,
+        min_samples=(
+            _REQUIRED_SAMPLES if options.min_samples == Options.min_samples else options.min_samples
+        ),
+        budget=min(options.budget, max(left, _LEAST_SECONDS)),
+    )
+
+
 def _await_gpus(place: Place, limit: TimeLimit) -> None:
     """Wait for earlier work of the GPUs, until the limit; do nothing without a limit."""
-    if (
-        place.gpus
-        and limit.is_finite
-        and not _C.idle_within([gpu.index for gpu in place.gpus], max(0.0, limit.seconds_left))
-    ):
+    left, gpus = limit.seconds_left, [gpu.index for gpu in place.gpus]
+    if gpus and math.isfinite(left) and not _C.idle_within(gpus, max(0.0, left)):
         limit.check("the GPU was still busy with earlier work")
 
 
@@ -311,29 +310,33 @@ def check_arguments(candidates: Sequence[Candidate], options: Options, place: Pl
 
 
 def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
-    if options.method == "graph" and any(each.acts_before_calls for each in candidates):
-        raise ValueError(
-            "method 'graph' captures calls back to back, and can run nothing between "
-            "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
-        )
-    if options.cache == "rotate" and any(each.grad_to_none for each in candidates):
-        raise ValueError(
-            "grad_to_none must not name tensors with cache='rotate', which copies them; use "
-            "backward=True, or cache='cold'"
-        )
-    if options.metric != "busy" and (not place.on_gpu or options.method not in ("auto", "kernel")):
-        where = f"method {options.method!r}" if place.on_gpu else "this work is on the CPU"
-        raise ValueError(
-            f"metric {options.metric!r} needs a GPU's activity records, which only method "
-            f"'kernel' has, got {where}; leave out metric, or use method='kernel' for work on a GPU"
-        )
-    if options.pages in ("fresh", "retained") and place.on_gpu:
-        raise ValueError(
-            f"pages={options.pages!r} is for work on the CPU, and this work is on {place.device}; "
-            "leave out pages, or use 'as-is'"
-        )
-    if options.clocks == "lock" and not place.on_gpu:
-        raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")
+    on_gpu = place.on_gpu
+    has_records = on_gpu and options.method in ("auto", "kernel")
+    where = f"method {options.method!r}" if on_gpu else "this work is on the CPU"
+    require(
+        options.method != "graph" or not any(each.acts_before_calls for each in candidates),
+        "method 'graph' captures calls back to back, and can run nothing between "
+        "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'",
+    )
+    require(
+        options.cache != "rotate" or not any(each.grad_to_none for each in candidates),
+        "grad_to_none must not name tensors with cache='rotate', which copies them; use "
+        "backward=True, or cache='cold'",
+    )
+    require(
+        options.metric == "busy" or has_records,
+        f"metric {options.metric!r} needs a GPU's activity records, which only method "
+        f"'kernel' has, got {where}; leave out metric, or use method='kernel' for work on a GPU",
+    )
+    require(
+        options.pages in ("auto", "as-is") or not on_gpu,
+        f"pages={options.pages!r} is for work on the CPU, and this work is on {place.device}; "
+        "leave out pages, or use 'as-is'",
+    )
+    require(
+        options.clocks != "lock" or on_gpu,
+        "clocks='lock' locks a GPU's clocks, and this work is on the CPU",
+    )
 
 
 @contextlib.contextmanager
@@ -372,58 +375,6 @@ def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockM
         if options.clocks == "lock":
             stack.enter_context(locked_clocks(device=device))
         yield stack.enter_context(ClockMonitor(device))
-
-
-def _sample(
-    prepared: Sequence[PreparedCalls],
-    options: Options,
-    place: Place,
-    stream: int,
-    limit: TimeLimit,
-    accord: object,
-) -> list[dict[str, Any]]:
-    """Return a record for each candidate: the Measurement fields that the core provides."""
-    if place.gpus:
-        make_way_for_profilers()
-    flush = flush_buffers(options.cache, place.gpus)
-    described = [*map(PreparedCalls.described, prepared)]
-    return _C.time_candidates(
-        candidates=described,
-        method=options.method,
-        metric=options.metric,
-        queue=options.queue,
-        regime=options.regime,
-        on_gpu=place.on_gpu,
-        stream=stream,
-        flush=[
-            (
-                buffer.data_ptr(),
-                buffer.nbytes,
-                buffer.get_device(),
-                _current_stream(buffer.device),
-                options.cache == "cold-clean",
-            )
-            for buffer in flush
-        ],
-        other_devices=[gpu.index for gpu in place.others],
-        several_ranks=accord is None and several_ranks(),
-        **_warmup(options),
-        **options.stop_rule(),
-        first_batch_seconds=len(prepared) * quick.FIRST_BATCH_SECONDS if options.quick else 0.0,
-        seconds_left=limit.seconds_left,
-        on_batch=None if options.log is None else log_of(options.log),
-        accord=accord,
-    )
-
-
-def several_ranks() -> bool:
-    """Whether this process is one of several ranks of torch.distributed."""
-    distributed = torch.distributed
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )
 
 
 def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
@@ -472,61 +423,37 @@ def _uuids(place: Place) -> list[str]:
     return [gpu_uuid(gpu) for gpu in place.gpus]
 
 
-def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
+def _fields(record: dict[str, Any], options: Options, sampling: Options) -> dict[str, Any]:
+    """Return the fields of a Measurement that differ between candidates.
+
+    Args:
+        record: a candidate's record by the core, and how its calls were made.
+        options: the requested options.
+        sampling: the options with which it was sampled.
+    """
     by_records = record["method"] == "kernel"
     host = tuple(HostReading(**reading) for reading in record["host"])
-    return {
+    counters_reason = record["counters_reason"]
+    if host and not counters_reason and all(reading.instructions is None for reading in host):
+        counters_reason = (
+            "every reading of the counters includes calls of other candidates or of the warm-up; "
+            "time the call alone, with more samples"
+        )
+    fields = {
         **record,
         "metric": options.metric if by_records else "elapsed",
         "metric_reason": "" if by_records else f"method {record['method']!r} has no other",
         "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
         "host": host,
-        "counters_reason": record["counters_reason"] or _why_all_include_others(host),
-        "steady": record["steady"] if options.warmup == "steady" else None,
+        "counters_reason": counters_reason,
+        "steady": record["steady"] if sampling.warmup == "steady" else None,
     }
-
-
-def _with_conditions(fields: dict[str, Any], options: Options) -> dict[str, Any]:
-    """Join the conditions used with the requested ones and the reasons for differences."""
     if options.quick and options.regime == "auto" and not fields["regime_reason"]:
-        fields["regime_reason"] = quick.REGIME_REASON
+        fields["regime_reason"] = "quick timing does not let the GPU idle"
     for name in fields.keys() & {*CONDITIONS}:
         reason = fields.pop(f"{name}_reason")
         fields[name] = Condition(fields[name], getattr(options, name), reason)
     return fields
-
-
-def _why_all_include_others(host: Sequence[HostReading]) -> str:
-    if not host or any(reading.instructions is not None for reading in host):
-        return ""
-    return (
-        "every reading of the counters includes calls of other candidates or of the warm-up; time "
-        "the call alone, with more samples"
-    )
-
-
-def _current_stream(device: torch.device) -> int:
-    return int(torch.cuda.current_stream(device).cuda_stream)
-
-
-def _warmup(options: Options) -> dict[str, Any]:
-    asked = _plain(options.warmup)
-    if isinstance(asked, str):
-        calls, seconds = _CALLS_BEFORE_STEADY, 0.0
-    else:
-        calls, seconds = (asked, 0.0) if isinstance(asked, int) else (1, asked)
-    return {
-        "warmup_calls": calls,
-        "warmup_seconds": seconds,
-        "warmup_steady": options.warmup == "steady",
-        "max_steady_seconds": min(_MAX_STEADY_SECONDS, float(options.budget)),
-    }
-
-
-def _plain(warmup: str | SupportsFloat) -> str | int | float:
-    if isinstance(warmup, str):
-        return warmup
-    return int(warmup) if isinstance(warmup, SupportsIndex) else float(warmup)
 
 
 def measure_here_or_in_group(

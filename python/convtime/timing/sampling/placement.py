@@ -3,6 +3,11 @@
 Addresses alone change a kernel's time by percents, because they decide which memory channels and
 cache slices the data map to. No number of samples at one placement shows the time at another. So
 tensors are copied to random addresses in one allocation, and each call uses the next copy.
+
+With ``cache="rotate"``, the copies also make the cache cold, as flashinfer's rotating buffers do:
+before a copy is used again, the calls on the other copies have moved several times the cache's size
+through the cache. Unlike a flush, this takes no time between calls, and keeps cached data that does
+not belong to the call's tensors.
 """
 
 from __future__ import annotations
@@ -18,15 +23,15 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
 from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options, Placement
-from convtime.timing.sampling import quick
 from convtime.timing.sampling.copying import Original, Storages, UncopiableError, is_on
-from convtime.timing.sampling.reach import is_plain, reachable, without_modes
+from convtime.timing.sampling.object_graph import is_plain, objects_below, without_modes
 
 #: Bytes; alignment of the CUDA allocator, and of its large blocks.
 ALIGNMENT, LARGE_PAGE = 512, 2 << 20
@@ -36,38 +41,43 @@ _COARSEST_LOAD = 256
 _GAP_BYTES = 256 << 20
 _GAP_BYTES_EACH = 1 << 20
 
-_MOST_BYTES = 4 << 30
-_MOST_PLACES = 256
 _FEWEST_PLACES = 4
-_COPYING_SECONDS = 0.03
 #: Copying more objects takes longer than that.
 MOST_OBJECTS = 10_000
 _FEW_TENSORS = 8
 _FEW_TENSORS_SECONDS = 40e-6  # to copy them, assumed on every host
 # A second sample at the same placement shows how much of the spread is between placements.
 _VISITED_TWICE = 8
+_CACHE_LINE = 128  # bytes; minimum that a storage takes in the cache
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Offsets of copies in an allocation.
+class Effort(NamedTuple):
+    """How much copies may cost.
 
     Attributes:
-        starts: offset of each storage in bytes, copy by copy, and within a copy storage by storage.
-        nbytes: size of the allocation.
+        places: maximum number of placements of a candidate.
+        seconds: host time to make them.
+        nbytes: memory for those of all candidates, which the GPU has to write.
     """
 
-    starts: tuple[int, ...]
+    places: int
+    seconds: float
     nbytes: int
 
-    def in_order(self) -> list[int]:
-        """Indices into ``starts``, sorted by address."""
-        return sorted(range(len(self.starts)), key=self.starts.__getitem__)
+
+_EFFORT = Effort(256, 0.03, 4 << 30)
+# About as many placements as there is time for samples of a short kernel.
+_QUICK_EFFORT = Effort(16, 0.0015, 1280 << 20)
+
+
+def effort_of(options: Options) -> Effort:
+    """Return how much the copies may cost with these options."""
+    return _QUICK_EFFORT if options.quick else _EFFORT
 
 
 def lay_out(
     sizes: Sequence[int], copies: int, placement: Placement, source: random.Random
-) -> Layout:
+) -> tuple[list[int], int]:
     """Assign each copy of each storage a place that overlaps no other.
 
     Args:
@@ -77,6 +87,10 @@ def lay_out(
             copies are independent, also modulo large pages; ``aligned`` shuffles them at multiples
             of 2 MiB; ``as-is`` puts them one after another.
         source: random number generator.
+
+    Returns:
+        The offset of each storage in bytes, copy by copy, and within a copy storage by storage; and
+        the size of the allocation.
     """
     pairs = list(range(copies * len(sizes)))
     if placement != "as-is":
@@ -90,7 +104,7 @@ def lay_out(
     for pair, gap in itertools.zip_longest(pairs, gaps, fillvalue=0):
         starts[pair] = taken + ALIGNMENT * gap
         taken += _rounded(sizes[pair % len(sizes)], alignment)
-    return Layout(tuple(starts), taken + room)
+    return starts, taken + room
 
 
 def _rounded(size: int, alignment: int) -> int:
@@ -180,16 +194,16 @@ def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
         return Copies([], list(every))
     keys, sources = list(full), [bytes_of(storage) for storage in full.values()]
     chance = random.Random()  # noqa: S311  # not a secret, and leaves the program's generator alone
-    layout = lay_out([source.numel() for source in sources], count, placement, chance)
-    buffer = _aligned_buffer(layout.nbytes, placement, sources[0].device)
-    refill = functools.partial(_fill, buffer, layout, sources)
+    starts, nbytes = lay_out([source.numel() for source in sources], count, placement, chance)
+    buffer = _aligned_buffer(nbytes, placement, sources[0].device)
+    refill = functools.partial(_fill, buffer, starts, sources)
     refill()
     whole, base = buffer.untyped_storage(), buffer.storage_offset()
-    for index, start in enumerate(layout.starts):
+    for index, start in enumerate(starts):
         copy, which = divmod(index, len(keys))
         first = base + start
         every[copy][keys[which]] = whole[first : first + sources[which].numel()]
-    addresses = range(buffer.data_ptr(), buffer.data_ptr() + layout.nbytes)
+    addresses = range(buffer.data_ptr(), buffer.data_ptr() + nbytes)
     return Copies([], list(every), addresses, refill)
 
 
@@ -205,16 +219,16 @@ def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> 
     return buffer[first : first + nbytes]
 
 
-def _fill(buffer: torch.Tensor, layout: Layout, sources: Sequence[torch.Tensor]) -> None:
+def _fill(buffer: torch.Tensor, starts: Sequence[int], sources: Sequence[torch.Tensor]) -> None:
     """Fill the buffer with few kernels, however many copies there are."""
     wide = all(map(is_wide, sources))
     if wide:  # a copy of bytes moves only a few at a time
         buffer, sources = buffer.view(torch.int64), [one.view(torch.int64) for one in sources]
     unit = 8 if wide else 1
     lengths, filled_from, end = [], [], 0
-    for index in layout.in_order():
+    for index in sorted(range(len(starts)), key=starts.__getitem__):
         source = sources[index % len(sources)]
-        start = layout.starts[index] // unit
+        start = starts[index] // unit
         lengths += [start - end, source.numel()]
         filled_from.append(source)
         end = start + source.numel()
@@ -229,40 +243,6 @@ def is_wide(as_bytes: torch.Tensor) -> bool:
 
 class CannotPlaceError(Exception):
     """Raised if a candidate's tensors cannot be copied elsewhere; says why, as a clause."""
-
-
-def method_obstacle(options: Options) -> str:
-    """Return why the timing method prevents placement; empty if it does not."""
-    if options.method == "graph" and options.cache == "warm":
-        return (
-            "a warm cache needs an untimed call on the same copy before each call, and method "
-            "'graph' captures calls back to back"
-        )
-    if options.method == "cpu" and options.placement == "auto":
-        return "the host time of a call does not depend on it"
-    return ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Effort:
-    """How much copies may cost.
-
-    Attributes:
-        places: maximum number of placements of a candidate.
-        seconds: host time to make them.
-        nbytes: memory for those of all candidates.
-    """
-
-    places: int
-    seconds: float
-    nbytes: int
-
-    @classmethod
-    def of(cls, options: Options) -> Effort:
-        """Return what the options allow."""
-        if options.quick:
-            return cls(quick.PLACES, quick.COPYING_SECONDS, quick.COPIED_BYTES)
-        return cls(_MOST_PLACES, _COPYING_SECONDS, _MOST_BYTES)
 
 
 def room_for_copies(device: torch.device, effort: Effort) -> int:
@@ -335,7 +315,7 @@ def count_places(
     affordable = max(_FEWEST_PLACES, 1 << int(math.log2(effort.seconds / seconds)))
     count = min(fitting, affordable, effort.places)
     if count == effort.places:
-        return count, "" if count == _MOST_PLACES else "quick timing makes no more copies"
+        return count, "quick timing makes no more copies" if count < _EFFORT.places else ""
     if count == fitting:
         return count, f"there is memory for {count} copies"
     return count, f"copying its inputs takes {seconds * 1e3:.1f} ms"
@@ -359,7 +339,7 @@ def obstacle(original: Original, *, backward: bool, any_address: bool = False) -
         return "no copies are made of " + ", ".join(original.left_out)
     if original.has_more_objects:
         return f"it refers to more than {MOST_OBJECTS:,} objects, which take too long to copy"
-    if not any(storage.nbytes() for storage in original.storages.values()):
+    if original.nbytes == 0:
         return "its arguments contain no tensor"
     if not any_address and original.device.type == "cuda":
         addresses = [each.data_ptr() for each in original.storages.values() if each.nbytes()]
@@ -427,8 +407,71 @@ def blocks_outside(copies: Copies, device: torch.device, result: object) -> list
     """Address and size of each storage of a call's result that is not part of an argument."""
     found = (
         tensor.untyped_storage()
-        for tensor in reachable(result)
+        for tensor in objects_below(result)
         if isinstance(tensor, torch.Tensor) and is_on(tensor, device) and is_plain(tensor)
     )
     sizes = {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}
     return [(start, size) for start, size in sizes.items() if start not in copies.addresses]
+
+
+def rotate(
+    original: Original,
+    working_set_bytes: int,
+    max_copies: int = 65_536,
+    placement: Placement = "as-is",
+    places: int = 1,
+) -> tuple[Copies, list[str]]:
+    """Copy a candidate until the other copies hold a working set between two uses of one copy.
+
+    If a single call moves the working set, copies are only made for other placements.
+
+    Args:
+        original: candidate to copy.
+        working_set_bytes: bytes of other data that evict a copy from the cache.
+        max_copies: maximum number of copies, including the original.
+        placement: placement of the copies; ``as-is`` puts them one after another, and the first is
+            the original, which is not moved.
+        places: minimum number of copies for another placement.
+
+    Returns:
+        The copies to call in turn, and the data that calls may still find in the cache, each
+        described, such as ``closure variable 'x'`` for a tensor that all calls share.
+
+    Raises:
+        ValueError: if an argument cannot be copied, or if ``setup`` refers to a tensor that
+            rotates, because it would reset only the original.
+        torch.OutOfMemoryError: if the copies do not fit on the device.
+    """
+    candidate = original.candidate
+    sizes = [storage.nbytes() for storage in original.storages.values()]
+    bytes_per_call = sum(max(size, _CACHE_LINE) for size in sizes if size)
+    left_warm = list(original.left_out)
+    if bytes_per_call == 0:
+        return Copies([candidate]), left_warm or ["no tensor in the arguments"]
+    needed = 1
+    if bytes_per_call < working_set_bytes:
+        needed += -(-working_set_bytes // bytes_per_call)
+    if needed > max_copies:
+        left_warm.append(
+            f"{max_copies} copies of {bytes_per_call} bytes are less than the {working_set_bytes} "
+            "bytes that evict a copy from the cache"
+        )
+    count = min(needed, max_copies)
+    if placement != "as-is":
+        count = max(count, places)
+    if count > 1 and original.in_setup:
+        raise ValueError(
+            f"setup must not refer to the arguments of {candidate.name!r} with cache='rotate', "
+            f"which copies them, got one in {original.in_setup}; use cache='cold'"
+        )
+    try:
+        if placement != "as-is":
+            return make_copies(original, count, placement), left_warm
+        copies = Copies([]) if count == 1 else make_copies(original, count - 1, placement)
+    except UncopiableError as error:
+        raise ValueError(
+            f"the inputs of {candidate.name!r} must support copy.deepcopy with cache='rotate', "
+            f"which copies them, got {error}; use cache='cold'"
+        ) from error
+    copies.candidates.insert(0, candidate)
+    return copies, left_warm

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import dis
 import functools
 import inspect
@@ -56,7 +55,7 @@ _COMPILERS = (
 _LIBRARIES = ("torch", "triton")
 _NOT_FOLLOWED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 # Cached answers about functions and types, which every timing needs again.
-_REMEMBERED = 4096
+_CACHED_ANSWERS = 4096
 
 _AnyFunction = types.FunctionType | types.BuiltinFunctionType
 
@@ -86,8 +85,7 @@ class Walk:
                     continue
                 self._seen[id(found)] = found
                 yield found
-                contents = itertools.chain.from_iterable(_contents(found))
-                pending.append(self._look_at(contents))
+                pending.append(self._look_at(itertools.chain.from_iterable(_contents(found))))
 
     def _look_at(self, objects: Iterable[object]) -> list[object]:
         # All at once, because other threads may modify the container during iteration.
@@ -98,8 +96,8 @@ class Walk:
 
 def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
     """Yield the tensors that a candidate holds, then those in the variables of its functions."""
-    asked: dict[int, _AnyFunction] = {}
-    roots: list[object] = [owned(candidate)]
+    searched: dict[int, _AnyFunction] = {}
+    roots: list[object] = [parts_of(candidate)]
     while roots:
         functions: dict[int, _AnyFunction] = {}
         for found in walk.below(roots):
@@ -112,10 +110,10 @@ def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
         roots = [
             value
             for key, function in functions.items()
-            if key not in asked
+            if key not in searched
             for _, value in variables_of(function)
         ]
-        asked |= functions
+        searched |= functions
 
 
 class SomeTensors(NamedTuple):
@@ -139,16 +137,16 @@ def some_tensors(candidate: Candidate, limit: int) -> SomeTensors:
     return SomeTensors(tensors, [*filter(is_plain, tensors)], not walk.ended_early)
 
 
-def owned(candidate: Candidate) -> dict[str, object]:
+def parts_of(candidate: Candidate) -> dict[str, object]:
     """Return the callable and the arguments of a candidate, by the name the caller uses."""
     return {
-        "fn": subject_of(candidate.fn),
+        "fn": copyable_part(candidate.fn),
         **{f"args[{index}]": arg for index, arg in enumerate(candidate.args)},
         **{f"kwargs[{name!r}]": arg for name, arg in candidate.kwargs.items()},
     }
 
 
-def subject_of(fn: object) -> object:
+def copyable_part(fn: object) -> object:
     """Return the part of a callable that can be copied: for a tensor's bound method, the tensor."""
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, torch.Tensor):
         return fn.__self__
@@ -164,39 +162,23 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def reachable(root: object) -> Iterator[object]:
+def objects_below(root: object) -> Iterator[object]:
     """Yield every object that a deepcopy of the root visits, except numbers and strings."""
     return Walk().below([root])
 
 
-@dataclasses.dataclass(frozen=True)
-class Contents:
-    """Snapshot of the contents of an object.
-
-    Attributes:
-        of: the object.
-        held: everything it held, including numbers and strings.
-    """
-
-    of: object
-    held: tuple[object, ...]
-
-    def is_unchanged(self) -> bool:
-        """Whether it still holds the same objects, or equal numbers and strings."""
-        now = _held_by(self.of)
-        return len(now) == len(self.held) and all(
-            one is other or (type(one) is type(other) and type(one) in _ATOMIC and one == other)
-            for one, other in zip(now, self.held, strict=True)
-        )
-
-
-def contents_below(root: object) -> list[Contents]:
-    """Return the contents of each object that a deepcopy of the root visits."""
-    return [Contents(found, _held_by(found)) for found in reachable(root)]
-
-
-def _held_by(parent: object) -> tuple[object, ...]:
+def contents_of(parent: object) -> tuple[object, ...]:
+    """Return everything that an object holds, including numbers and strings."""
     return tuple(itertools.chain.from_iterable(_contents(parent)))
+
+
+def holds_still(parent: object, contents: tuple[object, ...]) -> bool:
+    """Whether an object still holds the same objects, and equal numbers and strings."""
+    now = contents_of(parent)
+    return len(now) == len(contents) and all(
+        one is other or (type(one) is type(other) and type(one) in _ATOMIC and one == other)
+        for one, other in zip(now, contents, strict=True)
+    )
 
 
 def _contents(parent: object) -> Iterator[Iterable[object]]:
@@ -229,7 +211,7 @@ def _member_values(parent: object) -> Iterator[object]:
             yield member.__get__(parent)
 
 
-@functools.lru_cache(_REMEMBERED)
+@functools.lru_cache(_CACHED_ANSWERS)
 def _members(kind: type) -> tuple[types.MemberDescriptorType, ...]:
     """Slots, and the members of types written in C: a method's owner, a partial's arguments."""
     return tuple(
@@ -251,14 +233,14 @@ def _is_of_a_compiler(found: object) -> bool:
 
 
 def tensors_by_variable(
-    root: object, reach: Callable[[object], Iterable[object]] = reachable
+    root: object, objects_of: Callable[[object], Iterable[object]] = objects_below
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield tensors that functions below the root refer to; a deepcopy does not copy them.
 
-    Each comes with a description of its variable, such as ``closure variable 'x'``. ``reach``
+    Each comes with a description of its variable, such as ``closure variable 'x'``. ``objects_of``
     yields the objects below an object.
     """
-    pending = [function for found in reach(root) for function in _functions_of(found)]
+    pending = [function for found in objects_of(root) for function in _functions_of(found)]
     seen: dict[int, object] = {}
     while pending:
         function = pending.pop()
@@ -266,7 +248,7 @@ def tensors_by_variable(
             continue
         seen[id(function)] = function
         for name, value in variables_of(function):
-            for found in reach(value):
+            for found in objects_of(value):
                 pending.extend(_functions_of(found))
                 if isinstance(found, torch.Tensor):
                     yield str(name), found
@@ -281,7 +263,7 @@ def _functions_of(found: object) -> Iterator[_AnyFunction]:
     return (function for function in functions if not _is_from_a_library(function))
 
 
-@functools.lru_cache(_REMEMBERED)
+@functools.lru_cache(_CACHED_ANSWERS)
 def _call_methods(kind: type) -> tuple[types.FunctionType, ...]:
     methods = (inspect.getattr_static(kind, name, None) for name in ("forward", "__call__"))
     return tuple(method for method in methods if isinstance(method, types.FunctionType))
@@ -324,7 +306,7 @@ def variables_of(function: _AnyFunction) -> Iterator[tuple[Variable, object]]:
         yield Variable(DEFAULT, name), value
 
 
-@functools.lru_cache(_REMEMBERED)
+@functools.lru_cache(_CACHED_ANSWERS)
 def rebinds_variables(code: types.CodeType) -> bool:
     """Whether a function or its nested functions assign to closure or global variables."""
     return _rebinds_any(code, frozenset(code.co_freevars))
@@ -356,7 +338,7 @@ def positional_defaults(function: types.FunctionType) -> dict[str, object]:
     return dict(zip(names, values, strict=True))
 
 
-@functools.lru_cache(_REMEMBERED)
+@functools.lru_cache(_CACHED_ANSWERS)
 def _globals_read(code: types.CodeType) -> tuple[str, ...]:
     """Names of the globals that a function and its nested functions read, sorted.
 
