@@ -34,6 +34,8 @@ _INSTRUCTIONS = "more-instructions"
 # by comparison with a stored run
 _JUDGED = ("slower", "faster", "uncertain", "missing", "contradictory", _INSTRUCTIONS)
 _FAILURES = (*_JUDGED, "different")
+# Those that can have a margin, with the option of compare_runs that takes it.
+_MARGINS = {"slower": "margin", "faster": "margin", _INSTRUCTIONS: "instructions_margin"}
 _CANNOT_TELL = 125  # makes `git bisect run` skip a commit
 _PATIENCE_SECONDS = 60.0
 _COLORS = {"failed": "red", "passed": "green", "inconclusive": "yellow"}  # of verdicts
@@ -188,6 +190,12 @@ def _fail(sentence: str) -> NoReturn:
     pytest.fail(sentence, pytrace=False)
 
 
+def _require(holds: object, sentence: str) -> None:
+    """Refuse the command line with this sentence unless the condition holds."""
+    if not holds:
+        raise pytest.UsageError(sentence)
+
+
 @pytest.fixture
 def time_op(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """``convtime.time_op`` with the options of the test's marker; its results are recorded."""
@@ -306,12 +314,6 @@ class Recorder:
         self.tests[distinct] = test
         return distinct
 
-    def discard(self, test: str) -> None:
-        """Remove what was recorded of a test."""
-        for name in [name for name, of in self.tests.items() if of == test]:
-            del self.tests[name], self.measurements[name]
-            self.different.pop(name, None)
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remove what was recorded of a test that does not pass, also in its teardown."""
         if hasattr(report, "context") and not report.failed:  # of a subtest: its test goes on
@@ -320,7 +322,9 @@ class Recorder:
             self.passed.add(report.nodeid)
         if not report.passed:
             self.passed.discard(report.nodeid)
-            self.discard(report.nodeid)
+            for name in [name for name, test in self.tests.items() if test == report.nodeid]:
+                del self.tests[name], self.measurements[name]
+                self.different.pop(name, None)
 
     def document(self, test: str | None = None) -> dict[str, Any]:
         """Return everything, or a test's share, as JSON for another process."""
@@ -484,10 +488,10 @@ class _Main(Recorder):
 
     def _check_options(self) -> None:
         option = self.config.option
-        if option.convtime_runs < 1:
-            raise pytest.UsageError(
-                f"--convtime-runs must be a number of runs, 1 or more, got {option.convtime_runs}"
-            )
+        _require(
+            option.convtime_runs >= 1,
+            f"--convtime-runs must be a number of runs, 1 or more, got {option.convtime_runs}",
+        )
         if option.convtime_calibrate is not None:
             self._check_calibration(option)
         given = {
@@ -499,16 +503,15 @@ class _Main(Recorder):
             f"--convtime-fail-on {','.join(self._failures)}": set(self._failures) & set(_JUDGED),
         }
         for name, value in given.items():
-            if value and option.convtime_against is None:
-                raise pytest.UsageError(
-                    f"{name} needs --convtime-against NAME or FILE, the run to compare this run "
-                    "with"
-                )
-        if option.convtime_bisect and not self._failures:
-            raise pytest.UsageError(
-                "--convtime-bisect needs --convtime-fail-on WHAT, what makes a commit bad, as in "
-                "--convtime-fail-on slower"
+            _require(
+                option.convtime_against is not None or not value,
+                f"{name} needs --convtime-against NAME or FILE, the run to compare this run with",
             )
+        _require(
+            self._failures or not option.convtime_bisect,
+            "--convtime-bisect needs --convtime-fail-on WHAT, what makes a commit bad, as in "
+            "--convtime-fail-on slower",
+        )
         self._check_rootdir()
 
     def _check_rootdir(self) -> None:
@@ -519,34 +522,34 @@ class _Main(Recorder):
         """
         if self.config.option.rootdir is not None or self.config.inipath is not None:
             return
-        words = map(str, self.config.invocation_params.args)
+        arguments = map(str, self.config.invocation_params.args)
         here = self.config.invocation_params.dir
-        for option, value in itertools.pairwise(words):
+        for option, value in itertools.pairwise(arguments):
             path = Path(os.path.abspath(here / value))
             exists = option in _PATH_OPTIONS and os.path.exists(path)  # False for a name too long
-            if exists and not path.is_relative_to(here):
-                raise pytest.UsageError(
-                    f"{option} {value}: pytest takes this path for one of tests, and chose the "
-                    f"rootdir {self.config.rootpath} by it; write {option}={value}"
-                )
+            _require(
+                not exists or path.is_relative_to(here),
+                f"{option} {value}: pytest takes this path for one of tests, and chose the "
+                f"rootdir {self.config.rootpath} by it; write {option}={value}",
+            )
 
     def _check_calibration(self, option: argparse.Namespace) -> None:
         from convtime.regression.noise import LEAST_PROCESSES
 
-        if option.convtime_calibrate < LEAST_PROCESSES:
-            raise pytest.UsageError(
-                f"--convtime-calibrate must be a number of runs, {LEAST_PROCESSES} or more, got "
-                f"{option.convtime_calibrate}"
-            )
-        if option.convtime_save is None:
-            raise pytest.UsageError(
-                "--convtime-calibrate needs --convtime-save NAME, the baseline that it calibrates"
-            )
-        if getattr(option, "numprocesses", None):  # xdist's -n
-            raise pytest.UsageError(
-                "--convtime-calibrate needs runs in one process, but xdist distributes this run; "
-                "leave out -n"
-            )
+        _require(
+            option.convtime_calibrate >= LEAST_PROCESSES,
+            f"--convtime-calibrate must be a number of runs, {LEAST_PROCESSES} or more, got "
+            f"{option.convtime_calibrate}",
+        )
+        _require(
+            option.convtime_save is not None,
+            "--convtime-calibrate needs --convtime-save NAME, the baseline that it calibrates",
+        )
+        _require(
+            not getattr(option, "numprocesses", None),  # xdist's -n
+            "--convtime-calibrate needs runs in one process, but xdist distributes this run; "
+            "leave out -n",
+        )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Receive the measurements of an xdist worker with the report of the test."""
@@ -564,7 +567,7 @@ class _Main(Recorder):
         cannot_tell = _CANNOT_TELL if self.config.option.convtime_bisect else None
         if self._stopped_early(session, exitstatus):
             if self._gate is not None:
-                self._gate.stop_early()
+                self._gate.leave_unchanged("the run stopped early")
                 self._verdict = "inconclusive: the run stopped early" if self._failures else ""
             session.exitstatus = cannot_tell or exitstatus
         elif self._gate is not None and (error := self._gate.finish(self._failures)):
@@ -643,26 +646,26 @@ class _Main(Recorder):
 def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], dict[str, float]]:
     """Parse the verdicts that fail a run, and the margins as options of ``compare_runs``."""
     failures: list[str] = []
-    margins: dict[str, set[float]] = {"slower and faster": set(), _INSTRUCTIONS: set()}
+    margins: dict[str, float] = {}
     for entry in ",".join(given).split(",") if given else []:
         what, colon, share = (part.strip() for part in entry.partition(":"))
         percent = re.fullmatch(r"(\d{1,2}(?:\.\d+)?) ?%", share)
-        kind = "slower and faster" if what in ("slower", "faster") else what
-        if what not in _FAILURES or (colon and not (percent and kind in margins)):
-            raise pytest.UsageError(
-                f"--convtime-fail-on must be some of {', '.join(_FAILURES)}, separated by commas, "
-                f"{', '.join(margins)} with a margin below 100 % as in slower:3%, got {entry!r}"
-            )
+        option = _MARGINS.get(what)
+        _require(
+            what in _FAILURES and (not colon or (percent and option)),
+            f"--convtime-fail-on must be some of {', '.join(_FAILURES)}, separated by commas, "
+            f"slower and faster, {_INSTRUCTIONS} with a margin below 100 % as in slower:3%, got "
+            f"{entry!r}",
+        )
         failures.append(what)
-        if percent:
-            margins[kind].add(float(percent[1]) / 100)
-    for kind, several in margins.items():
-        if len(several) > 1:
-            raise pytest.UsageError(
-                f"--convtime-fail-on must have one margin for {kind}, got {','.join(given)!r}"
+        if percent and option:
+            margin = float(percent[1]) / 100
+            names = _INSTRUCTIONS if what == _INSTRUCTIONS else "slower and faster"
+            _require(
+                margins.setdefault(option, margin) == margin,
+                f"--convtime-fail-on must have one margin for {names}, got {','.join(given)!r}",
             )
-    options = zip(("margin", "instructions_margin"), margins.values(), strict=True)
-    return tuple(failures), {name: margin.pop() for name, margin in options if margin}
+    return tuple(failures), margins
 
 
 class _WithoutPytestBenchmark:

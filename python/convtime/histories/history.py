@@ -15,7 +15,7 @@ from convtime.histories import change_points
 from convtime.histories.order import commits_of, in_order
 from convtime.histories.reading import read_runs
 from convtime.histories.result import ChangePoint, History, Series
-from convtime.histories.run import HistoryRun, Kind, rows_of
+from convtime.histories.run import HistoryRun, Kind
 from convtime.timing.verdict import Ratio
 
 
@@ -76,10 +76,11 @@ def _series(runs: Sequence[HistoryRun]) -> tuple[list[Series], list[str]]:
     times_by_series: dict[tuple[str, Kind], list[tuple[int, float, float, float]]] = {}
     zeros = Counter[str]()
     for number, run in enumerate(runs):
-        for name, kind, median, low, high in rows_of(run):
+        for name, median, low, high, kind_index in run.times:
             if 0 < median < math.inf:
-                times = times_by_series.setdefault((name, kind), [])
-                times.append((number, median, low, high))
+                times = times_by_series.setdefault((name, run.kinds[kind_index]), [])
+                ends = (-math.inf if low is None else low, math.inf if high is None else high)
+                times.append((number, median, *ends))
             else:
                 zeros[name] += 1
     series = []

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -187,15 +187,3 @@ def append_run(folder: str | os.PathLike[str], measurements: Mapping[str, Measur
 
 def _new_name(start: str, commit: str) -> str:
     return "-".join(filter(None, (start, commit[:8], secrets.token_hex(4)))) + ".json"
-
-
-def rows_of(run: HistoryRun) -> Iterator[tuple[str, Kind, float, float, float]]:
-    """Yield name, kind, median and interval of each time; an unknown interval is unbounded."""
-    for name, median, low, high, kind in run.times:
-        yield (
-            name,
-            run.kinds[kind],
-            median,
-            -math.inf if low is None else low,
-            math.inf if high is None else high,
-        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from convtime.core.checks import check_whole, require
 from convtime.core.codec import finite
 from convtime.regression.differences import median_sm_clock_hz
 from convtime.timing.forms import PAYLOAD
@@ -70,10 +71,9 @@ class GpuBenchmark:
             ("rounds", rounds, 1),
             ("warmup_rounds", warmup_rounds, 0),
         ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}")
-        if iterations > 1 and setup:
-            raise ValueError(f"iterations must be 1 if there is a setup, got {iterations}")
+            check_whole(name, value, least)
+        several = iterations > 1 and setup
+        require(not several, f"iterations must be 1 if there is a setup, got {iterations}")
         call = _PedanticCall(target, tuple(args), dict(kwargs or {}), setup, teardown)
         count = rounds * iterations
         options = {"warmup": warmup_rounds, "stop": "count"}

@@ -7,7 +7,7 @@ import contextlib
 import io
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from IPython.core.error import UsageError
@@ -52,23 +52,12 @@ class _Parser(argparse.ArgumentParser):
 _HEADING = "## "
 
 
-def _make_parser(prog: str, usage: str) -> _Parser:
+def _make_parser(prog: str, usage: str, add_options: Callable[[_Parser], None]) -> _Parser:
     parser = _Parser(prog=prog, usage=usage, add_help=False, allow_abbrev=False)
     parser.add_argument(
         "-o", dest="give_back", action="store_true", help="return the result, and do not show it"
     )
-    return parser
-
-
-def _parser_of_time_op() -> _Parser:
-    parser = _make_parser("time_op", "%%time_op [options] statement")
-    snippet.add_options(parser)
-    return parser
-
-
-def _parser_of_compare() -> _Parser:
-    parser = _make_parser("compare", "%%%%compare [options]")
-    compare.add_options(parser)
+    add_options(parser)
     return parser
 
 
@@ -76,8 +65,8 @@ def _parser_of_compare() -> _Parser:
 class _Timing(Magics):
     """The magics; they time statements like `convtime time` and `convtime compare`."""
 
-    _parser = _parser_of_time_op()
-    _compare_parser = _parser_of_compare()
+    _parser = _make_parser("time_op", "%%time_op [options] statement", snippet.add_options)
+    _compare_parser = _make_parser("compare", "%%%%compare [options]", compare.add_options)
 
     @needs_local_scope
     @line_cell_magic
@@ -105,7 +94,7 @@ class _Timing(Magics):
             options.setup = [*options.setup, rest]
         assert self.shell is not None  # it is None only before a shell registers it
         namespace = {**self.shell.user_ns, **(local_ns or {})}
-        with _told_in_one_line():
+        with _errors_in_one_line():
             snippet.set_up(options, namespace)
             code = self.shell.transform_cell(statement)  # type: ignore[no-untyped-call]
             measured = snippet.time_statement(code, options, namespace)
@@ -139,7 +128,7 @@ class _Timing(Magics):
         options.setup = [*options.setup, transform(setup)]
         statements = {name: transform(code) for name, code in statements.items()}
         namespace = {**self.shell.user_ns, **(local_ns or {})}
-        with _told_in_one_line():
+        with _errors_in_one_line():
             compare.check_baseline(options, statements)
             compared: Comparison | ComparisonTable
             if options.over:
@@ -193,28 +182,28 @@ def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
     """
     actions = parser._option_string_actions
     text = io.StringIO(line)
-    words = shlex.shlex(text, posix=True)
-    words.whitespace_split = True
-    words.commenters = ""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
     given: list[str] = []
     rest = line.strip()
     wants_value = False
     while wants_value or rest.startswith("-"):
         try:
-            word = words.get_token()
+            argument = lexer.get_token()
         except ValueError as error:
             raise UsageError(f"the options have invalid quotes ({error}): {line.strip()}") from None
         rest = line[text.tell() :].strip()
-        if word is None or (word == "--" and not wants_value):
+        if argument is None or (argument == "--" and not wants_value):
             break
-        given.append(word)
-        action = actions.get(word)
+        given.append(argument)
+        action = actions.get(argument)
         wants_value = not wants_value and action is not None and action.nargs != 0
     return given, rest
 
 
 @contextlib.contextmanager
-def _told_in_one_line() -> Iterator[None]:
+def _errors_in_one_line() -> Iterator[None]:
     """Keep the traceback of errors that statements raise; report all others in one line."""
     try:
         yield

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError, one_line
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.device.gpu_turn import turn
@@ -95,36 +96,37 @@ class Gate:
         self._run, self._margins = run, margins
         self._config, self._option = run.config, run.config.option
         self._folder, self._folder_is_first = folder, folder_is_first
-        self._save = self._saved_as(self._option.convtime_save)
+        self._here = run.config.invocation_params.dir
         self._markdown = self._path(self._option.convtime_markdown)
         self._json = self._path(self._option.convtime_json)
         self._history = self._path(self._option.convtime_history)
+        self._save: Path | None = None
         self._baseline: Baseline | None = None
-        self._base_python = self._find_python(self._option.convtime_base)
+        self._base_python: str | None = None
         try:
+            self._find_python()
             self._prepare_files()
         except ValueError as error:  # convtime's InputError
             raise pytest.UsageError(str(error)) from error
 
     def _path(self, given: str | None) -> Path | None:
-        return None if given is None else self._config.invocation_params.dir / given
-
-    def _saved_as(self, name: str | None) -> Path | None:
-        if name is None:
-            return None
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise pytest.UsageError(
-                f"--convtime-save must be a name of letters, digits, '_', '.' and '-', got {name!r}"
-            )
-        try:
-            self._folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise pytest.UsageError(
-                f"{self._folder}: runs cannot be saved there ({error.strerror})"
-            ) from error
-        return self._folder / f"{name}.json"
+        return None if given is None else self._here / given
 
     def _prepare_files(self) -> None:
+        name = self._option.convtime_save
+        if name is not None:
+            require(
+                re.fullmatch(r"\w[\w.-]*", name),
+                "--convtime-save must be a name of letters, digits, '_', '.' and '-', got "
+                f"{name!r}",
+            )
+            try:
+                self._folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"{self._folder}: runs cannot be saved there ({error.strerror})"
+                ) from error
+            self._save = self._folder / f"{name}.json"
         written = {
             "--convtime-save": self._save,
             "--convtime-markdown": self._markdown,
@@ -143,24 +145,23 @@ class Gate:
         if self._save is not None and self._save.exists():
             read_baseline(self._save)
 
-    def _find_python(self, given: str | None) -> str | None:
-        if given is None:
-            return None
-        python = shutil.which(self._config.invocation_params.dir / given) or shutil.which(given)
-        if python is None:
-            raise pytest.UsageError(
+    def _find_python(self) -> None:
+        given = self._option.convtime_base
+        if given is not None:
+            self._base_python = shutil.which(self._here / given) or shutil.which(given)
+            require(
+                self._base_python,
                 "--convtime-base must be the Python of an environment with the earlier commit, got "
-                f"{given!r}, which cannot be run"
+                f"{given!r}, which cannot be run",
             )
-        return python
 
     def _find_baseline(self, given: str) -> Path:
-        file, saved = self._config.invocation_params.dir / given, self._folder / f"{given}.json"
+        file, saved = self._here / given, self._folder / f"{given}.json"
         for path in (saved, file):
             if os.path.isfile(path):  # False for a name that is too long
                 return path
         names = sorted(path.stem for path in self._folder.glob("*.json"))
-        raise pytest.UsageError(
+        raise InputError(
             f"--convtime-against {given}: neither {saved} nor {file} is a file; saved runs are "
             f"{', '.join(names) or 'none'}; save one with --convtime-save NAME"
         )
@@ -170,11 +171,8 @@ class Gate:
         """The findings that an exit code can report; empty before the run is judged."""
         return set() if self.changes is None else {kind for _, kind in self.changes.findings}
 
-    def stop_early(self) -> None:
-        """Neither save nor judge the run, because it lacks tests."""
-        self._leave_unchanged("the run stopped early")
-
-    def _leave_unchanged(self, reason: str) -> None:
+    def leave_unchanged(self, reason: str) -> None:
+        """Note that the run is not saved, because it lacks tests."""
         for path in filter(None, (self._save, self._history)):
             self.remarks.append(f"{reason}: {path} is unchanged")
 
@@ -186,7 +184,7 @@ class Gate:
         """
         measurements = self._run.measurements
         if not measurements:
-            self._leave_unchanged("nothing was measured")
+            self.leave_unchanged("nothing was measured")
         try:
             if self._save is not None and measurements:
                 self._save_run(self._save)
@@ -338,7 +336,7 @@ class Gate:
                     *(python, *self._start(python), *self._arguments(Path(folder, "cache"))),
                     f"--convtime-again={request}",
                 ],
-                cwd=self._config.invocation_params.dir,
+                cwd=self._here,
                 env={**os.environ, "COVERAGE_FILE": str(Path(folder, "coverage"))},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

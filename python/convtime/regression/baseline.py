@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from convtime.core import codec
 from convtime.regression.medians import standard_error
@@ -16,6 +16,7 @@ from convtime.view.shown import Shown
 
 Run = Mapping[str, Measurement]
 _Repeats = Mapping[str, Repeats]
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -54,25 +55,26 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
     def merged(self, earlier: Baseline, tests: Collection[str]) -> Baseline:
         """Return this baseline with the earlier one's measurements of all other tests."""
         beginnings = tuple(f"{test} " for test in tests)  # of the names of a test's measurements
-        others = {
-            name
-            for name in earlier.measurements
-            if name not in tests and not name.startswith(beginnings)
-        }
-
-        def both(field: str) -> dict[str, Any]:
-            mine, theirs = getattr(self, field), getattr(earlier, field)
-            return {name: theirs[name] for name in theirs if name in others} | dict(mine)
-
-        return Baseline(**{field.name: both(field.name) for field in dataclasses.fields(self)})
+        others = earlier.only(
+            {
+                name
+                for name in earlier.measurements
+                if name not in tests and not name.startswith(beginnings)
+            }
+        )
+        return Baseline(
+            {**others.measurements, **self.measurements},
+            {**others.repeats, **self.repeats},
+            {**others.relative, **self.relative},
+        )
 
     def only(self, names: Collection[str]) -> Baseline:
         """Return this baseline with only these names, as far as it has them."""
-        return Baseline(
-            {name: one for name, one in self.measurements.items() if name in names},
-            self.repeats,
-            self.relative,
-        )
+
+        def chosen(by_name: Mapping[str, _T]) -> dict[str, _T]:
+            return {name: one for name, one in by_name.items() if name in names}
+
+        return Baseline(chosen(self.measurements), chosen(self.repeats), chosen(self.relative))
 
     def with_noise_of(self, calibrated: Baseline) -> Baseline:
         """Return this baseline with another's calibrated noise."""

@@ -25,7 +25,7 @@ from convtime.regression.differences import (
 )
 from convtime.regression.medians import calibrated_log_median, log_median
 from convtime.regression.noise import FALSE_ALARMS, Noise
-from convtime.regression.significance import LogRatio, adjusted, exponential, geomean
+from convtime.regression.significance import LogRatio, adjusted, geomean
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
     Ratio,
@@ -263,12 +263,10 @@ def _compare(name: str, earlier: Baseline, later: Baseline, same_gpu: SameGpu) -
     else:
         spread = max(0.0 if repeats is None else repeats.spread for repeats in (was, now))
         pair = LogRatio(log_median(after, now, spread), log_median(before, was, spread))
-    low, high = pair.interval()
-    ratio = Ratio(exponential(pair.value), exponential(low), exponential(high))
     why = incomparable(before, after, same_gpu)
     if why:
-        return _Compared(None, ratio, False, "other-conditions", why)
-    return _Compared(pair, ratio, is_same(before, after) and was == now, noise=noise)
+        return _Compared(None, pair.ratio(), False, "other-conditions", why)
+    return _Compared(pair, pair.ratio(), is_same(before, after) and was == now, noise=noise)
 
 
 def _judge(
@@ -364,8 +362,7 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
         return ""
     if not min(before.median, after.median) > 0:
         return ""
-    low, high = LogRatio(log_median(after), log_median(before)).interval()
-    ratio = Ratio(after.median / before.median, exponential(low), exponential(high))
+    ratio = LogRatio(log_median(after), log_median(before)).ratio()
     return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)
 
 

@@ -35,7 +35,7 @@ def details(changes: Changes) -> Iterator[Block]:
         cause = changes[common.names[0]].attribution
         yield Sentences([f"{common}; cause: {cause}"], role="answer")
     rows = [
-        (change.verdict, *_cells(change), (change.name, *_remarks(change)))
+        (change.verdict, *cells(change), (change.name, *_remarks(change)))
         for change in _worst_first(changes, common)
     ]
     yield Table(_HEADERS, rows, right=_HEADERS[1:3])
@@ -122,7 +122,8 @@ def _worst_first(changes: Changes, common: CommonChange | None) -> list[Change]:
     return sorted(separate, key=key)
 
 
-def _cells(change: Change) -> tuple[str, str]:
+def cells(change: Change) -> tuple[str, str]:
+    """Return the ratio and both medians in words."""
     ratio = "" if change.ratio is None else str(change.ratio)
     medians = [value for value in (change.before, change.after) if value is not None]
     return ratio, " → ".join(map(format_seconds, medians))

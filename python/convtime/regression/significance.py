@@ -89,6 +89,10 @@ class LogRatio:
         z = _NORMAL.inv_cdf(_CONFIDENT)
         return self.value - self._down(z), self.value + self._up(z)
 
+    def ratio(self) -> Ratio:
+        """Return the ratio with its interval."""
+        return Ratio(*map(exponential, (self.value, *self.interval())))
+
     def p_value(self, margin: float) -> float:
         """Return the probability of such a difference if the true ratio is within 1 ± margin."""
         slower = _tail(self.value - math.log1p(margin), self._down)

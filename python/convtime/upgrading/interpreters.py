@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.upgrading.workers import Side
 
@@ -87,9 +88,9 @@ def _loaded(sides: tuple[Side, Side]) -> tuple[Side, Side]:
     for side in sides:
         side.load()
     old, new = (side.environment["gpu_uuid"] for side in sides)
-    if old != new:
-        raise InputError(
-            f"--old and --new must run on the same GPU, but used {old} and {new}; "
-            "set CUDA_VISIBLE_DEVICES"
-        )
+    require(
+        old == new,
+        f"--old and --new must run on the same GPU, but used {old} and {new}; "
+        "set CUDA_VISIBLE_DEVICES",
+    )
     return sides

@@ -125,7 +125,7 @@ class Layer:
 
     def described(self) -> dict[str, Any]:
         """Describe the call by the facts that decide its kernels."""
-        blanks = [*_leaves(_all_blank(self.arguments), Blank)]
+        blanks = [*_leaves(self._blanks(), Blank)]
         tensors = [*blanks, *map(Blank.of, self.module.parameters())]
         dtypes = [tensor.dtype for tensor in tensors]
         dtypes += [f"autocast to {dtype}" for _, dtype in self.modes.autocast]
@@ -156,8 +156,12 @@ class Layer:
             return self.name
         tensors = (*self.module.named_parameters(), *self.module.named_buffers())
         named = [(name, Blank.of(each)) for name, each in tensors]
-        called = (_all_blank(self.arguments), self.module.training, self.modes)
+        called = (self._blanks(), self.module.training, self.modes)
         return repr((self.module, _attributes(self.module), called, named))
+
+    def _blanks(self) -> Any:
+        """Return the arguments with a blank for each tensor, also for those that are kept."""
+        return _mapped(self.arguments, torch.Tensor, Blank.of)
 
 
 def _attributes(module: torch.nn.Module) -> dict[str, str]:
@@ -207,10 +211,10 @@ class Blank:
         """Return a tensor with these sizes and strides, whose values depend on the seed only."""
         dtype = getattr(torch, self.dtype)
         values = _values(self.sizes, seed, device, is_complex=dtype.is_complex).to(dtype)
-        tensor = torch.empty_strided(self.sizes, self.strides, dtype=dtype, device=device)
-        if 0 in self.strides:  # an expanded tensor repeats values, so it cannot be written
-            return values.requires_grad_(self.needs_gradient)
-        return tensor.copy_(values).requires_grad_(self.needs_gradient)
+        if 0 not in self.strides:  # an expanded tensor repeats values, so it cannot be written
+            tensor = torch.empty_strided(self.sizes, self.strides, dtype=dtype, device=device)
+            values = tensor.copy_(values)
+        return values.requires_grad_(self.needs_gradient)
 
 
 def _values(
@@ -268,9 +272,7 @@ def _mapped(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], A
     if isinstance(value, (tuple, list)):
         items = [*parts.values()]
         return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
-    if type(value) is dict or (
-        isinstance(value, Mapping) and not isinstance(value, MutableMapping)
-    ):
+    if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
         return parts
     if not parts:
         return value
@@ -304,11 +306,6 @@ def _exact(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor in double precision; integers stay as they are."""
     is_number = tensor.is_floating_point() or tensor.is_complex()
     return tensor.to(torch.promote_types(tensor.dtype, torch.float64)) if is_number else tensor
-
-
-def _all_blank(arguments: Any) -> Any:
-    """Return arguments with a blank for each tensor, also for those that are kept."""
-    return _mapped(arguments, torch.Tensor, Blank.of)
 
 
 def _blank(tensor: torch.Tensor) -> Any:
@@ -405,9 +402,10 @@ class Probe:
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
+        self.on_gpu = self.device.type == "cuda"
         self.layers: dict[str, Layer] = {}
         self._scripted: list[str] = []
-        self._ready: tuple[tuple[str, str], Call] | None = None
+        self._ready: dict[tuple[str, str], Call] = {}  # the last timed call, by layer and pass
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Answer one question."""
@@ -420,7 +418,7 @@ class Probe:
             "time": self._time,
         }
         answer = answers[question.pop("do")](**question)
-        if self.device.type == "cpu":
+        if not self.on_gpu:
             wait_until_quiet()
         return answer
 
@@ -429,17 +427,16 @@ class Probe:
         x = torch.ones(1, device=self.device, requires_grad=True)  # report an unusable GPU here
         # A process's first call with a gradient imports sympy, for seconds that no layer costs.
         torch.autograd.grad(x * 2, x, torch.ones_like(x))
-        on_gpu = self.device.type == "cuda"
-        gpu: Any = torch.cuda.get_device_properties(self.device) if on_gpu else None
+        gpu: Any = torch.cuda.get_device_properties(self.device) if self.on_gpu else None
         cudnn: Any = torch.backends.cudnn
         version = cudnn.version() if cudnn.is_available() else None
         return {
             "python": sys.version.split()[0],
             "torch": str(torch.__version__),
-            "cuda": torch.version.cuda if on_gpu else None,
+            "cuda": torch.version.cuda if self.on_gpu else None,
             "cudnn": None if version is None else _dotted(version),
-            "gpu": gpu.name if on_gpu else None,
-            "gpu_uuid": str(getattr(gpu, "uuid", "unknown")) if on_gpu else None,
+            "gpu": gpu.name if self.on_gpu else None,
+            "gpu_uuid": str(getattr(gpu, "uuid", "unknown")) if self.on_gpu else None,
         }
 
     def _load_model(self, model: str, shape: list[int]) -> dict[str, Any]:
@@ -512,11 +509,10 @@ class Probe:
         A layer's backward pass must come before the step's, which would make its first call.
         """
         subject = self.layers[layer]
-        self._ready = None
+        self._ready.clear()
         call = Call(subject, which, self.device)
         self._synchronize()
-        on_gpu = self.device.type == "cuda"
-        if on_gpu:
+        if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
             used = torch.cuda.memory_allocated(self.device)
         start = time.perf_counter()
@@ -527,7 +523,7 @@ class Probe:
             first = subject.first_forward_seconds or first
         elif layer == STEP:
             first = None  # its layers' backward passes came first
-        peak = torch.cuda.max_memory_allocated(self.device) - used if on_gpu else None
+        peak = torch.cuda.max_memory_allocated(self.device) - used if self.on_gpu else None
         bits = fingerprint(results)
         again = Call(subject, which, self.device)
         return {
@@ -579,15 +575,14 @@ class Probe:
 
     def _kernels(self, call: Call) -> list[str]:
         """Return the names of the GPU's kernels, or of the operations that work on a CPU."""
-        on_gpu = self.device.type == "cuda"
         # torch.profiler.profile wraps this one, and imports torch._inductor first, for seconds.
         with torch.autograd.profiler.profile(
-            use_kineto=True, use_cpu=not on_gpu, use_device="cuda" if on_gpu else None
+            use_kineto=True, use_cpu=not self.on_gpu, use_device="cuda" if self.on_gpu else None
         ) as profiled:
             call.run()
             self._synchronize()
         events = profiled.function_events or []
-        if on_gpu:
+        if self.on_gpu:
             # Annotations of the host's functions are on the same device as the kernels.
             events = [
                 event
@@ -603,10 +598,10 @@ class Probe:
     def _time(self, layer: str, which: str, calls: int) -> dict[str, Any]:
         """Return the time per call of one burst of calls."""
         key = layer, which
-        if self._ready is None or self._ready[0] != key:
-            self._ready = None  # release the memory first
-            self._ready = key, Call(self.layers[layer], which, self.device)
-        call = self._ready[1]
+        if key not in self._ready:
+            self._ready.clear()  # release the memory first
+            self._ready[key] = Call(self.layers[layer], which, self.device)
+        call = self._ready[key]
         gc.collect(0)
         gc.disable()
         try:
@@ -626,7 +621,7 @@ class Probe:
                 calls must have been issued before, which tells how long that takes.
         """
         self._synchronize()
-        if self.device.type != "cuda":
+        if not self.on_gpu:
             call.run()  # the other process had the caches, and threads wake up
             start = time.perf_counter()
             for _ in range(calls):
@@ -651,7 +646,7 @@ class Probe:
 
     def _clock(self) -> tuple[float | None, str]:
         """Return the clock of the SMs from NVML, or None and why it is unknown."""
-        if self.device.type != "cuda":
+        if not self.on_gpu:
             return None, "it is read from GPUs only"
         try:
             return torch.cuda.clock_rate(self.device) * 1e6, ""
@@ -669,7 +664,7 @@ class Probe:
         return False
 
     def _synchronize(self) -> None:
-        if self.device.type == "cuda":
+        if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
 
@@ -714,12 +709,7 @@ def fill_parameters(module: torch.nn.Module) -> None:
 
 
 def settings() -> dict[str, Any]:
-    """Return the number of threads, and the flags by their names."""
-    return {"flags": flags(), "threads": torch.get_num_threads()}
-
-
-def flags() -> dict[str, str]:
-    """Return the settings of torch that decide which kernels run."""
+    """Return the number of threads, and by name the flags that decide which kernels run."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     read: dict[str, Callable[[], Any]] = {
         "cudnn.enabled": lambda: cudnn.enabled,
@@ -739,11 +729,11 @@ def flags() -> dict[str, str]:
         "float32_matmul_precision": torch.get_float32_matmul_precision,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
     }
-    settings = dict.fromkeys(read, "unknown")
+    flags = dict.fromkeys(read, "unknown")
     for name, value in read.items():
         with contextlib.suppress(AttributeError, RuntimeError):  # lacking, or no single value
-            settings[name] = str(value())
-    return settings
+            flags[name] = str(value())
+    return {"flags": flags, "threads": torch.get_num_threads()}
 
 
 def backend(layer: Layer, device: torch.device) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+from convtime.regression.show import cells
 from convtime.view.page import Block, Details, Line, Sentences, Table
 from convtime.view.wording import format_bytes, format_seconds, format_signed
 
@@ -68,12 +69,9 @@ def judged(upgrade: Upgrade, failures: Collection[str]) -> Iterator[Block]:
 
 
 def _row(layer: LayerChange) -> tuple[str, str, str, str, tuple[str, ...]]:
-    change = layer.change
-    medians = [value for value in (change.before, change.after) if value is not None]
     return (
-        change.verdict,
-        "" if change.ratio is None else str(change.ratio),
-        " → ".join(map(format_seconds, medians)),
+        layer.change.verdict,
+        *cells(layer.change),
         "" if layer.cost_seconds is None else format_signed(layer.cost_seconds),
         (_title(layer), *_remarks(layer)),
     )

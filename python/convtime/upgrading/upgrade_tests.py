@@ -7,6 +7,7 @@ import dataclasses
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
@@ -89,8 +90,7 @@ def upgrade_tests(
         settings = (sides[0].settings(), sides[1].settings())
         on_gpu = sides[0].on_gpu
         every = [*dict.fromkeys(test for side in sides for test in side.loaded["tests"])]
-        if not every:
-            raise InputError(f"{' '.join(interpreters.load['paths'])} contains no tests")
+        require(every, f"{' '.join(interpreters.load['paths'])} contains no tests")
         try:
             _record(sides, every, "times", progress, (old, new))
         except KeyboardInterrupt:
