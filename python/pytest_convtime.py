@@ -357,9 +357,9 @@ class _Worker(Recorder):
     @contextlib.contextmanager
     def turn(self, candidates: Any, options: Any) -> Iterator[None]:  # type: ignore[override]
         from convtime.device.gpu_turn import turn
-        from convtime.timing.sampling.measure import find_place
+        from convtime.timing.sampling.measure import find_devices
 
-        place = find_place(candidates, options.get("device"))
+        place = find_devices(candidates, options.get("device"))
         if place.on_gpu:  # timings on a GPU already take turns
             yield
             return

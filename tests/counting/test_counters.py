@@ -14,7 +14,7 @@ from convtime.core.load import _C
 from convtime.counting.kernel_counters import CountersUnavailable
 from convtime.counting.metrics import DURATION, GROUPS
 from convtime.timing.measurement import Condition
-from convtime.timing.sampling.measure import Place
+from convtime.timing.sampling.measure import WorkDevices
 from tests.helpers.gh100 import Gh100
 
 READ = "dram__bytes_read.sum"
@@ -78,9 +78,9 @@ def core(monkeypatch):
     monkeypatch.setattr(_C, "CuptiError", type("CuptiError", (RuntimeError,), {}), raising=False)
     turn = {"exclusive": Condition(True, True)}
     for name, stand_in in {
-        "find_place": lambda _candidates, _device: Place(gpu, (), "asked for"),
+        "find_devices": lambda _candidates, _device: WorkDevices(gpu, (), "asked for"),
         "on": lambda _device, _stream: contextlib.nullcontext(),
-        "turn_on": lambda *_: contextlib.nullcontext(turn),
+        "take_turn": lambda *_: contextlib.nullcontext(turn),
         "provenance": lambda _device: {"gpu": "H200"},
         "flush_buffers": lambda _cache, _gpus: [],
         "without_persisting_lines": lambda _cache, _gpus: contextlib.nullcontext(""),

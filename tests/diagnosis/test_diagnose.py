@@ -24,7 +24,7 @@ from convtime.diagnosis.diagnosis import Skipped
 from convtime.diagnosis.difference import Other
 from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling.measure import Place, find_place
+from convtime.timing.sampling.measure import WorkDevices, find_devices
 from tests.helpers.clean_evidence import CLEAN, but, timing
 from tests.helpers.measurements import changed, make
 
@@ -33,7 +33,7 @@ QUICK = 0.05  # seconds of budget, which leave out all that takes longer
 
 def operation_of(fn: Any, *args: Any, **options: Any) -> Operation:
     candidate = Candidate(fn, *args, **options)
-    return Operation(candidate, find_place([candidate], None))
+    return Operation(candidate, find_devices([candidate], None))
 
 
 def contrast_of(name: str) -> contrasts.Contrast:
@@ -94,8 +94,8 @@ def test_a_call_without_work_for_the_gpu_is_said_to_give_it_none(
     def of_gpu(told: Any, usual: Any) -> Any:
         return lambda operation, *rest: told if operation.on_gpu else usual(operation, *rest)
 
-    gpu = Place(torch.device("cuda", 0), (), "asked for")
-    monkeypatch.setattr(running, "find_place", lambda *_: gpu)
+    gpu = WorkDevices(torch.device("cuda", 0), (), "asked for")
+    monkeypatch.setattr(running, "find_devices", lambda *_: gpu)
     monkeypatch.setattr(running, "on", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(running, "time_work", of_gpu(on_host, contrasts.time_work))
     monkeypatch.setattr(running, "look_at_calls", of_gpu(CLEAN.calls, look_at_calls))

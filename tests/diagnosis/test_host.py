@@ -21,7 +21,7 @@ from convtime.diagnosis import diagnose as running
 from convtime.diagnosis.evidence import Evidence
 from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling.measure import find_place
+from convtime.timing.sampling.measure import find_devices
 from tests.helpers.clean_evidence import CLEAN
 
 
@@ -29,7 +29,7 @@ def look(
     action: Callable[[Operation, Evidence], Evidence], fn: Any, *args: Any, **options: Any
 ) -> Any:
     candidate = Candidate(fn, *args, **options)
-    operation = Operation(candidate, find_place([candidate], "cpu"))
+    operation = Operation(candidate, find_devices([candidate], "cpu"))
     calls = look_at_calls(operation)
     return action(operation, dataclasses.replace(CLEAN, on_gpu=False, calls=calls, contrasts={}))
 

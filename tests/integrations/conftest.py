@@ -19,7 +19,7 @@ for _module in (
     *("convtime.conv.model", "convtime.device.gpu_turn", "convtime.exchange.files"),
     *("convtime.exchange.nvbench", "convtime.exchange.pytest_benchmark"),
     *("convtime.histories.run", "convtime.integrations.gpu_benchmark"),
-    *("convtime.regression.show", "convtime.timing.agreement", "convtime.timing.compare"),
+    *("convtime.regression.show", "convtime.timing.result_check", "convtime.timing.compare"),
     *("convtime.timing.show", "convtime.timing.time_op", "tests.helpers.measurements"),
 ):
     importlib.import_module(_module)

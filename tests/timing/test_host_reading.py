@@ -29,7 +29,7 @@ from convtime.regression.compare_runs import compare_runs
 from convtime.timing.measurement import HostReading, two_groups
 from convtime.timing.options import Options, Pages
 from convtime.timing.sampling.calls import governed_pages
-from convtime.timing.sampling.measure import Place, _refuse_contradictions
+from convtime.timing.sampling.measure import WorkDevices, _refuse_contradictions
 from tests.helpers.measurements import changed, on_cpu
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
@@ -408,7 +408,7 @@ def test_an_allocator_of_somebody_elses_stays() -> None:
 
 
 def test_pages_are_for_work_on_the_cpu() -> None:
-    gpu = Place(torch.device("cuda", 0), (), "")
+    gpu = WorkDevices(torch.device("cuda", 0), (), "")
     for pages in ("fresh", "retained"):
         with pytest.raises(ValueError, match=f"{pages}.*CPU.*cuda:0.*as-is"):
             _refuse_contradictions([], Options(pages=pages), gpu)

@@ -22,7 +22,7 @@ from convtime.core.load import _C
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.sampling import measure as sampling
-from convtime.timing.sampling.measure import controlled_clocks, find_place
+from convtime.timing.sampling.measure import controlled_clocks, find_devices
 from convtime.timing.sampling.object_graph import Walk, tensors_of
 from tests.helpers.measurements import changed
 from tests.helpers.texts import flat
@@ -40,7 +40,7 @@ def test_the_device_is_found_in_the_tensors(device: torch.device) -> None:
         Candidate(torch.nn.Linear(1, 1).to(device), name="module"),
         Candidate(x.relu, name="method of a tensor"),
     ):
-        place = find_place([candidate], None)
+        place = find_devices([candidate], None)
         assert place.device.type == device.type, candidate.name
         assert "found" in place.reason, candidate.name
 
@@ -49,7 +49,7 @@ def test_the_device_is_found_in_the_tensors(device: torch.device) -> None:
         (["cpu", "meta", "cpu"], "the CPU and meta (without data)"),
     ):
         tensors = [torch.ones(1, device=device) for device in devices]
-        place = find_place([Candidate(torch.cat, tensors, name="one")], None)
+        place = find_devices([Candidate(torch.cat, tensors, name="one")], None)
         assert (str(place.device), place.reason) == ("cpu", f"only tensors on {on} were found")
 
 
@@ -66,7 +66,7 @@ def machine(
 
     def place(requested: str | None) -> tuple[str, list[str], str, list[str]]:
         searched.clear()
-        found = find_place([Candidate(int, name="one")], requested)
+        found = find_devices([Candidate(int, name="one")], requested)
         return str(found.device), [*map(str, found.others)], found.reason, [*searched]
 
     monkeypatch.setattr(_C, "cuda_available", lambda: gpus > 0)
@@ -91,8 +91,8 @@ def test_the_search_ends_where_it_can_say_no_more(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sampling, "_MOST_OBJECTS", 100)
     many = [[index] for index in range(200)]
     assumed = "assumed: no tensor was found, and there is a GPU"
-    assert find_place([Candidate(len, [], name="one")], None).reason == assumed
-    assert find_place([Candidate(len, many, name="one")], None).reason == (
+    assert find_devices([Candidate(len, [], name="one")], None).reason == assumed
+    assert find_devices([Candidate(len, many, name="one")], None).reason == (
         f"{assumed}; of the objects that the calls refer to, 100 were searched"
     )
 

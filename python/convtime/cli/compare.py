@@ -28,11 +28,11 @@ from convtime.regression.changes import FINDS as FINDS_IN_FILES
 from convtime.sweeps import compare as comparing
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
 from convtime.sweeps.comparison_table import ComparisonTable
-from convtime.timing.agreement import Check
 from convtime.timing.compare import compare
 from convtime.timing.comparison import FINDS, Comparison
 from convtime.timing.confirming import confirm
 from convtime.timing.options import Options
+from convtime.timing.result_check import Check
 from convtime.timing.verdict import Ratio
 
 _SHARED_OPTIONS = (

@@ -8,7 +8,7 @@ from typing import get_args
 from convtime.cli import snippet
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
-from convtime.timing.agreement import Check
+from convtime.timing.result_check import Check
 from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS, PATIENCE_SECONDS, race
 
 

@@ -28,7 +28,7 @@ from convtime.timing.candidate import (
 )
 from convtime.timing.options import EnergyOptions, MemoryOptions
 from convtime.timing.sampling.calls import several_ranks
-from convtime.timing.sampling.measure import TimeLimit, on, turn_on
+from convtime.timing.sampling.measure import TimeLimit, on, take_turn
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -92,7 +92,7 @@ def energy(
         raise ValueError(f"seconds must be a positive number, got {seconds!r}")
     place = gpu_place(candidate, chosen, "energy is counted by a GPU")
     with (
-        turn_on(place, chosen, TimeLimit(None)),
+        take_turn(place, chosen, TimeLimit(None)),
         on(place.device, chosen.stream),
         _counter(place.device) as joules,
     ):

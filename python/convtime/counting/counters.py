@@ -30,7 +30,7 @@ from convtime.timing.sampling.calls import (
     make_way_for_profilers,
     without_persisting_lines,
 )
-from convtime.timing.sampling.measure import Place, TimeLimit, find_place, on, turn_on
+from convtime.timing.sampling.measure import TimeLimit, WorkDevices, find_devices, on, take_turn
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -203,7 +203,7 @@ def counters(
     place = gpu_place(candidate, chosen, "hardware counters need a GPU")
     before = provenance(place.device)
     with (
-        turn_on(place, chosen, TimeLimit(None)) as turn,
+        take_turn(place, chosen, TimeLimit(None)) as turn,
         on(place.device, chosen.stream),
     ):
         make_way_for_profilers()
@@ -229,7 +229,7 @@ def counters(
     )
 
 
-def gpu_place(candidate: Candidate, options: Options, why: str) -> Place:
+def gpu_place(candidate: Candidate, options: Options, why: str) -> WorkDevices:
     """Return the device of a candidate's work.
 
     Args:
@@ -242,7 +242,7 @@ def gpu_place(candidate: Candidate, options: Options, why: str) -> Place:
     """
     if not _C.cuda_available():
         raise CountersUnavailable(f"{why}, and PyTorch finds no GPU that it can use")
-    place = find_place([candidate], options.device)
+    place = find_devices([candidate], options.device)
     if not place.on_gpu:
         raise CountersUnavailable(f"{why}, and the work of {candidate.name!r} is on the CPU")
     return place
@@ -254,7 +254,7 @@ def _count(
     replay: Replay,
     repeats: int,
     options: Options,
-    place: Place,
+    place: WorkDevices,
 ) -> dict[str, Any]:
     """Count the kernels; returns the result of ``_C.count_kernels``."""
     called = clearing_gradients(candidate)

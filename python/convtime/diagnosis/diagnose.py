@@ -26,7 +26,7 @@ from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.diagnosis.rules import judge
 from convtime.timing.candidate import Candidate, candidate_and_options, with_keywords
 from convtime.timing.options import DiagnoseOptions
-from convtime.timing.sampling.measure import Place, find_place, on
+from convtime.timing.sampling.measure import WorkDevices, find_devices, on
 
 if TYPE_CHECKING:
     import os
@@ -113,7 +113,7 @@ def diagnose(
         raise TypeError(f"counters must be True or False, got {counters!r}")
     candidate, chosen = candidate_and_options("diagnose", DiagnoseOptions, fn, args, options)
     begin = time.perf_counter()
-    place = find_place([candidate], chosen.device)
+    place = find_devices([candidate], chosen.device)
     if chosen.metric != "busy" and not place.on_gpu:
         raise ValueError(f"metric {chosen.metric!r} is for work on a GPU; leave out metric")
     operation = Operation(candidate, place, tuple(again), chosen)
@@ -123,7 +123,7 @@ def diagnose(
         calls = look_at_calls(operation)
     if chosen.device is None and not place.on_gpu and _allocations() > before:
         # The first call copied its tensors to a GPU and used it.
-        place = find_place([candidate], "cuda")
+        place = find_devices([candidate], "cuda")
         operation = dataclasses.replace(operation, place=place)
         with on(place.device, chosen.stream if place.on_gpu else None):
             calls = dataclasses.replace(look_at_calls(operation), first=calls.first)
@@ -134,7 +134,7 @@ def diagnose(
     if place.on_gpu and measured.method == "cpu":
         # Method "auto" falls back to "cpu" only if calls issue no GPU work.
         unused_gpu = str(place.device)
-        place = Place(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
+        place = WorkDevices(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
         operation = dataclasses.replace(operation, place=place)
         calls = dataclasses.replace(look_at_calls(operation), first=calls.first)
         measured = time_work(operation, calls)

@@ -27,7 +27,7 @@ from convtime.timing.candidate import (
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.copying import Original
-from convtime.timing.sampling.measure import Place, measure
+from convtime.timing.sampling.measure import WorkDevices, measure
 from convtime.timing.sampling.placement import ALIGNMENT, LARGE_PAGE, MOST_OBJECTS, obstacle
 
 #: Seconds for each timing.
@@ -49,7 +49,7 @@ class Operation:
     """
 
     candidate: Candidate
-    place: Place
+    place: WorkDevices
     again: Sequence[str] = ()
     options: Options = dataclasses.field(default_factory=Options)
 

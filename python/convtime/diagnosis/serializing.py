@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from convtime.diagnosis.evidence import Evidence, Serialized
 from convtime.diagnosis.operation import Operation
-from convtime.timing.agreement import repeated_agreement
+from convtime.timing.result_check import check_one_call_each
 
 _HELD_SECONDS = 5e-3
 
@@ -71,7 +71,7 @@ def look_at_results(operation: Operation, evidence: Evidence) -> Evidence:
             return candidate.fn(*args, **kwargs)
 
     others = [candidate.but(fn=functools.partial(as_is, held)) for held in (False, True) * 2]
-    repeats, found = repeated_agreement(candidate.but(fn=waiting), others, "close")
+    repeats, found = check_one_call_each(candidate.but(fn=waiting), others, "close")
     if repeats.same is None:
         return evidence
     errors = [each.largest_error for each in found if each.same is False]

@@ -18,7 +18,7 @@ from convtime.distributed.collectives import Watched
 from convtime.distributed.coordination import Coordinator
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
-from convtime.timing.sampling.measure import Place, check_arguments
+from convtime.timing.sampling.measure import WorkDevices, check_arguments
 
 #: Options with which a rank would decide by itself how often it calls, or copy its tensors.
 _NOT_IN_A_GROUP: Mapping[str, tuple[object, ...]] = {
@@ -94,7 +94,7 @@ def refuse_unfinished(
 
 
 def check_ranks(
-    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: Place
+    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: WorkDevices
 ) -> list[dict[str, Any]]:
     """Check that all ranks time the same in a way that they can, and return facts of each.
 
@@ -133,7 +133,7 @@ def check_ranks(
 
 
 def _facts(
-    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: Place
+    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: WorkDevices
 ) -> dict[str, Any]:
     group, device = coordinator.group, place.device
     problem = ""

@@ -26,9 +26,9 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import (
-    Place,
     TimeLimit,
-    find_place,
+    WorkDevices,
+    find_devices,
     measure,
     on,
     reporting_errors,
@@ -63,7 +63,7 @@ def measure_in_group(
         timeout = float(options.timeout)
     with reporting_errors(group):
         refuse_timeout(timeout)
-        place = find_place(candidates, options.device)
+        place = find_devices(candidates, options.device)
     watched = None
     if group is None:
         watched = _watch(candidates, options, place)
@@ -114,7 +114,7 @@ def measure_in_group(
         return joined(coordinator, facts, own, measured, watched)
 
 
-def _watch(candidates: Sequence[Candidate], options: Options, place: Place) -> list[Watched]:
+def _watch(candidates: Sequence[Candidate], options: Options, place: WorkDevices) -> list[Watched]:
     with on(place.device, options.stream):
         watched = [watch(timed_part(candidate)) for candidate in candidates]
         if place.on_gpu:

@@ -39,7 +39,7 @@ from convtime.recording.watching import (
 )
 from convtime.timing.candidate import differentiable
 from convtime.timing.options import Options, Regime, options_of
-from convtime.timing.sampling.measure import Place, TimeLimit, turn_on
+from convtime.timing.sampling.measure import TimeLimit, WorkDevices, take_turn
 from convtime.timing.time_op import time_op
 
 _WATCHED, _PLAIN = "watched step", "plain step"
@@ -136,7 +136,7 @@ def time_modules(
         f"the step calls no module of {type(model).__name__}; it must call the model itself, not "
         "a copy, a compiled version or a captured graph",
     )
-    with turn_on(Place(where, (), "asked for"), made, TimeLimit(made.timeout)) as turn:
+    with take_turn(WorkDevices(where, (), "asked for"), made, TimeLimit(made.timeout)) as turn:
         recording, monitor = _record(step, watched, steps, where)
     passes, rest = _divided(recording, watched)
     require(passes, f"the step calls none of the requested modules ({', '.join(watched)})")

@@ -19,12 +19,12 @@ from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.sweeps.plan import ComparisonPlan, ComparisonPoint
 from convtime.sweeps.scheduler import visit_all
 from convtime.sweeps.worker import Maker, failure_of
-from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, with_keywords
 from convtime.timing.compare import Candidates, check_flags
 from convtime.timing.compare import compare as compare_once
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.options import Options, SharedOptions, Stop
+from convtime.timing.result_check import Check, check_results
 from convtime.timing.sampling.measure import TimeLimit, reporting_errors
 from convtime.timing.time_op import time_op
 

@@ -10,11 +10,11 @@ from convtime.core.checks import described, require
 from convtime.core.child import job
 from convtime.core.errors import first_line
 from convtime.timing import confirming
-from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct, with_keywords
 from convtime.timing.comparison import Agreement, Comparison, Interference
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options, SharedOptions, Stop, options_of
+from convtime.timing.result_check import Check, check_results
 from convtime.timing.sampling.measure import (
     TimeLimit,
     measure,

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from convtime.core.child import ChildError, job, report
 from convtime.core.errors import one_line
-from convtime.timing.agreement import Check
 from convtime.timing.candidate import Candidate
 from convtime.timing.confirming import check_sendable, fresh
 from convtime.timing.options import Options
+from convtime.timing.result_check import Check
 from convtime.tuning.heats import Tell, UnusableError, none_left
 from convtime.tuning.race_result import Dropped, Race
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, get_args
 from convtime.core.checks import is_finite
 from convtime.core.errors import InputError, first_line
 from convtime.core.load import _C
-from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct, with_keywords
 from convtime.timing.compare import compare
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options, RaceOptions, options_of
-from convtime.timing.sampling.measure import TimeLimit, find_place, measure, turn_on
+from convtime.timing.result_check import Check, check_results
+from convtime.timing.sampling.measure import TimeLimit, find_devices, measure, take_turn
 from convtime.timing.time_op import with_rates
 from convtime.tuning import heats, isolation
 from convtime.tuning.race_result import Race
@@ -209,9 +209,9 @@ def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
         ValueError: a stream of the GPU is being captured, or as ``compare``.
     """
     candidates = plan.candidates
-    place = find_place([*candidates.values()], plan.options.device)
+    place = find_devices([*candidates.values()], plan.options.device)
     options = dataclasses.replace(plan.options, device=place.device)
-    with turn_on(place, options, TimeLimit(None)):
+    with take_turn(place, options, TimeLimit(None)):
         return heats.Heats(
             [*candidates],
             _Timer(plan, options, [gpu.index for gpu in place.gpus]),

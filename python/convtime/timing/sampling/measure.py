@@ -114,7 +114,7 @@ _REQUIRED_SAMPLES = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class WorkDevices:
     """Devices of the work.
 
     Attributes:
@@ -155,29 +155,29 @@ def measure(
     start = perf_counter()
     limit = limit or TimeLimit(options.timeout)
     reached = [some_tensors(candidate, _FEW_OBJECTS) for candidate in candidates]
-    place = find_place(candidates, options.device, reached)
-    _refuse_contradictions(candidates, options, place)
+    devices = find_devices(candidates, options.device, reached)
+    _refuse_contradictions(candidates, options, devices)
     candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
-    gpus, on_gpu = place.gpus, place.on_gpu
-    refuse_capture(place, options.stream)
+    gpus, on_gpu = devices.gpus, devices.on_gpu
+    refuse_capture(devices, options.stream)
     # Before the timing loads the machine, and without using up its time.
-    before = provenance(place.device, patience=limit.seconds_left / 2)
-    with turn_on(place, options, limit) as turn:
-        _await_gpus(place, limit)
+    before = provenance(devices.device, patience=limit.seconds_left / 2)
+    with take_turn(devices, options, limit) as turn:
+        _await_gpus(devices, limit)
         remarks = inputs.remarks_on(
             candidates, [tensors.plain for tensors in reached], on_gpu=on_gpu
         )
         with (
-            on(place.device, options.stream),
-            controlled_clocks(place.device, options) as monitor,
+            on(devices.device, options.stream),
+            controlled_clocks(devices.device, options) as monitor,
             limit.named_in_errors(),
-            prepared_calls(candidates, options, place.device) as prepared,
+            prepared_calls(candidates, options, devices.device) as prepared,
             without_persisting_lines(options.cache, gpus) as set_aside,
             governed_pages(options.pages, on_gpu=on_gpu) as pages,
             pinned(pin),  # last: threads that start inside it inherit the pin
         ):
-            stream = current_stream(place.device) if on_gpu else None
+            stream = current_stream(devices.device) if on_gpu else None
             sampling = options
             if options.quick:
                 elapsed = perf_counter() - start - turn["waited_seconds"]
@@ -195,8 +195,8 @@ def measure(
         "conditions": () if monitor is None else monitor.readings,
         "conditions_reason": "" if monitor is None else monitor.reason,
         "pin": pin,
-        "device": str(place.device),
-        "device_reason": place.reason,
+        "device": str(devices.device),
+        "device_reason": devices.reason,
         **turn,
         "stream": stream,
         "warmup_requested": warmup_requested,
@@ -239,18 +239,18 @@ def quick_sampling(options: Options, elapsed: float, candidates: int, *, on_gpu:
     )
 
 
-def _await_gpus(place: Place, limit: TimeLimit) -> None:
+def _await_gpus(devices: WorkDevices, limit: TimeLimit) -> None:
     """Wait for earlier work of the GPUs, until the limit; do nothing without a limit."""
-    left, gpus = limit.seconds_left, [gpu.index for gpu in place.gpus]
+    left, gpus = limit.seconds_left, [gpu.index for gpu in devices.gpus]
     if gpus and math.isfinite(left) and not _C.idle_within(gpus, max(0.0, left)):
         limit.check("the GPU was still busy with earlier work")
 
 
-def find_place(
+def find_devices(
     candidates: Sequence[Candidate],
     requested: torch.device | str | int | None,
     reached: Sequence[SomeTensors] | None = None,
-) -> Place:
+) -> WorkDevices:
     """Find the device of the work, the other GPUs that it uses, and the reason for the device.
 
     Args:
@@ -261,7 +261,7 @@ def find_place(
     known = None if requested is None else resolve_device(requested)
     gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
     if known is not None and (known.type != "cuda" or gpu_count == 1):
-        return Place(known, (), "asked for")
+        return WorkDevices(known, (), "asked for")
     found: dict[torch.device, None] = {}
     gpus: list[torch.device] = []
     tensors = itertools.chain.from_iterable(some.all for some in reached or ())
@@ -289,7 +289,7 @@ def find_place(
     others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
     if walk is not None and walk.ended_early and gpu_count:
         reason += f"; of the objects that the calls refer to, {_MOST_OBJECTS:,} were searched"
-    return Place(device, others, reason)
+    return WorkDevices(device, others, reason)
 
 
 def _kinds(devices: Iterable[torch.device]) -> str:
@@ -297,20 +297,24 @@ def _kinds(devices: Iterable[torch.device]) -> str:
     return " and ".join(dict.fromkeys(names.get(device.type, device.type) for device in devices))
 
 
-def check_arguments(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
+def check_arguments(
+    candidates: Sequence[Candidate], options: Options, devices: WorkDevices
+) -> None:
     """Check what :func:`measure` would otherwise refuse while it begins.
 
     Raises:
         ValueError: the options do not fit each other, the candidates or this machine.
     """
     options.check_ranges()
-    _refuse_contradictions(candidates, options, place)
-    with on(place.device, options.stream):
+    _refuse_contradictions(candidates, options, devices)
+    with on(devices.device, options.stream):
         pass
 
 
-def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
-    on_gpu = place.on_gpu
+def _refuse_contradictions(
+    candidates: Sequence[Candidate], options: Options, devices: WorkDevices
+) -> None:
+    on_gpu = devices.on_gpu
     has_records = on_gpu and options.method in ("auto", "kernel")
     where = f"method {options.method!r}" if on_gpu else "this work is on the CPU"
     require(
@@ -330,7 +334,7 @@ def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, pl
     )
     require(
         options.pages in ("auto", "as-is") or not on_gpu,
-        f"pages={options.pages!r} is for work on the CPU, and this work is on {place.device}; "
+        f"pages={options.pages!r} is for work on the CPU, and this work is on {devices.device}; "
         "leave out pages, or use 'as-is'",
     )
     require(
@@ -377,13 +381,13 @@ def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockM
         yield stack.enter_context(ClockMonitor(device))
 
 
-def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
+def refuse_capture(devices: WorkDevices, stream: torch.cuda.Stream | None) -> None:
     """Refuse work on GPUs while a CUDA graph captures a stream that it would use.
 
     Raises:
         ValueError: for such a stream; nothing was issued to it.
     """
-    for gpu in place.gpus:
+    for gpu in devices.gpus:
         with torch.cuda.device(gpu):
             capturing = torch.cuda.is_current_stream_capturing()
         if not capturing and stream is not None and stream.device == gpu:
@@ -398,14 +402,14 @@ def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
 
 
 @contextlib.contextmanager
-def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
+def take_turn(devices: WorkDevices, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
     """Wait for others that time on the GPUs; yield the fields of a Measurement about the wait.
 
     Raises:
         ValueError: as :func:`refuse_capture`.
     """
-    refuse_capture(place, options.stream)
-    gpus = _uuids(place)
+    refuse_capture(devices, options.stream)
+    gpus = _uuids(devices)
     if not (gpus and options.exclusive):
         reason = "the work is on the CPU" if options.exclusive else ""
         yield {"exclusive": Condition(False, options.exclusive, reason), "waited_seconds": 0.0}
@@ -419,8 +423,8 @@ def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[s
         yield {"exclusive": alone, "waited_seconds": came.waited_seconds}
 
 
-def _uuids(place: Place) -> list[str]:
-    return [gpu_uuid(gpu) for gpu in place.gpus]
+def _uuids(devices: WorkDevices) -> list[str]:
+    return [gpu_uuid(gpu) for gpu in devices.gpus]
 
 
 def _fields(record: dict[str, Any], options: Options, sampling: Options) -> dict[str, Any]:

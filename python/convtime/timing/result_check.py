@@ -17,7 +17,7 @@ from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate, clearing_gradients, gradients_of
 from convtime.timing.comparison import Agreement
 from convtime.timing.options import Options
-from convtime.timing.sampling.measure import TimeLimit, find_place, on, turn_on
+from convtime.timing.sampling.measure import TimeLimit, find_devices, on, take_turn
 from convtime.timing.sampling.object_graph import Walk, is_plain, tensors_of, without_modes
 from convtime.timing.structure import Structure, difference, shortened, structure_of
 
@@ -93,17 +93,17 @@ def check_results(
     """
     late = Agreement(None, "not checked, since the timeout has passed")
     if limit.seconds_left > 0:
-        place = find_place(candidates, options.device)
+        devices = find_devices(candidates, options.device)
         with (
             contextlib.suppress(TimeoutError),  # the GPU may not be available in time
-            turn_on(place, options, limit),
-            on(place.device, options.stream),
+            take_turn(devices, options, limit),
+            on(devices.device, options.stream),
         ):
             return _check_all(candidates, how)
     return {other.name: late for other in candidates[1:]}
 
 
-def repeated_agreement(
+def check_one_call_each(
     baseline: Candidate, others: Sequence[Candidate], how: Check
 ) -> tuple[Agreement, list[Agreement]]:
     """Check whether the baseline repeats, and whether one call of each other candidate agrees.

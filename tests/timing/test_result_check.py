@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convtime
-from convtime.timing import agreement
+from convtime.timing import result_check
 from convtime.timing.candidate import Candidate
 from convtime.timing.comparison import Agreement
 from convtime.timing.options import Options
@@ -31,7 +31,7 @@ QUICK |= {"min_samples": 1, "interference": False}
 
 def check(
     *fns: Callable[..., object] | Candidate,
-    how: agreement.Check = "close",
+    how: result_check.Check = "close",
     limit: TimeLimit | None = None,
 ) -> Agreement:
     """The finding for the last of them; the first is the baseline."""
@@ -40,12 +40,12 @@ def check(
         for place, fn in enumerate(fns)
     ]
     options = Options(device="cpu")
-    found = agreement.check_results(candidates, how, options, limit or TimeLimit(None))
+    found = result_check.check_results(candidates, how, options, limit or TimeLimit(None))
     assert list(found) == [str(place) for place in range(1, len(fns))]
     return found[str(len(fns) - 1)]
 
 
-def of(theirs: object, ours: object, how: agreement.Check = "close") -> Agreement:
+def of(theirs: object, ours: object, how: result_check.Check = "close") -> Agreement:
     """The finding for a candidate with that result, of a baseline with another."""
     return check(lambda: theirs, lambda: ours, how=how)
 
@@ -115,7 +115,7 @@ def test_floating_point_numbers_are_compared_within_tolerances(
     our_numbers = torch.tensor(ours).to(our_dtype)
     ours = our_numbers.double().numpy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agreement, "_CHUNK", 10)  # elements compared at a time
+        patch.setattr(result_check, "_CHUNK", 10)  # elements compared at a time
         found = of(numbers, our_numbers)
 
     finite = np.isfinite(theirs) & np.isfinite(ours)
@@ -329,7 +329,7 @@ def test_what_cannot_be_called_again_is_said_and_costs_no_measurement() -> None:
 
 
 def test_results_too_large_for_a_copy_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "_free_host_bytes", lambda: 100)
+    monkeypatch.setattr(result_check, "_free_host_bytes", lambda: 100)
     found = check(lambda: torch.ones(100), lambda: torch.ones(100))
     assert found.same is None
     assert "memory to copy the baseline's result (MemoryError: 400 bytes" in found.sentence
@@ -354,7 +354,7 @@ def test_results_on_a_gpu_are_compared_there_on_the_stream_of_the_timing() -> No
     allocated = []
     for _ in range(2):  # The first time, cuBLAS allocates a workspace for the stream.
         with torch.cuda.device(0):
-            found = agreement.check_results(
+            found = result_check.check_results(
                 candidates, "close", Options(stream=stream), TimeLimit(None)
             )
         assert [each.same for each in found.values()] == [True, True, False]
