@@ -14,8 +14,8 @@ import torch.distributed as dist
 from convtime import InputError, time_op
 from convtime.distributed import calls as rank_calls
 from convtime.distributed import clocks, coordination
-from convtime.distributed.calls import Accord
-from convtime.distributed.checks import _refusal, refuse_timeout
+from convtime.distributed.calls import BatchAgreement
+from convtime.distributed.checks import _refusal, check_timeout
 from convtime.distributed.clocks import CommonClock, Offset
 from convtime.distributed.coordination import Coordinator, _own_store, behind, groups_here, limited
 from convtime.distributed.failure import Failure, is_of_communication
@@ -136,9 +136,9 @@ def test_the_rank_that_is_behind_is_found_in_steps_calls_and_collectives() -> No
 
 
 def test_timeouts_fit_the_timer_and_a_group_is_one_of_torch() -> None:
-    refuse_timeout(threading.TIMEOUT_MAX)
+    check_timeout(threading.TIMEOUT_MAX)
     with pytest.raises(InputError, match="timeout and budget must be less than 9.22e"):
-        refuse_timeout(1e10)
+        check_timeout(1e10)
     with pytest.raises(InputError, match="torchrun"):
         time_op(torch.relu, torch.ones(1), group=object())  # type: ignore[arg-type]
 
@@ -194,7 +194,7 @@ def test_ranks_agree_on_an_instant_rounds_and_the_longest_samples(
         monkeypatch.setattr(where, "now", lambda: 5_000)
     monkeypatch.setattr(rank_calls, "wait_until", lambda at: seen.update(released=at))
     clock, limits = CommonClock(Offset(0, 1_000, 0.0)), list[float]()
-    agreed = Accord(coordinator, clock, calls, limits.append, aligned=aligned, timeout=20)
+    agreed = BatchAgreement(coordinator, clock, calls, limits.append, aligned=aligned, timeout=20)
     assert agreed.begin(1e-9) == 2e-9
     assert agreed.rounds(8) == 5
     agreed.release()

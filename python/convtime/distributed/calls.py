@@ -179,8 +179,8 @@ class OwnBatch:
     stamps: list[Stamps]
 
 
-class Accord:
-    """What the core asks before and after each batch (csrc/timing/accord.h).
+class BatchAgreement:
+    """Agrees with the other ranks on each batch: ``Accord`` of csrc/timing/supervision.h.
 
     Attributes:
         batches: this rank's part of each batch of the sampler's present run.
@@ -206,7 +206,7 @@ class Accord:
         timeout: float,
     ) -> None:
         self.batches: list[OwnBatch] = []
-        self._meeting = coordinator
+        self._coordinator = coordinator
         self._clock = clock
         self._calls = calls
         self._limit = limit
@@ -217,12 +217,12 @@ class Accord:
     def begin(self, tick_seconds: float) -> float:
         """Return the longest tick of the ranks' clocks; a run of the sampler begins."""
         self.batches.clear()
-        ticks: list[float] = self._meeting.gather("the sampling begins", tick_seconds)
+        ticks: list[float] = self._coordinator.gather("the sampling begins", tick_seconds)
         return max(ticks)
 
     def rounds(self, proposed: int) -> int:
         """Return the smallest number of rounds that a rank proposes, and begin the batch."""
-        self._limit(self._meeting.seconds_left - self._reserve)
+        self._limit(self._coordinator.seconds_left - self._reserve)
         own = [proposed, self._calls.costs()]
         answers, instant = self._agree("a batch begins", own)
         costs = [max(each) for each in zip(*(costs for _, costs in answers), strict=True)]
@@ -237,7 +237,7 @@ class Accord:
     def share(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the batch with the longest samples, and every fault, of all ranks."""
         self.batches.append(OwnBatch(batch["seconds"], self._calls.take()))
-        everyone = self._meeting.gather("a batch ends", batch)
+        everyone = self._coordinator.gather("a batch ends", batch)
         return {
             "seconds": [
                 [max(samples) for samples in zip(*candidate, strict=True)]
@@ -254,7 +254,7 @@ class Accord:
     def _agree(self, label: str, value: Any) -> tuple[list[Any], float]:
         """Gather values, and agree on an instant that every rank learns of in time."""
         sent = self._clock.common(now())
-        answers = self._meeting.gather(label, [value, sent, self._lateness])
+        answers = self._coordinator.gather(label, [value, sent, self._lateness])
         last = max(sent for _, sent, _ in answers)
         margin = max(_LEAST_MARGIN, 2 * max(lateness for _, _, lateness in answers))
         self._lateness = max(self._lateness / 2, 1e-9 * (self._clock.common(now()) - last))

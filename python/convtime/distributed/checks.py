@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from convtime.core.errors import InputError, one_line
+from convtime.core.checks import require
+from convtime.core.errors import one_line
 from convtime.core.load import _build_info
 from convtime.device.provenance import gpu_uuid
 from convtime.distributed.collectives import Watched
@@ -37,6 +38,9 @@ _COMPARED = {
 }
 #: Options that may differ between ranks.
 _OF_EACH_RANK = ("device", "stream", "pin", "log", "clocks", "exclusive")
+_SHARED_OPTIONS = [
+    field.name for field in dataclasses.fields(Options) if field.name not in _OF_EACH_RANK
+]
 
 
 def _refusal(options: Options) -> str:
@@ -61,17 +65,13 @@ def _refusal(options: Options) -> str:
     return ""
 
 
-def refuse_timeout(timeout: float) -> None:
-    """Refuse a timeout that a timer of Python's threads cannot have.
-
-    Raises:
-        InputError: for such a timeout.
-    """
-    if timeout > threading.TIMEOUT_MAX:
-        raise InputError(
-            f"timeout and budget must be less than {threading.TIMEOUT_MAX:.3g} seconds for calls "
-            f"that communicate with other ranks, got a timeout of {timeout:.3g} seconds"
-        )
+def check_timeout(timeout: float) -> None:
+    """Raise InputError for a timeout that a timer of Python's threads cannot have."""
+    require(
+        timeout <= threading.TIMEOUT_MAX,
+        f"timeout and budget must be less than {threading.TIMEOUT_MAX:.3g} seconds for calls "
+        f"that communicate with other ranks, got a timeout of {timeout:.3g} seconds",
+    )
 
 
 def refuse_unfinished(
@@ -86,10 +86,12 @@ def refuse_unfinished(
     for candidate, unfinished in zip(candidates, zip(*by_rank, strict=True), strict=True):
         if any(unfinished):
             coordinator.calling = False  # all ranks have issued the same: nothing has to be aborted
-            coordinator.refuse(
+            coordinator.fail(
+                "input",
+                None,
                 f"the timed function must wait for its communication, got {candidate.name!r}, "
                 "which returns a torch.distributed.Work or a functional collective's tensor that "
-                "is not completed; return what its wait() returns, or leave out async_op"
+                "is not completed; return what its wait() returns, or leave out async_op",
             )
 
 
@@ -104,31 +106,35 @@ def check_ranks(
     everyone = coordinator.gather(
         "the ranks are checked", _facts(coordinator, candidates, options, place)
     )
-    for what in (*_COMPARED, *_shared_options()):
+    for what in (*_COMPARED, *_SHARED_OPTIONS):
         found = [each["compared"][what] for each in everyone]
         odd = next((rank for rank, each in enumerate(found) if each != found[0]), None)
         if odd is not None:
             words = _COMPARED.get(what, f"option {what}")
-            coordinator.refuse(
+            coordinator.fail(
+                "input",
+                None,
                 f"all ranks must have the same {words}, got {found[0]!r} on "
-                f"{coordinator.names[0]} and {found[odd]!r} on {coordinator.names[odd]}"
+                f"{coordinator.names[0]} and {found[odd]!r} on {coordinator.names[odd]}",
             )
     if reason := _refusal(options):
-        coordinator.refuse(reason)
+        coordinator.fail("input", None, reason)
     for rank, each in enumerate(everyone):
         if each["problem"]:
-            coordinator.refuse(f"{coordinator.names[rank]}: {each['problem']}")
-    seen: dict[str, int] = {}
+            reason = f"{coordinator.names[rank]}: {each['problem']}"
+            coordinator.fail("input", None, reason)
+    first_on: dict[str, int] = {}
     for rank, each in enumerate(everyone):
         uuid = each["gpu_uuid"]
-        if uuid is not None and uuid in seen:
-            coordinator.refuse(
-                f"each rank must have a GPU of its own, got {coordinator.names[seen[uuid]]} and "
+        first = first_on.setdefault(uuid, rank)
+        if uuid is not None and first != rank:
+            coordinator.fail(
+                "input",
+                None,
+                f"each rank must have a GPU of its own, got {coordinator.names[first]} and "
                 f"{coordinator.names[rank]} on {each['device']} ({uuid}); call "
-                "torch.cuda.set_device(local_rank), with as many ranks as GPUs"
+                "torch.cuda.set_device(local_rank), with as many ranks as GPUs",
             )
-        if uuid is not None:
-            seen[uuid] = rank
     return everyone
 
 
@@ -154,7 +160,7 @@ def _facts(
             f"the number of processes must be that of the launcher, WORLD_SIZE={launched}, got "
             f"world_size={dist.get_world_size()}; leave it out in init_process_group"
         )
-    shared = {name: repr(getattr(options, name)) for name in _shared_options()}
+    shared = {name: repr(getattr(options, name)) for name in _SHARED_OPTIONS}
     return {
         "compared": {
             "group": dist.get_process_group_ranks(group),
@@ -168,7 +174,3 @@ def _facts(
         "device": str(device),
         "gpu_uuid": gpu_uuid(device) if device.type == "cuda" else None,
     }
-
-
-def _shared_options() -> list[str]:
-    return [field.name for field in dataclasses.fields(Options) if field.name not in _OF_EACH_RANK]

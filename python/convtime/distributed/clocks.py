@@ -6,14 +6,12 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Store
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-
-    from convtime.distributed.coordination import Coordinator, _Wait
+from convtime.distributed.coordination import Coordinator, Wait
 
 #: Round trips in one exchange; the bounds of all of them hold together.
 _ROUND_TRIPS = 40
@@ -100,13 +98,13 @@ def _exchange(coordinator: Coordinator, rank: int) -> Offset:
         for number in range(_ROUND_TRIPS)
     ]
 
-    def tell(store: Store, wait: _Wait) -> list[tuple[int, int, int]]:
+    def tell(store: Store, wait: Wait) -> list[tuple[int, int, int]]:
         for asked, told in keys:
             wait([asked])
             store.set(told, str(now()))
         return []
 
-    def ask(store: Store, wait: _Wait) -> list[tuple[int, int, int]]:
+    def ask(store: Store, wait: Wait) -> list[tuple[int, int, int]]:
         found = []
         for asked, told in keys:
             sent = now()

@@ -24,12 +24,12 @@ from concurrent import futures
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.distributed.failure import Failure, Kind, is_of_communication, of_exception
 from convtime.timing.ranks import rank_name
@@ -110,8 +110,8 @@ _CUT_OFF = "its communication was cut off"
 _numbers: dict[tuple[bytes, str], itertools.count[int]] = collections.defaultdict(itertools.count)
 
 #: Functions of the store's thread: they get the store, and a function that waits for keys.
-_Wait = Callable[[Sequence[str]], None]
-_Job = Callable[[Store, _Wait], Any]
+Wait = Callable[[Sequence[str]], None]
+_Job = Callable[[Store, Wait], Any]
 
 
 class _StopError(Exception):
@@ -184,17 +184,9 @@ class Coordinator:
                 Process(**each) for each in self.gather("enter", dataclasses.asdict(this_process()))
             ]
         except BaseException as error:
-            self._finish(error)
+            self.__exit__(type(error), error, None)
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._finish(error)
 
     def gather(self, label: str, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank; every rank calls this with the same label.
@@ -207,7 +199,7 @@ class Coordinator:
         text = json.dumps([label, value])
         keys = [f"{step}/{rank}" for rank in range(self.size)]
 
-        def exchange(store: Store, wait: _Wait) -> list[Any]:
+        def exchange(store: Store, wait: Wait) -> list[Any]:
             store.set(keys[self.rank], text)
             wait(keys)
             found = [json.loads(text) for text in store.multi_get(keys)]
@@ -245,12 +237,9 @@ class Coordinator:
         self._abort_calls()
         raise self._error(self._failure)
 
-    def refuse(self, reason: str) -> None:
-        """End the measurement on every rank, for a reason in the arguments that all ranks find."""
-        self.fail("input", None, reason)
-
-    def _finish(self, error: BaseException | None) -> None:
-        """End the measurement; called by the thread that measures."""
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _at: object
+    ) -> None:
         try:
             with self._lock:
                 self._interruptible = False
@@ -290,7 +279,7 @@ class Coordinator:
         """Leave without a failure; the rank that may hold the store leaves last."""
         keys = [f"left/{rank}" for rank in range(self.size)]
 
-        def leave(store: Store, _: _Wait) -> None:
+        def leave(store: Store, _: Wait) -> None:
             self._left = True  # the store may end from here on
             store.set(keys[self.rank], "")
             end = time.monotonic() + _LEAVE_SECONDS
@@ -325,7 +314,7 @@ class Coordinator:
     def _publish(self, failure: Failure) -> None:
         """Tell all ranks; the first failure counts."""
 
-        def publish(store: Store, _: _Wait) -> None:
+        def publish(store: Store, _: Wait) -> None:
             self._set(Failure.from_json(store.compare_set("failed", "", failure.to_json())))
 
         if threading.current_thread() is self._thread:
@@ -569,18 +558,18 @@ def group_of(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     Raises:
         InputError: torch.distributed is not initialized, or this rank is not in the group.
     """
-    if not (dist.is_available() and dist.is_initialized()):
-        raise InputError(
-            "group needs torch.distributed, which is not initialized; start the program with "
-            "torchrun, and call torch.distributed.init_process_group first"
-        )
+    require(
+        dist.is_available() and dist.is_initialized(),
+        "group needs torch.distributed, which is not initialized; start the program with "
+        "torchrun, and call torch.distributed.init_process_group first",
+    )
     group = group or dist.group.WORLD
     if not isinstance(group, dist.ProcessGroup):
-        if group == dist.GroupMember.NON_GROUP_MEMBER:
-            raise InputError(
-                f"group must contain the rank that calls, got a group without rank "
-                f"{dist.get_rank()}; call this on the ranks of the group only"
-            )
+        require(
+            group != dist.GroupMember.NON_GROUP_MEMBER,
+            f"group must contain the rank that calls, got a group without rank {dist.get_rank()}; "
+            "call this on the ranks of the group only",
+        )
         raise InputError(f"group must be a torch.distributed.ProcessGroup, got {group!r}")
     return group
 

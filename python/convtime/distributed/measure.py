@@ -9,19 +9,18 @@ import torch
 import torch.distributed as dist
 
 from convtime.core.load import _C
-from convtime.distributed.calls import Accord, Calls, timed_part
-from convtime.distributed.checks import check_ranks, refuse_timeout, refuse_unfinished
+from convtime.distributed.calls import BatchAgreement, Calls, timed_part
+from convtime.distributed.checks import check_ranks, check_timeout, refuse_unfinished
 from convtime.distributed.clocks import (
     CommonClock,
     EventTimestamps,
     Timestamps,
-    is_shared,
     offset_of,
 )
 from convtime.distributed.collectives import Watched, watch
 from convtime.distributed.coordination import Coordinator, group_of, groups_here, limited
 from convtime.distributed.coordination import report_error as report_error
-from convtime.distributed.results import Own, joined
+from convtime.distributed.results import join_ranks
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
@@ -62,7 +61,7 @@ def measure_in_group(
     if options.timeout is not None:
         timeout = float(options.timeout)
     with reporting_errors(group):
-        refuse_timeout(timeout)
+        check_timeout(timeout)
         place = find_devices(candidates, options.device)
     watched = None
     if group is None:
@@ -88,7 +87,7 @@ def measure_in_group(
         timestamps = EventTimestamps() if place.on_gpu else Timestamps()
         calls = Calls(candidates, timestamps, stamps, on_gpu=place.on_gpu)
         coordinator.progress = calls.progress
-        accord = Accord(
+        agreement = BatchAgreement(
             coordinator,
             CommonClock(first),
             calls,
@@ -100,18 +99,13 @@ def measure_in_group(
             calls.candidates,
             dataclasses.replace(options, placement="as-is", regime="as-is", device=place.device),
             limit=TimeLimit(_SAMPLED * coordinator.seconds_left),
-            supervisor=accord,
+            supervisor=agreement,
         )
         measured = [dataclasses.replace(each, device_reason=place.reason) for each in measured]
         clock = CommonClock(first, offset_of(coordinator))
-        own = Own(
-            clock=clock,
-            shared_clock=is_shared(coordinator),
-            timestamps=timestamps,
-            batches=tuple(accord.batches),
-            on_gpu=place.on_gpu,
+        return join_ranks(
+            coordinator, facts, clock, timestamps, agreement.batches, measured, watched
         )
-        return joined(coordinator, facts, own, measured, watched)
 
 
 def _watch(candidates: Sequence[Candidate], options: Options, place: WorkDevices) -> list[Watched]:

@@ -18,7 +18,7 @@ from convtime.device.clock_reading import ClockReading
 from convtime.device.clocks import read_clocks
 from convtime.device.provenance import cpu_name
 from convtime.distributed.calls import OwnBatch, kernels_communicate
-from convtime.distributed.clocks import CommonClock, Timestamps
+from convtime.distributed.clocks import CommonClock, Timestamps, is_shared
 from convtime.distributed.collectives import Watched
 from convtime.distributed.coordination import Coordinator
 from convtime.timing.measurement import Measurement
@@ -36,29 +36,12 @@ _MATTERS_SECONDS = 2e-6
 _SHARED = ("overhead", "overhead_uncertainty", "clock_tick", "between_runs")
 
 
-@dataclasses.dataclass(frozen=True)
-class Own:
-    """This rank's part of a measurement, beyond the samples that all ranks share.
-
-    Attributes:
-        clock: its clock against the common one.
-        shared_clock: whether all ranks read the same clock.
-        timestamps: how its calls were stamped.
-        batches: its batches.
-        on_gpu: whether the work is on a GPU.
-    """
-
-    clock: CommonClock
-    shared_clock: bool
-    timestamps: Timestamps
-    batches: tuple[OwnBatch, ...]
-    on_gpu: bool
-
-
-def joined(
+def join_ranks(
     coordinator: Coordinator,
     facts: Sequence[dict[str, Any]],
-    own: Own,
+    clock: CommonClock,
+    timestamps: Timestamps,
+    batches: Sequence[OwnBatch],
     measured: Sequence[Measurement],
     watched: Sequence[Watched],
 ) -> list[Measurement]:
@@ -67,19 +50,23 @@ def joined(
     Args:
         coordinator: the ranks.
         facts: facts of each rank (:func:`convtime.distributed.checks.check_ranks`).
-        own: this rank's part.
+        clock: this rank's clock against the common one.
+        timestamps: how its calls were stamped.
+        batches: its batches.
         measured: the measurements by the sampler.
         watched: communication of each candidate's call on this rank.
     """
     device = torch.device(facts[coordinator.rank]["device"])
+    on_gpu = device.type == "cuda"
     part = {
         "method": measured[0].method.used,
         "state": _device_state(device),
-        "device_name": torch.cuda.get_device_name(device) if own.on_gpu else cpu_name(),
-        "uncertainty": own.clock.uncertainty + own.timestamps.uncertainty,
+        "device_name": torch.cuda.get_device_name(device) if on_gpu else cpu_name(),
+        "uncertainty": clock.uncertainty + timestamps.uncertainty,
         "shared": [{name: getattr(each, name) for name in _SHARED} for each in measured],
         "candidates": [
-            _own_candidate(index, each, own, watched[index]) for index, each in enumerate(measured)
+            _own_candidate(each, _sample_times(index, each, clock, batches), watched[index], on_gpu)
+            for index, each in enumerate(measured)
         ],
     }
     parts = coordinator.gather("the results are joined", part)
@@ -90,15 +77,15 @@ def joined(
     uncertainty = sum(sorted((each["uncertainty"] for each in parts), reverse=True)[:2])
     clock_reason = (
         "all ranks read the clock of one machine"
-        if own.shared_clock
+        if is_shared(coordinator)
         else "time stamps were exchanged with rank 0 before and after the calls"
     )
-    found = []
+    joined = []
     for index, each in enumerate(measured):
         common = _with_shared(each, parts[0]["shared"][index])
         ranks = _ranks(coordinator, facts, parts, index, common, uncertainty, clock_reason)
-        found.append(dataclasses.replace(common, ranks=ranks))
-    return found
+        joined.append(dataclasses.replace(common, ranks=ranks))
+    return joined
 
 
 def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measurement:
@@ -109,10 +96,11 @@ def _with_shared(measured: Measurement, shared: Mapping[str, Any]) -> Measuremen
     )
 
 
-def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched) -> dict[str, Any]:
-    times = _sample_times(index, measured, own)
-    communication, communicating, computing, reason = _communication(measured, own.on_gpu)
-    if not own.on_gpu and len(watched.collectives) <= 1:  # or it also computes after the first
+def _own_candidate(
+    measured: Measurement, times: Mapping[str, list[float]], watched: Watched, on_gpu: bool
+) -> dict[str, Any]:
+    communication, communicating, computing, reason = _communication(measured, on_gpu)
+    if not on_gpu and len(watched.collectives) <= 1:  # or it also computes after the first
         computing = [
             arrival - begin for begin, arrival in zip(times["begin"], times["arrival"], strict=True)
         ]
@@ -125,22 +113,24 @@ def _own_candidate(index: int, measured: Measurement, own: Own, watched: Watched
         "computing": codec.finite(computing),
         # The GPU's mark before a call is that of its communication if the call does not compute,
         # which records tell, and if the GPU does not wait for the host there.
-        "stamped": not own.on_gpu
+        "stamped": not on_gpu
         or (bool(measured.busy_seconds) and measured.queue.used != "none" and not any(computing)),
     }
 
 
-def _sample_times(index: int, measured: Measurement, own: Own) -> dict[str, list[float]]:
+def _sample_times(
+    index: int, measured: Measurement, clock: CommonClock, batches: Sequence[OwnBatch]
+) -> dict[str, list[float]]:
     """Return the times of a candidate's samples on this rank: the last rounds of each batch.
 
     ``begin``, ``arrival`` and ``end`` are in seconds of the common clock.
     """
     times: dict[str, list[float]] = {"seconds": [], "begin": [], "arrival": [], "end": []}
     for number, rounds in sorted(Counter(measured.batches).items()):
-        batch = own.batches[number]
+        batch = batches[number]
         times["seconds"] += batch.seconds[index][-rounds:]
         for name, series in vars(batch.stamps[index]).items():
-            times[name] += [1e-9 * own.clock.common(each) for each in series[-rounds:]]
+            times[name] += [1e-9 * clock.common(each) for each in series[-rounds:]]
     return times
 
 
@@ -279,8 +269,14 @@ def _divided(
 def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]], size: int) -> str:
     counts = sorted({len(each["collectives"]) for each in own})
     if counts == [1]:
-        if some := _some_of(own, size):
-            return f"the operation joins {some} of the {size} ranks, which wait for each other only"
+        operations = [Collective(**one) for each in own for one in each["collectives"]]
+        ranks = {2 if each.kind in ("send", "recv") else each.ranks for each in operations}
+        some = ranks - {0, size}
+        if some:
+            return (
+                f"the operation joins {min(some)} of the {size} ranks, which wait for each other "
+                "only"
+            )
         if known:
             return ""
     if not known and counts[-1] <= 1:
@@ -293,13 +289,6 @@ def _arrivals_reason(known: bool, own: Sequence[dict[str, Any]], size: int) -> s
         f"a call has {' or '.join(map(str, counts))} operations of torch.distributed, and only one "
         "can be divided into waiting and transfer"
     )
-
-
-def _some_of(own: Sequence[dict[str, Any]], size: int) -> int:
-    """Return how many ranks an operation joins that leaves out others; 0 if it joins all."""
-    operations = [Collective(**one) for each in own for one in each["collectives"]]
-    joined = (2 if each.kind in ("send", "recv") else each.ranks for each in operations)
-    return next((ranks for ranks in joined if ranks not in (0, size)), 0)
 
 
 def _all_wait(own: Sequence[dict[str, Any]], collectives: Sequence[Collective]) -> bool:
