@@ -250,7 +250,7 @@ def test_bad_choices_of_layers_are_refused() -> None:
         assert convtime.nn.restore(model) == (), "none is replaced"
     function: Any
     for function in (convtime.nn.replace, convtime.nn.restore):
-        with pytest.raises(TypeError, match="model must be a torch.nn.Module, got dict"):
+        with pytest.raises(TypeError, match="model must be a torch.nn.Module, got a dict"):
             function({})
 
 

@@ -463,7 +463,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"loss": "cross_entropy", "targets": torch.arange(40) % 3 - 1}, "got -1 to 1"),
     ({"loss": "l1"}, "loss must be one of 'mse', 'cross_entropy', got 'l1'"),
     ({"optimizer": "lamb"}, "optimizer must be one of 'sgd', 'adam', 'adamw'"),
-    *(({"batch_size": n}, "batch_size must be a whole .* 1 to the 40") for n in (0, 41, 2.5, 2.0)),
+    *(({"batch_size": n}, "batch_size must be a whole .* 1 to 40") for n in (0, 41, 2.5, 2.0)),
     *(({"lr": lr}, "lr must be a finite float32 at least 1.18e-38") for lr in BAD_RATES),
     *(({"eps": eps}, "eps must be a finite float32 at least") for eps in BAD_RATES),
     *(({"loss_scale": scale}, "loss_scale must be a finite float32") for scale in BAD_RATES),
@@ -472,7 +472,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"betas": (0.9,)}, r"betas must be two numbers; got \(0.9,\)"),
     ({"weight_decay": -1}, "weight_decay must be"),
     ({"loss_scale": "static"}, "loss_scale must be 'auto', 'dynamic', a number"),
-    ({"history": 0}, "history must be a whole number from 1; got 0"),
+    ({"history": 0}, "history must be a whole number, 1 or more, got 0"),
     ({"tune": True}, "tune must be False on a CPU"),
 ]
 
@@ -490,7 +490,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
     trainer = MLPTrainer(net, **arguments)
     counts: list[Any] = [0, -1, 1.5, "2", 1_000_001]
     for count in counts:
-        with pytest.raises(InputError, match=f"count must be .* from 1 to 1000000; got {count!r}"):
+        with pytest.raises(InputError, match=f"count must be .* from 1 to 1000000, got {count!r}"):
             trainer.steps(count)
     model: Any = torch.nn.Linear(2, 2)
     with pytest.raises(InputError, match="model must be a FusedMLP; got Linear"):

@@ -96,7 +96,10 @@ def refuse_unfinished(
 
 
 def check_ranks(
-    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: WorkDevices
+    coordinator: Coordinator,
+    candidates: Sequence[Candidate],
+    options: Options,
+    devices: WorkDevices,
 ) -> list[dict[str, Any]]:
     """Check that all ranks time the same in a way that they can, and return facts of each.
 
@@ -104,7 +107,7 @@ def check_ranks(
         InputError: they do not; all ranks raise it with the same sentence.
     """
     everyone = coordinator.gather(
-        "the ranks are checked", _facts(coordinator, candidates, options, place)
+        "the ranks are checked", _facts(coordinator, candidates, options, devices)
     )
     for what in (*_COMPARED, *_SHARED_OPTIONS):
         found = [each["compared"][what] for each in everyone]
@@ -139,12 +142,15 @@ def check_ranks(
 
 
 def _facts(
-    coordinator: Coordinator, candidates: Sequence[Candidate], options: Options, place: WorkDevices
+    coordinator: Coordinator,
+    candidates: Sequence[Candidate],
+    options: Options,
+    devices: WorkDevices,
 ) -> dict[str, Any]:
-    group, device = coordinator.group, place.device
+    group, device = coordinator.group, devices.device
     problem = ""
     try:
-        check_arguments(candidates, options, place)
+        check_arguments(candidates, options, devices)
     except ValueError as error:
         problem = one_line(error)
     try:

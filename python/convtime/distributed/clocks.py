@@ -98,7 +98,7 @@ def _exchange(coordinator: Coordinator, rank: int) -> Offset:
         for number in range(_ROUND_TRIPS)
     ]
 
-    def tell(store: Store, wait: Wait) -> list[tuple[int, int, int]]:
+    def answer(store: Store, wait: Wait) -> list[tuple[int, int, int]]:
         for asked, told in keys:
             wait([asked])
             store.set(told, str(now()))
@@ -115,7 +115,7 @@ def _exchange(coordinator: Coordinator, rank: int) -> Offset:
             store.delete_key(told)
         return found
 
-    trips: list[tuple[int, int, int]] = coordinator.run(tell if coordinator.rank == 0 else ask)
+    trips: list[tuple[int, int, int]] = coordinator.run(answer if coordinator.rank == 0 else ask)
     return bounded(trips) if trips else Offset(now(), 0.0, _READING_SECONDS)
 
 

@@ -104,7 +104,7 @@ _SILENCE = 20.0  # seconds without a sign of life, after which a process elsewhe
 _JUDGED_AT = 0.9  # share of the timeout after which the rank that is behind is named
 _GRACE = 0.5  # seconds for the measuring thread to end by itself after a failure
 _LEAVE_SECONDS = 2.0  # for which the rank that may hold the store waits for the others to leave
-_TELL_SECONDS = 2.0  # for which a rank that does not take part waits for the store
+_REPORT_SECONDS = 2.0  # for which a rank that does not take part waits for the store
 _CUT_OFF = "its communication was cut off"
 #: Numbers of this process's next measurements, by store and ranks.
 _numbers: dict[tuple[bytes, str], itertools.count[int]] = collections.defaultdict(itertools.count)
@@ -126,7 +126,7 @@ class Coordinator:
 
     Attributes:
         group: the process group.
-        used: the groups whose communication a failure aborts.
+        groups_used: the groups whose communication a failure aborts.
         rank: rank of this process in the group.
         size: number of ranks.
         names: names of the ranks in a sentence.
@@ -141,7 +141,7 @@ class Coordinator:
 
     def __init__(self, group: dist.ProcessGroup, timeout: float) -> None:
         self.group = group
-        self.used = [group]
+        self.groups_used = [group]
         self.rank = group.rank()
         self.size = group.size()
         self.names = [*itertools.starmap(rank_name, enumerate(dist.get_process_group_ranks(group)))]
@@ -157,8 +157,8 @@ class Coordinator:
         self._jobs: queue.Queue[tuple[_Job, Future[Any]] | None] = queue.Queue()
         self._failure: Failure | None = None
         self._failed_at = math.inf
-        self._looked_at = -math.inf
-        self._heard: dict[int, tuple[bytes, float]] = {}  # last beats, and when they changed
+        self._checked_at = -math.inf
+        self._last_beats: dict[int, tuple[bytes, float]] = {}  # and when they changed
         self._lock = threading.Lock()
         self._aborting = threading.Lock()
         self._aborted = ""
@@ -252,7 +252,7 @@ class Coordinator:
             if error is None:
                 self._leave()
             elif self._failure is None:
-                self._tell_of(error)
+                self._find_cause(error)
             if self._failure is not None:
                 if self.rank == 0:  # may hold the store, and end: the others look at it by then
                     time.sleep(max(0.0, min(4 * self._period, self.seconds_left)))
@@ -293,7 +293,7 @@ class Coordinator:
 
         self.run(leave)
 
-    def _tell_of(self, error: BaseException) -> None:
+    def _find_cause(self, error: BaseException) -> None:
         """Find the cause of an exception: this rank, or another whose failure it follows."""
         if is_of_communication(error):
             # Whoever caused it has ended, tells it, or is found to be behind.
@@ -340,7 +340,7 @@ class Coordinator:
             # Tries for as long as the store's own timeout, which may be longer than this one's.
             self._store = self._connect()
         except Exception as error:  # of the store: there is nobody to raise it to
-            self._lost(error)
+            self._find_lost_rank(error)
             return
         while True:
             with contextlib.suppress(queue.Empty):
@@ -349,8 +349,8 @@ class Coordinator:
                     self._store = None  # or its socket would stay until garbage is collected
                     return
                 self._serve_job(*asked)
-            self._look_if_due()
-            self._break_out()
+            self._check_ranks_if_due()
+            self._end_call()
 
     def _serve_job(self, job: _Job, result: Future[Any]) -> None:
         try:
@@ -358,30 +358,30 @@ class Coordinator:
         except _StopError as stopped:
             result.set_exception(stopped)
         except Exception as error:  # of the store
-            self._lost(error)
+            self._find_lost_rank(error)
             result.set_exception(error)
 
     def _await(self, keys: Sequence[str]) -> None:
         """Wait for keys of the store, and look at the other ranks in the meantime."""
         spins = 0
         while not self._store.check(list(keys)):
-            self._look_if_due()
+            self._check_ranks_if_due()
             if self._failure is not None or not self._measuring:
                 raise _StopError
             spins += 1
             if spins > 20:
                 time.sleep(_POLL_SECONDS)
 
-    def _look_if_due(self) -> None:
-        if not self._left and time.monotonic() - self._looked_at >= self._period:
+    def _check_ranks_if_due(self) -> None:
+        if not self._left and time.monotonic() - self._checked_at >= self._period:
             try:
-                self._look()
+                self._check_ranks()
             except Exception as error:  # of the store: there is nobody to raise it to
-                self._lost(error)
+                self._find_lost_rank(error)
 
-    def _look(self) -> None:
+    def _check_ranks(self) -> None:
         """Show a sign of life, and look for failures of others."""
-        now = self._looked_at = time.monotonic()
+        now = self._checked_at = time.monotonic()
         if self._failure is not None:
             return
         self._store.set(f"beat/{self.rank}", json.dumps([now, self._progress()]))
@@ -402,9 +402,9 @@ class Coordinator:
             return state == "ended"
         key = f"beat/{rank}"
         beat = self._store.get(key) if self._store.check([key]) else b""
-        last, changed = self._heard.get(rank, (None, now))
-        self._heard[rank] = (beat, changed if beat == last else now)
-        return now - self._heard[rank][1] > min(_SILENCE, self._timeout / 2)
+        last, changed = self._last_beats.get(rank, (None, now))
+        self._last_beats[rank] = (beat, changed if beat == last else now)
+        return now - self._last_beats[rank][1] > min(_SILENCE, self._timeout / 2)
 
     def _ended(self, rank: int) -> Failure:
         reason = f"({self.processes[rank]}) ended without a word: it exited or was killed"
@@ -438,7 +438,7 @@ class Coordinator:
             reason = f"did not come as far as the others {late}: it hangs or is slow {where}"
         return Failure("late", rank, reason, self.calling)
 
-    def _lost(self, error: Exception) -> None:
+    def _find_lost_rank(self, error: Exception) -> None:
         """Find out who ended: the store does not answer."""
         end = time.monotonic() + 4 * self._period  # a connection can end before its process
         while time.monotonic() < end and self._failure is None:
@@ -456,7 +456,7 @@ class Coordinator:
         reason = f"ended together with the store that the ranks agree through ({why})"
         return Failure("ended", holder, reason, self.calling)
 
-    def _break_out(self) -> None:
+    def _end_call(self) -> None:
         """End a call that does not return by itself after a failure."""
         if self._failure is None or time.monotonic() - self._failed_at < _GRACE:
             return
@@ -476,7 +476,7 @@ class Coordinator:
         """Abort the calls' communication: on a GPU, it would wait for the failed rank forever."""
         with self._aborting:
             if self.calling and not self._aborted:
-                self._aborted = abort(self.used)
+                self._aborted = abort(self.groups_used)
 
     def _time_is_up(self) -> None:
         """End the measurement even if the store does not answer; the timer's thread calls this."""
@@ -492,7 +492,7 @@ class Coordinator:
             unknown = Failure("late", None, f"did not answer {late}", self.calling)
             self._set(next(stopped, unknown))
         self._failed_at = min(self._failed_at, time.monotonic() - _GRACE)
-        self._break_out()
+        self._end_call()
 
 
 def behind(least: Progress, most: Progress) -> str:
@@ -581,13 +581,13 @@ def report_error(group: dist.ProcessGroup | None, error: Exception) -> None:
         rank, connect = group.rank(), _own_store(group)
         failure = Failure("input", rank, f"{rank_name(rank, dist.get_rank())}: {error}")
 
-        def tell() -> None:
+        def report() -> None:
             with contextlib.suppress(Exception):
                 connect().compare_set("failed", "", failure.to_json())
 
-        teller = threading.Thread(target=tell, name="convtime ranks", daemon=True)
-        teller.start()
-        teller.join(_TELL_SECONDS)  # the store may be gone
+        reporting = threading.Thread(target=report, name="convtime ranks", daemon=True)
+        reporting.start()
+        reporting.join(_REPORT_SECONDS)  # the store may be gone
 
 
 def _own_store(group: dist.ProcessGroup) -> Callable[[], Store]:

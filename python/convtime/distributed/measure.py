@@ -62,57 +62,59 @@ def measure_in_group(
         timeout = float(options.timeout)
     with reporting_errors(group):
         check_timeout(timeout)
-        place = find_devices(candidates, options.device)
+        devices = find_devices(candidates, options.device)
     watched = None
     if group is None:
-        watched = _watch(candidates, options, place)
+        watched = _watch(candidates, options, devices)
         groups = {id(found): found for each in watched for found in each.groups}
         group = next(iter(groups.values())) if len(groups) == 1 else None
     group = group_of(group)
     everywhere = groups_here()  # a call that was not watched yet may use any group
     with Coordinator(group, timeout) as coordinator, limited(everywhere) as limit:
-        facts = check_ranks(coordinator, candidates, options, place)
+        facts = check_ranks(coordinator, candidates, options, devices)
         first = offset_of(coordinator)
         stamps = _C.CollectiveStamps()
         coordinator.progress = lambda: (0, stamps.count())
         if watched is None:
-            coordinator.used = everywhere
+            coordinator.groups_used = everywhere
             coordinator.calling = True
             limit(coordinator.seconds_left)
-            watched = _watch(candidates, options, place)
+            watched = _watch(candidates, options, devices)
         refuse_unfinished(coordinator, candidates, watched)
         coordinator.calling = True
-        groups_used = (found for each in watched for found in each.groups)
-        coordinator.used = [*{id(each): each for each in (group, *groups_used)}.values()]
-        timestamps = EventTimestamps() if place.on_gpu else Timestamps()
-        calls = Calls(candidates, timestamps, stamps, on_gpu=place.on_gpu)
+        used = (found for each in watched for found in each.groups)
+        coordinator.groups_used = [*{id(each): each for each in (group, *used)}.values()]
+        timestamps = EventTimestamps() if devices.on_gpu else Timestamps()
+        calls = Calls(candidates, timestamps, stamps, on_gpu=devices.on_gpu)
         coordinator.progress = calls.progress
         agreement = BatchAgreement(
             coordinator,
             CommonClock(first),
             calls,
             limit,
-            aligned=not place.on_gpu,
+            aligned=not devices.on_gpu,
             timeout=timeout,
         )
         measured = measure(
             calls.candidates,
-            dataclasses.replace(options, placement="as-is", regime="as-is", device=place.device),
+            dataclasses.replace(options, placement="as-is", regime="as-is", device=devices.device),
             limit=TimeLimit(_SAMPLED * coordinator.seconds_left),
             supervisor=agreement,
         )
-        measured = [dataclasses.replace(each, device_reason=place.reason) for each in measured]
+        measured = [dataclasses.replace(each, device_reason=devices.reason) for each in measured]
         clock = CommonClock(first, offset_of(coordinator))
         return join_ranks(
             coordinator, facts, clock, timestamps, agreement.batches, measured, watched
         )
 
 
-def _watch(candidates: Sequence[Candidate], options: Options, place: WorkDevices) -> list[Watched]:
-    with on(place.device, options.stream):
+def _watch(
+    candidates: Sequence[Candidate], options: Options, devices: WorkDevices
+) -> list[Watched]:
+    with on(devices.device, options.stream):
         watched = [watch(timed_part(candidate)) for candidate in candidates]
-        if place.on_gpu:
-            torch.cuda.synchronize(place.device)
+        if devices.on_gpu:
+            torch.cuda.synchronize(devices.device)
             for each in watched:
                 each.unfinished = False  # a GPU's timestamps come after all issued work
     return watched

@@ -1,7 +1,8 @@
 """Drop-in modules: PyTorch's layers computed by convtime's ops, fused layers, and MLPs."""
 
+from convtime.nn.chains import FusedConvolution
 from convtime.nn.fused_mlp import FusedMLP
-from convtime.nn.fusion import FusedConvolution, FusedModel, Fusing, Fusion, fuse, fusing
+from convtime.nn.fusion import FusedModel, Fusing, Fusion, fuse, fusing
 from convtime.nn.layers import (
     Conv1d,
     Conv2d,

@@ -77,18 +77,23 @@ _SLOPE = 0.01  # torch's default of leaky_relu
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A convolution in a graph.
+class FusedConvolution:
+    """A convolution that was fused with its epilogue.
 
     Attributes:
-        name: name of its module, or of the called function in brackets.
-        steps: the fused steps after it: names of modules, or of functions in brackets.
-        reason: why nothing was fused; empty if something was.
+        name: The convolution's name in ``named_modules``, or its function in brackets.
+        steps: The fused steps after it, in order: names of modules, or of functions in brackets.
     """
 
     name: str
-    steps: tuple[str, ...] = ()
-    reason: str = ""
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " + ".join((self.name, *self.steps))
+
+
+#: A convolution that was fused, or the name of one that was not, and why not.
+Convolution = FusedConvolution | tuple[str, str]
 
 
 @dataclasses.dataclass
@@ -109,7 +114,7 @@ def fuse_chains(
     inputs: Sequence[object],
     is_constant: Callable[[object], bool],
     names: Mapping[int, str],
-) -> tuple[list[Found], list[Folding]]:
+) -> tuple[list[Convolution], list[Folding]]:
     """Fuse the chains of a graph in place.
 
     Args:
@@ -141,24 +146,24 @@ def _fuse(
     constants: Mapping[fx.Node, int],
     foldings: list[Folding],
     names: Mapping[int, str],
-) -> list[Found]:
+) -> list[Convolution]:
     """Fuse the chains of one graph, and return all of its convolutions."""
     graph = module.graph
-    found: list[Found] = []
+    found: list[Convolution] = []
     for node in list(graph.nodes):
         if node.target in _TRANSPOSED:
             reason = "it is a transposed convolution, and cuDNN fuses nothing after those"
-            found.append(Found(_module_of(node, names) or f"[{_name(node)}]", reason=reason))
+            found.append((_module_of(node, names) or f"[{_name(node)}]", reason))
         if node.op != "call_function" or node.target not in _SPATIAL:
             continue
         name = _module_of(node, names) or f"[{_name(node)}]"
         chain = _follow(node)
         reason = _why_not(chain)
         if not reason:
-            found.append(Found(name, tuple(_steps(chain, names))))
+            found.append(FusedConvolution(name, tuple(_steps(chain, names))))
             _rewrite(graph, chain, constants, foldings)
         else:
-            found.append(Found(name, reason=reason))
+            found.append((name, reason))
     graph.lint()
     module.recompile()
     return found
@@ -270,7 +275,7 @@ def _is_foldable_norm(node: fx.Node, last: fx.Node) -> bool:
     """Whether the node is a batch norm with running statistics of the last node's result."""
     if node.target is not F.batch_norm:
         return False
-    arguments = _norm_arguments(node)
+    arguments = _arguments(node, *_NORM_PARAMETERS)
     return (
         arguments is not None
         and arguments["input"] is last
@@ -280,10 +285,6 @@ def _is_foldable_norm(node: fx.Node, last: fx.Node) -> bool:
         and _value(node) is not None
         and _value(node).dtype == _value(last).dtype
     )
-
-
-def _norm_arguments(node: fx.Node) -> dict[str, Any] | None:
-    return _arguments(node, *_NORM_PARAMETERS)
 
 
 def _addend(node: fx.Node, last: fx.Node) -> tuple[fx.Node, float] | None:
@@ -351,7 +352,7 @@ def _may_write(node: fx.Node) -> bool:
         return node.op == "call_module"
     if node.op == "call_function":
         if node.target is F.batch_norm:
-            arguments = _norm_arguments(node) or {"training": True}
+            arguments = _arguments(node, *_NORM_PARAMETERS) or {"training": True}
             return arguments.get("training", False) is not False
         if getattr(node.target, "__module__", None) not in _PURE and node.target not in _OWN:
             return True
@@ -415,19 +416,28 @@ def _rewrite(
                 both = graph.call_function(folded, (*sources, eps))
                 weight, bias = (graph.call_function(operator.getitem, (both, i)) for i in (0, 1))
         arguments |= {"weight": weight, "bias": bias}
-    places = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    defaults = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-    given = {**defaults, **arguments}
+    given = {
+        "input": None,
+        "weight": None,
+        "bias": None,
+        "stride": 1,
+        "padding": 0,
+        "dilation": 1,
+        "groups": 1,
+        "policy": None,
+        **arguments,
+    }
+    policy = given.pop("policy")
     with graph.inserting_before(last):
         fused = graph.call_function(
             _EPILOGUES[_SPATIAL[first.target]],
-            tuple(given[place] for place in places),
+            tuple(given.values()),
             {
                 "other": chain.other,
                 "alpha": chain.alpha,
                 "activation": chain.activation,
                 "negative_slope": chain.negative_slope,
-                "policy": arguments.get("policy"),
+                "policy": policy,
             },
         )
     fused.meta = dict(last.meta)
@@ -440,7 +450,7 @@ def _sources_of(
     arguments: Mapping[str, Any], norm: fx.Node
 ) -> tuple[tuple[fx.Node | None, ...], float]:
     """Return the tensors that are folded, in the order of `folded`, and eps."""
-    of_norm = _norm_arguments(norm)
+    of_norm = _arguments(norm, *_NORM_PARAMETERS)
     assert of_norm is not None  # of _is_foldable_norm
     return (
         arguments["weight"],

@@ -11,9 +11,9 @@ import torch
 from convtime import ops
 from convtime.core.checks import check_one_of, require
 from convtime.core.errors import InputError
+from convtime.ops.arguments import DTYPES
 
 _ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Padded widths on a GPU: one of these, or a multiple of the last.
 _PADDED_WIDTHS = (16, 32, 64)
 
@@ -64,7 +64,7 @@ class FusedMLP(torch.nn.Module):
             f"{widths}",
         )
         check_one_of("activation", activation, _ACTIVATIONS)
-        check_one_of("dtype", dtype, _DTYPES)
+        check_one_of("dtype", dtype, DTYPES)
         self.widths = widths
         self.activation = activation
         self.bias = bias

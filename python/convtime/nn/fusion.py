@@ -15,37 +15,20 @@ from torch import fx
 from torch.autograd import forward_ad
 from torch.nn.parameter import is_lazy
 
+from convtime.core.checks import check_type, require
 from convtime.core.errors import InputError, first_line
-from convtime.nn.chains import Found, fuse_chains
+from convtime.nn.chains import Convolution, FusedConvolution, fuse_chains
 from convtime.nn.folding import FoldedTensors
-from convtime.nn.layer_report import LayerReport
-from convtime.nn.replacement import check_module, is_convolution
+from convtime.nn.replacement import LayerReport, is_convolution
 from convtime.ops.flops import register_formulas
 
-_Compiled = Callable[..., Any]
 # How often Dynamo captures a function anew, where torch lets a single model set that.
 _LIMIT: dict[str, Any] = (
     {"recompile_limit": 64}
     if "recompile_limit" in inspect.signature(torch.compile).parameters
     else {}
 )
-Backend = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class FusedConvolution:
-    """A convolution that was fused with its epilogue.
-
-    Attributes:
-        name: The convolution's name in ``named_modules``, or its function in brackets.
-        steps: The fused steps after it, in order: names of modules, or of functions in brackets.
-    """
-
-    name: str
-    steps: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " + ".join((self.name, *self.steps))
+Backend = Callable[..., Any]  # so is what it returns
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,10 +73,10 @@ class Fusing:
         self._constants = {id(tensor): tensor for tensor in constants}
         self._names = names or {}
         self._folded = FoldedTensors(self._is_constant)
-        self._found: list[Found] = []
+        self._found: list[Convolution] = []
         self._lock = threading.Lock()
 
-    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> _Compiled:
+    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Backend:
         """Fuse the convolutions of a graph, and let the other backend compile it."""
         fused = fx.GraphModule(module, copy.deepcopy(module.graph))  # Dynamo reads its own later
         fused.meta = dict(module.meta)
@@ -101,7 +84,7 @@ class Fusing:
         with self._lock:
             self._found += found
         if not foldings:
-            compiled: _Compiled = self.backend(fused, inputs, **options)
+            compiled: Backend = self.backend(fused, inputs, **options)
             return compiled
         folded = self._folded.of(foldings)
         given = folded(inputs)
@@ -120,10 +103,10 @@ class Fusing:
     def report(self) -> Fusion:
         """The convolutions of all graphs that were captured so far."""
         found = [*dict.fromkeys(self._found)]
-        fused = [FusedConvolution(each.name, each.steps) for each in found if each.steps]
+        fused = [each for each in found if isinstance(each, FusedConvolution)]
         names = {each.name for each in fused}
-        left = [(each.name, each.reason) for each in found if each.reason]
-        return Fusion(tuple(fused), tuple(pair for pair in left if pair[0] not in names))
+        left = [each for each in found if isinstance(each, tuple) and each[0] not in names]
+        return Fusion(tuple(fused), tuple(left))
 
     def _is_constant(self, tensor: object) -> bool:
         return id(tensor) in self._constants
@@ -163,7 +146,7 @@ class FusedModel(torch.nn.Module):
     _model: torch.nn.Module
     _backend: str | Backend
     _fusing: Fusing
-    _call: _Compiled
+    _call: Backend
 
     def __init__(self, model: torch.nn.Module, backend: str | Backend) -> None:
         super().__init__()
@@ -210,20 +193,20 @@ class FusedModel(torch.nn.Module):
 
     def train(self, mode: bool = True) -> FusedModel:
         """Raise an InputError, unless the mode is False."""
-        if mode:
-            raise InputError(
-                "a fused model must stay in eval mode, since its batch norms are folded, got "
-                "train(); train the model that it was made from, and fuse that again"
-            )
+        require(
+            not mode,
+            "a fused model must stay in eval mode, since its batch norms are folded, got "
+            "train(); train the model that it was made from, and fuse that again",
+        )
         return self
 
     def requires_grad_(self, requires_grad: bool = True) -> FusedModel:
         """Raise an InputError, unless no gradients are to be required."""
-        if requires_grad:
-            raise InputError(
-                "the parameters of a fused model must not require gradients, since they are "
-                "folded, got requires_grad_(); train the model that it was made from"
-            )
+        require(
+            not requires_grad,
+            "the parameters of a fused model must not require gradients, since they are folded, "
+            "got requires_grad_(); train the model that it was made from",
+        )
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -308,7 +291,7 @@ def fuse(model: torch.nn.Module, *, backend: str | Backend = "eager") -> FusedMo
             several devices.
         InputError: if the model cannot be copied, or its parameters are divided among devices.
     """
-    check_module("fuse", model)
+    check_type("fuse: model", model, torch.nn.Module, "a torch.nn.Module")
     if isinstance(model, FusedModel):
         raise TypeError("fuse: model must not be fused, got a FusedModel; use it as it is")
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
@@ -318,11 +301,11 @@ def fuse(model: torch.nn.Module, *, backend: str | Backend = "eager") -> FusedMo
             "devices; fuse its attribute module"
         )
     for name, parameter in model.named_parameters():
-        if not is_lazy(parameter) and type(parameter.data).__name__ == "DTensor":
-            raise InputError(
-                f"fuse: parameters must not be divided among devices, got a DTensor for {name}; "
-                "fuse a model with the whole parameters"
-            )
+        require(
+            is_lazy(parameter) or type(parameter.data).__name__ != "DTensor",
+            f"fuse: parameters must not be divided among devices, got a DTensor for {name}; fuse "
+            "a model with the whole parameters",
+        )
     try:
         own = copy.deepcopy(model)
     except Exception as error:  # the copied objects may raise anything

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from convtime import ops
+from convtime.core.checks import check_one_of
 from convtime.core.dimensions import Numbers
 from convtime.ops.activations import FUNCTIONS, Activation
 
@@ -149,11 +150,7 @@ class _ConvEpilogue(_Convolution, _ConvNd):
         negative_slope: float = 0.01,
         **options: Any,
     ) -> None:
-        if activation not in FUNCTIONS:
-            raise ValueError(
-                f"{type(self).__name__}: activation must be one of {tuple(FUNCTIONS)}, got "
-                f"{activation!r}"
-            )
+        check_one_of(f"{type(self).__name__}: activation", activation, FUNCTIONS)
         super().__init__(*arguments, **options)
         self.activation = activation
         self.alpha = alpha

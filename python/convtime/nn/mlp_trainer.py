@@ -6,12 +6,11 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
 from typing import Any, Literal, NoReturn
 
 import torch
 
-from convtime.core.checks import check_one_of, require
+from convtime.core.checks import check_one_of, check_whole, require
 from convtime.core.errors import InputError
 from convtime.nn.fused_mlp import FusedMLP
 from convtime.tuning.race import race
@@ -130,7 +129,7 @@ class MLPTrainer:
             ("weight_decay", weight_decay, 0, math.inf),
         ):
             _check_number(name, value, least, below)
-        require(_is_count(history), f"history must be a whole number from 1; got {history!r}")
+        history = check_whole("history", history, 1)
         adam = optimizer != "sgd"
         require(
             not adam or master_weights or dtype != torch.float16,
@@ -199,10 +198,7 @@ class MLPTrainer:
             InputError: the count is not a whole number from 1 to 1,000,000, or the model's weights
                 are a different tensor than at construction.
         """
-        require(
-            _is_count(count, _MOST_STEPS),
-            f"count must be a whole number from 1 to {_MOST_STEPS}; got {count!r}",
-        )
+        count = check_whole("count", count, 1, _MOST_STEPS)
         self._check_weights()
         padding = self.model._hidden_padding()
         if padding is not None:
@@ -221,7 +217,7 @@ class MLPTrainer:
             self._losses,
             self._scratch,
             **self._options,
-            steps=int(count),
+            steps=count,
         )
         torch.autograd.graph.increment_version(self.model.weights)
 
@@ -382,10 +378,6 @@ class MLPTrainer:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def _is_count(value: object, most: float = math.inf) -> bool:
-    return isinstance(value, Integral) and 1 <= int(value) <= most
-
-
 def _check_number(name: str, value: float, least: float, below: float = math.inf) -> None:
     """Check the number as a float32, in which it may round to 0, to the bound, or to infinity."""
     fits = isinstance(value, int | float) and abs(value) <= torch.finfo(torch.float32).max
@@ -429,11 +421,7 @@ def _check_data(
             tensor.device == device,
             f"{name} must be on the model's device {device}; got {tensor.device}",
         )
-    require(
-        _is_count(batch_size, rows),
-        f"batch_size must be a whole number from 1 to the {rows} rows of inputs; got "
-        f"{batch_size!r}",
-    )
+    check_whole("batch_size", batch_size, 1, rows)
     if has_classes:
         least, greatest = map(int, targets.aminmax())
         require(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from types import NoneType
+from typing import ClassVar
 
 import torch
 from torch.nn.modules.conv import _ConvNd
@@ -13,11 +16,12 @@ from torch.nn.utils.parametrize import is_parametrized
 from convtime.conv.binding import PLAIN_LAYERS, own_class_of, why_not_plain
 from convtime.conv.plans.loading import load_plans
 from convtime.conv.plans.plan_set import Plans
+from convtime.core.checks import check_type, require
 from convtime.core.kinds import KINDS
 from convtime.nn import layers
-from convtime.nn.layer_report import LayerReport
 from convtime.ops.arguments import DTYPES
 from convtime.ops.flops import register_formulas
+from convtime.view.shown import Shown
 
 _OURS: dict[type, type] = {
     getattr(torch.nn, kind.layer): getattr(layers, kind.layer) for kind in KINDS
@@ -26,6 +30,25 @@ _PYTORCHS = {ours: pytorchs for pytorchs, ours in _OURS.items()}
 PLAIN_LAYERS.update(_PYTORCHS)
 # An attribute of the layers that replace converted; convtime layers made by the user lack it.
 _MARK = "_convtime_replaced"
+
+
+class LayerReport(Shown, abc.ABC, show="convtime.nn.show", package="convtime.nn"):
+    """What was done with the layers of a model.
+
+    Attributes:
+        left: The layers that were not changed, as (name, reason); "" is the model itself.
+    """
+
+    left: tuple[tuple[str, str], ...]
+
+    #: Column title for such a layer in a table, and the phrase after the count of changed ones.
+    one: ClassVar[str]
+    counted: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def done(self) -> tuple[tuple[str, str], ...]:
+        """The changed layers, as (name, change)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,14 +121,13 @@ def replace(
         ValueError: if the model has no module with a name in ``only``, both ``policy`` and
             ``plans`` are given, or the plans cannot be used here.
     """
-    check_module("replace", model)
-    if policy is not None and not isinstance(policy, str):
-        raise TypeError(f"replace: policy must be a str or None, got {policy!r}")
-    if policy is not None and plans is not None:
-        raise ValueError(
-            f"replace: plans are used by layers without a policy, got plans and policy {policy!r}; "
-            "leave one of them out"
-        )
+    check_type("replace: model", model, torch.nn.Module, "a torch.nn.Module")
+    check_type("replace: policy", policy, (str, NoneType), "a str or None")
+    require(
+        policy is None or plans is None,
+        f"replace: plans are used by layers without a policy, got plans and policy {policy!r}; "
+        "leave one of them out",
+    )
     is_meant = _selection(model, only)
     if plans is not None:
         load_plans(plans)
@@ -142,7 +164,7 @@ def restore(model: torch.nn.Module) -> tuple[str, ...]:
     Raises:
         TypeError: if ``model`` is not a module.
     """
-    check_module("restore", model)
+    check_type("restore: model", model, torch.nn.Module, "a torch.nn.Module")
     replaced = {name: module for name, module in model.named_modules() if _is_replaced(module)}
     for module in replaced.values():
         _restore(module)
@@ -165,8 +187,7 @@ def _selection(
         )
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in only:
-        if name not in modules:
-            raise ValueError(f"replace: only has {name!r}, but the model has no such module")
+        require(name in modules, f"replace: only has {name!r}, but the model has no such module")
     meant = {part for name in only for part in modules[name].modules()}
     return lambda _name, module: module in meant
 
@@ -179,12 +200,6 @@ def _restore(module: torch.nn.Module) -> None:
     _become(module, _PYTORCHS[own_class_of(module)])
     vars(module).pop("policy", None)
     del vars(module)[_MARK]
-
-
-def check_module(function: str, model: object) -> None:
-    """Raise TypeError if model is not a module."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{function}: model must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def is_convolution(module: torch.nn.Module) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convtime.nn.layer_report import LayerReport
+from convtime.nn.replacement import LayerReport
 from convtime.view.page import Block, Line, Sentences, Table
 from convtime.view.wording import printable
 
