@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from convtime.integrations.gpu_benchmark import GpuBenchmark
     from convtime.integrations.pytest_gate import Gate
+    from convtime.regression.changes import Changes
     from convtime.timing.comparison import Comparison
     from convtime.timing.measurement import Measurement
 
@@ -260,8 +261,7 @@ class Timing:
         for candidate in sorted(listed, key=lambda other: other.name != comparison.baseline):
             measured = comparison.measurements[candidate.name]
             if baseline:
-                provenance = {**measured.provenance, "baseline": baseline}
-                measured = dataclasses.replace(measured, provenance=provenance)
+                measured = _with_provenance(measured, baseline=baseline)
             name = self._recorder.record(self.test.nodeid, candidate.name, measured, candidate)
             baseline = baseline or name
             agreement = comparison.same_results.get(candidate.name)
@@ -269,6 +269,10 @@ class Timing:
                 sentences = (agreement.sentence, _reproducer(candidate))
                 self._recorder.different[name] = "; again: ".join(filter(None, sentences))
         return comparison
+
+
+def _with_provenance(measured: Measurement, **known: str) -> Measurement:
+    return dataclasses.replace(measured, provenance={**measured.provenance, **known})
 
 
 def _reproducer(candidate: Any) -> str:
@@ -420,8 +424,7 @@ class _Again(Recorder):
     ) -> str:
         """Add the command that times the convolutions again, because they were found slow."""
         if candidate is not None and self._adds_reproducers:
-            provenance = {**measured.provenance, "reproducer": _reproducer(candidate)}
-            measured = dataclasses.replace(measured, provenance=provenance)
+            measured = _with_provenance(measured, reproducer=_reproducer(candidate))
         return super().record(test, label, measured)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -493,7 +496,22 @@ class _Main(Recorder):
             f"--convtime-runs must be a number of runs, 1 or more, got {option.convtime_runs}",
         )
         if option.convtime_calibrate is not None:
-            self._check_calibration(option)
+            from convtime.regression.noise import LEAST_PROCESSES
+
+            _require(
+                option.convtime_calibrate >= LEAST_PROCESSES,
+                f"--convtime-calibrate must be a number of runs, {LEAST_PROCESSES} or more, got "
+                f"{option.convtime_calibrate}",
+            )
+            _require(
+                option.convtime_save is not None,
+                "--convtime-calibrate needs --convtime-save NAME, the baseline that it calibrates",
+            )
+            _require(
+                not getattr(option, "numprocesses", None),  # xdist's -n
+                "--convtime-calibrate needs runs in one process, but xdist distributes this run; "
+                "leave out -n",
+            )
         given = {
             "--convtime-base": option.convtime_base,
             "--convtime-bisect": option.convtime_bisect,
@@ -533,24 +551,6 @@ class _Main(Recorder):
                 f"rootdir {self.config.rootpath} by it; write {option}={value}",
             )
 
-    def _check_calibration(self, option: argparse.Namespace) -> None:
-        from convtime.regression.noise import LEAST_PROCESSES
-
-        _require(
-            option.convtime_calibrate >= LEAST_PROCESSES,
-            f"--convtime-calibrate must be a number of runs, {LEAST_PROCESSES} or more, got "
-            f"{option.convtime_calibrate}",
-        )
-        _require(
-            option.convtime_save is not None,
-            "--convtime-calibrate needs --convtime-save NAME, the baseline that it calibrates",
-        )
-        _require(
-            not getattr(option, "numprocesses", None),  # xdist's -n
-            "--convtime-calibrate needs runs in one process, but xdist distributes this run; "
-            "leave out -n",
-        )
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Receive the measurements of an xdist worker with the report of the test."""
         super().pytest_runtest_logreport(report)
@@ -574,8 +574,7 @@ class _Main(Recorder):
             session.exitstatus = cannot_tell or pytest.ExitCode.USAGE_ERROR
             self._verdict = f"{'inconclusive' if cannot_tell else 'failed'}: {error}"
         else:
-            session.exitstatus = self._exit_status(exitstatus)
-            self._verdict = self._say_verdict(session.exitstatus)
+            session.exitstatus = self._conclude(exitstatus)
 
     def _stopped_early(self, session: pytest.Session, exitstatus: int) -> bool:
         complete = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -585,43 +584,44 @@ class _Main(Recorder):
             or bool(session.shouldfail or session.shouldstop)  # e.g. by --maxfail
         )
 
-    def _say_verdict(self, exitstatus: int) -> str:
-        """Return the verdict of the gate, with names and reasons; empty if nothing was to fail."""
-        if exitstatus == _CANNOT_TELL and self.config.option.convtime_bisect:
-            return f"inconclusive: exit code {_CANNOT_TELL} makes git bisect skip this commit"
-        if not self._failures:
-            return ""
-        if self._gate is not None and self._gate.changes is not None:
-            from convtime.regression.show import headline
-
-            verdict = headline(self._gate.changes, self._failures)
-            return verdict if verdict.startswith("failed") or exitstatus == 0 else ""
-        if self.different and "different" in self._failures:
-            return f"failed: different: {', '.join(self.different)}"
-        return ""
-
-    def _exit_status(self, exitstatus: int) -> int:
-        verdicts: set[str] = {"different"} if self.different else set()
-        if self._gate is not None:
-            verdicts |= self._gate.kinds
-        fails = not verdicts.isdisjoint(self._failures)
+    def _conclude(self, exitstatus: int) -> int:
+        """Return the exit code, and keep the verdict, with names and reasons."""
+        changes = self._changes
+        findings = set() if changes is None else {kind for _, kind in changes.findings}
+        findings |= {"different"} if self.different else set()
+        fails = not findings.isdisjoint(self._failures)
         is_known = (
             exitstatus == pytest.ExitCode.OK
-            and verdicts.isdisjoint(("uncertain", "missing"))
+            and findings.isdisjoint(("uncertain", "missing"))
             and not self._unjudged
         )
         if self.config.option.convtime_bisect and not (fails or is_known):
+            self._verdict = (
+                f"inconclusive: exit code {_CANNOT_TELL} makes git bisect skip this commit"
+            )
             return _CANNOT_TELL
         if fails and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            return pytest.ExitCode.TESTS_FAILED
+            exitstatus = pytest.ExitCode.TESTS_FAILED
+        if changes is not None and self._failures:
+            from convtime.regression.show import headline
+
+            verdict = headline(changes, self._failures)
+            self._verdict = verdict if verdict.startswith("failed") or exitstatus == 0 else ""
+        elif fails:
+            self._verdict = f"failed: different: {', '.join(self.different)}"
         return exitstatus
+
+    @property
+    def _changes(self) -> Changes | None:
+        """The changes since the other run; None if there is none, or before they are judged."""
+        return None if self._gate is None else self._gate.changes
 
     @property
     def _unjudged(self) -> tuple[str, ...]:
         """Why instructions are not judged that are to be."""
-        if self._gate is None or self._gate.changes is None or _INSTRUCTIONS not in self._failures:
+        if self._changes is None or _INSTRUCTIONS not in self._failures:
             return ()
-        return self._gate.changes.unjudged_instructions
+        return self._changes.unjudged_instructions
 
     def pytest_unconfigure(self) -> None:
         """Write the verdict below pytest's own last line, which counts only failing tests."""
@@ -632,9 +632,9 @@ class _Main(Recorder):
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         lines = [*([] if self._gate is None else self._gate.remarks), *self._unjudged]
-        if self._gate is not None and self._gate.changes is not None:
+        if self._changes is not None:
             against = self.config.option.convtime_against
-            lines += [f"against {against}:", self._gate.changes.details()]
+            lines += [f"against {against}:", self._changes.details()]
         else:
             lines += map(str, self.measurements.values())
             lines += [f"different: {name}: {how}" for name, how in self.different.items()]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from convtime.exchange.other_tools import of_samples
 from convtime.timing.measurement import Measurement
-from convtime.upgrading.confirming import confirmed, judged
+from convtime.upgrading.confirming import confirm, judge
 from tests.helpers.student import student_limit, student_tail
 
 
@@ -34,7 +34,7 @@ def test_findings_are_judged_by_the_ratios_within_each_pair(
     """By a t test of their logarithms, which vary by √2 · 0.5 % at least."""
     logs = [change + own for _, own in drawn]
     runs = [pair_of(speed, math.exp(log)) for (speed, _), log in zip(drawn, logs, strict=True)]
-    (found,) = judged(runs, 0.03).changes
+    (found,) = judge(runs, 0.03).changes
     mean = statistics.fmean(logs)
     error = max(statistics.stdev(logs), math.sqrt(2) * 0.005) / math.sqrt(len(logs))
     assert found.ratio is not None
@@ -60,12 +60,12 @@ def test_findings_are_confirmed_in_fresh_pairs() -> None:
         asked.append(names)
         yield from (pair_of(1.0, ratio) for ratio in (1.0, 1.001, 0.999, 1.0))
 
-    found = confirmed(pair_of(1.0, 1.05), again, 0.02, 4)
+    found = confirm(pair_of(1.0, 1.05), again, 0.02, 4)
     assert asked == [{"0"}]
     assert found.pairs == 4
     assert found.changes["0"].verdict == "same"
     assert "at first slower" in found.changes["0"].sentence
-    assert confirmed(pair_of(1.0, 1.05), lambda _: iter([{}]), 0.02, 1).missing == (
+    assert confirm(pair_of(1.0, 1.05), lambda _: iter([{}]), 0.02, 1).missing == (
         "whether 0 repeats: it gave no time again",
     )
 
@@ -73,7 +73,7 @@ def test_findings_are_confirmed_in_fresh_pairs() -> None:
         yield pair_of(1.0, 1.04)
         raise KeyboardInterrupt
 
-    kept = confirmed(pair_of(1.0, 1.05), interrupted, 0.02, 3)
+    kept = confirm(pair_of(1.0, 1.05), interrupted, 0.02, 3)
     assert (kept.pairs, kept.interrupted) == (1, True)
     ratio = kept.changes["0"].ratio
     assert ratio is not None
@@ -83,7 +83,7 @@ def test_findings_are_confirmed_in_fresh_pairs() -> None:
 
 def test_what_most_layers_have_in_common_is_no_clock() -> None:
     run = {name: pair_of(1.0, 1.3)["0"] for name in "abcdef"}
-    for change in judged([run], 0.01).changes:
+    for change in judge([run], 0.01).changes:
         assert change.verdict == "slower"
         assert change.attribution is not None
         assert change.attribution.cause != "hardware or clocks"

@@ -14,9 +14,9 @@ from convtime.upgrading import probe as probing
 from convtime.upgrading import pytest_probe
 from convtime.upgrading import upgrade as upgrading
 from convtime.upgrading.probe import (
-    Blank,
     Layer,
     Probe,
+    TensorSpec,
     UnusableError,
     _answer,
     answer,
@@ -280,11 +280,11 @@ def test_a_process_whose_gpu_refuses_all_work_is_broken(monkeypatch):
 
 
 def test_layouts_are_described_and_exact_results_of_zero_have_no_error():
-    turned, sparse = Blank.of(torch.ones(4, 3).t()), Blank.of(torch.ones(2).to_sparse())
+    turned, sparse = TensorSpec.of(torch.ones(4, 3).t()), TensorSpec.of(torch.ones(2).to_sparse())
     layer = Layer("0", torch.nn.Linear(4, 2), ((turned, sparse), {}))
     assert layer.described()["layout"] == "strides (1, 3), contiguous"
     probe = Probe("cpu")
-    layer = Layer("0", torch.nn.Threshold(9.0, 0.0), ((Blank.of(torch.ones(2, 3)),), {}))
+    layer = Layer("0", torch.nn.Threshold(9.0, 0.0), ((TensorSpec.of(torch.ones(2, 3)),), {}))
     assert probe._error(layer, "forward") is None
     layer.module = torch.nn.Threshold(0.0, 0.0)
     assert probe._error(layer, "forward") == 0

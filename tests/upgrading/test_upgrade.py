@@ -79,7 +79,7 @@ def test_rounds_alternate_until_the_budget_is_exceeded(monkeypatch: pytest.Monke
     for budget, rounds in ((0, 12), (3, 15), (1e9, 60)):  # 12 are made in any case, and 60 at most
         clock = SimpleNamespace(perf_counter=itertools.count().__next__)  # of a second per reading
         monkeypatch.setattr(upgrading, "time", clock)
-        bursts = upgrading._alternating(one, sides, budget)
+        bursts = upgrading._time_bursts(one, sides, budget)
         assert [len(answers) for answers in bursts] == [rounds, rounds]
         turns = [("old", "new"), ("new", "old")] * (rounds // 2 + 1)
         assert asked[-2 * rounds :] == [which for turn in turns[:rounds] for which in turn]

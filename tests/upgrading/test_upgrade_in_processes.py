@@ -341,14 +341,14 @@ def test_convolutions_in_one_line_are_compared_without_a_step(folder, capsys):
 
 def test_an_interrupted_command_keeps_what_was_timed(folder, capsys, monkeypatch):
     lines = ["conv2d:n2c4h8w8k4r3s3p1", "conv_transpose1d:n2c4w9k2s2stride2"]
-    alternating = upgrading._alternating
+    time_bursts = upgrading._time_bursts
 
     def interrupted(each, *arguments):
         if each.layers == (lines[1],) and each.which == "forward":
             raise KeyboardInterrupt
-        return alternating(each, *arguments)
+        return time_bursts(each, *arguments)
 
-    monkeypatch.setattr(upgrading, "_alternating", interrupted)
+    monkeypatch.setattr(upgrading, "_time_bursts", interrupted)
     command = ["upgrade", "--old", sys.executable, "--new", sys.executable, "--json", "-", *QUICK]
     assert cli.main([*command, *lines]) == INTERRUPTED
     found = Upgrade.from_dict(json.loads(capsys.readouterr().out))

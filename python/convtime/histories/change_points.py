@@ -153,24 +153,24 @@ class _Scan:
         changes = []
         for number in range(len(ends)):
             chance = self._chance(ends, number)
-            begin, stop, places = self._window(ends, number)
-            if not len(places):  # the change point before has moved to where this one was
+            begin, stop, indices = self._window(ends, number)
+            if not len(indices):  # the change point before has moved to where this one was
                 continue
-            weights = self._weights(places, begin, stop)
-            near = weights.copy()
-            near[1:] += weights[:-1]
-            near[:-1] += weights[1:]
-            best = int((near + _TIE * weights).argmax())
-            ranked = np.argsort(-weights)
-            enough = int(np.searchsorted(np.cumsum(weights[ranked]), _CONFIDENCE)) + 1
+            probabilities = self._probabilities(indices, begin, stop)
+            near = probabilities.copy()
+            near[1:] += probabilities[:-1]
+            near[:-1] += probabilities[1:]
+            best = int((near + _TIE * probabilities).argmax())
+            ranked = np.argsort(-probabilities)
+            enough = int(np.searchsorted(np.cumsum(probabilities[ranked]), _CONFIDENCE)) + 1
             likely = np.append(ranked[:enough], best)
-            ends[number] = at = int(places[best])
+            ends[number] = at = int(indices[best])
             shift, error = self._shift(number, ends)
             changes.append(
                 LevelChange(
                     at=at,
-                    earliest=int(places[likely.min()]),
-                    latest=int(places[likely.max()]),
+                    earliest=int(indices[likely.min()]),
+                    latest=int(indices[likely.max()]),
                     certainty=min(1.0, float(near[best])),
                     p_value=min(1.0, chance),
                     shift=shift,
@@ -194,26 +194,26 @@ class _Scan:
 
     def _chance(self, ends: list[int], number: int) -> float:
         """Return the expected number of change points as significant as this one, by chance."""
-        begin, stop, places = self._window(ends, number)
+        begin, stop, indices = self._window(ends, number)
         length = stop - begin
-        if not len(places):
+        if not len(indices):
             return math.inf
-        explained = self._explained(places, begin, stop).max()
+        explained = self._explained(indices, begin, stop).max()
         degrees = len(self.series) - len(ends) - 1
         residuals = self._residuals(ends)
         rest = residuals @ residuals + self._explained(np.array([ends[number]]), begin, stop)[0]
         variance = max((rest - explained) / degrees, np.finfo(float).tiny) * _dependence(residuals)
         z = normal_of_student(math.sqrt(explained / variance), degrees)
-        tests = min(len(places), float(np.interp(math.log(length), np.log(_LENGTHS), _TESTS)))
+        tests = min(len(indices), float(np.interp(math.log(length), np.log(_LENGTHS), _TESTS)))
         for end in (begin, stop):
             tests *= length if end in ends else 1
         return tests * math.erfc(z / math.sqrt(2))
 
-    def _explained(self, places: Any, begin: int, stop: int) -> Array:
+    def _explained(self, indices: Any, begin: int, stop: int) -> Array:
         """Return by how much a change at each place reduces the sum of squares."""
-        left, right = places - begin, stop - places
-        before = (self._sums[places] - self._sums[begin]) / left
-        after = (self._sums[stop] - self._sums[places]) / right
+        left, right = indices - begin, stop - indices
+        before = (self._sums[indices] - self._sums[begin]) / left
+        after = (self._sums[stop] - self._sums[indices]) / right
         reduced: Array = (after - before) ** 2 * left * right / (left + right)
         return reduced
 
@@ -225,7 +225,7 @@ class _Scan:
         residuals: Array = self.series - levels
         return residuals
 
-    def _weights(self, places: Any, begin: int, stop: int) -> Array:
+    def _probabilities(self, indices: Any, begin: int, stop: int) -> Array:
         """Return the probability of each place.
 
         Levels and deviation are unknown, with flat priors of the levels and of the deviation's
@@ -233,11 +233,11 @@ class _Scan:
         probable commit.
         """
         squares = (stop - begin) * self.series[begin:stop].var()
-        rest = np.maximum(squares - self._explained(places, begin, stop), np.finfo(float).tiny)
-        left, right = places - begin, stop - places
+        rest = np.maximum(squares - self._explained(indices, begin, stop), np.finfo(float).tiny)
+        left, right = indices - begin, stop - indices
         logs = -0.5 * np.log(left * right) - 0.5 * (stop - begin - 2) * np.log(rest)
-        weights = np.exp(logs - logs.max())
-        normalized: Array = weights / weights.sum()
+        probabilities = np.exp(logs - logs.max())
+        normalized: Array = probabilities / probabilities.sum()
         return normalized
 
     def _shift(self, number: int, ends: list[int]) -> tuple[float, float]:

@@ -46,13 +46,13 @@ def history(folder: str | os.PathLike[str], *, false_alarms: float = 0.0005) -> 
     change_points.import_ruptures()
     unordered, problems = read_runs(folder)
     commits, git_failure = _commits(unordered, Path(folder))
-    runs, doubts = in_order(unordered, commits)
+    runs, order_remarks = in_order(unordered, commits)
     unjudged, zeros = _series(runs)
     return History(
         runs=tuple(dataclasses.replace(run, times=()) for run in runs),
         series=tuple(_judged(series, runs, false_alarms) for series in unjudged),
         false_alarms=false_alarms,
-        remarks=(*problems, *git_failure, *doubts, *zeros),
+        remarks=(*problems, *git_failure, *order_remarks, *zeros),
     )
 
 
@@ -62,8 +62,8 @@ def _commits(runs: Sequence[HistoryRun], folder: Path) -> tuple[dict[str, int], 
     They are empty if neither has a commit of any run; a sentence says so if git failed.
     """
     failed = ""
-    for place in (folder, Path.cwd()):
-        commits, reason = commits_of(place)
+    for directory in (folder, Path.cwd()):
+        commits, reason = commits_of(directory)
         if any(run.commit in commits for run in runs):
             return commits, []
         failed = failed or reason

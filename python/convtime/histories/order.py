@@ -63,20 +63,20 @@ def in_order(
         runs: runs whose dates can be parsed.
         commits: the commits that git knows, oldest first, with their times.
     """
-    places = {commit: place for place, commit in enumerate(commits)}
+    ranks = {commit: rank for rank, commit in enumerate(commits)}
     by_date = sorted(runs, key=lambda run: run.seconds_since_1970)
-    known = [run for run in by_date if run.commit in places]
-    known.sort(key=lambda run: (places[run.commit], bool(run.dirty)))
-    others = [run for run in by_date if run.commit not in places]
+    known = [run for run in by_date if run.commit in ranks]
+    known.sort(key=lambda run: (ranks[run.commit], bool(run.dirty)))
+    others = [run for run in by_date if run.commit not in ranks]
     # The latest date so far: an old commit that was measured again later does not attract others.
     dates = list(accumulate((run.seconds_since_1970 for run in known), max))
     positions = [(bisect_right(dates, run.seconds_since_1970), run) for run in others]
     positions += enumerate(known)  # after the others, which come before the run of their position
     ordered = [run for _, run in sorted(positions, key=lambda pair: pair[0])]
-    return ordered, [*_doubts(runs, others, commits)]
+    return ordered, [*_order_remarks(runs, others, commits)]
 
 
-def _doubts(
+def _order_remarks(
     runs: Sequence[HistoryRun], others: Sequence[HistoryRun], commits: Mapping[str, int]
 ) -> Iterator[str]:
     """Describe runs of unknown commits, and those dated before their commit or in the future."""

@@ -98,7 +98,7 @@ class _Timing(Magics):
             snippet.set_up(options, namespace)
             code = self.shell.transform_cell(statement)  # type: ignore[no-untyped-call]
             measured = snippet.time_statement(code, options, namespace)
-        return _shown_or_given(measured, options)
+        return _show_or_return(measured, options)
 
     @needs_local_scope
     @cell_magic
@@ -137,14 +137,14 @@ class _Timing(Magics):
                 compare.check_only_over(options)
                 snippet.set_up(options, namespace)
                 compared = compare.compare_statements(statements, options, namespace)
-        return _shown_or_given(compared, options)
+        return _show_or_return(compared, options)
 
 
 _Timing.time_op.__doc__ = f"{_Timing.time_op.__doc__}\n{_Timing._parser.format_help()}"
 _Timing.compare.__doc__ = f"{_Timing.compare.__doc__}\n{_Timing._compare_parser.format_help()}"
 
 
-def _shown_or_given(result: _Result, options: argparse.Namespace) -> _Result | None:
+def _show_or_return(result: _Result, options: argparse.Namespace) -> _Result | None:
     """Return the result if the options ask for it; otherwise, show it."""
     if options.give_back:
         return result

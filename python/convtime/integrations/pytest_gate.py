@@ -166,11 +166,6 @@ class Gate:
             f"{', '.join(names) or 'none'}; save one with --convtime-save NAME"
         )
 
-    @property
-    def kinds(self) -> set[str]:
-        """The findings that an exit code can report; empty before the run is judged."""
-        return set() if self.changes is None else {kind for _, kind in self.changes.findings}
-
     def leave_unchanged(self, reason: str) -> None:
         """Note that the run is not saved, because it lacks tests."""
         for path in filter(None, (self._save, self._history)):
@@ -205,7 +200,7 @@ class Gate:
         for number in range(2, count + 1):
             self._say(f"run {number} of {count}")
             run, last = self._run_again(set(tests.values()))
-            self._tell_lost(tests.keys() - run.keys(), last, "they have fewer runs")
+            self._note_missing(tests.keys() - run.keys(), last, "they have fewer runs")
             runs.append(run)
         calibrated = self._option.convtime_calibrate is not None
         baseline = Baseline.of(runs, tests, calibrated=calibrated)
@@ -222,14 +217,14 @@ class Gate:
 
     def _judge(self, baseline: Baseline, failures: tuple[str, ...]) -> None:
         changes = self._compare(baseline, Baseline(self._run.measurements))
-        red = {
+        suspects = {
             change.name
             for change in changes.of("slower", "faster", "uncertain", "same")
             if not set(failures).isdisjoint(change.kinds)
         }
-        if red:
-            self._say(f"{len(red)} found, running again alone")
-            changes = changes.confirmed(self._look_again(baseline, red, changes))
+        if suspects:
+            self._say(f"{len(suspects)} found, running again alone")
+            changes = changes.confirmed(self._confirm(baseline, suspects, changes))
         elif self._base_python is not None:  # the saved times may be those of the wrong commit
             self._run_again((), self._base_python)
         self.changes = dataclasses.replace(changes, different=self._run.different)
@@ -260,9 +255,9 @@ class Gate:
             **self._margins,
         )
 
-    def _look_again(self, baseline: Baseline, red: set[str], first: Changes) -> Changes:
+    def _confirm(self, baseline: Baseline, suspects: set[str], first: Changes) -> Changes:
         """Run the tests with findings again, on both sides if possible, and compare."""
-        tests = {name: test for name, test in self._run.tests.items() if name in red}
+        tests = {name: test for name, test in self._run.tests.items() if name in suspects}
         if self._option.convtime_relative:  # with the baselines, which are not judged then
             for name in [*tests]:
                 reference = reference_of(name, self._run.measurements)
@@ -273,7 +268,7 @@ class Gate:
             before, after = baseline, Baseline({name: run[name] for name in run if name in tests})
         else:
             before, after, last = self._alternate(baseline, tests, self._base_python)
-        self._tell_lost(red - after.measurements.keys(), last, "the first verdict counts")
+        self._note_missing(suspects - after.measurements.keys(), last, "the first verdict counts")
         return self._compare(before.only(after.measurements), after, first.changes)
 
     def _alternate(
@@ -304,7 +299,7 @@ class Gate:
         )
         return was, now, last
 
-    def _tell_lost(self, names: Collection[str], last: str, consequence: str) -> None:
+    def _note_missing(self, names: Collection[str], last: str, consequence: str) -> None:
         if names:
             self.remarks.append(
                 f"run again alone, {', '.join(sorted(names))} gave no time ({last}): {consequence}"
@@ -332,10 +327,7 @@ class Gate:
             fields = {"tests": sorted(tests), "output": str(output), "reproducers": reproducers}
             request.write_text(json.dumps(fields), encoding="utf-8")
             done = subprocess.run(
-                [
-                    *(python, *self._start(python), *self._arguments(Path(folder, "cache"))),
-                    f"--convtime-again={request}",
-                ],
+                [*self._command(python, Path(folder, "cache")), f"--convtime-again={request}"],
                 cwd=self._here,
                 env={**os.environ, "COVERAGE_FILE": str(Path(folder, "coverage"))},
                 stdin=subprocess.DEVNULL,
@@ -361,17 +353,16 @@ class Gate:
                 "folders, or --import-mode=importlib"
             )
 
-    def _start(self, python: str) -> list[str]:
-        """Return Python's arguments for a pytest that finds the same modules as this one."""
-        if self._folder_is_first and python == sys.executable:
-            return ["-m", "pytest"]
-        return ["-c", _WITHOUT_FOLDER]  # for another Python, the folder has the other commit
-
-    def _arguments(self, cache: Path) -> list[str]:
+    def _command(self, python: str, cache: Path) -> list[str]:
+        """Return the command of a pytest that finds the same modules as this one."""
+        # For another Python, the folder has the other commit.
+        is_first = self._folder_is_first and python == sys.executable
+        start = ["-m", "pytest"] if is_first else ["-c", _WITHOUT_FOLDER]
         has = self._config.pluginmanager.hasplugin
         one_process = ["-n0"] if has("xdist") else []
         # The first run's last failures are not those of some of its tests.
         no_cache = ["-o", f"cache_dir={cache}"] if has("cacheprovider") else []
         # The base need not have what other tests import.
         given = (*map(str, self._config.invocation_params.args), "--continue-on-collection-errors")
-        return [*given, f"--rootdir={self._config.rootpath}", *one_process, *no_cache]
+        root = f"--rootdir={self._config.rootpath}"
+        return [python, *start, *given, root, *one_process, *no_cache]

@@ -117,7 +117,7 @@ def compare_runs(
     changes = [change(name) for name in dict.fromkeys((*were, *now))]
     common = common_change([*changes, *(one for one in others if one.name not in pairs)])
     return Changes(
-        changes=tuple(_attributed(one, pairs.get(one.name), common, same_gpu) for one in changes),
+        changes=tuple(_attribute(one, pairs.get(one.name), common, same_gpu) for one in changes),
         margin=fixed,
         false_discoveries=float(false_discoveries),
         geomean=geomean([*ratios.values()]),
@@ -126,7 +126,7 @@ def compare_runs(
     )
 
 
-def _attributed(
+def _attribute(
     change: Change,
     pair: tuple[Measurement, Measurement] | None,
     common: CommonChange | None,
@@ -286,7 +286,7 @@ def _judge(
         elif compared.is_same or _C.judge(ratio.low, ratio.high, threshold.margin) == "same":
             verdict = "same"
         else:
-            reason, sentence = _doubt(ratio, compared.known, threshold, pair)
+            reason, sentence = _why_uncertain(ratio, compared.known, threshold, pair)
     contradicted = _contradiction(verdict, pair, _MARGIN if threshold is None else threshold.margin)
     before, after = (measured.median for measured in pair)
     return Change(
@@ -366,7 +366,7 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
     return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)
 
 
-def _doubt(
+def _why_uncertain(
     ratio: Ratio, known: LogRatio, threshold: _Threshold, pair: tuple[Measurement, Measurement]
 ) -> tuple[Reason, str]:
     alone = _C.judge(ratio.low, ratio.high, threshold.tested)

@@ -58,7 +58,7 @@ class LogMedian:
         """Sampling standard error, on average over both sides."""
         return (self.below + self.above) / 2
 
-    def reach(self, error: float, z: float) -> float:
+    def half_width(self, error: float, z: float) -> float:
         """Return an interval's half-width for one of the errors and a normal quantile ``z``."""
         sampled = error * student_of_normal(z, self.degrees_of_freedom)
         return math.hypot(
@@ -101,12 +101,12 @@ class LogRatio:
 
     def _down(self, z: float) -> float:
         return math.hypot(
-            self.over.reach(self.over.below, z), self.under.reach(self.under.above, z)
+            self.over.half_width(self.over.below, z), self.under.half_width(self.under.above, z)
         )
 
     def _up(self, z: float) -> float:
         return math.hypot(
-            self.over.reach(self.over.above, z), self.under.reach(self.under.below, z)
+            self.over.half_width(self.over.above, z), self.under.half_width(self.under.below, z)
         )
 
 
@@ -129,7 +129,7 @@ def geomean(pairs: Sequence[LogRatio]) -> Ratio | None:
     return Ratio(exponential(mean), exponential(mean - down), exponential(mean + up))
 
 
-def _tail(difference: float, reach: Callable[[float], float]) -> float:
+def _tail(difference: float, half_width: Callable[[float], float]) -> float:
     """Return the probability of such a difference, or a larger one, by chance alone.
 
     It is the one-sided tail probability of the interval that reaches exactly as far.
@@ -139,7 +139,7 @@ def _tail(difference: float, reach: Callable[[float], float]) -> float:
     low, high = 0.0, _LARGEST_NORMAL
     while high - low > _NORMAL_STEP:
         middle = (low + high) / 2
-        low, high = (middle, high) if reach(middle) < difference else (low, middle)
+        low, high = (middle, high) if half_width(middle) < difference else (low, middle)
     return _NORMAL.cdf(-low)
 
 

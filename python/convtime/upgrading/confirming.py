@@ -24,7 +24,7 @@ INTERRUPTED = "it was interrupted"
 
 
 @dataclasses.dataclass(frozen=True)
-class Confirmed:
+class Confirmation:
     """Changes whose findings were confirmed.
 
     Attributes:
@@ -40,14 +40,14 @@ class Confirmed:
     interrupted: bool = False
 
 
-def confirmed(
+def confirm(
     first: Run,
     again: Callable[[Collection[str]], Iterator[Run]],
     margin: float,
     pairs: int,
     *,
     interrupted: bool = False,
-) -> Confirmed:
+) -> Confirmation:
     """Judge the times as the gate does, and findings once more from fresh pairs of processes.
 
     Args:
@@ -57,7 +57,7 @@ def confirmed(
         pairs: number of fresh pairs.
         interrupted: whether Ctrl-C ended the first pair; there are no fresh ones then.
     """
-    changes = judged([first], margin)
+    changes = judge([first], margin)
     suspects = {change.name for change in changes.of("slower", "faster")}
     runs: list[Run] = []
     missing: list[str] = []
@@ -74,14 +74,14 @@ def confirmed(
         missing.append(f"whether the findings repeat: {why_fewer}")
         pairs = len(runs)
     if runs:
-        changes = changes.confirmed(judged(runs, margin))
+        changes = changes.confirmed(judge(runs, margin))
         lost = sorted(name for name in suspects if any(name not in run for run in runs))
         missing += [f"whether {name} repeats: it gave no time again" for name in lost]
     by_name = {change.name: change for change in changes.changes}
-    return Confirmed(by_name, pairs, tuple(missing), interrupted)
+    return Confirmation(by_name, pairs, tuple(missing), interrupted)
 
 
-def judged(runs: Sequence[Run], margin: float) -> Changes:
+def judge(runs: Sequence[Run], margin: float) -> Changes:
     """Judge the names that all pairs of processes have, from their ratios in each pair.
 
     A change of the machine between two pairs affects both times of a pair alike. All pairs count:
@@ -97,13 +97,15 @@ def judged(runs: Sequence[Run], margin: float) -> Changes:
     for name in names:
         pairs = [run[name] for run in runs]
         if len(runs) > 1 and all(one.median > 0 for pair in pairs for one in pair):
-            repeats[0][name], repeats[1][name] = _as_one(pairs, margin)
+            repeats[0][name], repeats[1][name] = _mean_ratio(pairs, margin)
     changes = compare_runs(Baseline(before, repeats[0]), Baseline(after, repeats[1]), margin=margin)
-    restated = tuple(_restated(change, runs[0][change.name]) for change in changes.changes)
-    return dataclasses.replace(changes, changes=restated)
+    changed = tuple(
+        _with_times_of_ratio(change, runs[0][change.name]) for change in changes.changes
+    )
+    return dataclasses.replace(changes, changes=changed)
 
 
-def _as_one(pairs: Sequence[Pair], margin: float) -> tuple[Repeats, Repeats]:
+def _mean_ratio(pairs: Sequence[Pair], margin: float) -> tuple[Repeats, Repeats]:
     """Return the old time and the new one, with the noise of the mean of the pairs' ratios.
 
     compare_runs takes the noise of two times; each has half of the ratio's variance.
@@ -118,7 +120,7 @@ def _as_one(pairs: Sequence[Pair], margin: float) -> tuple[Repeats, Repeats]:
     return old, new
 
 
-def _restated(change: Change, pair: Pair) -> Change:
+def _with_times_of_ratio(change: Change, pair: Pair) -> Change:
     """Give a change the times of its ratio, and a cause from this name alone.
 
     Both interpreters alternate on one device, which cannot make all names of only one slower.

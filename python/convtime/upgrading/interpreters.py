@@ -59,16 +59,16 @@ class Interpreters:
                     old.start()
                     new.start()
                     waiting.append((old, new))
-                started, error = _started(waiting)
+                started, error = _await_start(waiting)
                 for sides in started:
-                    yield _loaded(sides)
+                    yield _load(sides)
                     for side in sides:
                         side.end()
                 if error is not None:
                     raise error
 
 
-def _started(
+def _await_start(
     waiting: list[tuple[Side, Side]],
 ) -> tuple[list[tuple[Side, Side]], InputError | None]:
     """Wait for pairs; return those before the first that does not start, and why it does not."""
@@ -83,7 +83,7 @@ def _started(
     return started, None
 
 
-def _loaded(sides: tuple[Side, Side]) -> tuple[Side, Side]:
+def _load(sides: tuple[Side, Side]) -> tuple[Side, Side]:
     """Load the layers or tests in both."""
     for side in sides:
         side.load()

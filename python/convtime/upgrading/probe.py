@@ -100,7 +100,7 @@ class Layer:
     Attributes:
         name: name in the model.
         module: the module.
-        arguments: its positional and keyword arguments, with a :class:`Blank` for each
+        arguments: its positional and keyword arguments, with a :class:`TensorSpec` for each
             tensor of real or complex numbers.
         first_forward_seconds: time of the call that found the layer; None if there was none.
         modes: those in which the model calls it.
@@ -125,8 +125,8 @@ class Layer:
 
     def described(self) -> dict[str, Any]:
         """Describe the call by the facts that decide its kernels."""
-        blanks = [*_leaves(self._blanks(), Blank)]
-        tensors = [*blanks, *map(Blank.of, self.module.parameters())]
+        specs = [*_leaves(self._specs(), TensorSpec)]
+        tensors = [*specs, *map(TensorSpec.of, self.module.parameters())]
         dtypes = [tensor.dtype for tensor in tensors]
         dtypes += [f"autocast to {dtype}" for _, dtype in self.modes.autocast]
         layouts = [tensor.layout for tensor in tensors if len(tensor.sizes) > 1]
@@ -143,7 +143,7 @@ class Layer:
             "module": text,
             "attributes": _attributes(self.module) if extends_torch else {},
             "dtype": ", ".join(dict.fromkeys(dtypes)),
-            "sizes": ", ".join("×".join(map(str, blank.sizes)) for blank in blanks),
+            "sizes": ", ".join("×".join(map(str, spec.sizes)) for spec in specs),
             "layout": ", ".join(dict.fromkeys(layouts)),
         }
 
@@ -155,13 +155,13 @@ class Layer:
         if not self.plain:
             return self.name
         tensors = (*self.module.named_parameters(), *self.module.named_buffers())
-        named = [(name, Blank.of(each)) for name, each in tensors]
-        called = (self._blanks(), self.module.training, self.modes)
+        named = [(name, TensorSpec.of(each)) for name, each in tensors]
+        called = (self._specs(), self.module.training, self.modes)
         return repr((self.module, _attributes(self.module), called, named))
 
-    def _blanks(self) -> Any:
-        """Return the arguments with a blank for each tensor, also for those that are kept."""
-        return _mapped(self.arguments, torch.Tensor, Blank.of)
+    def _specs(self) -> Any:
+        """Return the arguments with a spec for each tensor, also for those that are kept."""
+        return _mapped(self.arguments, torch.Tensor, TensorSpec.of)
 
 
 def _attributes(module: torch.nn.Module) -> dict[str, str]:
@@ -177,7 +177,7 @@ def _attributes(module: torch.nn.Module) -> dict[str, str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blank:
+class TensorSpec:
     """A tensor of real or complex numbers without its values."""
 
     dtype: str
@@ -186,7 +186,7 @@ class Blank:
     needs_gradient: bool
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Blank:
+    def of(cls, tensor: torch.Tensor) -> TensorSpec:
         dense = tensor.layout == torch.strided
         return cls(
             str(tensor.dtype).partition(".")[2],
@@ -308,9 +308,9 @@ def _exact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float64)) if is_number else tensor
 
 
-def _blank(tensor: torch.Tensor) -> Any:
-    """Return a tensor's blank; keep one of integers: an index must stay within its range."""
-    return Blank.of(tensor) if _has_values(tensor) else tensor.detach().clone()
+def _spec(tensor: torch.Tensor) -> Any:
+    """Return a tensor's spec; keep one of integers: an index must stay within its range."""
+    return TensorSpec.of(tensor) if _has_values(tensor) else tensor.detach().clone()
 
 
 class Call:
@@ -340,7 +340,7 @@ class Call:
             module = copy.deepcopy(module)._apply(_exact)  # to() would make complex numbers real
         seeds = iter(range(1, 10**6))
 
-        def made(given: Blank | torch.Tensor) -> torch.Tensor:
+        def made(given: TensorSpec | torch.Tensor) -> torch.Tensor:
             if isinstance(given, torch.Tensor):  # which the module may change in place
                 return given.clone()
             tensor = given.filled(device, next(seeds))
@@ -348,7 +348,7 @@ class Call:
                 tensor = _exact(tensor.detach()).requires_grad_(given.needs_gradient)
             return tensor
 
-        args, kwargs = _mapped(layer.arguments, (Blank, torch.Tensor), made)
+        args, kwargs = _mapped(layer.arguments, (TensorSpec, torch.Tensor), made)
         modes = dataclasses.replace(layer.modes, autocast=()) if exact else layer.modes
         casting = modes.casting if modes.autocast else contextlib.nullcontext
 
@@ -374,7 +374,7 @@ class Call:
         if not outputs or not wanted:
             raise UnusableError("it has no gradient")
         gradients = [
-            Blank.of(output.detach()).filled(device, -index)
+            TensorSpec.of(output.detach()).filled(device, -index)
             for index, output in enumerate(outputs, 1)
         ]
 
@@ -449,12 +449,13 @@ class Probe:
                 self._synchronize()
             except Exception as error:
                 raise UnusableError(
-                    f"the model of {model}, called on shape {tuple(shape)}, raised {_said(error)}"
+                    f"the model of {model}, called on shape {tuple(shape)}, raised "
+                    f"{_first_line(error)}"
                 ) from error
 
         floating = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
         dtype = next(floating, torch.get_default_dtype())
-        example = Blank.of(torch.empty(shape, dtype=dtype, device="meta"))
+        example = TensorSpec.of(torch.empty(shape, dtype=dtype, device="meta"))
         if any(map(torch.nn.parameter.is_lazy, module.parameters())):
             with torch.no_grad():
                 call(example.filled(self.device, 1))  # which initializes them
@@ -491,7 +492,7 @@ class Probe:
             module = module.to(self.device, dtype, memory_format=memory_format)
             fill_parameters(module)
             x = torch.empty(sizes, dtype=dtype, device="meta", memory_format=memory_format)
-            self.layers[name] = Layer(name, module, ((Blank.of(x.requires_grad_()),), {}))
+            self.layers[name] = Layer(name, module, ((TensorSpec.of(x.requires_grad_()),), {}))
         return self._loaded()
 
     def _loaded(self) -> dict[str, Any]:
@@ -653,7 +654,7 @@ class Probe:
         except ModuleNotFoundError:
             return None, "nvidia-ml-py is not installed there"
         except Exception as error:  # of NVML, whose errors torch passes on
-            return None, _said(error)
+            return None, _first_line(error)
 
     def is_broken(self) -> bool:
         """Whether the GPU refuses all further work of this process, as after a failed assertion."""
@@ -742,7 +743,7 @@ def backend(layer: Layer, device: torch.device) -> str:
     numeric = not isinstance(getattr(module, "padding", ""), str)
     if not isinstance(module, torch.nn.modules.conv._ConvNd) or not numeric:
         return ""
-    inputs = [*_leaves(layer.arguments, Blank)]
+    inputs = [*_leaves(layer.arguments, TensorSpec)]
     if module.padding_mode != "zeros" or len(inputs) != 1:
         return ""
     x = inputs[0].filled(device, 1)
@@ -778,14 +779,14 @@ def _record_calls(
         nonlocal start
         earlier = sum(call.module is module for call in calls)
         title = f"{name} (call {earlier + 1})" if earlier else name
-        blanks = _mapped((args, kwargs), torch.Tensor, _blank)
+        specs = _mapped((args, kwargs), torch.Tensor, _spec)
         modes = Modes.now()
         if not modes.gradient and _is_checkpointed():  # the backward pass calls it once more
             modes = dataclasses.replace(modes, gradient=True)
-            blanks = _mapped(
-                blanks, Blank, lambda blank: dataclasses.replace(blank, needs_gradient=True)
+            specs = _mapped(
+                specs, TensorSpec, lambda spec: dataclasses.replace(spec, needs_gradient=True)
             )
-        calls.append(Layer(title, module, blanks, modes=modes))
+        calls.append(Layer(title, module, specs, modes=modes))
         synchronize()
         start = time.perf_counter()
 
@@ -815,26 +816,24 @@ def _dotted(cudnn: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def _model_of(spec: str) -> torch.nn.Module:
+def _model_of(name: str) -> torch.nn.Module:
     """Return the model of ``package.module:factory``."""
-    module_name, _, attribute = spec.partition(":")
+    module_name, _, attribute = name.partition(":")
     try:
         factory = operator.attrgetter(attribute)(importlib.import_module(module_name))
-        if isinstance(factory, torch.nn.Module):
-            raise UnusableError(f"{spec} is a model, but must be a function that returns one")
-        module = factory()
-    except UnusableError:
-        raise
+        module = factory if isinstance(factory, torch.nn.Module) else factory()
     except (Exception, SystemExit) as error:
-        raise UnusableError(f"{spec}() raised {_said(error)}") from error
+        raise UnusableError(f"{name}() raised {_first_line(error)}") from error
+    if module is factory:
+        raise UnusableError(f"{name} is a model, but must be a function that returns one")
     if not isinstance(module, torch.nn.Module):
         raise UnusableError(
-            f"{spec}() returned a {type(module).__name__}, but must return a torch.nn.Module"
+            f"{name}() returned a {type(module).__name__}, but must return a torch.nn.Module"
         )
     return module
 
 
-def _said(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -846,9 +845,9 @@ def questions(parent: Connection[Any, Any]) -> Iterator[dict[str, Any]]:
             yield json.loads(parent.recv_bytes())
 
 
-def answer(parent: Connection[Any, Any], found: dict[str, Any]) -> None:
+def answer(parent: Connection[Any, Any], reply: dict[str, Any]) -> None:
     """Answer a question."""
-    parent.send_bytes(json.dumps(found).encode())
+    parent.send_bytes(json.dumps(reply).encode())
 
 
 def main(parent: Connection[Any, Any], device: str) -> None:
@@ -865,7 +864,7 @@ def _answer(probe: Probe, question: dict[str, Any]) -> dict[str, Any]:
     except UnusableError as error:
         return {"unusable": str(error)}
     except Exception as error:  # of the user's model
-        return {"unusable": _said(error), "broken": probe.is_broken()}
+        return {"unusable": _first_line(error), "broken": probe.is_broken()}
 
 
 if __name__ == "__main__":

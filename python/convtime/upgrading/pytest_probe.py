@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Turns:
+class RequestedTests:
     """Pytest plugin that runs tests by request.
 
     Attributes:
@@ -48,8 +48,8 @@ class Turns:
         """Note that a test failed or was skipped."""
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            told = _last_line(report.longreprtext) if crash is None else crash.message
-            self._failures.append(f"it failed ({told.strip().splitlines()[0]})")
+            message = _last_line(report.longreprtext) if crash is None else crash.message
+            self._failures.append(f"it failed ({message.strip().splitlines()[0]})")
         elif report.skipped and isinstance(report.longrepr, tuple):
             self._failures.append(f"it was skipped ({report.longrepr[2].partition(': ')[2]})")
 
@@ -95,17 +95,17 @@ def main(parent: Any) -> int:
             return 0
     import pytest
 
-    turns = Turns(questions, answer, program, probe)
+    tests = RequestedTests(questions, answer, program, probe)
     with tempfile.TemporaryDirectory() as folder:
-        asked = Path(folder, "asked.json")
-        asked.write_text(
+        request = Path(folder, "request.json")
+        request.write_text(
             json.dumps({"tests": None, "output": f"{folder}/output.json", "reproducers": False}),
             encoding="utf-8",
         )
         one_process = ["-n0"] if importlib.util.find_spec("xdist") else []
-        options = ["-q", "-p", "no:cacheprovider", f"--convtime-again={asked}", *one_process]
-        code = pytest.main([*paths, *options], plugins=[turns])
-    return 0 if turns.answered else int(code)
+        options = ["-q", "-p", "no:cacheprovider", f"--convtime-again={request}", *one_process]
+        code = pytest.main([*paths, *options], plugins=[tests])
+    return 0 if tests.answered else int(code)
 
 
 def _last_line(text: str) -> str:

@@ -16,7 +16,7 @@ from convtime.device.gpu_turn import turn
 from convtime.exchange.other_tools import of_samples
 from convtime.regression.changes import Change
 from convtime.upgrading.causes import PassFacts, difference_of
-from convtime.upgrading.confirming import INTERRUPTED, Pair, Run, confirmed
+from convtime.upgrading.confirming import INTERRUPTED, Pair, Run, confirm
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.probe import BACKWARD, FORWARD, STEP
 from convtime.upgrading.result import LayerChange, Upgrade, by_cost, not_compared
@@ -119,14 +119,14 @@ def upgrade(
                 what = f"confirming, pair {number}"
                 yield dict(_times(pair, chosen, budget, what, progress))
 
-    verdicts = confirmed(first, again, margin, pairs, interrupted=interrupted)
+    confirmation = confirm(first, again, margin, pairs, interrupted=interrupted)
     untimed = [
         one_pass
         for one_pass in passes
         if not any(one_pass.failures) and one_pass.title not in first
     ]
     changes = [
-        _layer_change(one_pass, settings, verdicts.changes, interpreters.command)
+        _layer_change(one_pass, settings, confirmation.changes, interpreters.command)
         for one_pass in passes
         if one_pass not in untimed and not all(one_pass.failures)
     ]
@@ -140,14 +140,14 @@ def upgrade(
         before=settings[0],
         after=settings[1],
         margin=margin,
-        pairs=verdicts.pairs,
+        pairs=confirmation.pairs,
         step=tuple(change for change in changes if change.layers[0] == STEP),
-        missing=(*missing, *verdicts.missing),
+        missing=(*missing, *confirmation.missing),
         failures=(
             *(f"{change.name}: {change.sentence}" for change in failed),
             *(f"{one_pass.title}: {INTERRUPTED}" for one_pass in untimed),
         ),
-        interrupted=verdicts.interrupted,
+        interrupted=confirmation.interrupted,
     )
 
 
@@ -235,13 +235,13 @@ def _times(
     for index, one_pass in enumerate(passes):
         progress(what, index, len(passes))
         try:
-            bursts = _alternating(one_pass, sides, budget)
+            bursts = _time_bursts(one_pass, sides, budget)
         except FailedError:
             continue
-        yield one_pass.title, _measured(one_pass.title, bursts, sides)
+        yield one_pass.title, _measurements(one_pass.title, bursts, sides)
 
 
-def _alternating(one_pass: _Pass, sides: tuple[Side, Side], budget: float) -> _Bursts:
+def _time_bursts(one_pass: _Pass, sides: tuple[Side, Side], budget: float) -> _Bursts:
     """Time a pass in rounds of one burst per side.
 
     Raises:
@@ -280,7 +280,7 @@ def _alternating(one_pass: _Pass, sides: tuple[Side, Side], budget: float) -> _B
     return bursts
 
 
-def _measured(name: str, bursts: _Bursts, sides: tuple[Side, Side]) -> Pair:
+def _measurements(name: str, bursts: _Bursts, sides: tuple[Side, Side]) -> Pair:
     """Return both sides' times, the new ones relative to the old ones of the same round.
 
     What changes both bursts of a round alike, such as the clock, then cancels out.

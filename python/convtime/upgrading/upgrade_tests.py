@@ -12,7 +12,7 @@ from convtime.core.errors import InputError
 from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts
-from convtime.upgrading.confirming import INTERRUPTED, Run, confirmed
+from convtime.upgrading.confirming import INTERRUPTED, Run, confirm
 from convtime.upgrading.interpreters import Interpreters
 from convtime.upgrading.result import LayerChange, Upgrade, by_cost, not_compared
 from convtime.upgrading.upgrade import MARGIN, PAIRS, Progress
@@ -23,7 +23,7 @@ _ABSENT = "it does not have this test"
 
 
 @dataclasses.dataclass
-class _Recorded:
+class _Records:
     """What tests recorded in one process.
 
     Attributes:
@@ -40,7 +40,7 @@ class _Recorded:
     plans: dict[str, str] = dataclasses.field(default_factory=dict)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def add(self, other: _Recorded) -> None:
+    def add(self, other: _Records) -> None:
         """Add what other tests recorded."""
         for field, values in vars(other).items():
             getattr(self, field).update(values)
@@ -83,7 +83,7 @@ def upgrade_tests(
     Raises:
         InputError: an interpreter cannot be used, or not with these tests.
     """
-    old, new = _Recorded(), _Recorded()
+    old, new = _Records(), _Records()
     interrupted = False
     with contextlib.closing(interpreters.pairs(1)) as single:
         sides = next(single)
@@ -92,30 +92,32 @@ def upgrade_tests(
         every = [*dict.fromkeys(test for side in sides for test in side.loaded["tests"])]
         require(every, f"{' '.join(interpreters.load['paths'])} contains no tests")
         try:
-            _record(sides, every, "times", progress, (old, new))
+            _run_tests(sides, every, "times", progress, (old, new))
         except KeyboardInterrupt:
-            if not _run(old, new):
+            if not _pairs(old, new):
                 raise
             interrupted = True
     tests = {**new.tests, **old.tests}
     done = {*old.plans, *old.failures}
 
-    def run_again(names: Collection[str], sides: tuple[Side, Side], what: str) -> list[_Recorded]:
+    def run_again(names: Collection[str], sides: tuple[Side, Side], what: str) -> list[_Records]:
         wanted = {tests[name] for name in names}
-        both = _Recorded(), _Recorded()
-        _record(sides, [test for test in every if test in wanted], what, progress, both)
+        both = _Records(), _Records()
+        _run_tests(sides, [test for test in every if test in wanted], what, progress, both)
         return [*both]
 
     def again(names: Collection[str]) -> Iterator[Run]:
         for number, sides in enumerate(interpreters.pairs(pairs), start=1):
-            yield _run(*run_again(names, sides, f"confirming, pair {number}"))
+            yield _pairs(*run_again(names, sides, f"confirming, pair {number}"))
 
-    verdicts = confirmed(_run(old, new), again, margin, pairs, interrupted=interrupted)
-    missing = [_MISSING, *verdicts.missing]
+    confirmation = confirm(_pairs(old, new), again, margin, pairs, interrupted=interrupted)
+    missing = [_MISSING, *confirmation.missing]
     changed = [
-        name for name, change in verdicts.changes.items() if change.verdict in ("slower", "faster")
+        name
+        for name, change in confirmation.changes.items()
+        if change.verdict in ("slower", "faster")
     ]
-    if changed and on_gpu and verdicts.interrupted:
+    if changed and on_gpu and confirmation.interrupted:
         missing.append(f"cuDNN's plans: {INTERRUPTED}")
     elif changed and on_gpu:
         try:
@@ -125,7 +127,7 @@ def upgrade_tests(
         except InputError as error:
             missing.append(f"cuDNN's plans: {error}")
     changes = [
-        _change(name, tests[name], verdicts.changes, (old, new), settings, interpreters.command)
+        _change(name, tests[name], confirmation.changes, (old, new), settings, interpreters.command)
         for name in tests
     ]
     without = [test for test in every if test in done and test not in tests.values()]
@@ -142,51 +144,51 @@ def upgrade_tests(
         before=settings[0],
         after=settings[1],
         margin=margin,
-        pairs=verdicts.pairs,
+        pairs=confirmation.pairs,
         missing=tuple(missing),
         failures=(
             *(f"{change.name}: {change.sentence}" for change in failed),
             *(f"{test}: {INTERRUPTED}" for test in every if test not in done),
         ),
-        interrupted=verdicts.interrupted,
+        interrupted=confirmation.interrupted,
     )
 
 
-def _record(
+def _run_tests(
     sides: tuple[Side, Side],
     tests: Sequence[str],
     what: str,
     progress: Progress,
-    both: tuple[_Recorded, _Recorded],
+    both: tuple[_Records, _Records],
 ) -> None:
     """Run tests in both interpreters, alternating; an interrupt adds a test to both or neither."""
     for number, test in enumerate(tests):
         progress(what, number, len(tests))
         of_test = {
-            index: _recorded(sides[index], test, tests[number + 1 :])
+            index: _run_test(sides[index], test, tests[number + 1 :])
             for index in ((0, 1) if number % 2 == 0 else (1, 0))
         }
         for index, recorded in of_test.items():
             both[index].add(recorded)
 
 
-def _recorded(side: Side, test: str, later: Sequence[str]) -> _Recorded:
+def _run_test(side: Side, test: str, later: Sequence[str]) -> _Records:
     available = side.loaded["tests"]
     if test not in available:
-        return _Recorded(failures={test: _ABSENT})
+        return _Records(failures={test: _ABSENT})
     # Pytest keeps the fixtures that the next test shares.
     following = next((test for test in later if test in available), None)
     try:
         answer, plans = side.ask_with_plans("time", test=test, next=following)
     except FailedError as error:
-        return _Recorded(failures={test: str(error)})
+        return _Records(failures={test: str(error)})
     measured = {
         name: Measurement.from_dict(fields) for name, fields in answer["measurements"].items()
     }
-    return _Recorded(measured, answer["tests"], answer["different"], {test: plans})
+    return _Records(measured, answer["tests"], answer["different"], {test: plans})
 
 
-def _run(old: _Recorded, new: _Recorded) -> Run:
+def _pairs(old: _Records, new: _Records) -> Run:
     return {
         name: (measured, new.measured[name])
         for name, measured in old.measured.items()
@@ -198,7 +200,7 @@ def _change(
     name: str,
     test: str,
     changes: Mapping[str, Change],
-    both: tuple[_Recorded, _Recorded],
+    both: tuple[_Records, _Records],
     settings: tuple[Mapping[str, str], Mapping[str, str]],
     command: str,
 ) -> LayerChange:
