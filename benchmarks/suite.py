@@ -33,7 +33,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import results
-from common import installing, running
+from common import installing, running, summaries
 
 PARTS = ("command", "ci", "loaded", "python", "cpp")
 RUNS = 20
@@ -41,54 +41,15 @@ MUTANTS = {"python": 80, "cpp": 22}
 SEED = 20261128
 UNCHANGED = "unchanged"
 ROOT = installing.ROOT
-
-
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The values of those parts that were measured."""
-    by_key = {row["key"]: row for row in rows}
-    summary: dict[str, float] = {}
-    if "command" in by_key:
-        summary["second_command_s"] = by_key["command"]["seconds"]
-        summary["cases"] = by_key["command"]["cases"]
-    if "ci" in by_key:
-        summary["ci_s"] = by_key["ci"]["seconds"]
-    loaded = [row for row in rows if row["key"].startswith("loaded ")]
-    if len(loaded) >= RUNS:
-        summary["failures_of_20_loaded_runs"] = sum(row["failed"] > 0 for row in loaded[:RUNS])
-    if tried := _tried(rows):
-        summary["mutants"] = len(tried)
-        summary["mutants_caught"] = sum(row["noticed_by"] is not None for row in tried) / len(tried)
-    return summary
-
-
-def _tried(rows: list[results.Row]) -> list[results.Row]:
-    """Mutants that compile, where the unchanged package passes."""
-    if not any(row["key"] == UNCHANGED and row["noticed_by"] is None for row in rows):
-        return []
-    return [
-        row for row in rows if row["key"].startswith("mutant ") and row["noticed_by"] != COMPILER
-    ]
-
-
-def table(rows: list[results.Row]) -> str:
-    """Markdown: the mutants that no test noticed."""
-    lines = ["| file | line | before | after |", "|---|--:|---|---|"]
-    for row in _tried(rows):
-        if row["noticed_by"] is None:
-            code = (row[name].replace("|", "\\|") for name in ("before", "after"))
-            lines.append(
-                f"| {row['path']} | {row['line']} | {' | '.join(f'`{c}`' for c in code)} |"
-            )
-    return "\n".join(lines)
+QUICK_TESTS = (sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider")
 
 
 def measure_command(environment: Path) -> results.Row:
     """Runs README's second command, and shows its output."""
     variables = installing.user_variables(environment)
+    command = ["bash", "-euo", "pipefail", "-c", installing.readme_command(2)]
     begin = time.perf_counter()
-    lines = installing.run(
-        ["bash", "-euo", "pipefail", "-c", installing.readme_command(2)], variables
-    )
+    lines = installing.run(command, variables)
     seconds = time.perf_counter() - begin
     collected = subprocess.run(
         [environment / "bin" / "pytest", "--collect-only", "-q"],
@@ -105,9 +66,8 @@ def measure_command(environment: Path) -> results.Row:
 
 
 def measure_ci() -> results.Row:
-    begin = time.perf_counter()
-    subprocess.run([ROOT / ".ci" / "run"], check=True)
-    return {"seconds": time.perf_counter() - begin}
+    seconds = running.seconds_of(lambda: subprocess.run([ROOT / ".ci" / "run"], check=True))
+    return {"seconds": seconds}
 
 
 def measure_loaded() -> results.Row:
@@ -119,7 +79,7 @@ def measure_loaded() -> results.Row:
     begin = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"],
+            QUICK_TESTS,
             cwd=ROOT,
             preexec_fn=lambda: os.sched_setaffinity(0, cores),
             capture_output=True,
@@ -174,26 +134,28 @@ CPP_TESTS = {
     "duration_test": "SamplerTest.*:AutomaticRegimeTest.*:PlacesTest.*",
 }
 SECONDS = 600  # after which a run of tests has noticed, since without the change it takes less
-Command = Sequence[str | Path]
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
+    """A file of the repository with one line changed."""
+
     path: Path
     line: int
     before: str
     after: str
-    text: str = dataclasses.field(repr=False)  # of the whole file
+    text: str  # of the whole file
 
     @property
-    def room(self) -> str:
-        return self.path.relative_to(ROOT).parts[2]
+    def tests(self) -> Path:
+        """Those of the room that is changed."""
+        return ROOT / "tests" / self.path.relative_to(ROOT).parts[2]
 
 
-def draw(language: str, seed: int, index: int) -> Mutant:
+def draw(language: str, index: int) -> Mutant:
     """The mutant of this index: of a room of the package, or of C++ code that judges."""
-    source = random.Random(f"mutant/{language}/{seed}/{index}")  # noqa: S311
-    drawn: Mutant | None = None
+    source = random.Random(f"mutant/{language}/{SEED}/{index}")  # noqa: S311
+    drawn = None
     while drawn is None:
         drawn = _draw_cpp(source) if language == "cpp" else _draw_python(source)
     return drawn
@@ -218,7 +180,7 @@ def _draw_python(source: random.Random) -> Mutant | None:
     # A kind first: numbers are more than all others together.
     kind = source.choice(sorted({name.split("_")[0] for name, _ in found}))
     name, occurrence = source.choice([each for each in found if each[0].split("_")[0] == kind])
-    return _mutant(path, code, mutate_code(code, get_operator(name)(), occurrence))
+    return _mutant(path, code, mutate_code(code, get_operator(name)(), occurrence) or code)
 
 
 def _draw_cpp(source: random.Random) -> Mutant | None:
@@ -229,7 +191,8 @@ def _draw_cpp(source: random.Random) -> Mutant | None:
         if path.suffix in (".h", ".cpp")
     ]
     path = source.choice(files)
-    if any(GPU_CALL.search(each.read_text(encoding="utf-8")) for each in _header_and_source(path)):
+    pair = [each for each in map(path.with_suffix, (".h", ".cpp")) if each.exists()]
+    if any(GPU_CALL.search(each.read_text(encoding="utf-8")) for each in pair):
         return None
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [
@@ -246,36 +209,31 @@ def _draw_cpp(source: random.Random) -> Mutant | None:
     return _mutant(path, "".join(lines), "".join(changed))
 
 
-def _header_and_source(path: Path) -> list[Path]:
-    return [each for suffix in (".h", ".cpp") if (each := path.with_suffix(suffix)).exists()]
-
-
-def _mutant(path: Path, old: str, new: str | None) -> Mutant | None:
-    pairs = zip(old.splitlines(), (new or old).splitlines(), strict=False)
+def _mutant(path: Path, old: str, new: str) -> Mutant | None:
+    pairs = zip(old.splitlines(), new.splitlines(), strict=False)
     for number, (before, after) in enumerate(pairs, start=1):
         # Options of a decorator are hardly a meaning.
         if before != after and not before.lstrip().startswith("@"):
-            return Mutant(path, number, before.strip(), after.strip(), new or old)
+            return Mutant(path, number, before.strip(), after.strip(), new)
     return None
 
 
-def measure_mutant(language: str, seed: int, index: int, build: Path | None) -> results.Row:
-    """Whether the mutant's own room notices, or else the whole quick suite.
+def measure_mutant(language: str, index: int, build: Path | None) -> results.Row:
+    """Whether the tests of the mutant's own room notice, or else the whole quick suite.
 
-    Args:
-        language: "python" or "cpp".
-        seed: Of all mutants.
-        index: Of this mutant.
-        build: A CMake build with tests, for C++. Its source folder, which must be a copy, is
-            changed and changed back.
+    C++ is built in `build`, a CMake build with tests, whose source folder, which must be a copy, is
+    changed and changed back.
     """
-    mutant = draw(language, seed, index)
+    mutant = draw(language, index)
     with tempfile.TemporaryDirectory(prefix="mutant") as folder:
+        site = _copy_package(Path(folder))
         if language == "cpp":
             assert build is not None
-            noticed = _try_cpp(mutant, Path(folder), build)
+            noticed = _try_cpp(mutant, site, build)
         else:
-            noticed = _try_python(mutant, Path(folder))
+            copy = site / "convtime" / mutant.path.relative_to(PACKAGE)
+            copy.write_text(mutant.text, encoding="utf-8")
+            noticed = _try_suite(site, mutant.tests)
     return {
         "path": str(mutant.path.relative_to(ROOT)),
         "line": mutant.line,
@@ -288,19 +246,12 @@ def measure_mutant(language: str, seed: int, index: int, build: Path | None) -> 
 def measure_unchanged() -> results.Row:
     """Whether the quick suite fails for no change, so that it could not tell of any."""
     with tempfile.TemporaryDirectory(prefix="mutant") as folder:
-        _copy_package(Path(folder))
-        return {"noticed_by": _try_suite(Path(folder), None)}
-
-
-def _installed() -> Path:
-    import convtime
-
-    return Path(convtime.__file__).parent
+        return {"noticed_by": _try_suite(_copy_package(Path(folder)), None)}
 
 
 def _copy_package(folder: Path) -> Path:
-    """A copy of the installed package, whose libraries are links."""
-    to = folder / "site" / "convtime"
+    """A folder with a copy of the installed package, whose libraries are links."""
+    import convtime
 
     def copy(source: str, target: str) -> None:
         if source.endswith(".so"):
@@ -309,52 +260,45 @@ def _copy_package(folder: Path) -> Path:
             shutil.copyfile(source, target)
 
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(_installed(), to, copy_function=copy, ignore=ignored)
-    return to
+    installed = Path(convtime.__file__).parent
+    shutil.copytree(installed, folder / "convtime", copy_function=copy, ignore=ignored)
+    return folder
 
 
-def _try_python(mutant: Mutant, folder: Path) -> str | None:
-    package = _copy_package(folder)
-    (package / mutant.path.relative_to(PACKAGE)).write_text(mutant.text, encoding="utf-8")
-    return _try_suite(folder, ROOT / "tests" / mutant.room)
-
-
-def _try_cpp(mutant: Mutant, folder: Path, build: Path) -> str | None:
+def _try_cpp(mutant: Mutant, site: Path, build: Path) -> str | None:
     cache = (build / "CMakeCache.txt").read_text(encoding="utf-8")
     source = re.findall(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", cache, re.M)[0]
     place = Path(source) / mutant.path.relative_to(ROOT)
     original = place.read_text(encoding="utf-8")
     place.write_text(mutant.text, encoding="utf-8")
     try:
-        if _fails(["cmake", "--build", build, "-j", "2", "--target", "convtime", *CPP_TESTS], {}):
+        if _fails(["cmake", "--build", build, "-j", "2", "--target", "convtime", *CPP_TESTS]):
             return COMPILER
         for name, tests in CPP_TESTS.items():
-            if _fails([build / "tests" / "cpp" / name, f"--gtest_filter={tests}"], {}):
+            if _fails([build / "tests" / "cpp" / name, f"--gtest_filter={tests}"]):
                 return name
-        for library in _copy_package(folder).rglob("libconvtime.so"):
+        for library in site.rglob("libconvtime.so"):
             library.unlink()
             shutil.copyfile(build / "libconvtime.so", library)
-        return _try_suite(folder, ROOT / "tests" / mutant.room)
+        return _try_suite(site, mutant.tests)
     finally:
         place.write_text(original, encoding="utf-8")
 
 
-def _try_suite(folder: Path, room: Path | None) -> str | None:
-    """The room's name if its quick tests fail, "suite" if others do."""
-    paths = [str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+def _try_suite(site: Path, first: Path | None) -> str | None:
+    """The folder's name if its tests, which run first, fail; "suite" if other quick tests do."""
     variables = {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "XDG_CACHE_HOME": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])),
+        "XDG_CACHE_HOME": str(site / "cache"),
         "CUDA_VISIBLE_DEVICES": "",  # as in CI, whatever this machine has
         "FAIL_WITHOUT_CUDA": "0",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider"]
-    if room and room.is_dir() and _fails([*command, room], variables):
-        return room.name
-    return "suite" if _fails(command, variables) else None
+    if first and first.is_dir() and _fails([*QUICK_TESTS, "-x", first], **variables):
+        return first.name
+    return "suite" if _fails([*QUICK_TESTS, "-x"], **variables) else None
 
 
-def _fails(command: Command, variables: dict[str, str]) -> bool:
+def _fails(command: Sequence[str | Path], **variables: str) -> bool:
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -371,15 +315,36 @@ def _fails(command: Command, variables: dict[str, str]) -> bool:
         return True
 
 
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """The values of those parts that were measured."""
+    by_key = summaries.by_key(rows)
+    command, loaded = by_key.get("command", {}), _of(rows, "loaded ")
+    noticed = [row["noticed_by"] for row in _of(rows, "mutant ") if row["noticed_by"] != COMPILER]
+    # Mutants count where the unchanged package passes.
+    if by_key.get(UNCHANGED, {"noticed_by": "nothing"})["noticed_by"] is not None:
+        noticed = []
+    return summaries.known(
+        second_command_s=command.get("seconds"),
+        cases=command.get("cases"),
+        ci_s=by_key.get("ci", {}).get("seconds"),
+        failures_of_20_loaded_runs=(
+            sum(row["failed"] > 0 for row in loaded[:RUNS]) if len(loaded) >= RUNS else None
+        ),
+        mutants=len(noticed) or None,
+        mutants_caught=summaries.share(each is not None for each in noticed),
+    )
+
+
+def _of(rows: list[results.Row], kind: str) -> list[results.Row]:
+    return [row for row in rows if row["key"].startswith(kind)]
+
+
 def main() -> None:
     parser = results.argument_parser(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--environment", type=Path, help="folder of the part command")
     parser.add_argument("--build", type=Path, help="CMake build where C++ mutants are compiled")
     options = parser.parse_args()
-
-    from convtime.device.provenance import provenance
-    from convtime.device.resolve import resolve_device
 
     cases: dict[str, running.Measure] = {}
     if "command" in options.parts:
@@ -393,11 +358,11 @@ def main() -> None:
             cases[UNCHANGED] = measure_unchanged
             cases |= {
                 f"mutant {language} {index}": functools.partial(
-                    measure_mutant, language, SEED, index, options.build
+                    measure_mutant, language, index, options.build
                 )
                 for index in range(count)
             }
-    file = results.ResultFile("suite", options, provenance(resolve_device("cpu")))
+    file = running.open_file("suite", options, running.find_device("cpu"))
     running.measure_pending(file, cases)
 
 
