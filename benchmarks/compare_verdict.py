@@ -11,7 +11,8 @@ The first candidate is the baseline; options are compare's defaults, with a budg
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,110 @@ import results
 from common import running, summaries
 from common.running import Call, Measure
 
+# Of 4 to 200 µs on an H200
+AA_OPERATIONS = (
+    "relu 2Mi",
+    "add 32Mi",
+    "softmax 4096x4096 fp32",
+    "sum 16Mi",
+    "matmul 2048 bf16",
+    "matmul 4096 bf16",
+    "conv 32x64x56x56 fp16 nhwc",
+)
 AA_GROUPS = 3  # of each operation
 PAIRS = 10  # of a group
 BUDGET = 1.0  # seconds a comparison
-MI = 1 << 20
 TOLERANCE = 0.005  # of a true ratio of 1.02
+
+Pair = tuple[list[Call], list[float]]  # the usual and the slower call, and their true seconds
+
+
+def make_cases(device: running.Device) -> dict[str, Measure]:
+    slower: dict[str, Callable[[], Pair]] = {
+        "spin 20 µs": partial(make_spins, 20_000),
+        "spin 50 µs": partial(make_spins, 50_000),
+        "copy 16Mi fp32": partial(make_copies, 1 << 24, device),
+        "copy 64Mi fp32": partial(make_copies, 1 << 26, device),
+        "relu 65536x1024 fp32": partial(make_relus, 65_536, device),
+    }
+    return {
+        **{
+            f"aa/{op}/{group}": partial(measure_aa, op, device)
+            for op in AA_OPERATIONS
+            for group in range(1, AA_GROUPS + 1)
+        },
+        **{f"slower/{op}": partial(measure_slower, op, make) for op, make in slower.items()},
+    }
+
+
+def measure_aa(op: str, device: running.Device) -> results.Row:
+    from common.operations import operation
+
+    call = operation(op, device)
+    # Another callable that does the same, at the same cost to the host.
+    again = partial(call.func, *call.args, **call.keywords)
+    return {"kind": "aa", "op": op, "true_ratio": 1.0, "pairs": _compared(call, again)}
+
+
+def measure_slower(op: str, make: Callable[[], Pair]) -> results.Row:
+    (fast, slow), (usual, longer) = make()
+    pairs = _compared(fast, slow)
+    return {"kind": "slower", "op": op, "true_ratio": longer / usual, "pairs": pairs}
+
+
+def _compared(baseline: Call, candidate: Call) -> list[results.Row]:
+    from convtime import compare
+
+    pairs = []
+    for _ in range(PAIRS):
+        begin = time.perf_counter()
+        comparison = compare({"baseline": baseline, "candidate": candidate}, budget=BUDGET)
+        found = summaries.verdict_on(comparison, "candidate")
+        pairs.append({**found, "seconds": time.perf_counter() - begin})
+    return pairs
+
+
+def make_spins(asked_ns: int) -> Pair:
+    """Spins of one block, known by their own stamps."""
+    import torch
+
+    spins = [partial(torch.ops.convtime.spin_ns, ns) for ns in (asked_ns, asked_ns * 51 // 50)]
+    return [*spins], [*map(_stamped_seconds, spins)]
+
+
+def make_copies(elements: int, device: running.Device) -> Pair:
+    """Copies bound by the memory's bandwidth, known by their own stamps."""
+    import torch
+
+    counts = (elements, elements + elements // 200 * 4)  # in whole vectors of 16 bytes
+    copies = [
+        partial(torch.ops.convtime.copy_stamped, torch.randn(count, device=device))
+        for count in counts
+    ]
+
+    def stamps_of(copy: Callable[[], Any]) -> Any:
+        return copy()[1]
+
+    return [*copies], [_stamped_seconds(partial(stamps_of, copy)) for copy in copies]
+
+
+def make_relus(rows: int, device: running.Device) -> Pair:
+    """An operation of PyTorch's bound by the memory's bandwidth, known by torch.profiler."""
+    from common.operations import operation
+    from common.truth import profile_calls
+
+    calls = [operation(f"relu {count}x1024", device) for count in (rows, rows + rows // 50)]
+    rounds = [
+        [statistics.median(profile_calls(call, 50, cold=True).busy) for call in calls]
+        for _ in range(3)
+    ]
+    return [*calls], [*map(statistics.median, zip(*rounds, strict=True))]
+
+
+def _stamped_seconds(call: Callable[[], Any]) -> float:
+    from common.truth import median_of_stamps
+
+    return statistics.median(median_of_stamps(call, 50, cold=True) for _ in range(3))
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
@@ -45,9 +145,9 @@ def _verdicts(rows: list[results.Row], kind: str) -> list[str]:
 
 
 def table(rows: list[results.Row]) -> str:
-    groups: dict[tuple[str, str], list[results.Row]] = {}
+    groups = defaultdict(list)
     for row in rows:
-        groups.setdefault((row["op"], row["kind"]), []).append(row)
+        groups[row["op"], row["kind"]].append(row)
     lines = []
     for (op, _), group in groups.items():
         pairs = [pair for row in group for pair in row["pairs"]]
@@ -59,115 +159,6 @@ def table(rows: list[results.Row]) -> str:
         lines.append((op, len(pairs), true, ratios, *counts, seconds))
     header = "operation | pairs: | true ratio: | measured ratios: | same: | faster: | slower: "
     return summaries.markdown(f"{header}| uncertain: | seconds each:", lines)
-
-
-def aa_operations(device: running.Device) -> dict[str, Callable[[], Call]]:
-    """Name -> what makes the callable; of 4 to 200 µs on an H200."""
-    from common.operations import Operations
-
-    make = Operations(device)
-    return {
-        "relu 2Mi": lambda: make.relu(2 * MI),
-        "add 32Mi": lambda: make.add(32 * MI),
-        "softmax 4096x4096 fp32": lambda: make.softmax(4096),
-        "sum 16Mi": lambda: make.sum(16 * MI),
-        "matmul 2048 bf16": lambda: make.matmul(2048),
-        "matmul 4096 bf16": lambda: make.matmul(4096),
-        "conv 32x64x56x56 fp16 nhwc": lambda: make.conv(32),
-    }
-
-
-def measure_aa(op: str, make: Callable[[], Call]) -> results.Row:
-    call = make()
-    pairs = [compare_pair(call, _again(call)) for _ in range(PAIRS)]
-    return {"kind": "aa", "op": op, "true_ratio": 1.0, "pairs": pairs}
-
-
-def _again(call: Call) -> Call:
-    """Another callable that does the same, at the same cost to the host."""
-    assert isinstance(call, partial)
-    return partial(call.func, *call.args, **call.keywords)
-
-
-def measure_slower(op: str, make: Callable[[], results.Row]) -> results.Row:
-    made = make()
-    fast, slow = made.pop("calls")
-    pairs = [compare_pair(fast, slow) for _ in range(PAIRS)]
-    return {"kind": "slower", "op": op, **made, "pairs": pairs}
-
-
-def compare_pair(baseline: Call, candidate: Call) -> results.Row:
-    from convtime import compare
-
-    begin = time.perf_counter()
-    comparison = compare({"baseline": baseline, "candidate": candidate}, budget=BUDGET)
-    found = summaries.verdict_on(comparison, "candidate")
-    return {**found, "seconds": time.perf_counter() - begin}
-
-
-def make_spins(asked_ns: int) -> results.Row:
-    """Spins of one block, known by their own stamps."""
-    import torch
-
-    spins = (asked_ns, asked_ns + asked_ns // 50)
-    calls = [partial(torch.ops.convtime.spin_ns, spin_ns) for spin_ns in spins]
-    return _known_pair(calls, *map(_stamped_seconds, calls))
-
-
-def make_copies(elements: int, device: running.Device) -> results.Row:
-    """Copies bound by the memory's bandwidth, known by their own stamps."""
-    import torch
-
-    counts = (elements, elements + elements // 200 * 4)  # in whole vectors of 16 bytes
-    sources = [torch.randn(count, device=device) for count in counts]
-    copy = torch.ops.convtime.copy_stamped
-
-    def stamps_of(source: torch.Tensor) -> Any:
-        return copy(source)[1]
-
-    seconds = [_stamped_seconds(partial(stamps_of, source)) for source in sources]
-    return _known_pair([partial(copy, source) for source in sources], *seconds)
-
-
-def make_relus(rows: int, device: running.Device) -> results.Row:
-    """An operation of PyTorch's bound by the memory's bandwidth, known by torch.profiler."""
-    from common.operations import Operations
-    from common.truth import profile_calls
-
-    calls = [Operations(device).relu(count, 1024) for count in (rows, rows + rows // 50)]
-    rounds = [
-        [statistics.median(profile_calls(call, 50, cold=True).busy) for call in calls]
-        for _ in range(3)
-    ]
-    return _known_pair(calls, *map(statistics.median, zip(*rounds, strict=True)))
-
-
-def _known_pair(calls: Sequence[Call], usual: float, longer: float) -> results.Row:
-    return {"calls": calls, "true_ratio": longer / usual}
-
-
-def _stamped_seconds(call: Callable[[], Any]) -> float:
-    from common.truth import median_of_stamps
-
-    return statistics.median(median_of_stamps(call, 50, cold=True) for _ in range(3))
-
-
-def make_cases(device: running.Device) -> dict[str, Measure]:
-    slower: dict[str, Callable[[], results.Row]] = {
-        "spin 20 µs": partial(make_spins, 20_000),
-        "spin 50 µs": partial(make_spins, 50_000),
-        "copy 16Mi fp32": partial(make_copies, 16 * MI, device),
-        "copy 64Mi fp32": partial(make_copies, 64 * MI, device),
-        "relu 65536x1024 fp32": partial(make_relus, 65_536, device),
-    }
-    return {
-        **{
-            f"aa/{op}/{group}": partial(measure_aa, op, make)
-            for op, make in aa_operations(device).items()
-            for group in range(1, AA_GROUPS + 1)
-        },
-        **{f"slower/{op}": partial(measure_slower, op, make) for op, make in slower.items()},
-    }
 
 
 if __name__ == "__main__":

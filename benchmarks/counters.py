@@ -19,72 +19,44 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import results
 from common import running, summaries
 
-Make = Callable[[Any], running.Call]
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 CYCLES = "sm__cycles_elapsed.max"
 METRICS = (READ, WRITTEN, CYCLES)
 REPEATS = 41  # each on tensors of its own
 SMALLEST_BYTES = 1e6
 # Each of one kernel: ncu flushes the cache before each, and convtime before each call.
-COUNTED: dict[str, Make] = {
-    "relu 4Mi fp32": lambda make: make.relu(1 << 22),
-    "relu 64Mi fp32": lambda make: make.relu(1 << 26),
-    "add 16Mi fp32": lambda make: make.add(1 << 24),
-    "softmax 4096 fp32": lambda make: make.softmax(4096),
-    "matmul 2048 bf16": lambda make: make.matmul(2048),
-    "matmul 4096 bf16": lambda make: make.matmul(4096),
-    "conv 32x64x56x56 fp16 channels_last": lambda make: make.conv(32),
-}
-TIMED: dict[str, Make] = {
-    "relu 1Mi fp32": lambda make: make.relu(1 << 20),
-    "matmul 2048 bf16": COUNTED["matmul 2048 bf16"],
-}
+COUNTED = (
+    "relu 4Mi fp32",
+    "relu 64Mi fp32",
+    "add 16Mi fp32",
+    "softmax 4096 fp32",
+    "matmul 2048 bf16",
+    "matmul 4096 bf16",
+    "conv 32x64x56x56 fp16 channels_last",
+)
+TIMED = ("relu 1Mi fp32", "matmul 2048 bf16")
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 
 
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    counted = [row for row in rows if "ncu" in row]
-    return summaries.known(
-        dram_bytes_error=summaries.most(
-            _error(row, metric)
-            for row in counted
-            for metric in (READ, WRITTEN)
-            if row["ncu"][metric] > SMALLEST_BYTES
-        ),
-        cycles_error=summaries.most(_error(row, CYCLES) for row in counted),
-        time_after_over_before=summaries.most(
-            row["after"] / row["before"] for row in rows if "after" in row
-        ),
-    )
-
-
-def _error(row: results.Row, metric: str) -> float:
-    return float(abs(row["convtime"][metric] / row["ncu"][metric] - 1))
-
-
-def table(rows: list[results.Row]) -> str:
-    return summaries.filled(
-        "operation | MB read: | ncu: | MB written: | ncu: | cycles: | ncu:",
-        "{key} | {convtime[dram__bytes_read.sum]:,.2fM} | {ncu[dram__bytes_read.sum]:,.2fM} "
-        "| {convtime[dram__bytes_write.sum]:,.2fM} | {ncu[dram__bytes_write.sum]:,.2fM} "
-        "| {convtime[sm__cycles_elapsed.max]:,.0f} | {ncu[sm__cycles_elapsed.max]:,.0f}",
-        (row for row in rows if "ncu" in row),
-    )
+def make_cases(device: running.Device) -> dict[str, running.Measure]:
+    """Times first: nothing is to have been counted in the process before."""
+    return {
+        **{f"time of {name}": functools.partial(time_around, device, name) for name in TIMED},
+        **{name: functools.partial(count, device, name) for name in COUNTED},
+    }
 
 
 class Places:
     def __init__(self, device: running.Device, name: str) -> None:
-        from common.operations import Operations
+        from common.operations import operation
 
-        operations = Operations(device)
-        self.calls = [COUNTED[name](operations) for _ in range(REPEATS)]
+        self.calls = [operation(name, device) for _ in range(REPEATS)]
         self._next = itertools.cycle(self.calls)
         self._call = self.calls[0]
         self._others = other_kernels(device)
@@ -137,11 +109,11 @@ def count(device: running.Device, name: str) -> results.Row:
 
 
 def time_around(device: running.Device, name: str) -> results.Row:
-    from common.operations import Operations
+    from common.operations import operation
 
     import convtime
 
-    call = TIMED[name](Operations(device))
+    call = operation(name, device)
     before = convtime.time_op(call, device=device).median
     convtime.counters(call, device=device)
     return {"before": before, "after": convtime.time_op(call, device=device).median}
@@ -164,34 +136,30 @@ def launch(device: running.Device, *names: str) -> results.Row:
     return {}
 
 
-def of_one_kernel(device: running.Device) -> list[str]:
-    """The operations whose kernels can be told apart in what ncu says."""
-    from common.calls import record
-    from common.operations import Operations
-
-    calls = {name: make(Operations(device)) for name, make in COUNTED.items()}
-    return [
-        name
-        for name, activities in record(calls).items()
-        if [activity.kind for activity in activities].count("kernel") == 1
-    ]
-
-
 @functools.cache  # a failure, too, which would take as long each time
 def ncu_medians(device: running.Device) -> dict[str, dict[str, float]] | str:
     """Of each operation, the medians of ncu's metrics; or why there are none."""
+    from common.calls import record
+    from common.operations import operation
+
+    # Those of one kernel can be told apart in what ncu says.
+    recorded = record({name: operation(name, device) for name in COUNTED})
+    names = [
+        name
+        for name, activities in recorded.items()
+        if [activity.kind for activity in activities].count("kernel") == 1
+    ]
     try:
-        names = of_one_kernel(device)
-        return medians(_ncu_output(find_ncu(), device, names), names)
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return medians(_ncu_output(device, names), names)
+    except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
         return str(error)
 
 
-def _ncu_output(ncu: str, device: running.Device, names: Sequence[str]) -> str:
+def _ncu_output(device: running.Device, names: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         command = [
-            *(ncu, "--clock-control", "none", "--cache-control", "all"),
+            *(find_ncu(), "--clock-control", "none", "--cache-control", "all"),
             *("--profile-from-start", "off", "--target-processes", "application-only"),
             *("--metrics", ",".join(METRICS), "--csv", "--print-units", "base"),
             *("--log-file", str(log)),
@@ -219,17 +187,10 @@ def medians(text: str, names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Of each operation, whose kernels follow each other in ncu's CSV, those of its metrics."""
     values: dict[str, list[float]] = collections.defaultdict(list)
     for line in csv.DictReader(line for line in text.splitlines() if line.startswith('"')):
-        try:
-            value = float(line["Metric Value"].replace(",", ""))
-        except ValueError as error:
-            raise RuntimeError(f"ncu has no value for {line['Metric Name']}") from error
-        values[line["Metric Name"]].append(value)
-    for metric in METRICS:
-        if len(values[metric]) != REPEATS * len(names):
-            raise RuntimeError(
-                f"ncu counted {metric} {len(values[metric])} times in {REPEATS * len(names)} "
-                "launches"
-            )
+        values[line["Metric Name"]].append(float(line["Metric Value"].replace(",", "")))
+    wanted = REPEATS * len(names)
+    if any(len(values[metric]) != wanted for metric in METRICS):
+        raise RuntimeError(f"ncu must count {wanted} launches, and does not of each metric")
     return {
         name: {
             metric: statistics.median(values[metric][REPEATS * place : REPEATS * (place + 1)])
@@ -239,12 +200,34 @@ def medians(text: str, names: Sequence[str]) -> dict[str, dict[str, float]]:
     }
 
 
-def make_cases(device: running.Device) -> dict[str, running.Measure]:
-    """Times first: nothing is to have been counted in the process before."""
-    return {
-        **{f"time of {name}": functools.partial(time_around, device, name) for name in TIMED},
-        **{name: functools.partial(count, device, name) for name in COUNTED},
-    }
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    counted = [row for row in rows if "ncu" in row]
+    return summaries.known(
+        dram_bytes_error=summaries.most(
+            _error(row, metric)
+            for row in counted
+            for metric in (READ, WRITTEN)
+            if row["ncu"][metric] > SMALLEST_BYTES
+        ),
+        cycles_error=summaries.most(_error(row, CYCLES) for row in counted),
+        time_after_over_before=summaries.most(
+            row["after"] / row["before"] for row in rows if "after" in row
+        ),
+    )
+
+
+def _error(row: results.Row, metric: str) -> float:
+    return float(abs(row["convtime"][metric] / row["ncu"][metric] - 1))
+
+
+def table(rows: list[results.Row]) -> str:
+    return summaries.filled(
+        "operation | MB read: | ncu: | MB written: | ncu: | cycles: | ncu:",
+        "{key} | {convtime[dram__bytes_read.sum]:,.2fM} | {ncu[dram__bytes_read.sum]:,.2fM} "
+        "| {convtime[dram__bytes_write.sum]:,.2fM} | {ncu[dram__bytes_write.sum]:,.2fM} "
+        "| {convtime[sm__cycles_elapsed.max]:,.0f} | {ncu[sm__cycles_elapsed.max]:,.0f}",
+        (row for row in rows if "ncu" in row),
+    )
 
 
 if __name__ == "__main__":

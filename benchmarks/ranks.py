@@ -77,14 +77,16 @@ def of_skew(microseconds: int) -> results.Row:
         return _skew_of(late, torch.zeros(1000), max_samples=1000)
 
     outcomes = launch(2, body, seconds=90, urgent=True)
-    return {"backend": "gloo", "clocks": "shared"} | _judged(microseconds, outcomes)
+    return _judged("gloo", microseconds, outcomes)
 
 
-def _judged(microseconds: int, outcomes: list[Outcome]) -> results.Row:
+def _judged(backend: str, microseconds: int, outcomes: list[Outcome]) -> results.Row:
     skew, uncertainty = _value(outcomes)
     difference = abs(skew - 1e-6 * microseconds)
     error = difference / (1e-6 * microseconds)
     return {
+        "backend": backend,
+        "clocks": "shared",
         "injected_us": microseconds,
         "recovered_us": 1e6 * skew,
         "uncertainty_us": 1e6 * uncertainty,
@@ -105,8 +107,9 @@ def of_all_reduce(nbytes: int) -> results.Row:
             group.allreduce([x]).wait()
             stamps.append((before, time.monotonic_ns()))
 
-        limits = {"budget": 4.0, "max_samples": 1000, "timeout": 100}
-        measured = time_op(call, group=group, stop="budget", **limits)
+        measured = time_op(
+            call, group=group, stop="budget", budget=4.0, max_samples=1000, timeout=100
+        )
         return [_transfer_of(measured), stamps[-len(measured.seconds) :]]
 
     def between(call: Sequence[tuple[int, int]]) -> float:
@@ -159,7 +162,7 @@ def of_skew_on_gpus(microseconds: int) -> results.Row:
 
     with gpus():
         outcomes = launch(2, body, seconds=90, backend="nccl")
-    return {"backend": "nccl", "clocks": "shared"} | _judged(microseconds, outcomes)
+    return _judged("nccl", microseconds, outcomes)
 
 
 def of_all_reduce_on_gpus(nbytes: int) -> results.Row:
@@ -222,12 +225,12 @@ def of_faults(kind: str, backend: str, ranks: int, runs: int) -> results.Row:
         rank = random.Random(f"{kind} {number}").randrange(ranks)  # noqa: S311 - not for secrets
         with gpus() if backend == "nccl" else nullcontext():
             outcomes = _run_with_fault(kind, rank, number, backend, ranks)
-        counts["deadlocks"] += any(each.status is None for each in outcomes)
+        counts["deadlocks"] += any(each.seconds is None for each in outcomes)
         for each in (each for other, each in enumerate(outcomes) if other != rank):
             named = each.text.startswith(f"rank {rank} ")
             counts["survivors"] += 1
             counts["named"] += named
-            slowest = max(slowest, each.seconds)
+            slowest = max(slowest, each.seconds or 0)
             if not named:
                 print(f"{kind} {number}, rank {rank}: {each}", file=sys.stderr, flush=True)
     return {"backend": backend, "ranks": ranks, **counts, "slowest_seconds": slowest}

@@ -13,19 +13,16 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Literal
 
 import results
 from common import running, summaries
 
 PROCESSES = 10
-MATMUL = "matmul 4096 bf16"
-# Name in rows: name in the table, and what makes the call of common.operations.Operations
-OPERATIONS: dict[str, tuple[str, Callable[[Any], running.Call]]] = {
-    "memory_bound": ("relu 64Mi fp32", lambda make: make.relu(1 << 26)),
-    "matmul": (MATMUL, lambda make: make.matmul(4096)),
-    "conv": ("conv 32x256x56x56 fp16 channels_last", lambda make: make.conv(32, channels=256)),
+OPERATIONS = {
+    "memory_bound": "relu 64Mi fp32",
+    "matmul": "matmul 4096 bf16",
+    "conv": "conv 32x256x56x56 fp16 channels_last",
 }
 REGIMES: tuple[Literal["burst"], Literal["sustained"]] = ("burst", "sustained")
 BUDGET = 0.3  # seconds of sampling
@@ -39,12 +36,11 @@ DOCTOR = "doctor"
 def medians(device: running.Device) -> results.Row:
     """What each tool and regime says in this process; of triton nothing where it cannot be had."""
     from common.calls import do_bench_medians
-    from common.operations import Operations
+    from common.operations import operation
 
     from convtime import time_op
 
-    operations = Operations(device)
-    calls = {name: make(operations) for name, (_, make) in OPERATIONS.items()}
+    calls = {name: operation(op, device) for name, op in OPERATIONS.items()}
     row = do_bench_medians(calls)
     for regime in REGIMES:
         row[regime] = {
@@ -68,11 +64,11 @@ def _facts(measurement: Any) -> results.Row:
 
 def from_rest(device: running.Device) -> results.Row:
     import torch
-    from common.operations import Operations
+    from common.operations import operation
 
     from convtime import time_op
 
-    call = Operations(device).matmul(4096)
+    call = operation(OPERATIONS["matmul"], device)
     call()  # what is done only once
     torch.cuda.synchronize(device)
     time.sleep(REST)
@@ -157,7 +153,7 @@ def table(rows: list[results.Row]) -> str:
 
 
 def _cells(processes: list[results.Row], name: str) -> list[str]:
-    cells = [OPERATIONS[name][0]]
+    cells = [OPERATIONS[name]]
     for regime in REGIMES:
         median, spread = summaries.median_and_spread(_medians_of(processes, regime, name))
         clock = statistics.median(row[regime][name]["sm_clock_hz"] for row in processes)
@@ -199,7 +195,7 @@ def picture(document: dict[str, Any]) -> bytes:
     ]
     return summaries.picture(
         document,
-        MATMUL,
+        OPERATIONS["matmul"],
         "Times and clocks of a matmul from a rest on, and its medians in both regimes.",
         {"vconcat": panels},
         key="dot: from a rest on; line: a process's median, in burst (green) or sustained (orange)",

@@ -5,30 +5,26 @@ once by triton's do_bench. The spread is the range of the medians over the media
 """
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import results
 from common import running, summaries
 
 PROCESSES = 10
-# Name in the summary: name in the table, and what makes the call of common.operations.Operations
-OPERATIONS: dict[str, tuple[str, Callable[[Any], running.Call]]] = {
-    "memory_bound": ("relu 1Mi fp32", lambda make: make.relu(1 << 20)),
-    "conv": ("conv 32x64x56x56 fp16 channels_last", lambda make: make.conv(32)),
-    "under_3us": ("relu 4Ki fp32", lambda make: make.relu(1 << 12)),
-    "heavy": ("matmul 6144 bf16", lambda make: make.matmul(6144)),
+OPERATIONS = {
+    "memory_bound": "relu 1Mi fp32",
+    "conv": "conv 32x64x56x56 fp16 channels_last",
+    "under_3us": "relu 4Ki fp32",
+    "heavy": "matmul 6144 bf16",
 }
 
 
 def medians(device: running.Device) -> results.Row:
     from common.calls import do_bench_medians
-    from common.operations import Operations
+    from common.operations import operation
 
     from convtime import time_op
 
-    operations = Operations(device)
-    calls = {name: make(operations) for name, (_, make) in OPERATIONS.items()}
+    calls = {name: operation(op, device) for name, op in OPERATIONS.items()}
     ours = {name: time_op(call).median for name, call in calls.items()}
     return {"convtime": ours, **do_bench_medians(calls)}
 
@@ -49,10 +45,10 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 def table(rows: list[results.Row]) -> str:
     lines = []
-    for name, (label, _) in OPERATIONS.items():
+    for name, op in OPERATIONS.items():
         found = (_medians_of(rows, tool, name) for tool in ("convtime", "triton"))
         cells = itertools.chain.from_iterable(map(summaries.median_and_spread, found))
-        lines.append((label, *cells))
+        lines.append((op, *cells))
     header = "operation | convtime (µs): | spread: | triton do_bench (µs): | spread:"
     return summaries.markdown(header, lines)
 

@@ -15,7 +15,7 @@ with a cold cache around the call, with a warm one around one call and around se
 
 import itertools
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import results
@@ -56,17 +56,14 @@ _EXAMPLES = (
 )
 
 
-def is_op(row: results.Row) -> bool:
-    return row["key"].rpartition("/")[2] in CACHES
-
-
-def _shown(rows: list[results.Row]) -> list[results.Row]:
-    """The operations that all methods were tried on."""
+def _ops(rows: list[results.Row]) -> list[results.Row]:
+    """The operations that methods kernel and event were tried on."""
     return [
         row
-        for row in filter(is_op, rows)
-        if row["truth"].get("kernel") and row["kernel"].get("median") and row["event"].get("median")
-        if row["graph"].get("median") or row["graph"].get("reason")
+        for row in rows
+        if row["key"].rpartition("/")[2] in CACHES
+        and row["kernel"].get("median")
+        and row["event"].get("median")
     ]
 
 
@@ -74,14 +71,13 @@ def _of(rows: list[results.Row], subject: str) -> list[results.Row]:
     return [row for row in rows if row["key"].startswith(f"{subject}/")]
 
 
-def true_seconds(row: results.Row, what: str) -> float:
-    """By the profiler: of "kernel", the sum of the kernels, or of "span"."""
-    return float(statistics.median(row["truth"][what]))
+def median_of(row: results.Row, by: str, what: str = "median") -> float:
+    """Over the passes of a method; or, by "truth", of the time of kernels or of the span."""
+    return float(statistics.median(row[by][what]))
 
 
 def truth_for_methods(row: results.Row) -> dict[str, float]:
     """Method -> the seconds that it should give; method graph only where a graph could be made."""
-    what = "kernel" if row["truth"]["kernels"] == 1 else "span"
 
     def added(events: results.Row) -> float:
         passes = zip(events["traced"], events["untraced"], strict=True)
@@ -89,9 +85,10 @@ def truth_for_methods(row: results.Row) -> dict[str, float]:
 
     # What the profiler lengthens a call by beyond a kernel that spins.
     tracing = added(row["truth"]["events"]) - added(row["truth"]["events_of_spin"])
+    what = "kernel" if row["truth"]["kernels"] == 1 else "span"
     truth = {
-        "kernel": true_seconds(row, "kernel"),
-        "event": true_seconds(row, what) - max(0.0, tracing),
+        "kernel": median_of(row, "truth", "kernel"),
+        "event": median_of(row, "truth", what) - max(0.0, tracing),
     }
     in_a_graph = row["truth_of_graph"]
     if "stamps" in in_a_graph:
@@ -100,14 +97,10 @@ def truth_for_methods(row: results.Row) -> dict[str, float]:
     return truth
 
 
-def measured_seconds(row: results.Row, method: str, what: str = "median") -> float:
-    return float(statistics.median(row[method][what]))
-
-
 def traced_and_stamped(rows: list[results.Row]) -> dict[str, tuple[float, float]]:
     """Key -> kernel time less launch and exit, and time by the stamps, in seconds."""
     times = [
-        (row, measured_seconds(row, "kernel", "midmean"), float(statistics.median(row["stamps"])))
+        (row, median_of(row, "kernel", "midmean"), float(statistics.median(row["stamps"])))
         for row in _of(rows, "stamped")
     ]
     offsets = {
@@ -127,7 +120,7 @@ def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
         row["key"]: {
             name: peer["seconds"] for name, peer in row["peers"].items() if "seconds" in peer
         }
-        for row in filter(is_op, rows)
+        for row in _ops(rows)
     }
     for row in _of(rows, NVBENCH):
         for op, found in row["ops"].items():
@@ -138,51 +131,48 @@ def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
     return times
 
 
-def _factor(told: dict[str, float], tool: str, span: float) -> str:
-    return f"{told[tool] / span:.2f}×" if tool in told else "–"
+def _factors(seconds: dict[str, float], tools: Iterable[str], span: float) -> list[str]:
+    return [f"{seconds[tool] / span:.2f}×" if tool in seconds else "–" for tool in tools]
 
 
 def table(rows: list[results.Row]) -> str:
     peers = _peer_times(rows)
     lines = []
-    for row in _shown(rows):
-        kernel, span = true_seconds(row, "kernel"), true_seconds(row, "span")
+    for row in _ops(rows):
+        kernel, span = (median_of(row, "truth", what) for what in ("kernel", "span"))
         truth = truth_for_methods(row)
         cells = [row["key"], row["truth"]["kernels"], f"{1e6 * kernel:.2f}", f"{1e6 * span:.2f}"]
         cells += [_error(row, method, truth.get(method)) for method in METHODS]
-        lines.append(cells + [_factor(peers[row["key"]], tool, span) for tool in TOOLS])
+        lines.append(cells + _factors(peers[row["key"]], TOOLS, span))
     header = "operation/cache | kernels: | profiler: kernels (µs): | span (µs):"
     header += "".join(f" | {name}:" for name in (*METHODS, *TOOLS))
     spins = [
-        (f"{row['asked_ns'] / 1e3:g}", f"{1e6 * measured_seconds(row, 'kernel'):.3f}")
+        (f"{row['asked_ns'] / 1e3:g}", f"{1e6 * median_of(row, 'kernel'):.3f}")
         for row in _of(rows, "spin")
     ]
     stamped = [
         (key.partition("/")[2], f"{1e6 * stamps:.3f}", f"{round(1e9 * (traced - stamps)):+d} ns")
         for key, (traced, stamps) in traced_and_stamped(rows).items()
     ]
-    tables = [summaries.markdown(header, lines)]
-    if spins:
-        tables.append(summaries.markdown("spins for (µs): | kernel (µs):", spins))
-    if stamped:
-        header = "stamped kernel | by its stamps (µs): | kernel, less launch and exit:"
-        tables.append(summaries.markdown(header, stamped))
+    stamped_header = "stamped kernel | by its stamps (µs): | kernel, less launch and exit:"
+    tables = (
+        summaries.markdown(header, lines),
+        summaries.markdown("spins for (µs): | kernel (µs):", spins),
+        summaries.markdown(stamped_header, stamped),
+    )
     return "\n\n".join(tables)
 
 
 def tools_table(rows: list[results.Row]) -> str:
-    known, peers = summaries.by_key(_shown(rows)), _peer_times(rows)
+    ops, peers = summaries.by_key(_ops(rows)), _peer_times(rows)
     lines = []
     for name in _EXAMPLES:
         cells = [name]
         for cache, others in (("cold", ("triton do_bench",)), ("warm", ("torch Timer", "events"))):
-            if row := known.get(f"{name}/{cache}"):
-                span = true_seconds(row, "span")
-                ours = measured_seconds(row, "kernel", "span")
-                cells += [f"{1e6 * span:.2f} µs", f"{ours / span:.2f}×"]
-                cells += [_factor(peers[row["key"]], tool, span) for tool in others]
-            else:
-                cells += ["–"] * (2 + len(others))
+            row = ops[f"{name}/{cache}"]
+            span = median_of(row, "truth", "span")
+            cells += [f"{1e6 * span:.2f} µs", f"{median_of(row, 'kernel', 'span') / span:.2f}×"]
+            cells += _factors(peers[row["key"]], others, span)
         lines.append(cells)
     return summaries.markdown(
         "operation | cold L2 cache: | `time_op`: | triton's `do_bench`: | warm L2 cache: "
@@ -194,7 +184,7 @@ def tools_table(rows: list[results.Row]) -> str:
 def _error(row: results.Row, method: str, truth: float | None) -> str:
     if truth is None or "reason" in row[method]:
         return "–"
-    off = measured_seconds(row, method) - truth
+    off = median_of(row, method) - truth
     # Adding 0.0 makes a positive zero of a negative one.
     return f"{round(1e9 * off):+d} ns ({round(100 * off / truth, 2) + 0.0:+.2f} %)"
 
@@ -205,11 +195,11 @@ def picture(document: dict[str, Any]) -> bytes:
     rows = document["rows"]
     peers = _peer_times(rows)
     points: dict[str, list[tuple[float, float]]] = {tool: [] for tool in _MARKS}
-    for row in _shown(rows):
-        span = true_seconds(row, "span")
+    for row in _ops(rows):
+        span = median_of(row, "truth", "span")
         for method, truth in truth_for_methods(row).items():
             if "reason" not in row[method]:
-                factor = measured_seconds(row, method) / truth
+                factor = median_of(row, method) / truth
                 points[f"convtime {method}"].append((1e6 * span, factor))
         for tool, seconds in peers[row["key"]].items():
             if row["key"].endswith("/cold") == (tool in _FLUSHING):
@@ -258,36 +248,33 @@ def picture(document: dict[str, Any]) -> bytes:
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    ops = [(row, truth_for_methods(row)) for row in _shown(rows)]
+    ops = [(row, truth_for_methods(row)) for row in _ops(rows)]
 
-    def off(method: str, share: float, floor: float, *, single: bool = False) -> int | None:
-        times = [
-            (measured_seconds(row, method), truth[method])
+    def times(method: str) -> list[tuple[float, float]]:
+        return [
+            (median_of(row, method), truth[method])
             for row, truth in ops
             if method in truth and "reason" not in row[method]
-            if row["truth"]["kernels"] == 1 or not single
+            if row["truth"]["kernels"] == 1 or method != "event"
         ]
-        return _count_off(times, share, floor)
 
     stamped = traced_and_stamped(rows).values()
     spins = itertools.combinations(_of(rows, "spin"), 2)
     by_key = summaries.by_key(rows)
-    return {
-        **summaries.known(
-            ops=len(ops),
-            kernel_ops_off_by_more_than_1pct_or_64ns=off("kernel", 0.01, 64e-9),
-            event_single_kernel_ops_off_by_more_than_2pct_or_250ns=off(
-                "event", 0.02, 250e-9, single=True
-            ),
-            graph_ops_off_by_more_than_3pct_or_500ns=off("graph", 0.03, 500e-9),
-            kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns=_count_off(stamped, 0.01, 64e-9),
-            known_duration_difference_error_ns=summaries.most(
-                itertools.starmap(_difference_error_ns, spins)
-            ),
+    return summaries.known(
+        ops=len(ops),
+        kernel_ops_off_by_more_than_1pct_or_64ns=_count_off(times("kernel"), 0.01, 64e-9),
+        event_single_kernel_ops_off_by_more_than_2pct_or_250ns=_count_off(
+            times("event"), 0.02, 250e-9
+        ),
+        graph_ops_off_by_more_than_3pct_or_500ns=_count_off(times("graph"), 0.03, 500e-9),
+        kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns=_count_off(stamped, 0.01, 64e-9),
+        known_duration_difference_error_ns=summaries.most(
+            itertools.starmap(_difference_error_ns, spins)
         ),
         **(_summarise_cost(by_key["cost"]) if "cost" in by_key else {}),
         **(_summarise_quick(by_key["quick"]["ops"]) if "quick" in by_key else {}),
-    }
+    )
 
 
 def _count_off(times: Collection[tuple[float, float]], share: float, floor: float) -> int | None:
@@ -297,7 +284,7 @@ def _count_off(times: Collection[tuple[float, float]], share: float, floor: floa
 
 
 def _difference_error_ns(a: results.Row, b: results.Row) -> float:
-    seconds = (measured_seconds(row, "kernel", "midmean") for row in (a, b))
+    seconds = (median_of(row, "kernel", "midmean") for row in (a, b))
     measured = 1e9 * (next(seconds) - next(seconds))
     return float(round(abs(measured - (a["asked_ns"] - b["asked_ns"])), 3))
 

@@ -10,17 +10,18 @@ import tempfile
 import threading
 import time
 from _thread import get_ident
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import results
 import torch
+from common.operations import Operation, operation
 from common.running import Call, Measure, beside, first_line, run, run_fresh, seconds_of
 from common.truth import median_of_stamps
 
 from accuracy import CACHES, NVBENCH, STAMPED_REFERENCE_NS
-from accuracy.operations import PASSES, MethodPasses, measure_op, operations
+from accuracy.operations import OPERATIONS, PASSES, MethodPasses, measure_op
 from convtime import time_op
 from convtime.timing.options import Cache
 
@@ -102,11 +103,11 @@ _REST_SECONDS = 0.2
 _LONGEST_SECONDS = 2e-3
 
 
-def measure_quick(ops: Mapping[str, Callable[[], Call]]) -> results.Row:
+def measure_quick(device: torch.device) -> results.Row:
     """Every operation and cache, each time in another order."""
-    cases: list[tuple[str, Cache, Call]] = []
-    for op, make in ops.items():
-        call = make()
+    cases: list[tuple[str, Cache, Operation]] = []
+    for op in OPERATIONS:
+        call = operation(op, device)
         if time_op(call, quick=True).median <= _LONGEST_SECONDS:
             cases += [(f"{op}/{cache}", cache, call) for cache in CACHES]
     found: dict[str, results.Row] = {
@@ -192,7 +193,6 @@ def nvbench(device: torch.device, *ops: str) -> results.Row:
     bench: Any = importlib.import_module("cuda.bench")
     reader: Any = importlib.import_module("cuda.bench.results")
     external_stream: Any = torch.cuda.ExternalStream
-    makers = operations(device)
 
     def benchmark(op: str) -> Callable[[Any], None]:
         def run(state: Any) -> None:
@@ -201,7 +201,7 @@ def nvbench(device: torch.device, *ops: str) -> results.Row:
             state.set_throttle_threshold(0.25)
             stream = external_stream(state.get_stream().addressof(), device=device)
             torch.cuda.empty_cache()  # of the operation before
-            call = makers[op]()
+            call = operation(op, device)
             torch.cuda.synchronize()
 
             def launch(_: Any) -> None:
@@ -240,10 +240,9 @@ def _read_nvbench(benchmark: Any) -> results.Row:
 
 
 def make_cases(device: torch.device) -> dict[str, Measure]:
-    ops = operations(device)
     cases: dict[str, Measure] = {
         "cost": functools.partial(measure_cost, device),
-        "quick": functools.partial(measure_quick, ops),
+        "quick": functools.partial(measure_quick, device),
         **{f"spin/{asked} ns": functools.partial(measure_spin, asked) for asked in SPINS_NS},
     }
     spun = [(blocks, 1) for blocks in STAMPED_BLOCKS]
@@ -253,11 +252,10 @@ def make_cases(device: torch.device) -> dict[str, Measure]:
             cases[key] = functools.partial(measure_stamped_spin, grid, asked)
     for mib in STAMPED_MIB:
         cases[f"stamped/copy {mib} MiB"] = functools.partial(measure_stamped_copy, mib, device)
-    for op, make in ops.items():
-        for cache in CACHES:
-            cases[f"{op}/{cache}"] = functools.partial(measure_op, make, cache)
-    for number, first in enumerate(range(0, len(ops), NVBENCH_GROUP), 1):
-        some = [*ops][first : first + NVBENCH_GROUP]
+    for op, cache in itertools.product(OPERATIONS, CACHES):
+        cases[f"{op}/{cache}"] = functools.partial(measure_op, op, cache, device)
+    for number, first in enumerate(range(0, len(OPERATIONS), NVBENCH_GROUP), 1):
+        some = OPERATIONS[first : first + NVBENCH_GROUP]
         cases[f"{NVBENCH}/{number}"] = functools.partial(measure_nvbench, some, device)
     return cases
 

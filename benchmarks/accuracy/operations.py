@@ -3,17 +3,15 @@
 import functools
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import results
 import torch
 from common.calls import measure_peers
-from common.operations import Operations
+from common.operations import operation
 from common.running import AS_IS, Call, counted, first_line
 from common.summaries import midmean
 from common.truth import profile_calls
-from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from convtime import time_op
@@ -24,80 +22,20 @@ KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the na
 _SPIN: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
 
 
-def operations(device: torch.device) -> dict[str, Callable[[], Call]]:
-    half, full, brain = torch.float16, torch.float32, torch.bfloat16
-    make = Operations(device)
-    rand = make.rand
-
-    def copy(count: int) -> Call:
-        target = torch.empty(count, device=device, dtype=full)
-        return functools.partial(target.copy_, torch.ones_like(target))
-
-    def conv_backward() -> Call:
-        x, grad, weight = (
-            rand(*shape, dtype=half).to(memory_format=torch.channels_last)
-            for shape in ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
-        )
-        pair = ([1, 1], [1, 1], [1, 1])
-        return functools.partial(
-            torch.ops.aten.convolution_backward,
-            *(grad, x, weight, None, *pair, False, [0, 0], 1, [True, True, False]),
-        )
-
-    def linear_relu() -> Call:
-        x, weight = rand(4096, 1024, dtype=brain), rand(1024, 1024, dtype=brain)
-        return lambda: torch.relu(F.linear(x, weight))
-
-    def elementwise_chain() -> Call:
-        x = rand(1 << 22)
-        return lambda: (x * 2).exp().add(1)
-
-    def index(count: int) -> torch.Tensor:
-        return torch.randint(50_000, (count,), device=device)
-
-    mi = 1 << 20
-    return {
-        "relu 4Ki": lambda: make.relu(4096),
-        "relu 1Mi": lambda: make.relu(mi),
-        "relu 64Mi": lambda: make.relu(64 * mi),
-        "add 16Mi": lambda: make.add(16 * mi),
-        "softmax 4096x4096 bf16": lambda: make.softmax(4096, brain),
-        "layer_norm 4096x4096 bf16": lambda: functools.partial(
-            F.layer_norm, rand(4096, 4096, dtype=brain), (4096,)
-        ),
-        "sum 1Mi": lambda: make.sum(mi),
-        "sum 16Mi": lambda: make.sum(16 * mi),
-        "copy_ 64Mi": lambda: copy(64 * mi),
-        "gelu 256Mi": lambda: functools.partial(F.gelu, rand(256 * mi)),
-        "matmul 512 bf16": lambda: make.matmul(512),
-        "matmul 2048 bf16": lambda: make.matmul(2048),
-        "matmul 4096 bf16": lambda: make.matmul(4096),
-        "matmul 8192 bf16": lambda: make.matmul(8192),
-        "bmm 64x512x512 bf16": lambda: functools.partial(
-            torch.bmm, *(rand(64, 512, 512, dtype=brain) for _ in "ab")
-        ),
-        "conv 1x64x56x56 fp32": lambda: make.conv(1, dtype=full, layout=torch.contiguous_format),
-        "conv 32x64x56x56 fp16 nhwc": lambda: make.conv(32),
-        "conv backward 32x64x56x56 fp16 nhwc": conv_backward,
-        "linear+relu 4096x1024 bf16": linear_relu,
-        "cross_entropy 8192x8192": lambda: functools.partial(
-            F.cross_entropy, rand(8192, 8192), torch.randint(8192, (8192,), device=device)
-        ),
-        "mul+exp+add 4Mi": elementwise_chain,
-        "sort 1Mi": lambda: functools.partial(torch.sort, rand(mi)),
-        "embedding 16384x1024": lambda: functools.partial(
-            F.embedding, index(16_384), rand(50_000, 1024)
-        ),
-        "index_select 2048x1024": lambda: functools.partial(
-            torch.index_select, rand(50_000, 1024), 0, index(2_048)
-        ),
-        # A copy is the longest: it does not draw the power at which the GPU lowers its clock.
-        "copy_ 5Gi": lambda: copy(5 * 1024 * mi),
-    }
+OPERATIONS = (
+    "relu 4Ki", "relu 1Mi", "relu 64Mi", "add 16Mi", "softmax 4096x4096 bf16",
+    "layer_norm 4096x4096 bf16", "sum 1Mi", "sum 16Mi", "copy_ 64Mi", "gelu 256Mi",
+    "matmul 512 bf16", "matmul 2048 bf16", "matmul 4096 bf16", "matmul 8192 bf16",
+    "bmm 64x512x512 bf16", "conv 1x64x56x56 fp32", "conv 32x64x56x56 fp16 nhwc",
+    "conv backward 32x64x56x56 fp16 nhwc", "linear+relu 4096x1024 bf16", "cross_entropy 8192x8192",
+    "mul+exp+add 4Mi", "sort 1Mi", "embedding 16384x1024", "index_select 2048x1024",
+    # A copy is the longest: it does not draw the power at which the GPU lowers its clock.
+    "copy_ 5Gi",
+)  # fmt: skip
 
 
-def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
-    call = make()
+def measure_op(op: str, cache: Cache, device: torch.device) -> results.Row:
+    call = operation(op, device)
     count, rest = _plan(call)
     cold = cache == "cold"
     counts: list[int] = []

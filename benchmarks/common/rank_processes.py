@@ -5,18 +5,16 @@ The parent must not have run parallel work of torch's: its threads do not exist 
 
 import contextlib
 import dataclasses
-import json
 import mmap
+import multiprocessing.connection
 import os
-import select
-import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 HOST = "127.0.0.1"
 _NOTICE_NS = 1_000_000  # between an appointment and its instant
@@ -30,15 +28,13 @@ Body = Callable[[int], Any]
 class Outcome:
     """What came of a rank: the value that its body returned, or the error that it raised.
 
-    `status` is as os.waitpid gives it, or None where the process had to be killed; `seconds` is
-    from the launch to its end.
+    `seconds` is from the launch to its end; None where the process had to be killed.
     """
 
     value: Any = None
     error: str = ""
     text: str = ""
-    status: int | None = None
-    seconds: float = 0.0
+    seconds: float | None = None
 
 
 class Appointments:
@@ -90,7 +86,7 @@ def launch(
     urgent: bool = False,
     backend: str = "gloo",
 ) -> list[Outcome]:
-    """Runs body(rank), which returns what JSON can hold, in each of several processes with a group.
+    """Runs body(rank) in each of several processes with a group.
 
     Ranks that have not ended `seconds` after the return of `watch` are killed; that is called in
     the parent with the process ids, once all are started. Urgent ranks have a core each, and the
@@ -98,67 +94,62 @@ def launch(
     load disturbs them less. With "nccl", each rank has the GPU of its number.
     """
     sys.stdout.flush()
+    fork = multiprocessing.get_context("fork")
     ranks = []
     # Bound before the fork: between the search for a free port and its use, others could take it.
     with socket.create_server((HOST, 0)) as listener:
         for rank in range(size):
             if before_fork is not None:
                 before_fork(rank)
-            group = _process_group(rank, size, listener, backend)  # is entered by the rank alone
-            ranks.append(_fork(rank, group, body, urgent=urgent))
+            pipe, theirs = fork.Pipe(duplex=False)
+            with theirs:  # so that the pipe ends with the rank
+                group = _process_group(rank, size, listener, backend)  # entered by the rank alone
+                process = fork.Process(target=_run, args=(rank, group, body, urgent, theirs))
+                process.start()
+            ranks.append((process, pipe))
     if watch is not None:
-        watch([pid for pid, _ in ranks])
+        watch([process.pid or 0 for process, _ in ranks])
     begin = time.monotonic()
     outcomes = [Outcome() for _ in ranks]
-    told = [b""] * size
-    running = {*range(size)}
-    while running and time.monotonic() < begin + seconds:
-        readable, _, _ = select.select([ranks[rank][1] for rank in running], [], [], 0.02)
-        for rank in sorted(running):
-            pid, pipe = ranks[rank]
-            if pipe in readable:
-                told[rank] += os.read(pipe, 1 << 20)
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                while piece := os.read(pipe, 1 << 20):
-                    told[rank] += piece
-                outcomes[rank] = Outcome(status=status, seconds=time.monotonic() - begin)
-                running.discard(rank)
-    for rank, (pid, pipe) in enumerate(ranks):
-        if rank in running:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        os.close(pipe)
-        if told[rank]:
-            with contextlib.suppress(ValueError):  # of a rank that was killed while it wrote
-                outcomes[rank] = dataclasses.replace(outcomes[rank], **json.loads(told[rank]))
+    running: dict[Any, int] = {pipe: rank for rank, (_, pipe) in enumerate(ranks)}
+    while running and (left := begin + seconds - time.monotonic()) > 0:
+        for ready in cast("list[Any]", multiprocessing.connection.wait(running, left)):
+            rank = running[ready]
+            try:
+                outcomes[rank] = Outcome(*ready.recv())
+            except (EOFError, OSError):  # it ended, perhaps while it wrote
+                outcomes[rank].seconds = time.monotonic() - begin
+                del running[ready]
+    for process, pipe in ranks:
+        if pipe in running:
+            process.kill()
+        process.join()
+        pipe.close()
     return outcomes
 
 
-def _fork(
-    rank: int, group: contextlib.AbstractContextManager[None], body: Body, *, urgent: bool
-) -> tuple[int, int]:
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return pid, reading
-    os.close(reading)
+def _run(
+    rank: int,
+    group: contextlib.AbstractContextManager[None],
+    body: Body,
+    urgent: bool,
+    pipe: Any,
+) -> None:
     if urgent:
         os.setpriority(os.PRIO_PROCESS, 0, -20)
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    code, told = 0, {}
+    code, told = 0, (None, "", "")
     try:
         with group:
-            told = {"value": body(rank)}
+            told = (body(rank), "", "")
     except BaseException as error:  # whatever it is, the parent is told
-        code, told = 1, {"error": type(error).__name__, "text": str(error)}
+        code, told = 1, (None, type(error).__name__, str(error))
         if os.environ.get("RANK_TRACEBACKS"):
             traceback.print_exc()
     with contextlib.suppress(OSError):
-        os.write(writing, json.dumps(told).encode())
-    os._exit(code)
+        pipe.send(told)
+    os._exit(code)  # without waiting for threads
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import bisect
 import collections
-import functools
 import itertools
 import secrets
 import statistics
@@ -13,9 +12,10 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+import convtime  # noqa: F401  # registers the ops
+from common.operations import Operation
 from common.running import Call
 from common.summaries import midmean
-from convtime import Candidate
 
 RANGE = "convtime benchmark call"
 
@@ -147,8 +147,8 @@ def median_of_stamps(call: Callable[[], torch.Tensor], count: int, *, cold: bool
 _PLACES = 256
 
 
-def profiled_at_random(candidates: Sequence[Candidate], device: torch.device) -> list[float]:
-    """The midmean of each one's calls, by turns, after a flush, each on tensors at other places.
+def profiled_at_random(calls: Sequence[Operation], device: torch.device) -> list[float]:
+    """The midmean of each call, by turns, after a flush, each on tensors at other places.
 
     Of a median, the profiler's clock would say no more than a tick: 0.8 % of a kernel of 4 µs.
     """
@@ -163,9 +163,9 @@ def profiled_at_random(candidates: Sequence[Candidate], device: torch.device) ->
 
     turns = itertools.cycle(
         [
-            (number, functools.partial(candidate.fn, *map(moved, candidate.args)))
+            (number, Operation(each.func, *map(moved, each.args), **each.keywords))
             for _ in range(_PLACES)
-            for number, candidate in enumerate(candidates)
+            for number, each in enumerate(calls)
         ]
     )
     # Results, and what lies between them: what is kept is not used again for the next one.
@@ -178,10 +178,10 @@ def profiled_at_random(candidates: Sequence[Candidate], device: torch.device) ->
         kept.append(torch.empty((1 << 20) + random_offset(), dtype=torch.uint8, device=device))
         kept.append(work())
 
-    for _ in range(_PLACES // 2 * len(candidates)):  # the first calls on other places are slower
+    for _ in range(_PLACES // 2 * len(calls)):  # the first calls on other places are slower
         call()
-    seconds: list[list[float]] = [[] for _ in candidates]
-    for _ in candidates:  # what is held at a time fits into the queue
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in calls:  # what is held at a time fits into the queue
         found = profile_calls(call, _PLACES, cold=True).busy
         for number, time_of_call in zip(called[-_PLACES:], found, strict=True):
             seconds[number].append(time_of_call)

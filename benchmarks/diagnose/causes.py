@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 from common import planting
-from common.cuda import capture, seconds_per_call
-from common.operations import mapped
+from common.cuda import capture, mapped, seconds_per_call
 from common.planting import NOTHING, Draw, Planted, Plants
 from torch.nn import functional as F
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import results
 import torch
-from common.operations import mapped
+from common.cuda import mapped
 from common.running import PLAIN, Call, first_line
 from torch.nn import functional as F
 

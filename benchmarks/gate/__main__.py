@@ -8,19 +8,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 
 import results
 import torch
 from common import running
+from common.operations import Operation
 from common.truth import profiled_at_random
 
 import gate
-from convtime import Candidate
 from convtime.device.resolve import resolve_device
 from gate import CAUSES, PLANTED, PLANTS, SIMULATION, plants_of
-from gate.operations import LARGER, ON_CPU, SIZES, Call, call_of, names_on
+from gate.operations import LARGER, ON_CPU, SIZES, call_of, names_on
 from gate.simulation import attribute_planted, recorded, simulate
 
 PAIRS = 8
@@ -116,13 +115,12 @@ def _ratio(name: str, device: torch.device, size: int) -> float:
     calls = [call_of(name, device, each) for each in (size, SIZES[name])]
     if name in ON_CPU:
         return _ratio_on_cpu(*calls)
-    made = [Candidate(partial(call.func, **call.keywords), *call.args) for call in calls]
-    longer, shorter = profiled_at_random(made, device)
+    longer, shorter = profiled_at_random(calls, device)
     torch.cuda.empty_cache()
     return longer / shorter
 
 
-def _ratio_on_cpu(over: Call, under: Call) -> float:
+def _ratio_on_cpu(over: Operation, under: Operation) -> float:
     """The median over rounds, in each of which either is called first once."""
     ratios = []
     for _ in range(ROUNDS):

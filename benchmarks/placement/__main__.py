@@ -1,13 +1,14 @@
 """The rows: verdicts in a fresh process, the truth, and samples at addresses."""
 
 import functools
+import time
 
 import results
 import torch
 from common import running, summaries
 from common.calls import compare_counted
+from common.operations import Operation, operation
 from common.truth import profiled_at_random, random_offset
-from torch.nn import functional as F
 
 from convtime import Candidate, compare, time_op
 from placement import ADDRESSES, TRUTH
@@ -16,86 +17,73 @@ PROCESSES = 20
 ADDRESS_COUNT = 16
 ADDRESS_SAMPLES = 40  # at each
 MORE = 50  # one part in so many
+#: Name in rows: the operation with a place for its amount of data, and that amount
+OPERATIONS = {
+    "relu 1Mi": ("relu {}x1024", 1024),
+    "mul 4Mi": ("mul {}x1024", 4096),
+    "gelu 16Mi": ("gelu {}x1024", 16_384),
+    "add 8Mi": ("add {}x1024", 8192),
+    "softmax 2048x2048": ("softmax {}x2048", 2048),
+    "layer_norm 8192x768": ("layer_norm {}x768", 8192),
+    "matmul 1024 bf16": ("matmul {}x1024x1024 bf16", 1024),
+    "conv 50x64x56x56 fp16 nhwc": ("conv {}x64x56x56 fp16 nhwc", 50),
+}
 
 
-def operations(device: torch.device, more: bool) -> dict[str, Candidate]:
-    def rand(
-        count: int, *shape: int, dtype: torch.dtype = torch.float32, grows: bool = True
-    ) -> torch.Tensor:
-        count += count // MORE if more and grows else 0
-        return torch.randn(count, *shape, device=device, dtype=dtype)
-
-    def layer_norm(x: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x, x.shape[1:])
-
-    half, brain = torch.float16, torch.bfloat16
-    images = rand(50, 64, 56, 56, dtype=half).to(memory_format=torch.channels_last)
-    weight = rand(64, 64, 3, 3, dtype=half, grows=False).to(memory_format=torch.channels_last)
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
     return {
-        "relu 1Mi": Candidate(torch.relu, rand(1024, 1024)),
-        "mul 4Mi": Candidate(torch.mul, rand(4096, 1024), rand(4096, 1024)),
-        "gelu 16Mi": Candidate(F.gelu, rand(16_384, 1024)),
-        "add 8Mi": Candidate(torch.add, rand(8192, 1024), rand(8192, 1024)),
-        "softmax 2048x2048": Candidate(torch.softmax, rand(2048, 2048), 1),
-        "layer_norm 8192x768": Candidate(layer_norm, rand(8192, 768)),
-        "matmul 1024 bf16": Candidate(
-            torch.mm, rand(1024, 1024, dtype=brain), rand(1024, 1024, dtype=brain, grows=False)
-        ),
-        "conv 50x64x56x56 fp16 nhwc": Candidate(
-            functools.partial(F.conv2d, padding=1), images, weight
-        ),
+        TRUTH: functools.partial(measure_truth, device),
+        ADDRESSES: functools.partial(measure_addresses, device),
+        **running.in_processes(verdicts, device, PROCESSES),
+    }
+
+
+def operations(device: torch.device, more: bool) -> dict[str, Operation]:
+    return {
+        name: operation(pattern.format(count + (count // MORE if more else 0)), device)
+        for name, (pattern, count) in OPERATIONS.items()
     }
 
 
 def verdicts(device: torch.device) -> results.Row:
     first, other = (operations(device, more=False) for _ in range(2))
     longer = operations(device, more=True)
-    return {
-        "operations": {
-            name: {
-                **timed(candidate),
-                "other tensors": compared(candidate, with_data_of(candidate, other[name])),
-                "more data": compared(candidate, longer[name]),
-            }
-            for name, candidate in first.items()
-        }
-    }
-
-
-def with_data_of(candidate: Candidate, other: Candidate) -> Candidate:
-    """The other, whose tensors hold what the candidate's do."""
-    for mine, theirs in zip(candidate.args, other.args, strict=True):
-        if isinstance(mine, torch.Tensor):
-            theirs.copy_(mine)
-    return other
-
-
-def timed(candidate: Candidate) -> results.Row:
-    measurement = time_op(candidate.fn, *candidate.args)
-    low, high = measurement.median_interval
-    return {
-        "median": measurement.median,
-        "low": low,
-        "high": high,
-        "placements": measurement.placements,
-    }
-
-
-def compared(baseline: Candidate, candidate: Candidate) -> results.Row:
     found = {}
+    for name, call in first.items():
+        for mine, theirs in zip(call.args, other[name].args, strict=True):
+            if isinstance(mine, torch.Tensor):
+                theirs.copy_(mine)  # so that only the places differ
+        measurement = time_op(call.func, *call.args, kwargs=call.keywords)
+        low, high = measurement.median_interval
+        found[name] = {
+            "median": measurement.median,
+            "low": low,
+            "high": high,
+            "placements": measurement.placements,
+            "other tensors": _compared(call, other[name]),
+            "more data": _compared(call, longer[name]),
+        }
+    return {"operations": found}
 
-    def judge() -> None:
-        comparison = compare({"baseline": baseline, "candidate": candidate})
-        found.update(summaries.verdict_on(comparison, "candidate"))
 
-    return {"seconds": running.seconds_of(judge), **found}
+def _compared(baseline: Operation, candidate: Operation) -> results.Row:
+    calls = {"baseline": baseline, "candidate": candidate}
+    begin = time.perf_counter()
+    comparison = compare(
+        {
+            name: Candidate(call.func, *call.args, kwargs=call.keywords)
+            for name, call in calls.items()
+        }
+    )
+    verdict = summaries.verdict_on(comparison, "candidate")
+    return {"seconds": time.perf_counter() - begin, **verdict}
 
 
 def measure_truth(device: torch.device) -> results.Row:
     seconds: dict[str, list[float]] = {}
     longer = operations(device, more=True)
-    for name, candidate in operations(device, more=False).items():
-        seconds[name] = profiled_at_random([candidate, longer[name]], device)
+    for name, call in operations(device, more=False).items():
+        seconds[name] = profiled_at_random([call, longer[name]], device)
         torch.cuda.empty_cache()
     return {"seconds": seconds}
 
@@ -127,14 +115,6 @@ def measure_addresses(device: torch.device) -> results.Row:
         "same": samples(pairs[:1] * ADDRESS_COUNT),
         "other": samples(pairs),
         "default": {"low": low, "high": high},
-    }
-
-
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    return {
-        TRUTH: functools.partial(measure_truth, device),
-        ADDRESSES: functools.partial(measure_addresses, device),
-        **running.in_processes(verdicts, device, PROCESSES),
     }
 
 
