@@ -5,6 +5,7 @@ The parent must not have run parallel work of torch's: its threads do not exist 
 
 import contextlib
 import dataclasses
+import json
 import mmap
 import multiprocessing.connection
 import os
@@ -86,7 +87,7 @@ def launch(
     urgent: bool = False,
     backend: str = "gloo",
 ) -> list[Outcome]:
-    """Runs body(rank) in each of several processes with a group.
+    """Runs body(rank), which returns what JSON can hold, in each of several processes with a group.
 
     Ranks that have not ended `seconds` after the return of `watch` are killed; that is called in
     the parent with the process ids, once all are started. Urgent ranks have a core each, and the
@@ -116,7 +117,7 @@ def launch(
         for ready in cast("list[Any]", multiprocessing.connection.wait(running, left)):
             rank = running[ready]
             try:
-                outcomes[rank] = Outcome(*ready.recv())
+                outcomes[rank] = Outcome(*json.loads(ready.recv_bytes()))
             except (EOFError, OSError):  # it ended, perhaps while it wrote
                 outcomes[rank].seconds = time.monotonic() - begin
                 del running[ready]
@@ -148,7 +149,7 @@ def _run(
         if os.environ.get("RANK_TRACEBACKS"):
             traceback.print_exc()
     with contextlib.suppress(OSError):
-        pipe.send(told)
+        pipe.send_bytes(json.dumps(told).encode())
     os._exit(code)  # without waiting for threads
 
 

@@ -10,13 +10,15 @@ without and with it.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import results
 from common import summaries
 
-_SIZE = {"width": 280, "height": 200}
+#: What GPUs call the bytes that are read from memory and written to it.
+DRAM_READ = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
+DRAM_WRITE = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
 # What is drawn: in about the thread's colours, and convtime's answer beside them.
 _APPLICATIONS = {
     "in_place": ("PyTorch", "#D55E00"),
@@ -31,6 +33,67 @@ _PLACES = {
     "clean": ("isolated, after one that read", "#0072B2"),
     "warm": ("isolated, warm", "#0072B2"),
 }
+_SIDES = {
+    "behind_the_step": "after a step",
+    "dirty": "with a dirty L2 cache",
+    "cold": "after a flush that wrote",
+    "clean": "after one that read",
+    "warm": "call after call",
+}
+_SAME = 0.02  # share of a time up to which another one is the same
+_FEWEST = 3  # iterations, below which a mean says nothing
+_SIZE = {"width": 280, "height": 200}
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """Ratios of the medians in the loop over those by themselves in its regime, over all points."""
+    points = points_of(rows)
+    ratios = [*ratios_over(points, "same_regime")]
+    writes = [
+        _written(_values(row, "dirty")) / _written(_values(row, "in_place"))
+        for row in counted_of(rows)
+        if launches_alike(row)
+    ]
+    return summaries.known(
+        iteration_points=len(points),
+        same_regime_ratio_min=min(ratios, default=None),
+        same_regime_ratio_max=max(ratios, default=None),
+        dram_write_isolated_over_in_place_min=min(writes, default=None),
+        dram_write_isolated_over_in_place_max=max(writes, default=None),
+    )
+
+
+def points_of(rows: list[results.Row]) -> list[results.Row]:
+    return sorted((row for row in rows if "iterations" in row), key=lambda row: row["iterations"])
+
+
+def ratios_over(points: Iterable[results.Row], which: str) -> Iterator[float]:
+    """Of the medians in the loop over those by themselves: "isolated", or in "same_regime"."""
+    for row in points:
+        for layer in row["layers"].values():
+            yield layer["in_place"]["median"] / layer[which]["median"]
+
+
+def counted_of(rows: list[results.Row]) -> list[results.Row]:
+    return [row for row in rows if "counted" in row]
+
+
+def _values(row: results.Row, place: str) -> dict[str, float]:
+    """What one launch has of each metric; nothing where the kernel is not launched."""
+    values: dict[str, float] = (row["counted"][place] or {"values": {}})["values"]
+    return values
+
+
+def _written(values: dict[str, float]) -> float:
+    """Bytes written to memory, which GPUs have by different names."""
+    return next(values[name] for name in DRAM_WRITE if name in values)
+
+
+def launches_alike(row: results.Row) -> bool:
+    """Whether the step launches the kernel as often as as many convolutions by themselves."""
+    in_place, alone = row["counted"]["in_place"], row["counted"]["dirty"]
+    launches = None not in (in_place, alone) and row["count"] * alone["launches"]
+    return bool(launches and launches == in_place["launches"])
 
 
 def table(rows: list[results.Row]) -> str:
@@ -41,7 +104,7 @@ def table(rows: list[results.Row]) -> str:
             *_mean_and_range(layer["in_place"]),
             *_mean_and_range(layer["isolated"]),
             f"{1e6 * layer['same_regime']['mean']:.2f}",
-            f"{same_regime_ratios(row)[name]:.3f}",
+            f"{layer['in_place']['median'] / layer['same_regime']['median']:.3f}",
         )
         for row in points_of(rows)
         for name, layer in row["layers"].items()
@@ -59,6 +122,63 @@ def _mean_and_range(times: results.Row) -> tuple[str, str]:
     return mean, f"{low}–{high}"
 
 
+def sentences(rows: list[results.Row]) -> Iterator[str]:
+    points = points_of(rows)
+    idle_hz = summaries.by_key(rows)["idle"]["sm_clock_hz"]
+    yield f"At rest the GPU's multiprocessors have a clock of {_mhz(idle_hz)}."
+    first, last = points[0], points[-1]
+    course = f"From {first['iterations']} to {last['iterations']} iterations, the mean time of a"
+    for who, what in (("in_place", "in PyTorch's loop"), ("isolated", "by itself")):
+        changes = [
+            layer[who]["mean"] / first["layers"][name][who]["mean"] - 1
+            for name, layer in last["layers"].items()
+        ]
+        yield (
+            f"{course} convolution {what} changes by {min(changes):+.1%} to {max(changes):+.1%}."
+        )
+    clocks = [layer["isolated"]["sm_clock_hz"] for layer in last["layers"].values()]
+    yield (
+        f"Meanwhile the clock is {_mhz(last['in_place_clock_hz'])} in the loop, and by themselves "
+        f"{_mhz(min(clocks))} to {_mhz(max(clocks))}."
+    )
+    long = [row for row in points if row["iterations"] >= _FEWEST]
+    alone, ratios = ([*ratios_over(long, which)] for which in ("isolated", "same_regime"))
+    yield (
+        f"A convolution in the loop takes {min(alone):.3f} to {max(alone):.3f} times what it takes "
+        f"by itself, call after call; after a step of the loop, in its regime, "
+        f"{min(ratios):.3f} to {max(ratios):.3f} times. {_conclusion(alone, ratios)}"
+    )
+    yield from map(_on_writes, counted_of(rows))
+
+
+def _conclusion(alone: list[float], ratios: list[float]) -> str:
+    if max(abs(ratio - 1) for ratio in ratios) > _SAME:
+        return "So the regime does not explain all of the difference."
+    if max(abs(ratio - 1) for ratio in alone) <= _SAME:
+        return "So there is no difference here to explain."
+    return "So it is the state of the GPU that makes the difference, and not the kernels."
+
+
+def _on_writes(row: results.Row) -> str:
+    if not launches_alike(row):
+        inside, dirty = row["counted"]["in_place"], row["counted"]["dirty"]
+        return (
+            f"{row['layer']}: a step's forward pass launches the kernel {inside['launches']} "
+            f"times, and as many convolutions by themselves {row['count'] * dirty['launches']} "
+            "times, so that they cannot be compared."
+        )
+    in_loop = _written(_values(row, "in_place"))
+    told = [f"{_written(_values(row, place)) / in_loop:.2f} {how}" for place, how in _SIDES.items()]
+    return (
+        f"{row['layer']}: in the loop the kernel writes {in_loop / 1e6:.1f} MB to memory, and by "
+        f"itself, as a share of that, {', '.join(told)}."
+    )
+
+
+def _mhz(clock: float) -> str:
+    return f"{clock / 1e6:.0f} MHz"
+
+
 def counters_table(rows: list[results.Row]) -> str:
     lines = []
     for row in counted_of(rows):
@@ -71,11 +191,6 @@ def counters_table(rows: list[results.Row]) -> str:
     )
 
 
-def _values(row: results.Row, place: str) -> dict[str, float]:
-    values: dict[str, float] = (row["counted"][place] or {"values": {}})["values"]
-    return values
-
-
 def advice_table(rows: list[results.Row]) -> str:
     lines = []
     for row in (row for row in rows if "advice" in row):
@@ -83,7 +198,7 @@ def advice_table(rows: list[results.Row]) -> str:
         if "reason" not in row:
             value, low, high = row["ratio"]
             ratio = f"{value:.3f}" if low is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
-            what = {"kernel": "the kernels", "sync": "the call, waited for"}.get(row["method"], "")
+            what = {"kernel": "the kernels", "sync": "the call, waited for"}[row["method"]]
             times = [f"{1e6 * row[side]:.2f}" for side in ("without", "with")]
             cells = [what, *times, ratio, row["verdict"]]
         lines.append([row["advice"], *cells])
@@ -96,7 +211,7 @@ def picture(document: dict[str, Any]) -> bytes:
     from convtime.view.figure import Figure, columns, intervals, numbers, quantity, series_color
 
     rows = document["rows"]
-    found, at_rest = points_of(rows), idle(rows)
+    found = points_of(rows)
     given = [(row, who, label) for who, (label, _) in _APPLICATIONS.items() for row in found]
     color = series_color(*zip(*_APPLICATIONS.values(), strict=True))
     across = quantity("iterations", "iterations", type="log")
@@ -123,32 +238,37 @@ def picture(document: dict[str, Any]) -> bytes:
         }
 
     def clocks() -> dict[str, Any]:
+        rates = [clock_of(row, who) for row, who, _ in given]
         clock = quantity("clock", "SM clock (MHz)")
-        known = [
-            (label, row["iterations"], hz)
-            for row, who, label in given
-            if (hz := clock_of(row, who)) is not None
-        ]
-        series, iterations, rates = zip(*known, strict=True) if known else ((), (), ())
-        layer = columns(series=series, iterations=iterations, clock=numbers(rates, 1e-6))
-        layers = [layer | {"mark": line, "encoding": {"x": across, "y": clock, "color": color}}]
-        if at_rest is not None and at_rest["sm_clock_hz"] is not None:
-            rule = {"type": "rule", "style": "ink", "strokeDash": [2, 2]}
-            data = {"values": [{"clock": at_rest["sm_clock_hz"] / 1e6}]}
-            layers.append({"data": data, "mark": rule, "encoding": {"y": clock}})
-        return {**_SIZE, "layer": layers}
+        iterations = [row["iterations"] for row, _, _ in given]
+        series = [label for _, _, label in given]
+        idle_hz = summaries.by_key(rows)["idle"]["sm_clock_hz"]
+        return {
+            **_SIZE,
+            "layer": [
+                {
+                    **columns(series=series, iterations=iterations, clock=numbers(rates, 1e-6)),
+                    "mark": line,
+                    "encoding": {"x": across, "y": clock, "color": color},
+                },
+                {
+                    "data": {"values": [{"clock": idle_hz / 1e6}]},
+                    "mark": {"type": "rule", "style": "ink", "strokeDash": [2, 2]},
+                    "encoding": {"y": clock},
+                },
+            ],
+        }
 
     def writes(name: str) -> dict[str, Any]:
-        layer = [row for row in counted_of(rows) if row["layer"] == name][:1]
+        row = summaries.by_key(rows)[f"counters of {name}"]
         known = [
-            (label, colour, value)
+            (label, colour, _written(values))
             for place, (label, colour) in _PLACES.items()
-            for row in layer
-            if (value := written(_values(row, place))) is not None
+            if (values := _values(row, place))
         ]
-        places, colours, values = zip(*known, strict=True) if known else ((), (), ())
+        places, colours, written = zip(*known, strict=True)
         return {
-            **columns(place=places, colour=colours, written=numbers(values, 1e-6)),
+            **columns(place=places, colour=colours, written=numbers(written, 1e-6)),
             **_SIZE,
             "mark": "bar",
             "encoding": {
@@ -168,154 +288,7 @@ def picture(document: dict[str, Any]) -> bytes:
     ).content(".svg")
 
 
-#: What GPUs call the bytes that are read from memory and written to it.
-DRAM_READ = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
-DRAM_WRITE = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
-_SIDES = {
-    "behind_the_step": "after a step",
-    "dirty": "with a dirty L2 cache",
-    "cold": "after a flush that wrote",
-    "clean": "after one that read",
-    "warm": "call after call",
-}
-_SAME = 0.02  # share of a time up to which another one is the same
-_FEWEST = 3  # iterations, below which a mean says nothing
-
-
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Ratios of the medians in the loop over those by themselves in its regime, over all points."""
-    ratios = [ratio for row in points_of(rows) for ratio in same_regime_ratios(row).values()]
-    found = [dirty_over_in_place(row) for row in counted_of(rows)]
-    writes = [ratio for ratio in found if ratio is not None]
-    return summaries.known(
-        iteration_points=len(points_of(rows)),
-        same_regime_ratio_min=min(ratios, default=None),
-        same_regime_ratio_max=max(ratios, default=None),
-        dram_write_isolated_over_in_place_min=min(writes, default=None),
-        dram_write_isolated_over_in_place_max=max(writes, default=None),
-    )
-
-
-def points_of(rows: Sequence[results.Row]) -> list[results.Row]:
-    return sorted((row for row in rows if "iterations" in row), key=lambda row: row["iterations"])
-
-
-def counted_of(rows: Sequence[results.Row]) -> list[results.Row]:
-    return [row for row in rows if "counted" in row]
-
-
-def idle(rows: Sequence[results.Row]) -> results.Row | None:
-    return next((row for row in rows if row["key"] == "idle"), None)
-
-
-def same_regime_ratios(row: results.Row) -> dict[str, float]:
-    return {
-        name: layer["in_place"]["median"] / layer["same_regime"]["median"]
-        for name, layer in row["layers"].items()
-    }
-
-
-def written(values: Mapping[str, float]) -> float | None:
-    """Bytes written to memory, which GPUs have by different names; None where not known."""
-    return next((values[name] for name in DRAM_WRITE if name in values), None)
-
-
-def dirty_over_in_place(row: results.Row) -> float | None:
-    """Bytes written; None where they are not known, or the two launch the kernel differently."""
-    in_place, alone = row["counted"]["in_place"], row["counted"]["dirty"]
-    if None in (in_place, alone) or in_place["launches"] != row["count"] * alone["launches"]:
-        return None
-    inside, outside = (written(each["values"]) for each in (in_place, alone))
-    return outside / inside if inside and outside is not None else None
-
-
-def sentences(rows: Sequence[results.Row]) -> Iterator[str]:
-    found = points_of(rows)
-    at_rest = idle(rows)
-    if at_rest is not None and at_rest["sm_clock_hz"] is not None:
-        yield f"At rest the GPU's multiprocessors have a clock of {_mhz(at_rest['sm_clock_hz'])}."
-    long = [row for row in found if row["iterations"] >= _FEWEST]
-    if long and found[0] is not long[-1]:
-        yield from _courses(found[0], long[-1])
-    ratios = [ratio for row in long for ratio in same_regime_ratios(row).values()]
-    if ratios:
-        yield _on_regimes(ratios, long)
-    for row in counted_of(rows):
-        yield from _on_writes(row)
-    for reason in {row["reason"]: None for row in rows if "layer" in row and "reason" in row}:
-        yield f"Counters were not read: {reason}."
-
-
-def _courses(first: results.Row, last: results.Row) -> Iterator[str]:
-    for who, what in (("in_place", "in PyTorch's loop"), ("isolated", "by itself")):
-        changes = [
-            last["layers"][name][who]["mean"] / first["layers"][name][who]["mean"] - 1
-            for name in first["layers"]
-        ]
-        yield (
-            f"From {first['iterations']} to {last['iterations']} iterations, the mean time of a "
-            f"convolution {what} changes by {min(changes):+.1%} to {max(changes):+.1%}."
-        )
-    clocks = [last["in_place_clock_hz"]]
-    clocks += [layer["isolated"]["sm_clock_hz"] for layer in last["layers"].values()]
-    if all(clock is not None for clock in clocks):
-        yield (
-            f"Meanwhile the clock is {_mhz(clocks[0])} in the loop, and by themselves "
-            f"{_mhz(min(clocks[1:]))} to {_mhz(max(clocks[1:]))}."
-        )
-
-
-def _on_regimes(ratios: Sequence[float], rows: Sequence[results.Row]) -> str:
-    layers = [layer for row in rows for layer in row["layers"].values()]
-    alone = [layer["in_place"]["median"] / layer["isolated"]["median"] for layer in layers]
-    told = (
-        f"A convolution in the loop takes {min(alone):.3f} to {max(alone):.3f} times what it takes "
-        f"by itself, call after call; after a step of the loop, in its regime, "
-        f"{min(ratios):.3f} to {max(ratios):.3f} times."
-    )
-    if any(layer["in_place"]["kernels"] != layer["same_regime"]["kernels"] for layer in layers):
-        return f"{told} The kernels are not the same in all of them."
-    if max(abs(ratio - 1) for ratio in ratios) > _SAME:
-        return f"{told} So the regime does not explain all of the difference."
-    if max(abs(ratio - 1) for ratio in alone) <= _SAME:
-        return f"{told} So there is no difference here to explain."
-    return f"{told} So it is the state of the GPU that makes the difference, and not the kernels."
-
-
-def _on_writes(row: results.Row) -> Iterator[str]:
-    inside, dirty = row["counted"]["in_place"], row["counted"]["dirty"]
-    if inside is None:
-        yield f"{row['layer']}: the step does not launch the kernel that runs by itself."
-        return
-    launched = row["count"] * dirty["launches"] if dirty is not None else 0
-    if launched != inside["launches"]:
-        yield (
-            f"{row['layer']}: a step's forward pass launches the kernel {inside['launches']} "
-            f"times, and as many convolutions by themselves {launched} times, so that they cannot "
-            "be compared."
-        )
-        return
-    in_loop = written(inside["values"])
-    if not in_loop:
-        return
-    told = [
-        f"{value / in_loop:.2f} {how}"
-        for place, how in _SIDES.items()
-        if (value := written(_values(row, place))) is not None
-    ]
-    yield (
-        f"{row['layer']}: in the loop the kernel writes {in_loop / 1e6:.1f} MB to memory, and by "
-        f"itself, as a share of that, {', '.join(told)}."
-    )
-
-
-def _mhz(clock: float) -> str:
-    return f"{clock / 1e6:.0f} MHz"
-
-
-def clock_of(row: results.Row, who: str) -> float | None:
+def clock_of(row: results.Row, who: str) -> float:
     if who == "in_place":
-        clock: float | None = row["in_place_clock_hz"]
-        return clock
-    known = [layer[who]["sm_clock_hz"] for layer in row["layers"].values()]
-    return None if None in known else statistics.median(known)
+        return float(row["in_place_clock_hz"])
+    return float(statistics.median(layer[who]["sm_clock_hz"] for layer in row["layers"].values()))
