@@ -21,7 +21,6 @@ from convtime.core.errors import InputError
 from convtime.diagnosis import contrasts, difference, neighbors, process, serializing
 from convtime.diagnosis import diagnose as running
 from convtime.diagnosis.diagnosis import Skipped
-from convtime.diagnosis.difference import Other
 from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling.measure import WorkDevices, find_devices
@@ -96,7 +95,7 @@ def test_a_call_without_work_for_the_gpu_is_said_to_give_it_none(
 
     gpu = WorkDevices(torch.device("cuda", 0), (), "asked for")
     monkeypatch.setattr(running, "find_devices", lambda *_: gpu)
-    monkeypatch.setattr(running, "on", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(Operation, "on_device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(running, "time_work", of_gpu(on_host, contrasts.time_work))
     monkeypatch.setattr(running, "look_at_calls", of_gpu(CLEAN.calls, look_at_calls))
     found = convtime.diagnose(abs, 1, device="cuda:0", budget=QUICK)
@@ -148,27 +147,27 @@ def test_bad_input_is_one_sentence(
 
 def test_other_tools_numbers(tmp_path: Path) -> None:
     candidate = Candidate(abs, 1)
-    assert difference.other_of(2, candidate) == Other(2.0)
-    assert difference.other_of(lambda: 3.0, candidate) == Other(3.0)
+    assert difference.time_by_other_tool(2, candidate) == (2.0, "")
+    assert difference.time_by_other_tool(lambda: 3.0, candidate) == (3.0, "")
     for each in ("timer", benchmark.Timer("1 + 1").timeit(10)):
-        timer = difference.other_of(each, candidate)
-        assert timer.tool == "torch Timer"
-        assert timer.seconds > 0
+        seconds, tool = difference.time_by_other_tool(each, candidate)
+        assert tool == "torch Timer"
+        assert seconds > 0
     measured = make(seconds=(1.0, 2.0, 6.0), sm_clocks_hz=(), activities=())
-    assert difference.other_of(measured, candidate) == Other(2.0)
+    assert difference.time_by_other_tool(measured, candidate) == (2.0, "")
     file = tmp_path / "times.json"
     for tool, seconds, name in (
         *(("nvbench", 3.0, "nvbench"), ("torch.utils.benchmark", 2.0, "torch Timer")),
         *(("another", 2.0, ""), ("zeitmesser", 2.0, "")),
     ):
         convtime.write_measurements(changed(measured, provenance={"tool": tool}), file)
-        assert difference.other_of(file, candidate) == Other(seconds, name)
+        assert difference.time_by_other_tool(file, candidate) == (seconds, name)
     convtime.write_measurements({"a": measured, "b": measured}, file)
     with pytest.raises(InputError, match="against must be a file .* with 2;"):
-        difference.other_of(str(file), candidate)
+        difference.time_by_other_tool(str(file), candidate)
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="'do_bench' needs a GPU, .*; use against='timer'"):
-            difference.other_of("do_bench", candidate)
+            difference.time_by_other_tool("do_bench", candidate)
 
 
 def test_which_contrasts_are_made_and_how(monkeypatch: pytest.MonkeyPatch) -> None:

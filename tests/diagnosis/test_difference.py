@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from convtime.diagnosis.difference import WAYS, Other, split
+from convtime.diagnosis.difference import WAYS, split
 from tests.helpers.clean_evidence import CLEAN, US, but, timing
 
 microseconds = st.floats(10, 500)
@@ -72,7 +72,7 @@ def test_of_a_known_tool_the_rest_is_unexplained(
 ) -> None:
     theirs = 100 + abs(predicted(of)[tool]) * (1 + unknown)
     of["sustained"] = of["burst"] + slowed * theirs
-    found = split(evidence_of(of, on_gpu=True), Other(theirs * US, tool))
+    found = split(evidence_of(of, on_gpu=True), theirs * US, tool)
     rest = theirs - predicted(of)[tool]
     hot = rest if any(each in tool for each in ABSOLUTE) else rest - of["sustained"] + of["burst"]
     # The clock of a loaded GPU is a part if that explains more than a hundredth of the number.
@@ -91,7 +91,7 @@ def test_of_a_known_tool_the_rest_is_unexplained(
 def test_on_a_cpu_loops_differ_by_threads_memory_and_cache(
     of: dict[str, float], tool: str | None, theirs: float
 ) -> None:
-    found = split(evidence_of(of, on_gpu=False), Other(theirs * US, tool or ""))
+    found = split(evidence_of(of, on_gpu=False), theirs * US, tool or "")
     ways = {
         "torch Timer": of["loop"],
         "a clock around each call, cold": of["own"],
@@ -123,16 +123,16 @@ SEEN = but(
 
 
 def test_a_tool_that_is_not_known_is_taken_for_what_comes_closest() -> None:
-    found = split(SEEN, Other(150.2 * US))
+    found = split(SEEN, 150.2 * US)
     assert found.assumed
     assert found.tool == "a clock around each call and its wait"
     assert str(found).endswith(", waiting +20.00 µs, unexplained +200.0 ns")
     # One of few parts is taken before one of many that comes a little closer, as do_bench here.
     near = but(SEEN, work={"span": 101 * US, "mean": 100.2 * US}, event_cost=0.5 * US)
-    assert split(near, Other(103 * US)).tool == "kernel times of a profiler, cold"
+    assert split(near, 103 * US).tool == "kernel times of a profiler, cold"
 
 
 def test_of_what_was_not_looked_at_nothing_is_a_part() -> None:
-    found = split(dataclasses.replace(CLEAN, contrasts={}), Other(99 * US, "ncu"))
+    found = split(dataclasses.replace(CLEAN, contrasts={}), 99 * US, "ncu")
     assert found.parts == ()
     assert found.unexplained == pytest.approx(-US)

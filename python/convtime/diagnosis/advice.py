@@ -20,31 +20,30 @@ def advise(cause: Cause, evidence: Evidence) -> tuple[Advice, ...]:
     ideas = ADVICE[cause.code]
     if not evidence.on_gpu:
         ideas = _ON_CPU.get(cause.code, ideas)
-    found: list[Advice] = []
+    advice: list[Advice] = []
     for idea in ideas:
-        found += [Advice(idea)] if isinstance(idea, str) else idea(evidence)
-    return tuple(sorted(found, key=lambda each: -(each.saved or 0.0)))
+        advice += [Advice(idea)] if isinstance(idea, str) else idea(evidence)
+    return tuple(sorted(advice, key=lambda each: -(each.saved or 0.0)))
 
 
 def _change(
-    contrast: str, condition: str, text: str, evidence: Evidence, *, untried: bool = True
+    contrast: str,
+    condition: str,
+    text: str,
+    evidence: Evidence,
+    *,
+    note: str = "",
+    untried: bool = True,
 ) -> Iterator[Advice]:
     """Advise a change that a contrast tries; unless ``untried``, only if it was tried."""
     seconds, here = evidence.seconds(contrast, condition), evidence.seconds(contrast, "as-is")
-    if seconds is not None and here is not None:
-        yield Advice(text, seconds, here)
+    if seconds is not None:
+        yield Advice(text, seconds, evidence.calls.loop.median if here is None else here, note)
     elif untried:
         yield Advice(text)
 
 
-def _graph(
-    text: str, evidence: Evidence, *, note: str = "", untried: bool = True
-) -> Iterator[Advice]:
-    graph = evidence.seconds("method", "graph")
-    if graph is not None:
-        yield Advice(text, graph, evidence.calls.loop.median, note=note)
-    elif untried:
-        yield Advice(text)
+_graph = partial(_change, "method", "graph")  # instead of a loop
 
 
 def _by_count(times: Mapping[str, Timing]) -> Iterator[tuple[int, Timing]]:
@@ -56,10 +55,10 @@ def _by_count(times: Mapping[str, Timing]) -> Iterator[tuple[int, Timing]]:
 
 
 def _batch(evidence: Evidence) -> Iterator[Advice]:
-    found = evidence.contrasts.get("batch", {})
-    for count, each in _by_count(found):
+    times = evidence.contrasts.get("batch", {})
+    for count, each in _by_count(times):
         text = "combine several calls into one, with a larger batch"
-        yield Advice(text, each.median / count, found["one call"].median)
+        yield Advice(text, each.median / count, times["one call"].median)
 
 
 def _transfers(evidence: Evidence) -> Iterator[Advice]:
@@ -84,13 +83,13 @@ def _quota(evidence: Evidence) -> Iterator[Advice]:
 
 
 def _threads(evidence: Evidence) -> Iterator[Advice]:
-    host, found = evidence.host, evidence.contrasts.get("threads", {})
+    host, times = evidence.host, evidence.contrasts.get("threads", {})
     if host is not None and host.background >= BACKGROUND_CORES:
         yield Advice("stop the work of this process's other threads, or move it to another process")
-    for count, each in _by_count(found):
-        here = found["as-is"]
+    for count, each in _by_count(times):
+        here = times["as-is"]
         yield Advice(f"call torch.set_num_threads({count})", each.median, here.median)
-    if not found and host is not None:
+    if not times and host is not None:
         cores = max(1, int(host.cores))
         yield Advice(f"use no more threads than cores, with torch.set_num_threads({cores})")
 

@@ -34,7 +34,6 @@ from convtime.diagnosis.serializing import look_at_results
 from convtime.diagnosis.tracing import trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
-from convtime.timing.options import Cache, Method, Regime
 from convtime.timing.sampling.copying import Original
 from convtime.timing.sampling.placement import MOST_OBJECTS, is_mapped, obstacle
 
@@ -146,8 +145,8 @@ def _has_tensors(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG0
 
 def _look_at_launch(operation: Operation, evidence: Evidence) -> Evidence:
     small = torch.zeros(_SMALL_LAUNCH, device=operation.place.device)
-    smallest = operation.time(Candidate(torch.neg, small), method="cpu", budget=BUDGET / 2)
-    return dataclasses.replace(evidence, smallest_launch=smallest.median)
+    smallest = operation.time(Candidate(torch.neg, small), method="cpu", budget=BUDGET / 2).median
+    return dataclasses.replace(evidence, smallest_launch=smallest)
 
 
 def _look_at_trace(operation: Operation, evidence: Evidence) -> Evidence:
@@ -166,15 +165,12 @@ def _look_at_held(operation: Operation, evidence: Evidence) -> Evidence:
 
 
 def _look_at_cache(operation: Operation, evidence: Evidence) -> Evidence:
-    caches: tuple[Cache, ...] = ("cold", "cold-clean", "warm")
-    times = {str(name): Timing.of(operation.time(cache=name)) for name in caches}
+    times = {cache: operation.timing(cache=cache) for cache in ("cold", "cold-clean", "warm")}
     return evidence.with_contrast("cache", times)
 
 
 def _look_at_rotation(operation: Operation, evidence: Evidence) -> Evidence:
-    found = evidence.contrasts.get("cache", {})
-    rotated = Timing.of(operation.time(cache="rotate"))
-    return evidence.with_contrast("cache", {**found, "rotated": rotated})
+    return evidence.with_contrast("cache", {"rotated": operation.timing(cache="rotate")})
 
 
 def _look_at_method(operation: Operation, evidence: Evidence) -> Evidence:
@@ -183,26 +179,19 @@ def _look_at_method(operation: Operation, evidence: Evidence) -> Evidence:
     A capture restricts other threads of the process. If others are active, the graph is skipped.
     """
     times: dict[str, Timing] = {}
-    alone = not evidence.work.other_launches
-    methods: tuple[Method, ...] = ("event", "graph") if alone else ("event",)
-    for method in methods:
+    for method in ("event",) if evidence.work.other_launches else ("event", "graph"):
         with contextlib.suppress(RuntimeError, ValueError):  # not everything can be captured
             measured = operation.time(method=method, cache="warm")
             times[method] = Timing.of(measured)
             if method == "event" and not measured.overhead_reason:
                 evidence = dataclasses.replace(evidence, event_cost=measured.overhead)
     with contextlib.suppress(RuntimeError):
-        raw = operation.time(method="event", cache="warm", queue="none")
-        times["events, not queued"] = _raw(raw)
+        measured = operation.time(method="event", cache="warm", queue="none")
+        with_overhead = statistics.median(measured.raw_seconds or measured.seconds)
+        times["events, not queued"] = dataclasses.replace(
+            Timing.of(measured), median=with_overhead, low=None, high=None
+        )
     return evidence.with_contrast("method", times)
-
-
-def _raw(measured: Measurement) -> Timing:
-    """Return the times between events, including event overhead."""
-    seconds = measured.raw_seconds or measured.seconds
-    return dataclasses.replace(
-        Timing.of(measured), median=statistics.median(seconds), low=None, high=None
-    )
 
 
 def _look_at_placement(operation: Operation, evidence: Evidence) -> Evidence:
@@ -222,24 +211,22 @@ def _look_at_random_places(operation: Operation, evidence: Evidence) -> Evidence
     measured = operation.time(cache="warm", placement="random", budget=2 * BUDGET)
     if measured.placement != "random":
         raise ValueError(measured.placement.reason)
-    here = operation.time(cache="warm")
-    return evidence.with_contrast(
-        "places", {"as-is": Timing.of(here), "random": Timing.of(measured)}
-    )
+    times = {"as-is": operation.timing(cache="warm"), "random": Timing.of(measured)}
+    return evidence.with_contrast("places", times)
 
 
 def _layouts(operation: Operation) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
     """Return other layouts for the tensors, by name; empty if there are none."""
-    found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    layouts: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
     tensors = operation.tensors
-    if any(not each.is_contiguous() for each in tensors):
-        found["contiguous"] = torch.Tensor.contiguous
+    if not all(each.is_contiguous() for each in tensors):
+        layouts["contiguous"] = torch.Tensor.contiguous
     images = [each for each in tensors if each.dim() == 4]
     if images and not all(each.is_contiguous(memory_format=torch.channels_last) for each in images):
-        found["channels_last"] = lambda each: (
+        layouts["channels_last"] = lambda each: (
             each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each
         )
-    return found
+    return layouts
 
 
 def _has_layouts(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
@@ -247,15 +234,16 @@ def _has_layouts(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG0
 
 
 def _look_at_layout(operation: Operation, evidence: Evidence) -> Evidence:
-    candidates = {"as-is": operation.candidate}
-    for name, change in _layouts(operation).items():
-        candidates[name] = operation.with_tensors(change, name)
-    return evidence.with_contrast("layout", _interleaved(operation, candidates))
+    others = {
+        name: operation.with_tensors(change, name) for name, change in _layouts(operation).items()
+    }
+    times = _interleaved(operation, {"as-is": operation.candidate, **others})
+    return evidence.with_contrast("layout", times)
 
 
 def _interleaved(operation: Operation, candidates: Mapping[str, Candidate]) -> dict[str, Timing]:
-    found = operation.time_all([*candidates.values()], cache="warm")
-    return dict(zip(candidates, map(Timing.of, found), strict=True))
+    measured = operation.time_all([*candidates.values()], cache="warm")
+    return dict(zip(candidates, map(Timing.of, measured), strict=True))
 
 
 def _has_numbers(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
@@ -280,8 +268,8 @@ def _look_at_data(operation: Operation, evidence: Evidence) -> Evidence:
         candidates["as given"] = operation.with_tensors(moved, "as given")
         return evidence.with_contrast("data", _interleaved(operation, candidates))
     times = {
-        name: Timing.of(operation.time(each, cache="warm", warmup=0.2))
-        for name, each in candidates.items()
+        name: operation.timing(candidate, cache="warm", warmup=0.2)
+        for name, candidate in candidates.items()
     }
     return evidence.with_contrast("data", times)
 
@@ -319,8 +307,7 @@ def _lasting_load(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG
 
 def _look_at_regime(operation: Operation, evidence: Evidence) -> Evidence:
     times: dict[str, Timing] = {}
-    regimes: tuple[tuple[Regime, float], ...] = (("burst", 3.0), ("sustained", 9.0))
-    for regime, timeout in regimes:
+    for regime, timeout in (("burst", 3.0), ("sustained", 9.0)):
         measured = operation.time(
             regime=regime,
             cache="warm",
@@ -337,21 +324,22 @@ def _look_at_regime(operation: Operation, evidence: Evidence) -> Evidence:
 
 def _look_beside(operation: Operation, evidence: Evidence) -> Evidence:
     """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
-    times = {"alone": Timing.of(operation.time(cache="warm", method="event"))}
+    times = {"alone": operation.timing(cache="warm", method="event")}
     for eats in neighbors.EATS:
         with neighbors.in_a_stream(operation.place.device, eats):
-            times[f"beside a stream that eats {eats}"] = Timing.of(
-                operation.time(cache="warm", method="event")
+            times[f"beside a stream that eats {eats}"] = operation.timing(
+                cache="warm", method="event"
             )
     return evidence.with_contrast("beside", times)
 
 
 def _look_beside_a_process(operation: Operation, evidence: Evidence) -> Evidence:
-    times = dict(evidence.contrasts.get("beside", {}))
+    times: dict[str, Timing] = {}
     for eats in neighbors.EATS:
         with neighbors.in_a_process(operation.place.device, eats):
-            found = operation.time(cache="warm", method="event", exclusive=False)
-            times[f"beside a process that eats {eats}"] = Timing.of(found)
+            times[f"beside a process that eats {eats}"] = operation.timing(
+                cache="warm", method="event", exclusive=False
+            )
     return evidence.with_contrast("beside", times)
 
 
@@ -370,9 +358,11 @@ def _look_at_batches(operation: Operation, evidence: Evidence) -> Evidence:
     longer = torch.cat([first.detach()] * _BATCHED)
     args = tuple(longer if each is first else each for each in operation.candidate.args)
     batched = operation.candidate.but(name="batched", args=args)
-    one = Timing.of(operation.time(method="sync", cache="warm"))
-    eight = Timing.of(operation.time(batched, method="sync", cache="warm"))
-    return evidence.with_contrast("batch", {"one call": one, f"{_BATCHED} in one": eight})
+    times = {
+        "one call": operation.timing(method="sync", cache="warm"),
+        f"{_BATCHED} in one": operation.timing(batched, method="sync", cache="warm"),
+    }
+    return evidence.with_contrast("batch", times)
 
 
 def _host_tensors(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
@@ -389,8 +379,8 @@ def _on_host(operation: Operation) -> Original:
 def _look_at_pinning(operation: Operation, evidence: Evidence) -> Evidence:
     pinned = _on_host(operation).with_tensors(lambda each: each.pin_memory()).but(name="pinned")
     times = {
-        "as-is": Timing.of(operation.time(method="sync", cache="warm")),
-        "pinned": Timing.of(operation.time(pinned, method="sync", cache="warm")),
+        "as-is": operation.timing(method="sync", cache="warm"),
+        "pinned": operation.timing(pinned, method="sync", cache="warm"),
     }
     return evidence.with_contrast("pinning", times)
 
@@ -400,9 +390,11 @@ def _several_threads(operation: Operation, evidence: Evidence) -> str:  # noqa: 
 
 
 def _look_at_process(operation: Operation, evidence: Evidence) -> Evidence:
-    here = operation.time(cache="warm", budget=2 * BUDGET)
-    fresh = process.time_in_fresh_one(operation)
-    return evidence.with_contrast("process", {"here": Timing.of(here), "in a fresh process": fresh})
+    times = {
+        "here": operation.timing(cache="warm", budget=2 * BUDGET),
+        "in a fresh process": process.time_in_fresh_one(operation),
+    }
+    return evidence.with_contrast("process", times)
 
 
 def _alone(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
@@ -412,10 +404,10 @@ def _alone(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
 
 
 def _look_at_counters(operation: Operation, evidence: Evidence) -> Evidence:
-    found = counters(
+    counted = counters(
         operation.candidate, metrics=(BYTES_READ, BYTES_WRITTEN), device=operation.place.device
     )
-    known = {name: value for name, value in found.totals.items() if value is not None}
+    known = {name: value for name, value in counted.totals.items() if value is not None}
     return dataclasses.replace(evidence, counters=known)
 
 
@@ -438,7 +430,7 @@ CONTRASTS: tuple[Contrast, ...] = (
         0.8,
         60,
         (),
-        functools.partial(host.look_in_turns, "pages", ("as-is", "retained")),
+        functools.partial(host.look_at_option, "pages", ("as-is", "retained")),
         "cpu",
     ),
     Contrast(
@@ -450,7 +442,7 @@ CONTRASTS: tuple[Contrast, ...] = (
         0.8,
         60,
         (),
-        functools.partial(host.look_in_turns, "cache", ("cold", "warm")),
+        functools.partial(host.look_at_option, "cache", ("cold", "warm")),
         "cpu",
     ),
     Contrast(

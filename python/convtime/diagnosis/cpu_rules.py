@@ -15,7 +15,7 @@ from convtime.diagnosis.effects import (
     Rule,
     applicable,
     by_change,
-    told_of,
+    times_in_words,
 )
 from convtime.diagnosis.evidence import Evidence, Host
 from convtime.view.wording import format_seconds
@@ -90,17 +90,17 @@ def _blocking(evidence: Evidence, account: Account) -> Cause | None:
         shares = {name: waits.share(name) for name in BLOCKED}
         sentence += f": {BLOCKED[max(shares, key=lambda name: shares[name])]}"
         seen = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.01)
-        told = f"{waits.looks:,} samples of its thread: {seen or 'none'}"
+        observed = f"{waits.looks:,} samples of its thread: {seen or 'none'}"
         if waits.looks >= ENOUGH_LOOKS:
             confidence = SURE
     elif asleep > 1 - READY:
-        told = f"for {asleep:.0%} of its time no thread of the process is ready to run"
+        observed = f"for {asleep:.0%} of its time no thread of the process is ready to run"
     else:
         return None
     return Cause(
         code="blocking",
         sentence=sentence,
-        evidence=(told,),
+        evidence=(observed,),
         effect=account.waiting / account.seconds,
         confidence=confidence,
     )
@@ -123,8 +123,8 @@ def _threads(evidence: Evidence, account: Account) -> Cause | None:
             confidence=SURE,
         )
     crowded = host is not None and ready_threads(host) > host.cores + 0.5
-    told = applicable(
-        *told_of(evidence, "threads"),
+    observed = applicable(
+        *times_in_words(evidence, "threads"),
         host is not None
         and crowded
         and f"{ready_threads(host):.1f} threads ran or waited for one of {host.cores:.0f} cores",
@@ -132,13 +132,13 @@ def _threads(evidence: Evidence, account: Account) -> Cause | None:
     sentence = (
         "PyTorch's threads slow each other down: the call takes {here}, but {best} with {name}"
     )
-    fewer = by_change("threads", sentence, told, evidence, account, "threads")
+    fewer = by_change("threads", sentence, observed, evidence, account, "threads")
     if not crowded or (fewer is not None and fewer.confidence):
         return fewer
     return Cause(
         code="threads",
         sentence="the call has more threads than cores, so its threads wait for each other",
-        evidence=told,
+        evidence=observed,
         effect=queued,
         confidence=LIKELY,
     )
@@ -148,8 +148,8 @@ def _memory(evidence: Evidence, account: Account) -> Cause | None:
     """Page faults of newly mapped memory, or another cost of returning and requesting memory."""
     host = evidence.host
     faults = host.minor_faults if host else 0.0
-    told = applicable(
-        *told_of(evidence, "pages"),
+    observed = applicable(
+        *times_in_words(evidence, "pages"),
         host is not None
         and faults >= FAULTS
         and f"each call touches {faults:,.0f} pages for the first time, which takes "
@@ -160,7 +160,7 @@ def _memory(evidence: Evidence, account: Account) -> Cause | None:
         "each call maps new memory and takes {here}; with memory that is already mapped, it takes "
         "{best}"
     )
-    retained = by_change("page-faults", sentence, told, evidence, account, "pages")
+    retained = by_change("page-faults", sentence, observed, evidence, account, "pages")
     if retained is not None and retained.confidence:
         if faults >= FAULTS and faulting >= retained.effect / 3:
             return dataclasses.replace(retained, effect=max(retained.effect, faulting))
@@ -171,7 +171,7 @@ def _memory(evidence: Evidence, account: Account) -> Cause | None:
     return Cause(
         code="page-faults",
         sentence="the call touches newly mapped memory, one page at a time",
-        evidence=told,
+        evidence=observed,
         effect=faulting,
         confidence=LIKELY,
     )
@@ -203,8 +203,8 @@ def _denormals(evidence: Evidence, account: Account) -> Cause | None:
         "it computes with denormal values: with one thread, it takes {here}, but {best} if these "
         "are flushed to 0"
     )
-    told = told_of(evidence, "denormals")
-    return by_change("denormals", sentence, told, evidence, account, "denormals")
+    observed = times_in_words(evidence, "denormals")
+    return by_change("denormals", sentence, observed, evidence, account, "denormals")
 
 
 def _numa(evidence: Evidence, account: Account) -> Cause | None:
@@ -215,11 +215,11 @@ def _numa(evidence: Evidence, account: Account) -> Cause | None:
         "its tensors are in the memory of another NUMA node: it takes {here}, but {best} on copies "
         "made by this thread"
     )
-    told = (
+    observed = (
         f"{share:.0%} of their pages are on another node than the thread",
-        *told_of(evidence, "placement"),
+        *times_in_words(evidence, "placement"),
     )
-    return by_change("numa", sentence, told, evidence, account, "placement")
+    return by_change("numa", sentence, observed, evidence, account, "placement")
 
 
 def _clock(evidence: Evidence, account: Account) -> Cause | None:  # noqa: ARG001

@@ -19,14 +19,14 @@ from convtime.device.provenance import provenance
 from convtime.diagnosis.advice import advise
 from convtime.diagnosis.contrasts import CONTRASTS, time_work, work_of
 from convtime.diagnosis.diagnosis import Diagnosis, Skipped
-from convtime.diagnosis.difference import other_of, split
+from convtime.diagnosis.difference import split, time_by_other_tool
 from convtime.diagnosis.effects import account_of
-from convtime.diagnosis.evidence import Evidence
+from convtime.diagnosis.evidence import Calls, Evidence
 from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.diagnosis.rules import judge
 from convtime.timing.candidate import Candidate, candidate_and_options, with_keywords
 from convtime.timing.options import DiagnoseOptions
-from convtime.timing.sampling.measure import WorkDevices, find_devices, on
+from convtime.timing.sampling.measure import WorkDevices, find_devices
 
 if TYPE_CHECKING:
     import os
@@ -118,29 +118,25 @@ def diagnose(
         raise ValueError(f"metric {chosen.metric!r} is for work on a GPU; leave out metric")
     operation = Operation(candidate, place, tuple(again), chosen)
     before = _allocations()
-    with on(place.device, chosen.stream if place.on_gpu else None):
+    with operation.on_device():
         # First, to capture one-time work of first calls.
         calls = look_at_calls(operation)
     if chosen.device is None and not place.on_gpu and _allocations() > before:
         # The first call copied its tensors to a GPU and used it.
-        place = find_devices([candidate], "cuda")
-        operation = dataclasses.replace(operation, place=place)
-        with on(place.device, chosen.stream if place.on_gpu else None):
-            calls = dataclasses.replace(look_at_calls(operation), first=calls.first)
-    with on(place.device, chosen.stream if place.on_gpu else None):
-        other = None if against is None else other_of(against, candidate)
+        operation, calls = _moved(operation, find_devices([candidate], "cuda"), calls)
+    with operation.on_device():
+        other = None if against is None else time_by_other_tool(against, candidate)
         measured = time_work(operation, calls)
     unused_gpu = ""
-    if place.on_gpu and measured.method == "cpu":
+    if operation.on_gpu and measured.method == "cpu":
         # Method "auto" falls back to "cpu" only if calls issue no GPU work.
-        unused_gpu = str(place.device)
-        place = WorkDevices(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
-        operation = dataclasses.replace(operation, place=place)
-        calls = dataclasses.replace(look_at_calls(operation), first=calls.first)
+        unused_gpu = str(operation.place.device)
+        cpu = WorkDevices(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
+        operation, calls = _moved(operation, cpu, calls)
         measured = time_work(operation, calls)
-    with on(place.device, chosen.stream if place.on_gpu else None):
+    with operation.on_device():
         work = work_of(operation, measured)
-        evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
+        evidence = Evidence(on_gpu=operation.on_gpu, calls=calls, work=work)
         evidence, skipped = _look(operation, evidence, begin + float(budget), counters=counters)
         advice, why_not = _try_convolutions(operation, evidence, begin + float(budget))
     if why_not:
@@ -153,13 +149,20 @@ def diagnose(
         account=account_of(evidence),
         evidence=evidence,
         skipped=tuple(skipped),
-        difference=None if other is None else split(evidence, other),
+        difference=None if other is None else split(evidence, *other),
         advice=advice,
         seconds=time.perf_counter() - begin,
-        device=str(place.device),
+        device=str(operation.place.device),
         unused_gpu=unused_gpu,
-        provenance=provenance(place.device),
+        provenance=provenance(operation.place.device),
     )
+
+
+def _moved(operation: Operation, place: WorkDevices, calls: Calls) -> tuple[Operation, Calls]:
+    """Return the operation on another device, and its calls there, whose first ones were before."""
+    moved = dataclasses.replace(operation, place=place)
+    with moved.on_device():
+        return moved, dataclasses.replace(look_at_calls(moved), first=calls.first)
 
 
 def _allocations() -> int:

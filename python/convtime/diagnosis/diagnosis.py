@@ -72,11 +72,10 @@ class Cause:
     advice: tuple[Advice, ...] = ()
 
     def __str__(self) -> str:
-        told = [f"{self.effect:.0%} of the time"]
+        weight = f"{self.effect:.0%} of the time"
         if self.variance_share is not None:
-            told.append(f"{self.variance_share:.0%} of the variance")
-        told.append(f"confidence {self.confidence:.2f}")
-        return f"{self.code} ({', '.join(told)}): {self.sentence}"
+            weight += f", {self.variance_share:.0%} of the variance"
+        return f"{self.code} ({weight}, confidence {self.confidence:.2f}): {self.sentence}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,8 +164,8 @@ class Difference:
         return f"{theirs} {way}, and {ours} by convtime"
 
     def __str__(self) -> str:
-        told = [*map(str, self.parts), f"unexplained {format_signed(self.unexplained)}"]
-        return f"{self.title}: {', '.join(told)}"
+        parts = [*map(str, self.parts), f"unexplained {format_signed(self.unexplained)}"]
+        return f"{self.title}: {', '.join(parts)}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
-from convtime.core.checks import is_finite
+from convtime.core.checks import is_finite, require
 from convtime.core.errors import InputError
 from convtime.diagnosis.diagnosis import Difference, Part
 from convtime.diagnosis.evidence import Evidence
@@ -22,19 +21,6 @@ from convtime.timing.measurement import Measurement
 
 #: For each additional part, a timing method must come closer by this share of the number.
 _FOR_A_PART = 0.01
-
-
-@dataclasses.dataclass(frozen=True)
-class Other:
-    """Another tool's number.
-
-    Attributes:
-        seconds: the other tool's time in seconds.
-        tool: key of :data:`WAYS`; empty if unknown.
-    """
-
-    seconds: float
-    tool: str = ""
 
 
 # From the evidence, and the time so far on the way from our method to the tool's: the seconds of a
@@ -56,8 +42,8 @@ def _up_to(method: str) -> _Seconds:
     """Return what computes the part up to the time by another method."""
 
     def seconds(evidence: Evidence, so_far: float) -> float | None:
-        found = evidence.seconds("method", method)
-        return None if found is None else found - so_far
+        theirs = evidence.seconds("method", method)
+        return None if theirs is None else theirs - so_far
 
     return seconds
 
@@ -175,25 +161,30 @@ _ON_CPU: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def split(evidence: Evidence, other: Other) -> Difference:
-    """Split the difference between another tool's number and ours into parts.
+def split(evidence: Evidence, theirs: float, tool: str = "") -> Difference:
+    """Split the difference between another tool's time and ours into parts.
 
     For an unknown tool, the closest timing method is assumed, with a preference for fewer parts.
     For any tool, the GPU's clock under sustained load is assumed if that comes closer.
+
+    Args:
+        evidence: all observations.
+        theirs: the other tool's time in seconds.
+        tool: key of :data:`WAYS`; empty if unknown.
     """
     ways = WAYS if evidence.on_gpu else _ON_CPU
-    known = other.tool in ways
-    tried = [other.tool] if known else list(ways)
-    found = [each for tool in tried for each in _differences(evidence, other, tool, ways[tool])]
+    tried = [tool] if tool in ways else list(ways)
+    differences = [
+        each for name in tried for each in _differences(evidence, theirs, name, ways[name])
+    ]
     best = min(
-        found,
-        key=lambda each: abs(each.unexplained) + _FOR_A_PART * other.seconds * len(each.parts),
+        differences, key=lambda each: abs(each.unexplained) + _FOR_A_PART * theirs * len(each.parts)
     )
-    return dataclasses.replace(best, assumed=not known)
+    return dataclasses.replace(best, assumed=tool not in ways)
 
 
 def _differences(
-    evidence: Evidence, other: Other, tool: str, steps: Sequence[str]
+    evidence: Evidence, theirs: float, tool: str, steps: Sequence[str]
 ) -> Iterator[Difference]:
     for clock in ((), ("clock",)):
         ours = so_far = evidence.work.seconds
@@ -207,10 +198,10 @@ def _differences(
         yield Difference(
             tool=tool,
             assumed=False,
-            theirs=other.seconds,
+            theirs=theirs,
             ours=ours,
             parts=tuple(parts),
-            unexplained=other.seconds - so_far,
+            unexplained=theirs - so_far,
         )
 
 
@@ -221,8 +212,8 @@ _TAKEN = (
 )
 
 
-def other_of(against: Any, candidate: Candidate) -> Other:
-    """Return another tool's number for a candidate; a tool given by name is run.
+def time_by_other_tool(against: Any, candidate: Candidate) -> tuple[float, str]:
+    """Return another tool's time for a candidate, and the tool; a tool given by name is run.
 
     Raises:
         InputError: ``against`` has another type, the number is not a valid time, or the tool is not
@@ -231,65 +222,55 @@ def other_of(against: Any, candidate: Candidate) -> Other:
     if isinstance(against, str) and against in _RUN:
         return _RUN[against](candidate)
     if isinstance(against, str | os.PathLike):
-        return _of_file(against)
-    if type(against).__module__.startswith("torch.utils.benchmark"):
+        measurements = read_measurements(against)
+        if len(measurements) != 1:
+            raise InputError(
+                f"against must be a file with one measurement, got {os.fspath(against)} with "
+                f"{len(measurements)}; pass one element of convtime.read_measurements(…)"
+            )
+        (against,) = measurements.values()
+    elif type(against).__module__.startswith("torch.utils.benchmark"):
         (against,) = read_measurements(against).values()
     if isinstance(against, Measurement):
-        return _of_measurement(against)
+        tool = str(against.provenance.get("tool", ""))
+        # nvbench's own number is the mean of its samples.
+        seconds = against.mean if tool == "nvbench" else against.median
+        return seconds, _TOOLS_OF_FILES.get(tool, "")
+    what, value = "against", against
     if callable(against):
-        return Other(_time(against(), "the callable against"))
-    return Other(_time(against, "against"))
-
-
-def _time(value: Any, what: str) -> float:
-    if not is_finite(value) or not 0 < float(value) < math.inf:
+        what, value = "the callable against", against()
+    if not is_finite(value) or float(value) <= 0:
         raise InputError(f"{what} must give {_TAKEN}; the time must be above 0, got {value!r}")
-    return float(value)
+    return float(value), ""
 
 
-def _of_file(path: str | os.PathLike[str]) -> Other:
-    found = read_measurements(path)
-    if len(found) != 1:
-        raise InputError(
-            f"against must be a file with one measurement, got {os.fspath(path)} with "
-            f"{len(found)}; pass one element of convtime.read_measurements(…)"
-        )
-    return _of_measurement(next(iter(found.values())))
-
-
-def _of_measurement(measured: Measurement) -> Other:
-    tool = str(measured.provenance.get("tool", ""))
-    # nvbench's own number is the mean of its samples.
-    seconds = measured.mean if tool == "nvbench" else measured.median
-    return Other(seconds, _TOOLS_OF_FILES.get(tool, ""))
-
-
-def _triton(function: str, candidate: Candidate) -> Other:
-    if not torch.cuda.is_available():
-        raise InputError(
-            f"against={function!r} needs a GPU, and PyTorch finds none; use against='timer'"
-        )
+def _triton(function: str, candidate: Candidate) -> tuple[float, str]:
+    require(
+        torch.cuda.is_available(),
+        f"against={function!r} needs a GPU, and PyTorch finds none; use against='timer'",
+    )
     try:
         testing: Any = importlib.import_module("triton.testing")
     except ImportError as error:
         raise InputError(
             f"against={function!r} requires triton, which cannot be imported ({error})"
         ) from error
-    return Other(1e-3 * float(getattr(testing, function)(_bare(candidate))), f"triton {function}")
+    milliseconds = getattr(testing, function)(_bare(candidate))
+    return 1e-3 * float(milliseconds), f"triton {function}"
 
 
-def _timer(candidate: Candidate) -> Other:
+def _timer(candidate: Candidate) -> tuple[float, str]:
     from torch.utils.benchmark import Timer
 
     timer: Any = Timer(stmt="call()", globals={"call": _bare(candidate)})
-    return Other(float(timer.blocked_autorange(min_run_time=0.2).median), "torch Timer")
+    return float(timer.blocked_autorange(min_run_time=0.2).median), "torch Timer"
 
 
 def _bare(candidate: Candidate) -> Callable[[], object]:
     return lambda: candidate.fn(*candidate.args, **candidate.kwargs)
 
 
-_RUN: dict[str, Callable[[Candidate], Other]] = {
+_RUN: dict[str, Callable[[Candidate], tuple[float, str]]] = {
     "do_bench": functools.partial(_triton, "do_bench"),
     "do_bench_cudagraph": functools.partial(_triton, "do_bench_cudagraph"),
     "timer": _timer,

@@ -24,7 +24,7 @@ BLOCKED: Mapping[str, str] = {
 def account_of(evidence: Evidence) -> Account:
     """Add up the device's and the host's times in one call of a plain loop."""
     seconds = evidence.calls.loop.median
-    trace = evidence.trace
+    issuing, trace = evidence.calls.issuing, evidence.trace
     if not evidence.on_gpu:
         return _of_cpu(evidence)
     if trace is None:
@@ -35,13 +35,12 @@ def account_of(evidence: Evidence) -> Account:
             busy=busy,
             idle=seconds - busy,
             copies=0.0,
-            issuing=evidence.calls.issuing,
+            issuing=issuing,
             waiting=0.0,
             allocating=0.0,
             launches=float(evidence.work.kernels + evidence.work.copies),
         )
     busy = min(seconds, trace.busy)
-    issuing = evidence.calls.issuing
     if trace.waiting + trace.allocating + trace.copying > 0.1 * issuing:
         # The issuing time includes waits. Only the profiler, which has overhead, separates the two.
         issuing = min(issuing, trace.issuing)
@@ -156,8 +155,8 @@ _VARIED: Mapping[CauseCode, str] = {
 
 def extremes(times: Mapping[str, Timing]) -> tuple[tuple[str, Timing], tuple[str, Timing]]:
     """Return the slowest and the fastest of several conditions."""
-    found = sorted(times.items(), key=lambda entry: entry[1].median)
-    return found[-1], found[0]
+    fastest_first = sorted(times.items(), key=lambda entry: entry[1].median)
+    return fastest_first[-1], fastest_first[0]
 
 
 def by_contrast(
@@ -183,7 +182,7 @@ def by_contrast(
 def by_change(
     code: CauseCode,
     sentence: str,
-    told: Iterable[str],
+    observed: Iterable[str],
     evidence: Evidence,
     account: Account,
     contrast: str,
@@ -194,7 +193,7 @@ def by_change(
         code: code of the cause.
         sentence: format of its sentence; ``{here}`` is the time ``as-is``, ``{name}`` the change,
             and ``{best}`` the time with the change.
-        told: its evidence.
+        observed: its evidence.
         evidence: all observations.
         account: breakdown of a call's time.
         contrast: name of the contrast.
@@ -208,7 +207,7 @@ def by_change(
     sentence = sentence.format(
         here=format_seconds(here.median), name=name, best=format_seconds(best.median)
     )
-    return by_contrast(code, sentence, told, account, here, best)
+    return by_contrast(code, sentence, observed, account, here, best)
 
 
 def effect_of(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool = True) -> float:
@@ -224,10 +223,10 @@ def confidence_in(slower: Timing, faster: Timing) -> float:
     """Return the confidence in the difference, based on the two intervals."""
     if slower.low is None or faster.high is None:
         return POSSIBLE
-    if not slower.surely_above(faster):
-        return 0.0
     # Not a ratio: the faster time is 0 if it issues no GPU work.
     apart = slower.low - faster.high
+    if apart <= 0:
+        return 0.0
     return SURE if apart > (slower.median - faster.median) / 2 else LIKELY
 
 
@@ -236,14 +235,11 @@ def applicable(*sentences: object) -> tuple[str, ...]:
     return tuple(each for each in sentences if isinstance(each, str))
 
 
-def told_of(evidence: Evidence, contrast: str) -> tuple[str, ...]:
-    """Return a contrast's times as one sentence."""
-    times = (
-        f"{name} {format_seconds(each.median)}"
-        for name, each in evidence.contrasts.get(contrast, {}).items()
-    )
-    told = ", ".join(times)
-    return (f"{contrast}: {told}",) if told else ()
+def times_in_words(evidence: Evidence, contrast: str) -> tuple[str, ...]:
+    """Return a contrast's times as one sentence; none if it was not examined."""
+    times = evidence.contrasts.get(contrast, {})
+    words = ", ".join(f"{name} {format_seconds(each.median)}" for name, each in times.items())
+    return (f"{contrast}: {words}",) if words else ()
 
 
 def variance_shares(evidence: Evidence) -> dict[CauseCode, float]:

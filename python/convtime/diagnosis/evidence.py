@@ -69,10 +69,6 @@ class Timing:
         """The samples' relative standard deviation, estimated from their quartiles."""
         return self.spread / _QUARTILES_APART
 
-    def surely_above(self, other: Timing) -> bool:
-        """Return whether both have intervals and this one is entirely above the other."""
-        return self.low is not None and other.high is not None and self.low > other.high
-
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
@@ -371,8 +367,9 @@ class Evidence:
     operators: Operators | None = None
 
     def with_contrast(self, name: str, times: Mapping[str, Timing]) -> Evidence:
-        """Return a copy that includes the times of one contrast."""
-        return dataclasses.replace(self, contrasts={**self.contrasts, name: dict(times)})
+        """Return a copy that includes these times of a contrast."""
+        joined = {**self.contrasts.get(name, {}), **times}
+        return dataclasses.replace(self, contrasts={**self.contrasts, name: joined})
 
     def timing(self, contrast: str, condition: str) -> Timing | None:
         """Return the times under a condition; None if it was not examined."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import mmap
 import os
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -25,14 +26,15 @@ _REST_SECONDS = 0.1
 _FAULTED_PAGES = 2048
 _CLOCKED_SECONDS, _MOST_CLOCKED = 0.02, 1000
 _SMALLEST_SECONDS, _SMALLEST_CALLS = 0.005, 500
-_VISITS = 2  # of each condition, alternating, to separate conditions from drift
+_VISITS = 2  # of each condition
 
 
 def look_at_host(operation: Operation, evidence: Evidence) -> Evidence:
     """Read the system's counters over a loop of calls, then watch the calling thread in a loop."""
     probe = _C.HostProbe()
     rest, _ = _read(probe, lambda: time.sleep(_REST_SECONDS))
-    rested_hz = _fastest_clock()
+    # The highest clock in a few milliseconds after a rest, while the clock rises.
+    clocks_hz = [hz for hz in (_C.core_clock_hz() for _ in range(20)) if hz is not None]
     loop, count = _loop_of(operation, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
     found, kernel = _read(probe, loop)
     loaded_hz = _C.core_clock_hz()
@@ -55,7 +57,7 @@ def look_at_host(operation: Operation, evidence: Evidence) -> Evidence:
         major_faults=found.major_faults / count,
         fault_seconds=_seconds_of_a_fault(),
         waits=waits,
-        rested_hz=rested_hz,
+        rested_hz=max(clocks_hz, default=None),
         loaded_hz=loaded_hz,
         remote_share=share,
         missing=missing,
@@ -147,12 +149,6 @@ def _each(value: float | None, count: int) -> float | None:
     return None if value is None else value / count
 
 
-def _fastest_clock() -> float | None:
-    """Return the highest clock in a few milliseconds after a rest, while the clock rises."""
-    found = [_C.core_clock_hz() for _ in range(20)]
-    return max((hz for hz in found if hz is not None), default=None)
-
-
 def _seconds_of_a_fault() -> float:
     """Return the least time of several attempts to touch a page for the first time."""
     found = []
@@ -210,39 +206,47 @@ def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, f
     return max(0.0, seconds - plain) / max(found["count"], 1), found
 
 
-def look_in_turns(
+def look_at_option(
     option: str, values: tuple[str, ...], operation: Operation, evidence: Evidence
 ) -> Evidence:
-    """Time with several values of an option of ``time_op``, alternating."""
-    times: dict[str, list[Timing]] = {value: [] for value in values}
+    """Time with several values of an option of ``time_op``."""
+    times = {
+        value: functools.partial(operation.timing, operation.candidate, **{option: value})
+        for value in values
+    }
+    return evidence.with_contrast(option, _alternating(times))
+
+
+def _alternating(times: Mapping[str, Callable[[], Timing]]) -> dict[str, Timing]:
+    """Time each condition several times, alternating, to separate conditions from drift."""
+    visits: dict[str, list[Timing]] = {name: [] for name in times}
     for _ in range(_VISITS):
-        for value, found in times.items():
-            found.append(Timing.of(operation.time(operation.candidate, **{option: value})))
-    return _joined(evidence, option, times)
+        for name, time_once in times.items():
+            visits[name].append(time_once())
+    return {name: Timing.joined(timings) for name, timings in visits.items()}
 
 
 def look_at_threads(operation: Operation, evidence: Evidence) -> Evidence:
     """Time with one thread, half of PyTorch's, one per core, and one thread in a loop."""
     before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    counts = sorted({1, max(1, before // 2), min(cores, before)} - {before})
-    times: dict[str, list[Timing]] = {}
+    counts = {1, max(1, before // 2), min(cores, before)} - {before}
+
+    def timed_with(count: int) -> Timing:
+        torch.set_num_threads(count)
+        return operation.timing()
+
+    times = {"as-is": functools.partial(timed_with, before)}
+    for count in sorted(counts):
+        times[f"{count} thread{'s' * (count > 1)}"] = functools.partial(timed_with, count)
     with _restoring_threads():
-        for _ in range(_VISITS):
-            for count in (before, *counts):
-                torch.set_num_threads(count)
-                name = "as-is" if count == before else f"{count} thread{'s' * (count > 1)}"
-                times.setdefault(name, []).append(Timing.of(operation.time()))
+        timings = _alternating(times)
         if before > 1:
             torch.set_num_threads(1)
-            by_one = {"in a loop": _loop_timing(operation, evidence)}
-            evidence = evidence.with_contrast("one thread", by_one)
-    return _joined(evidence, "threads", times)
-
-
-def _loop_timing(operation: Operation, evidence: Evidence) -> Timing:
-    loop, count = _loop_of(operation, evidence, BUDGET / 5)
-    loop()
-    return Timing(statistics.median(seconds_of(loop) / count for _ in range(5)))
+            loop, count = _loop_of(operation, evidence, BUDGET / 5)
+            loop()
+            alone = Timing(statistics.median(seconds_of(loop) / count for _ in range(5)))
+            evidence = evidence.with_contrast("one thread", {"in a loop": alone})
+    return evidence.with_contrast("threads", timings)
 
 
 def look_at_denormals(operation: Operation, evidence: Evidence) -> Evidence:
@@ -252,17 +256,21 @@ def look_at_denormals(operation: Operation, evidence: Evidence) -> Evidence:
         raise ValueError("denormals are already flushed to 0")
     if not torch.set_flush_denormal(False):
         raise ValueError("this CPU cannot flush denormals to 0")
-    times: dict[str, list[Timing]] = {"as-is": [], "flushed": []}
+
+    def timed_with(flushed: bool) -> Timing:
+        torch.set_flush_denormal(flushed)
+        return operation.timing(budget=BUDGET / 2)
+
+    times = {
+        "as-is": functools.partial(timed_with, False),
+        "flushed": functools.partial(timed_with, True),
+    }
     with _restoring_threads():
         torch.set_num_threads(1)
         try:
-            for _ in range(_VISITS):
-                for name, found in times.items():
-                    torch.set_flush_denormal(name == "flushed")
-                    found.append(Timing.of(operation.time(budget=BUDGET / 2)))
+            return evidence.with_contrast("denormals", _alternating(times))
         finally:
             torch.set_flush_denormal(False)
-    return _joined(evidence, "denormals", times)
 
 
 @contextlib.contextmanager
@@ -273,8 +281,3 @@ def _restoring_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _joined(evidence: Evidence, name: str, times: dict[str, list[Timing]]) -> Evidence:
-    joined = {condition: Timing.joined(parts) for condition, parts in times.items()}
-    return evidence.with_contrast(name, joined)

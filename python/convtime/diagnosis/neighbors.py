@@ -32,22 +32,18 @@ _BEGIN_SECONDS = 60.0
 
 def look_at_neighbors(operation: Operation, evidence: Evidence) -> Evidence:
     """Time known work on a GPU."""
-    device = operation.place.device
+    device, spin = operation.place.device, torch.ops.convtime.spin_ns
     with torch.cuda.device(device):
-        found = Neighbors(
+        spin(1000)
+        known = functools.partial(spin, int(_SPIN_SECONDS * 1e9))
+        neighbors = Neighbors(
             spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),
-            spin=_spin_seconds(),
+            spin=_between_events(known, _SPINS),
             copied_bytes_per_second=_copy_rate(device),
             highest_bytes_per_second=_highest_rate(device),
             other_processes=_other_processes(device),
         )
-    return dataclasses.replace(evidence, neighbors=found)
-
-
-def _spin_seconds() -> float:
-    spin = torch.ops.convtime.spin_ns
-    spin(1000)
-    return _between_events(functools.partial(spin, int(_SPIN_SECONDS * 1e9)), _SPINS)
+    return dataclasses.replace(evidence, neighbors=neighbors)
 
 
 def _between_events(launch: Callable[[], object], count: int) -> float:

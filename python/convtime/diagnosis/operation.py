@@ -9,6 +9,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,7 +28,7 @@ from convtime.timing.candidate import (
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.copying import Original
-from convtime.timing.sampling.measure import WorkDevices, measure
+from convtime.timing.sampling.measure import WorkDevices, measure, on
 from convtime.timing.sampling.placement import ALIGNMENT, LARGE_PAGE, MOST_OBJECTS, obstacle
 
 #: Seconds for each timing.
@@ -87,6 +88,10 @@ class Operation:
         """Call the operation once, without the work before it."""
         return self._called.fn(*self._called.args, **self._called.kwargs)
 
+    def on_device(self) -> AbstractContextManager[None]:
+        """Make its device and its stream current."""
+        return on(self.place.device, self.options.stream if self.on_gpu else None)
+
     def wait(self) -> None:
         """Wait for its device."""
         if self.on_gpu:
@@ -95,6 +100,10 @@ class Operation:
     def time(self, candidate: Candidate | None = None, **options: Any) -> Measurement:
         """Time the operation or another candidate briefly, in the GPU's current state."""
         return self.time_all([candidate or self.candidate], **options)[0]
+
+    def timing(self, candidate: Candidate | None = None, **options: Any) -> Timing:
+        """Return the times that :meth:`time` measures."""
+        return Timing.of(self.time(candidate, **options))
 
     def time_all(self, candidates: Sequence[Candidate], **options: Any) -> list[Measurement]:
         """Time several candidates interleaved."""

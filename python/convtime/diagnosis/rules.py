@@ -24,7 +24,7 @@ from convtime.diagnosis.effects import (
     confidence_in,
     effect_of,
     extremes,
-    told_of,
+    times_in_words,
     variance_shares,
 )
 from convtime.diagnosis.evidence import Evidence, Held, Neighbors, Timing
@@ -60,26 +60,28 @@ def judge(evidence: Evidence) -> tuple[Cause, ...]:
     """Return the causes that dominate an operation's time or make it vary, by descending weight."""
     account = account_of(evidence)
     rules, least = (_RULES, LEAST_EFFECT) if evidence.on_gpu else (_CPU_RULES, LEAST_EFFECT_ON_CPU)
-    made = (rule(evidence, account) for rule in rules)
-    found = [each for each in made if each and each.confidence and each.effect >= least[each.code]]
-    distorted = _distorted(evidence, {cause.code for cause in found})
-    shares = variance_shares(evidence)
-    found = [
-        dataclasses.replace(
-            each,
-            confidence=each.confidence * (DISTORTED if each.code in distorted else 1),
-            variance_share=shares.get(each.code),
-        )
-        for each in found
+    possible = (rule(evidence, account) for rule in rules)
+    causes = [
+        each for each in possible if each and each.confidence and each.effect >= least[each.code]
     ]
-    return tuple(sorted(found, key=lambda each: _weight(each, evidence.on_gpu), reverse=True))
+    distorted = _distorted(evidence, {cause.code for cause in causes})
+    shares = variance_shares(evidence)
+    causes = [
+        dataclasses.replace(
+            cause,
+            confidence=cause.confidence * (DISTORTED if cause.code in distorted else 1),
+            variance_share=shares.get(cause.code),
+        )
+        for cause in causes
+    ]
+    return tuple(sorted(causes, key=lambda cause: _weight(cause, evidence.on_gpu), reverse=True))
 
 
-def _distorted(evidence: Evidence, found: set[CauseCode]) -> set[CauseCode]:
+def _distorted(evidence: Evidence, codes: set[CauseCode]) -> set[CauseCode]:
     """Return causes whose evidence is distorted by another cause."""
-    if distorting := found & {"contention", "quota"}:
-        return found - distorting
-    return {"clock"} if "data" in found and evidence.work.remarkable_inputs else set()
+    if distorting := codes & {"contention", "quota"}:
+        return codes - distorting
+    return {"clock"} if "data" in codes and evidence.work.remarkable_inputs else set()
 
 
 def _weight(cause: Cause, on_gpu: bool) -> float:
@@ -95,14 +97,14 @@ def _missing_wait(evidence: Evidence, account: Account) -> Cause | None:  # noqa
     seen = evidence.serialized
     if seen is None or not seen.repeats or not seen.differing:
         return None
-    told = f"{seen.differing} of {seen.calls} results differ from those of calls that wait"
+    observed = f"{seen.differing} of {seen.calls} results differ from those of calls that wait"
     if seen.largest_error is not None:
-        told += f", by {seen.largest_error:.3g} at most"
+        observed += f", by {seen.largest_error:.3g} at most"
     return Cause(
         code="missing-wait",
         sentence="the result is wrong unless each operation is awaited: some data is read before "
         "it is ready",
-        evidence=(told, "calls that wait give the same result each time"),
+        evidence=(observed, "calls that wait give the same result each time"),
         effect=1.0,
         confidence=SURE,
     )
@@ -128,16 +130,16 @@ def _contention(evidence: Evidence, account: Account) -> Cause | None:  # noqa: 
             slowed[f"a copy reaches {share:.0%} of the memory's peak rate"] = 1 - share / COPY_SHARE
     if not slowed:
         return None
-    told = applicable(
+    observed = applicable(
         *slowed,
         seen.other_processes and f"NVML lists {seen.other_processes} other processes on this GPU",
     )
     return Cause(
         code="contention",
         sentence="others use the GPU during the run",
-        evidence=told,
+        evidence=observed,
         effect=max(slowed.values()),
-        confidence=SURE if len(told) > 1 else LIKELY,
+        confidence=SURE if len(observed) > 1 else LIKELY,
     )
 
 
@@ -212,11 +214,11 @@ def _mapped(evidence: Evidence, account: Account) -> Cause | None:
         "kernels access the host's memory (mapped) while they run: the call takes {here}, but "
         "{best} on copies in the GPU's memory"
     )
-    told = (
+    observed = (
         f"{evidence.work.mapped_bytes / 1e6:,.1f} MB of its tensors are in the host's memory",
-        *told_of(evidence, "placement"),
+        *times_in_words(evidence, "placement"),
     )
-    return by_change("transfer", sentence, told, evidence, account, "placement")
+    return by_change("transfer", sentence, observed, evidence, account, "placement")
 
 
 def _copies_answers(evidence: Evidence) -> bool:
@@ -228,7 +230,7 @@ def _synchronisation(evidence: Evidence, account: Account) -> Cause | None:
     if not _waits_inside(evidence):
         return None
     trace, held = evidence.trace, evidence.held
-    told = applicable(
+    observed = applicable(
         trace is not None
         and f"the host waits {trace.waits:.1f} times in each call, "
         f"{format_seconds(trace.waiting)} in total",
@@ -246,9 +248,9 @@ def _synchronisation(evidence: Evidence, account: Account) -> Cause | None:
     return Cause(
         code="synchronisation",
         sentence="the host waits for the GPU inside the call, and then the GPU waits for the host",
-        evidence=told,
+        evidence=observed,
         effect=max(0.0, 1 - without / account.seconds),
-        confidence=SURE if len(told) > 1 else LIKELY,
+        confidence=SURE if len(observed) > 1 else LIKELY,
     )
 
 
@@ -307,8 +309,8 @@ def _cache(evidence: Evidence, account: Account) -> Cause | None:
         return None
     (slow, slower), (fast, faster) = extremes(times)
     read, written = map(evidence.counters.get, (BYTES_READ, BYTES_WRITTEN))
-    told = applicable(
-        *told_of(evidence, "cache"),
+    observed = applicable(
+        *times_in_words(evidence, "cache"),
         read is not None
         and written is not None
         and f"cold: reads {read / 1e6:,.1f} MB of the GPU's memory, writes {written / 1e6:,.1f} MB",
@@ -317,15 +319,14 @@ def _cache(evidence: Evidence, account: Account) -> Cause | None:
         f"the time depends on the cache: {format_seconds(slower.median)} {slow}, "
         f"{format_seconds(faster.median)} {fast}"
     )
-    return by_contrast("cache", sentence, told, account, slower, faster)
+    return by_contrast("cache", sentence, observed, account, slower, faster)
 
 
 def _clock(evidence: Evidence, account: Account) -> Cause | None:
-    found = evidence.contrasts.get("regime", {})
-    burst, sustained = found.get("burst"), found.get("sustained")
+    burst, sustained = evidence.timing("regime", "burst"), evidence.timing("regime", "sustained")
     if burst and sustained and sustained.median > burst.median:
-        told = applicable(
-            *told_of(evidence, "regime"),
+        observed = applicable(
+            *times_in_words(evidence, "regime"),
             burst.clock_hz
             and sustained.clock_hz
             and f"the clock is {burst.clock_hz / 1e6:.0f} and {sustained.clock_hz / 1e6:.0f} MHz",
@@ -334,7 +335,7 @@ def _clock(evidence: Evidence, account: Account) -> Cause | None:
             f"it takes {format_seconds(sustained.median)} under sustained load, but "
             f"{format_seconds(burst.median)} on a rested GPU: power lowers the clock"
         )
-        return by_contrast("clock", sentence, told, account, sustained, burst, in_cycles=False)
+        return by_contrast("clock", sentence, observed, account, sustained, burst, in_cycles=False)
     highest = evidence.work.highest_clock_hz
     seen = burst or evidence.timing("cache", "warm")
     if not (highest and seen and seen.clock_hz and seen.clock_hz < LOW_CLOCK * highest):
@@ -355,8 +356,8 @@ def _placement(evidence: Evidence, account: Account) -> Cause | None:
     if work.mapped_bytes:  # their copies are in other memory, not only at other addresses
         return None
     sentence = "the call takes {here} at the tensors' addresses, but {best} at other addresses"
-    told = told_of(evidence, "placement")
-    moved = by_change("placement", sentence, told, evidence, account, "placement")
+    observed = times_in_words(evidence, "placement")
+    moved = by_change("placement", sentence, observed, evidence, account, "placement")
     if moved or work.place_spread is None or work.place_share is None or work.place_share < 0.5:
         return moved
     return Cause(
@@ -370,8 +371,8 @@ def _placement(evidence: Evidence, account: Account) -> Cause | None:
 
 def _layout(evidence: Evidence, account: Account) -> Cause | None:
     work, wasteful = evidence.work, _wasteful_bytes(evidence)
-    told = applicable(
-        *told_of(evidence, "layout"),
+    observed = applicable(
+        *times_in_words(evidence, "layout"),
         work.conversion > 0
         and f"conversions between layouts take {format_seconds(work.conversion)}",
         wasteful
@@ -379,13 +380,13 @@ def _layout(evidence: Evidence, account: Account) -> Cause | None:
         f"only {work.tensor_bytes / 1e6:,.1f} MB",
     )
     sentence = "the call takes {here} in the tensors' layout, but {best} with {name} tensors"
-    changed = by_change("layout", sentence, told, evidence, account, "layout")
+    changed = by_change("layout", sentence, observed, evidence, account, "layout")
     if changed or not wasteful:
         return changed
     return Cause(
         code="layout",
         sentence="memory accesses are not coalesced: most of the bytes read are unused",
-        evidence=told,
+        evidence=observed,
         effect=(1 - work.tensor_bytes / wasteful) * min(1.0, work.seconds / account.seconds),
         confidence=POSSIBLE,
     )
@@ -411,8 +412,8 @@ def _data(evidence: Evidence, account: Account) -> Cause | None:
         others = {"random": others["random"]}
     name, other = max(others.items(), key=lambda entry: abs(entry[1].median - given.median))
     slower, faster = sorted((given, other), key=lambda each: each.median, reverse=True)
-    told = applicable(
-        *told_of(evidence, "data"),
+    observed = applicable(
+        *times_in_words(evidence, "data"),
         constant and "the input is constant, or mostly NaN or denormal",
     )
     sentence = (
@@ -420,7 +421,7 @@ def _data(evidence: Evidence, account: Account) -> Cause | None:
         f"{format_seconds(other.median)} with {name}"
     )
     # Values that draw less power raise the clock. For ordinary inputs, the cause is the clock.
-    return by_contrast("data", sentence, told, account, slower, faster, in_cycles=not constant)
+    return by_contrast("data", sentence, observed, account, slower, faster, in_cycles=not constant)
 
 
 def _process(evidence: Evidence, account: Account) -> Cause | None:
@@ -437,7 +438,7 @@ def _process(evidence: Evidence, account: Account) -> Cause | None:
         code="process",
         sentence=f"it takes {format_seconds(slower.median)} {slow}, but "
         f"{format_seconds(faster.median)} {fast}: the difference is specific to the process",
-        evidence=told_of(evidence, "process"),
+        evidence=times_in_words(evidence, "process"),
         effect=effect_of(slower, faster, account),
         confidence=min(LIKELY, confidence_in(slower, faster)),
     )

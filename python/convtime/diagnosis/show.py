@@ -18,9 +18,9 @@ _TIMES = ("varied", "condition", "time [95 %]", "spread", "SM clock")
 
 def line(diagnosis: Diagnosis) -> str:
     """Return one line with the name, the time, and the causes by weight."""
-    found = ", ".join(cause.code for cause in diagnosis.causes) or "nothing"
+    causes = ", ".join(cause.code for cause in diagnosis.causes) or "nothing"
     seconds = format_seconds(diagnosis.account.seconds)
-    return printable(f"{diagnosis.name}: {seconds} in a loop; {found}")
+    return printable(f"{diagnosis.name}: {seconds} in a loop; {causes}")
 
 
 def printed(diagnosis: Diagnosis) -> Iterator[Block]:
@@ -45,7 +45,11 @@ def details(diagnosis: Diagnosis) -> Iterator[Block]:
     yield from printed(diagnosis)
     full: list[Block] = [Table(_TIMES, _times(diagnosis), right=_TIMES[2:])]
     if diagnosis.skipped:
-        full.append(Facts(_reasons(diagnosis), title="not looked at"))
+        reasons: dict[str, Cell] = {
+            f"{each.contrast} ({each.varies})" if each.varies else each.contrast: each.reason
+            for each in diagnosis.skipped
+        }
+        full.append(Facts(reasons, title="not looked at"))
     full.append(Line(f"took {diagnosis.seconds:.1f} s on {diagnosis.device}"))
     yield Details(full)
 
@@ -62,37 +66,34 @@ def _findings(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _account(diagnosis: Diagnosis) -> dict[str, Cell]:
-    account = diagnosis.account
+    account, on_gpu = diagnosis.account, diagnosis.evidence.on_gpu
+    parts = {
+        "waits": account.waiting,
+        "waits for a core": account.queued,
+        "stopped by a quota": account.throttled,
+        "maps memory": account.faulting,
+        "in Python": account.interpreting,
+        "dispatching": account.dispatching,
+    }
+    least = 0.01 * account.seconds
+    if on_gpu:
+        parts = {
+            "GPU busy": account.busy,
+            "GPU idle": account.idle,
+            "copies alone": account.copies,
+            "host issues": account.issuing,
+            "host waits": account.waiting,
+            "host allocates": account.allocating,
+        }
+        least = 0.0
     shown: dict[str, Cell] = {"a call": format_seconds(account.seconds)}
-    if not diagnosis.evidence.on_gpu:
-        for name, seconds in (
-            ("waits", account.waiting),
-            ("waits for a core", account.queued),
-            ("stopped by a quota", account.throttled),
-            ("maps memory", account.faulting),
-            ("in Python", account.interpreting),
-            ("dispatching", account.dispatching),
-        ):
-            if seconds > 0.01 * account.seconds:
-                shown[name] = _share(seconds, account.seconds)
-        return shown
-    shown["GPU busy"] = _share(account.busy, account.seconds)
-    shown["GPU idle"] = _share(account.idle, account.seconds)
-    for name, seconds in (
-        ("copies alone", account.copies),
-        ("host issues", account.issuing),
-        ("host waits", account.waiting),
-        ("host allocates", account.allocating),
-    ):
-        if seconds > 0:
-            shown[name] = _share(seconds, account.seconds)
-    shown["launches"] = f"{account.launches:.4g}"
+    for name, seconds in parts.items():
+        if seconds > least or name.startswith("GPU"):
+            share = seconds / account.seconds if account.seconds > 0 else 0.0
+            shown[name] = f"{format_seconds(seconds)}, {share:.0%}"
+    if on_gpu:
+        shown["launches"] = f"{account.launches:.4g}"
     return shown
-
-
-def _share(seconds: float, whole: float) -> str:
-    share = seconds / whole if whole > 0 else 0.0
-    return f"{format_seconds(seconds)}, {share:.0%}"
 
 
 def _parts(difference: Difference) -> list[tuple[str, str]]:
@@ -102,19 +103,17 @@ def _parts(difference: Difference) -> list[tuple[str, str]]:
     return [*rows, (format_signed(difference.unexplained), "unexplained")]
 
 
-def _reasons(diagnosis: Diagnosis) -> dict[str, Cell]:
-    """Return the reasons for skipped contrasts, by contrast and varied factor."""
-    return {
-        f"{each.contrast} ({each.varies})" if each.varies else each.contrast: each.reason
-        for each in diagnosis.skipped
-    }
-
-
 def _times(diagnosis: Diagnosis) -> list[tuple[str, str, str, str, str]]:
     evidence = diagnosis.evidence
     own = {"a loop": {"as-is": evidence.calls.loop, "waiting each time": evidence.calls.waiting}}
     return [
-        (contrast, condition, _estimate(timing), f"{timing.spread:.2%}", _clock(timing))
+        (
+            contrast,
+            condition,
+            _estimate(timing),
+            f"{timing.spread:.2%}",
+            "" if timing.clock_hz is None else f"{timing.clock_hz / 1e6:.0f} MHz",
+        )
         for contrast, conditions in {**own, **evidence.contrasts}.items()
         for condition, timing in conditions.items()
     ]
@@ -124,7 +123,3 @@ def _estimate(timing: Timing) -> str:
     if timing.low is None or timing.high is None:
         return format_seconds(timing.median)
     return format_estimate(timing.median, timing.low, timing.high)
-
-
-def _clock(timing: Timing) -> str:
-    return "" if timing.clock_hz is None else f"{timing.clock_hz / 1e6:.0f} MHz"
