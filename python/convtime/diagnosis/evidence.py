@@ -37,14 +37,13 @@ class Timing:
     def of(cls, measured: Measurement) -> Timing:
         """Summarize a measurement."""
         low, high = measured.median_interval
-        clocks_hz = sorted(hz for hz in measured.sm_clocks_hz if hz is not None)
         return cls(
             median=measured.median,
             low=low if math.isfinite(low) else None,
             high=high if math.isfinite(high) else None,
             spread=measured.iqr / measured.median if measured.median > 0 else 0.0,
             count=len(measured.seconds),
-            clock_hz=clocks_hz[len(clocks_hz) // 2] if clocks_hz else None,
+            clock_hz=measured.median_sm_clock_hz,
         )
 
     @classmethod

@@ -10,7 +10,6 @@ import pytest
 
 from convtime.core.checks import check_whole, require
 from convtime.core.codec import finite
-from convtime.regression.differences import median_sm_clock_hz
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import CONDITIONS, Measurement
 
@@ -124,7 +123,7 @@ class GpuBenchmark:
 
 def _extra_info(measured: Measurement) -> dict[str, Any]:
     """Return the conditions of the measurement, for pytest-benchmark's files."""
-    clock_hz = median_sm_clock_hz(measured)
+    clock_hz = measured.median_sm_clock_hz
     conditions = {name: getattr(measured, name) for name in (*CONDITIONS, "device", "clocks")}
     reasons = (getattr(condition, "reason", "") for condition in conditions.values())
     return {

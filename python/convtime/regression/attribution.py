@@ -16,7 +16,6 @@ from convtime.regression.differences import (
     SameGpu,
     differences,
     is_committed,
-    median_sm_clock_hz,
 )
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio
@@ -121,7 +120,7 @@ def _clock(before: Measurement, after: Measurement, ratio: Ratio) -> str:
 
 def _clock_hz(measured: Measurement) -> float | None:
     """Return the clock of the SMs, or of the CPU's cores on average over the calls."""
-    sm_clock_hz = median_sm_clock_hz(measured)
+    sm_clock_hz = measured.median_sm_clock_hz
     if sm_clock_hz is not None:
         return sm_clock_hz
     readings = [reading for reading in measured.host if reading.cycles and reading.cpu_seconds > 0]

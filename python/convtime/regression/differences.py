@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -75,7 +74,7 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
     if None not in dirty and any(dirty) and not is_same(before, after):
         was, is_now = ("yes" if one else "no" for one in dirty)
         yield Difference("uncommitted changes", was, is_now)
-    clock, new_clock = median_sm_clock_hz(before), median_sm_clock_hz(after)
+    clock, new_clock = before.median_sm_clock_hz, after.median_sm_clock_hz
     if clock and new_clock and abs(new_clock - clock) > _SAME_CLOCK * max(clock, new_clock):
         yield Difference("SM clock", f"{clock / 1e6:.0f} MHz", f"{new_clock / 1e6:.0f} MHz")
     load, new_load = _load(before), _load(after)
@@ -128,12 +127,6 @@ def git_of(measured: Measurement) -> Mapping[str, Any]:
 def is_same(before: Measurement, after: Measurement) -> bool:
     """Return whether both are one measurement, e.g. a file compared with a copy of it."""
     return before.seconds == after.seconds and before.provenance == after.provenance
-
-
-def median_sm_clock_hz(measured: Measurement) -> float | None:
-    """Return the median clock of the GPU's SMs; None if it is unknown."""
-    known = [clock_hz for clock_hz in measured.sm_clocks_hz if clock_hz]
-    return statistics.median(known) if known else None
 
 
 def _load(measured: Measurement) -> float | None:

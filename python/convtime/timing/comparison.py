@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -219,11 +218,8 @@ class Comparison(codec.Stored, Shown, show="convtime.timing.show_comparison"):
         contradiction = self._contradiction(verdict, pair)
         sentences = [contradiction]
         if in_cycles not in (None, "uncertain", verdict):
-            clocks_mhz = (
-                statistics.median(hz / 1e6 for hz in each.sm_clocks_hz if hz is not None)
-                for each in pair
-            )
-            clocks = "{:.0f} MHz against {:.0f}".format(*clocks_mhz)
+            clock, baseline_clock = ((each.median_sm_clock_hz or 0) / 1e6 for each in pair)
+            clocks = f"{clock:.0f} MHz against {baseline_clock:.0f}"
             sentences.append(f"{verdict} in time, {in_cycles} in cycles: clock ({clocks})")
         if found is not None:
             sentences.append(found.sentence)

@@ -470,6 +470,12 @@ class Measurement(codec.Stored, Shown, show="convtime.timing.show"):
         return statistics.median(known) if known else None
 
     @property
+    def median_sm_clock_hz(self) -> float | None:
+        """The median of the known ``sm_clocks_hz``; None if none are known."""
+        known = [clock_hz for clock_hz in self.sm_clocks_hz if clock_hz]
+        return statistics.median(known) if known else None
+
+    @property
     def groups(self) -> tuple[tuple[float, float], ...]:
         """Shares and medians of the two groups that CPU samples form; usually empty.
 
