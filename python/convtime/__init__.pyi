@@ -33,8 +33,7 @@ from .sweeps.sweep import sweep
 from .sweeps.sweep_table import Sweep
 from .timing.candidate import Candidate
 from .timing.comparison import Comparison
-from .timing.measurement import Measurement
-from .timing.measurements import Measurements
+from .timing.measurement import Measurement, Measurements
 from .timing.options import BatchRecord, Options
 from .timing.time_op import ceilings, time_op
 from .timing.verdict import Ratio

@@ -25,8 +25,7 @@ from convtime.storage.load import MODULES
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.sweeps.plan import ComparisonPlan
 from convtime.timing.comparison import Comparison
-from convtime.timing.measurement import Ceilings, Measurement
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Ceilings, Measurement, Measurements
 from convtime.timing.verdict import Ratio
 from convtime.tuning.race_result import Dropped, Race
 from convtime.upgrading.result import LayerChange, Upgrade

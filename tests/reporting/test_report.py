@@ -17,7 +17,7 @@ from convtime.exchange.files import write_measurements
 from convtime.regression.baseline import Baseline
 from convtime.reporting.report import page_of_results
 from convtime.storage.load import MODULES
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Measurements
 from tests.helpers.commands import Capture, error_of
 from tests.helpers.every_result import every_result, sampled
 

@@ -19,7 +19,7 @@ from convtime.core.errors import InputError
 from convtime.sweeps import journal
 from convtime.sweeps import sweep as running
 from convtime.sweeps.plan import SweepPlan
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Measurements
 from tests.helpers.counted import counters_of
 from tests.helpers.figures import check_drawn, encodings, of_series, parts, table, tables
 from tests.helpers.measurements import make

@@ -18,8 +18,7 @@ import convtime
 from convtime import ComparisonTable
 from convtime.core.errors import InputError
 from convtime.sweeps.plan import ComparisonPlan, ComparisonPoint
-from convtime.timing.measurement import Ceilings
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Ceilings, Measurements
 from tests.helpers.figures import check_drawn, encodings, of_series, parts, tables
 from tests.helpers.figures import table as table_of_figure
 from tests.helpers.texts import flat

@@ -24,8 +24,8 @@ from convtime import Candidate
 from convtime.core import codec
 from convtime.core.child import job
 from convtime.core.load import _C
-from convtime.timing import confirming
 from convtime.timing.activity import DeviceActivity
+from convtime.timing.compare import confirm_ratios
 from convtime.timing.comparison import FINDS, Agreement, Comparison, Interference
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (
@@ -34,9 +34,9 @@ from convtime.timing.verdict import (
     Verdict,
     check_failures,
     contradiction,
-    doubt_of_interval,
     exit_code_of,
     other_metric,
+    why_uncertain,
 )
 from tests.helpers.measurements import changed, make, on_cpu
 from tests.helpers.recorded import layers
@@ -496,13 +496,13 @@ def test_what_cannot_be_sent_is_refused_before_it_is_timed() -> None:
 @pytest.mark.thorough
 def test_a_fresh_process_that_fails_is_said() -> None:
     with pytest.raises(RuntimeError, match=r"fresh process .* failed \(ZeroDivisionError: "):
-        confirming.confirm(job(divmod, 1, 0), 1.0)
+        confirm_ratios(job(divmod, 1, 0), 1.0)
 
 
 @pytest.mark.thorough
 def test_ratios_are_those_of_the_fresh_process() -> None:
     comparison = of(measured("a", [2.0] * 30), measured("b", [3.0] * 30), baseline="b")
-    (ratio,) = confirming.confirm(job(copy.copy, comparison), 1.0).values()
+    (ratio,) = confirm_ratios(job(copy.copy, comparison), 1.0).values()
     assert ratio.value == pytest.approx(2 / 3)
 
 
@@ -541,14 +541,14 @@ def test_a_wide_interval_is_told_from_one_at_the_margin(
 ) -> None:
     low, high = (1 + end * UNIT for end in ends)
     pair = make(), make(name="x", disturbance="waited for a core" if disturbed else "")
-    found = doubt_of_interval(low, high, margin * UNIT, *pair)
+    reason, why = why_uncertain(low, high, margin * UNIT, *pair)
     if ends[1] - ends[0] <= 2 * margin:
-        assert found.reason == "at-the-margin"
-        assert f"{low:.4f} .. {high:.4f}" in found.sentence
+        assert reason == "at-the-margin"
+        assert f"{low:.4f} .. {high:.4f}" in why
     else:
-        assert found.reason == ("disturbed" if disturbed else "wide-interval")
-        assert f"± {50 * UNIT * (ends[1] - ends[0]):.2f}%" in found.sentence
-        assert ("'x' waited for a core" in found.sentence) == disturbed
+        assert reason == ("disturbed" if disturbed else "wide-interval")
+        assert f"± {50 * UNIT * (ends[1] - ends[0]):.2f}%" in why
+        assert ("'x' waited for a core" in why) == disturbed
 
 
 @pytest.mark.parametrize(
@@ -563,9 +563,9 @@ def test_a_wide_interval_is_told_from_one_at_the_margin(
 )
 def test_disturbances_of_either_measurement_count(fields: dict[str, Any], said: str | None) -> None:
     for pair in ((make(**fields), make()), (make(), make(**fields))):
-        found = doubt_of_interval(0.5, 1.5, 0.01, *pair)
-        assert found.reason == ("wide-interval" if said is None else "disturbed")
-        assert said is None or said in found.sentence
+        reason, why = why_uncertain(0.5, 1.5, 0.01, *pair)
+        assert reason == ("wide-interval" if said is None else "disturbed")
+        assert said is None or said in why
 
 
 @given(

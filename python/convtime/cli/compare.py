@@ -28,9 +28,8 @@ from convtime.regression.changes import FINDS as FINDS_IN_FILES
 from convtime.sweeps import compare as comparing
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
 from convtime.sweeps.comparison_table import ComparisonTable
-from convtime.timing.compare import compare
+from convtime.timing.compare import compare, confirm_ratios
 from convtime.timing.comparison import FINDS, Comparison
-from convtime.timing.confirming import confirm
 from convtime.timing.options import Options
 from convtime.timing.result_check import Check
 from convtime.timing.verdict import Ratio
@@ -237,7 +236,7 @@ def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
     """Run the same statements in a fresh process, and return its ratios."""
     same = argparse.Namespace(**{**vars(options), "check": "none", "interference": False})
     try:
-        return confirm(job(_compared_again, same), options.budget or Options().budget)
+        return confirm_ratios(job(_compared_again, same), options.budget or Options().budget)
     except RuntimeError as error:
         raise InputError(f"--confirm: {error}") from error
 

@@ -22,8 +22,7 @@ from convtime.core.checks import require
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.core.files import extension_of, is_run_file, write_file
 from convtime.exchange.other_tools import named
-from convtime.timing.measurement import Measurement
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Measurement, Measurements
 from convtime.view.wording import listed
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ MEASURED = {
     "Comparison": "convtime.timing.comparison",
     "ComparisonTable": "convtime.sweeps.comparison_table",
     "Measurement": "convtime.timing.measurement",
-    "Measurements": "convtime.timing.measurements",
+    "Measurements": "convtime.timing.measurement",
     "Sweep": "convtime.sweeps.sweep_table",
 }
 _FOR_EACH_SAMPLE = (

@@ -13,8 +13,7 @@ from convtime.core.checks import require
 from convtime.core.errors import InputError, shown
 from convtime.exchange.other_tools import named, of_samples
 from convtime.timing.forms import UNKNOWN
-from convtime.timing.measurement import CONDITIONS, SAMPLE_COLUMNS, Measurement
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import CONDITIONS, SAMPLE_COLUMNS, Measurement, Measurements
 
 if TYPE_CHECKING:
     import pandas

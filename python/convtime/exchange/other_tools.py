@@ -8,8 +8,7 @@ from typing import Any
 from convtime.core.checks import require
 from convtime.core.errors import shown
 from convtime.timing.forms import UNKNOWN
-from convtime.timing.measurement import CONDITIONS, Condition, Measurement
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import CONDITIONS, Condition, Measurement, Measurements
 
 
 def of_samples(

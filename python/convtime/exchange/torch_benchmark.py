@@ -9,8 +9,7 @@ from convtime.core.checks import require
 from convtime.core.errors import InputError, shown
 from convtime.exchange.other_tools import named, of_samples
 from convtime.timing.forms import PAYLOAD
-from convtime.timing.measurement import Measurement
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Measurement, Measurements
 
 if TYPE_CHECKING:
     from torch.utils import benchmark

@@ -21,10 +21,19 @@ Kind = Literal["generator", "coroutine", "asynchronous generator"]
 #: Types that such functions return; futures and other awaitables have other types.
 DEFERRED_TYPES = frozenset({GeneratorType, CoroutineType, AsyncGeneratorType})
 
-_REMEDIES: dict[Kind, str] = {
-    "generator": "calls list() on it",
-    "coroutine": "passes it to asyncio.run()",
-    "asynchronous generator": "iterates over it in a coroutine that it passes to asyncio.run()",
+# For each kind: whether a function makes it, whether an object is one, and what to pass instead.
+_DEFERRED: dict[Kind, tuple[Callable[[Any], bool], Callable[[Any], bool], str]] = {
+    "coroutine": (
+        inspect.iscoroutinefunction,
+        inspect.isawaitable,
+        "passes it to asyncio.run()",
+    ),
+    "generator": (inspect.isgeneratorfunction, inspect.isgenerator, "calls list() on it"),
+    "asynchronous generator": (
+        inspect.isasyncgenfunction,
+        inspect.isasyncgen,
+        "iterates over it in a coroutine that it passes to asyncio.run()",
+    ),
 }
 
 
@@ -32,13 +41,10 @@ def deferred_kind(fn: object) -> Kind | None:
     """Return the kind of deferred object that a function returns; None for other callables."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    for function in (fn, inspect.getattr_static(type(fn), "__call__", None)):
-        if inspect.isgeneratorfunction(function):
-            return "generator"
-        if inspect.iscoroutinefunction(function):
-            return "coroutine"
-        if inspect.isasyncgenfunction(function):
-            return "asynchronous generator"
+    functions = fn, inspect.getattr_static(type(fn), "__call__", None)
+    for kind, (makes_it, _, _) in _DEFERRED.items():
+        if any(map(makes_it, functions)):
+            return kind
     return None
 
 
@@ -57,7 +63,7 @@ def refuse_deferred(what: str, fn: object, name: str) -> None:
         article = "an" if kind.startswith("a") else "a"
         raise TypeError(
             f"{what} must do its work when it is called, got {name!r}, {article} {kind} function, "
-            f"which starts later; pass a function that {_REMEDIES[kind]}"
+            f"which starts later; pass a function that {_DEFERRED[kind][2]}"
         )
 
 
@@ -67,22 +73,16 @@ def refuse_deferred_result(result: object, name: str) -> None:
     Raises:
         TypeError: for a generator, a coroutine, a future, or any other awaitable.
     """
-    kind: Kind
-    if inspect.isawaitable(result):
-        kind = "coroutine"
-    elif inspect.isgenerator(result):
-        kind = "generator"
-    elif inspect.isasyncgen(result):
-        kind = "asynchronous generator"
-    else:
-        return
-    if isinstance(result, CoroutineType):  # prevents the warning "was never awaited"
-        result.close()
-    raise TypeError(
-        f"the timed function must do its work when it is called, got {name!r}, which returned an "
-        f"object of type {type(result).__name__} that starts later; pass a function that "
-        f"{_REMEDIES[kind]}"
-    )
+    for _, is_deferred, remedy in _DEFERRED.values():
+        if not is_deferred(result):
+            continue
+        if isinstance(result, CoroutineType):  # prevents the warning "was never awaited"
+            result.close()
+        raise TypeError(
+            f"the timed function must do its work when it is called, got {name!r}, which returned "
+            f"an object of type {type(result).__name__} that starts later; pass a function that "
+            f"{remedy}"
+        )
 
 
 Function = TypeVar("Function", bound=Callable[..., object])

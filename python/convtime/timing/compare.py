@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+import torch
+
 from convtime.core.checks import described, require
-from convtime.core.child import job
+from convtime.core.child import Child, ChildError, job
 from convtime.core.errors import first_line
-from convtime.timing import confirming
 from convtime.timing.candidate import Candidate, candidates_of, distinct, with_keywords
 from convtime.timing.comparison import Agreement, Comparison, Interference
 from convtime.timing.measurement import Measurement
@@ -23,6 +25,7 @@ from convtime.timing.sampling.measure import (
     watched,
 )
 from convtime.timing.time_op import with_rates
+from convtime.timing.verdict import Ratio
 from convtime.view.wording import format_seconds
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ _SHARE = 0.1  # of the comparison's own time, for all candidates together
 _LEAST_SECONDS = 0.02  # for each candidate, if that is more
 _WARMUP_SHARE = 0.25  # of that; one-time work is already done after the comparison
 _MIN_SAMPLES = 10
+
+#: Time allowed for a comparison in a fresh process, in addition to the timing.
+_PATIENCE_SECONDS = 120.0
 
 
 @with_keywords(SharedOptions)
@@ -87,7 +93,8 @@ def compare(
             "confirm=True cannot use a stream, which does not exist in a fresh process; leave out "
             "stream",
         )
-        confirming.check_sendable(compared, "confirm=True")
+        for candidate in compared:
+            check_sendable(candidate, "confirm=True")
         by_name = {candidate.name: candidate for candidate in compared}
         again = job(compare, by_name, **_options_sent(given, chosen))
     limit = TimeLimit(chosen.timeout)
@@ -108,7 +115,7 @@ def compare(
         }
     elif how is not None and len(compared) > 1:
         same_results = check_results(compared, how, chosen, limit)
-    confirmation = confirming.confirm(again, chosen.budget) if again else {}
+    confirmation = confirm_ratios(again, chosen.budget) if again else {}
     measured = {each.name: with_rates(each, measured[each.name], chosen) for each in timed}
     return Comparison(
         {name: measured[name] for name in (*names, *measured)},
@@ -210,3 +217,50 @@ def find_interference(
             sentence = f"takes {times[0]} beside the others and {times[1]} alone ({ratio:.3f})"
             interfering[candidate.name] = Interference(ratio, alone.median, sentence)
     return interfering, why_not
+
+
+def fresh_process() -> Child:
+    """Return a process that uses as many threads as this one."""
+    return Child(job(torch.set_num_threads, torch.get_num_threads()))
+
+
+def confirm_ratios(compare: bytes, seconds: float) -> Mapping[str, Ratio]:
+    """Return the ratios that a fresh process measures, by name.
+
+    Args:
+        compare: a job that returns a comparison.
+        seconds: time that the timing may take in that process.
+
+    Raises:
+        RuntimeError: if that process fails.
+    """
+    try:
+        with fresh_process() as child:
+            compared: Comparison = child.call(compare, _PATIENCE_SECONDS + seconds)
+    except ChildError as error:
+        raise RuntimeError(f"the fresh process to confirm this {error}") from error
+    return {name: compared.ratio(name) for name in compared.others}
+
+
+def check_sendable(candidate: Candidate, what: str) -> None:
+    """Check that a fresh process can have a candidate.
+
+    Args:
+        candidate: the candidate.
+        what: the option that asks for the process.
+
+    Raises:
+        ValueError: it cannot be sent.
+    """
+    try:
+        for function in (candidate.fn, candidate.before):
+            # Pickle would send it by a name that the fresh process does not define.
+            if getattr(function, "__module__", None) == "__main__":
+                name = getattr(function, "__qualname__", function)
+                raise pickle.PicklingError(f"{name} is defined in __main__")
+        pickle.dumps(candidate)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"{what} sends the candidates to a fresh process, and {candidate.name!r} cannot "
+            f"be sent ({first_line(error)}); define its function in a module"
+        ) from error

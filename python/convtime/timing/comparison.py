@@ -5,26 +5,27 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.load import _C
-from convtime.timing.measurement import Measurement
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Measurement, Measurements
 from convtime.timing.verdict import (
-    Doubt,
     Failure,
     Finding,
     Judgement,
     Ratio,
+    Reason,
     Verdict,
     check_failures,
     contradiction,
-    doubt_of_interval,
     exit_code_of,
     other_metric,
+    why_uncertain,
 )
 from convtime.view.figure import Figure
 from convtime.view.shown import Shown
@@ -122,22 +123,21 @@ class Comparison(codec.Stored, Shown, show="convtime.timing.show_comparison"):
     confirmation: Mapping[str, Ratio] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.measurements:
-            raise ValueError("a comparison must have at least one measurement, got none")
+        require(self.measurements, "a comparison must have at least one measurement, got none")
         counts = {name: len(measured.seconds) for name, measured in self.measurements.items()}
-        if len(set(counts.values())) > 1:
-            raise ValueError(
-                "measurements of one comparison must have the same number of samples, got "
-                f"{reprlib.repr(counts)}"
-            )
+        require(
+            len(set(counts.values())) == 1,
+            "measurements of one comparison must have the same number of samples, got "
+            f"{reprlib.repr(counts)}",
+        )
         if not self.baseline:
             object.__setattr__(self, "baseline", next(iter(self.measurements)))
         for role, name in (("baseline", self.baseline), ("control", self.control)):
-            if name and name not in self.measurements:
-                raise ValueError(
-                    f"{role} must be one of {reprlib.repr(list(self.measurements))}, "
-                    f"got {reprlib.repr(name)}"
-                )
+            require(
+                not name or name in self.measurements,
+                f"{role} must be one of {reprlib.repr(list(self.measurements))}, got "
+                f"{reprlib.repr(name)}",
+            )
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -210,26 +210,35 @@ class Comparison(codec.Stored, Shown, show="convtime.timing.show_comparison"):
         Raises:
             KeyError: a name is not in the comparison.
         """
+        pair_of_names = name, self.baseline if baseline is None else baseline
+        if pair_of_names not in self._judgements:
+            self._judgements[pair_of_names] = self._judged(*pair_of_names)
+        return self._judgements[pair_of_names]
+
+    @cached_property
+    def _judgements(self) -> dict[tuple[str, str], Judgement]:
+        return {}
+
+    def _judged(self, name: str, baseline: str) -> Judgement:
         pair = self._pair(name, baseline)
         ratio = _ratio_in_time(pair)
-        found = self._doubt(ratio, name, baseline)
-        verdict: Verdict = ratio.verdict(self.margin) if found is None else "uncertain"
-        in_cycles = self._verdict_in_cycles(name, baseline, found)
+        reason, why = self._uncertainty(pair, ratio, name, baseline)
+        verdict: Verdict = ratio.verdict(self.margin) if reason is None else "uncertain"
+        in_cycles = self._verdict_in_cycles(name, baseline, reason)
         contradiction = self._contradiction(verdict, pair)
         sentences = [contradiction]
         if in_cycles not in (None, "uncertain", verdict):
             clock, baseline_clock = ((each.median_sm_clock_hz or 0) / 1e6 for each in pair)
             clocks = f"{clock:.0f} MHz against {baseline_clock:.0f}"
             sentences.append(f"{verdict} in time, {in_cycles} in cycles: clock ({clocks})")
-        if found is not None:
-            sentences.append(found.sentence)
+        sentences.append(why)
         return Judgement(
             verdict=verdict,
             ratio=ratio,
             in_cycles=in_cycles,
-            reason=None if found is None else found.reason,
+            reason=reason,
             sentence="; ".join(filter(None, sentences)),
-            smallest_difference=ratio.smallest_difference(self.margin + _doubt_of_places(pair)),
+            smallest_difference=ratio.smallest_difference(self.margin + _placement_effect(pair)),
             contradiction=contradiction,
         )
 
@@ -242,64 +251,56 @@ class Comparison(codec.Stored, Shown, show="convtime.timing.show_comparison"):
         ratio = _ratio_in_time(pair, f"{other}_seconds", uncertainty=0.0)
         return contradiction(verdict, metric, ratio.verdict(self.margin), other, ratio)
 
-    def _verdict_in_cycles(
-        self, name: str, baseline: str | None, found: Doubt | None
-    ) -> Verdict | None:
+    def _verdict_in_cycles(self, name: str, baseline: str, reason: Reason | None) -> Verdict | None:
         ratio = self.cycles_ratio(name, baseline)
-        if ratio is None or (found is not None and found.reason == "no-gpu-work"):
+        if ratio is None or reason == "no-gpu-work":
             return None
-        if found is not None and found.reason == "control-differs":
-            return "uncertain"
-        return ratio.verdict(self.margin)
+        return "uncertain" if reason == "control-differs" else ratio.verdict(self.margin)
 
-    def _doubt(self, ratio: Ratio, name: str, baseline: str | None) -> Doubt | None:
-        """Return the reason why a verdict is uncertain; None if it is certain."""
-        pair = self._pair(name, baseline)
+    def _uncertainty(
+        self, pair: _Pair, ratio: Ratio, name: str, baseline: str
+    ) -> tuple[Reason | None, str]:
+        """Return why a verdict is uncertain, as a code and a sentence; None if it is certain."""
         for measured in pair:
             if measured.no_gpu_work:
-                return Doubt(
-                    "no-gpu-work",
-                    f"{measured.name!r} issues no work to the GPU: method='cpu' times both",
-                )
+                why = f"{measured.name!r} issues no work to the GPU: method='cpu' times both"
+                return "no-gpu-work", why
         if pair[0] is pair[1]:
-            return None
+            return None, ""
         if self.control and name != self.control:
             control = self.ratio(self.control)
-            of_control = control.verdict(self.margin, _doubt_of_places(pair))
+            of_control = control.verdict(self.margin, _placement_effect(pair))
             if of_control in ("faster", "slower"):
-                return Doubt(
-                    "control-differs",
+                return "control-differs", (
                     f"{self.control!r} does the same as the baseline, and was found {of_control} "
-                    f"({control}): this run finds differences where there are none",
+                    f"({control}): this run finds differences where there are none"
                 )
         verdict = ratio.verdict(self.margin)
-        if verdict != "uncertain":
-            fresh = self.confirmation.get(name) if baseline in (None, self.baseline) else None
-            by_fresh = verdict if fresh is None else fresh.verdict(self.margin)
-            if by_fresh != verdict:
-                return Doubt(
-                    "not-confirmed",
-                    f"it is {verdict} in this process, but {by_fresh} in a fresh one ({fresh}): "
-                    "the result depends on properties of the process, such as the state of its "
-                    "memory",
-                )
-            of_places = _doubt_of_places(pair)
-            if fresh is None and ratio.verdict(self.margin, of_places) == "uncertain":
-                return Doubt(
-                    "placement",
-                    f"tensor placement in a CPU's memory can change the ratio by {of_places:.0%}, "
-                    "and the interval does not exceed the margin by that much; a fresh process "
-                    "confirms it (confirm=True)",
-                )
-            return None
-        would_be = _ratio_in_time(pair, uncertainty=0.0).verdict(self.margin)
-        if would_be != "uncertain":
-            return Doubt(
-                "method-cost",
+        if verdict == "uncertain":
+            would_be = _ratio_in_time(pair, uncertainty=0.0).verdict(self.margin)
+            if would_be == "uncertain":
+                return why_uncertain(ratio.low, ratio.high, self.margin, *pair)
+            return "method-cost", (
                 f"it would be {would_be} if the method overhead were known more precisely than to "
-                f"± {format_seconds(_uncertainty(pair))}; method='kernel' has no overhead",
+                f"± {format_seconds(_uncertainty(pair))}; method='kernel' has no overhead"
             )
-        return doubt_of_interval(ratio.low, ratio.high, self.margin, *pair)
+        fresh = self.confirmation.get(name) if baseline == self.baseline else None
+        if fresh is not None:
+            by_fresh = fresh.verdict(self.margin)
+            if by_fresh == verdict:
+                return None, ""
+            return "not-confirmed", (
+                f"it is {verdict} in this process, but {by_fresh} in a fresh one ({fresh}): the "
+                "result depends on properties of the process, such as the state of its memory"
+            )
+        effect = _placement_effect(pair)
+        if ratio.verdict(self.margin, effect) == "uncertain":
+            return "placement", (
+                f"tensor placement in a CPU's memory can change the ratio by {effect:.0%}, and the "
+                "interval does not exceed the margin by that much; a fresh process confirms it "
+                "(confirm=True)"
+            )
+        return None, ""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -395,7 +396,7 @@ def _uncertainty(pair: _Pair) -> float:
     return max(measured.overhead_uncertainty for measured in pair)
 
 
-def _doubt_of_places(pair: _Pair) -> float:
+def _placement_effect(pair: _Pair) -> float:
     """Return the share by which tensor placement in a CPU's memory can change a ratio."""
     return _C.DOUBT_OF_CPU_RATIOS if all(measured.between_runs for measured in pair) else 0.0
 

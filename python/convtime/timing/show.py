@@ -43,13 +43,12 @@ def line(measured: Measurement) -> str:
 
 def details(measured: Measurement) -> Iterator[Block]:
     """Yield one line per fact, and the device's activities."""
-    activities = Table(_ACTIVITY, map(_activity_row, measured.activities), right=("time",))
-    facts = Facts(facts_of(measured))
-    yield Details([facts, activities], title=measured.name, summary=line(measured))
-
-
-def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:
-    return format_seconds(activity.median), *launch_cells(activity, activity.short_name)
+    rows = (
+        (format_seconds(activity.median), *launch_cells(activity, activity.short_name))
+        for activity in measured.activities
+    )
+    blocks: list[Block] = [Facts(facts_of(measured)), Table(_ACTIVITY, rows, right=("time",))]
+    yield Details(blocks, title=measured.name, summary=line(measured))
 
 
 def launch_cells(activity: DeviceActivity, name: str) -> tuple[str, str, str]:
@@ -62,10 +61,10 @@ def launch_cells(activity: DeviceActivity, name: str) -> tuple[str, str, str]:
 
 def grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
     """Group what the same sentence is about by that sentence."""
-    found: dict[str, list[_T]] = {}
-    for said, each in pairs:
-        found.setdefault(said, []).append(each)
-    return found
+    groups: dict[str, list[_T]] = {}
+    for sentence, each in pairs:
+        groups.setdefault(sentence, []).append(each)
+    return groups
 
 
 def estimate(measured: Measurement) -> str:
@@ -105,10 +104,11 @@ def reservations(measured: Measurement) -> Iterator[str]:
         yield f"in two groups, {fast} and {slow}"
     if measured.device == "cpu" and measured.provenance.get("tracers"):
         yield f"traced by {measured.provenance['tracers']}"
-    if _crowding(measured):
-        yield _crowding(measured)
+    if crowding := _crowding(measured):
+        yield crowding
     if measured.disturbance:
-        yield f"{measured.disturbance}{_beside(cpu_seconds)}"
+        cpu_time = "" if cpu_seconds is None else f" (CPU time {format_seconds(cpu_seconds)})"
+        yield f"{measured.disturbance}{cpu_time}"
     if measured.other_launches:
         yield "other threads used the GPU"
     if measured.unrecorded:
@@ -128,10 +128,6 @@ def _crowding(measured: Measurement) -> str:
     return f"{threads:.0f} threads on {cores} {'core' if cores == 1 else 'cores'}"
 
 
-def _beside(cpu_seconds: float | None) -> str:
-    return "" if cpu_seconds is None else f" (CPU time {format_seconds(cpu_seconds)})"
-
-
 def _maybe_disturbed(measured: Measurement) -> bool:
     alone = measured.exclusive
     return alone.requested and not alone.used and measured.device != "cpu"
@@ -145,7 +141,9 @@ def median(measured: Measurement) -> str:
 def facts_of(measured: Measurement) -> dict[str, str]:
     """Return all facts by name, in display order."""
     discarded = f" ({len(measured.discarded)} discarded)" if measured.discarded else ""
-    settled = measured.stop_reason == "settled"
+    provenance = measured.provenance
+    hardware = provenance.get("gpu") or provenance.get("cpu") or measured.device
+    by_criterion = measured.stop_reason == "settled"
     facts = [
         ("median", median(measured)),
         ("95 % interval", _interval(measured)),
@@ -161,12 +159,12 @@ def facts_of(measured: Measurement) -> dict[str, str]:
         ("placement", _placement_fact(measured)),
         *_input_facts(measured),
         *_regime_facts(measured),
-        ("device", f"{_hardware(measured)} ({measured.device_reason})"),
+        ("device", f"{hardware} ({measured.device_reason})"),
         *_process_facts(measured),
         *_host_facts(measured),
         *_clock_facts(measured),
         ("warm-up", _warmup_fact(measured)),
-        ("stopped by", measured.stop if settled else measured.stop_reason),
+        ("stopped by", measured.stop if by_criterion else measured.stop_reason),
     ]
     return dict(facts)
 
@@ -187,11 +185,11 @@ def _overhead_facts(measured: Measurement) -> _Facts:
         yield "method's own cost", f"{cost} ± {uncertainty}, subtracted"
 
 
-def _used(condition: Condition[str], told: str = "") -> str:
-    told = told or condition.used
+def _used(condition: Condition[str], text: str = "") -> str:
+    text = text or condition.used
     if condition.used == condition.requested:
-        return f"{told} ({condition.reason})" if condition.reason else told
-    return f"{told} (asked for {condition.requested}: {condition.reason})"
+        return f"{text} ({condition.reason})" if condition.reason else text
+    return f"{text} (asked for {condition.requested}: {condition.reason})"
 
 
 def _input_facts(measured: Measurement) -> _Facts:
@@ -204,17 +202,12 @@ def _input_facts(measured: Measurement) -> _Facts:
 
 
 def _placement_fact(measured: Measurement) -> str:
-    told = measured.placement.used
+    text = measured.placement.used
     if measured.placements > 1:
-        told += f", {measured.placements} places"
+        text += f", {measured.placements} places"
     if measured.placement_variance_share is not None:
-        told += f" with {measured.placement_variance_share:.0%} of the variance between them"
-    return _used(measured.placement, told)
-
-
-def _hardware(measured: Measurement) -> str:
-    known = measured.provenance
-    return known.get("gpu") or known.get("cpu") or measured.device
+        text += f" with {measured.placement_variance_share:.0%} of the variance between them"
+    return _used(measured.placement, text)
 
 
 def _device_facts(measured: Measurement) -> _Facts:
@@ -237,21 +230,18 @@ def _device_facts(measured: Measurement) -> _Facts:
     yield from facts.items()
     yield "activities", f"{len(measured.activities)}"
     if measured.unrecorded:
-        told = f"work issued by {', '.join(measured.unrecorded)}, which CUPTI does not record; use "
-        yield "not seen", told + "method='event' or 'sync' to include it"
+        missing = f"work issued by {', '.join(measured.unrecorded)}, which CUPTI does not record"
+        yield "not seen", f"{missing}; use method='event' or 'sync' to include it"
     if measured.other_launches:
-        told = f"issued {measured.other_launches} pieces of GPU work during the run (not timed)"
-        yield "other threads", told
+        work = f"{measured.other_launches} pieces of GPU work"
+        yield "other threads", f"issued {work} during the run (not timed)"
     if measured.faulty_batches:
         yield "repeated", f"{measured.faulty_batches} batches, last reason: {measured.fault}"
 
 
 def _rate_facts(measured: Measurement) -> _Facts:
-    ceilings, flops, moved = (
-        measured.ceilings,
-        measured.flops_per_second,
-        measured.bytes_per_second,
-    )
+    ceilings = measured.ceilings
+    flops, moved = measured.flops_per_second, measured.bytes_per_second
     if ceilings is not None and flops is not None:
         share = f"{flops / ceilings.flops_per_second:.1%} of this device's"
         yield "compute", f"{flops / 1e12:.4g} TFLOP/s ({share} {ceilings.matmul_dtype} matmul)"
@@ -263,47 +253,47 @@ def _rate_facts(measured: Measurement) -> _Facts:
 
 
 def _rank_facts(measured: Measurement) -> _Facts:
-    found = measured.ranks
-    if found is None:
+    ranks = measured.ranks
+    if ranks is None:
         return
-    yield "ranks", f"{len(found.ranks)} ({found.backend}); each sample is the longest of all ranks"
-    if found.collectives:
-        kinds = (f"{each.kind} of {each.nbytes:,} bytes" for each in found.collectives)
+    yield "ranks", f"{len(ranks.ranks)} ({ranks.backend}); each sample is the longest of all ranks"
+    if ranks.collectives:
+        kinds = (f"{each.kind} of {each.nbytes:,} bytes" for each in ranks.collectives)
         yield "communication", ", ".join(kinds)
-    bound = f"clocks known within {format_seconds(found.clock_uncertainty)}: {found.clock_reason}"
-    if found.skew is not None:
-        yield "arrival skew", f"{format_seconds(found.skew)} ({bound})"
-    if found.transfer is None:
-        yield "transfer", f"unknown: {found.arrivals_reason}"
+    bound = f"clocks known within {format_seconds(ranks.clock_uncertainty)}: {ranks.clock_reason}"
+    if ranks.skew is not None:
+        yield "arrival skew", f"{format_seconds(ranks.skew)} ({bound})"
+    if ranks.transfer is None:
+        yield "transfer", f"unknown: {ranks.arrivals_reason}"
     else:
-        told = format_estimate(found.transfer, *(found.transfer_interval or (-math.inf, math.inf)))
-        yield "transfer", f"{told} from the last arrival to the last end"
-    if found.algorithm_bandwidth is not None and found.bus_bandwidth is not None:
-        rates = (found.algorithm_bandwidth, found.bus_bandwidth)
+        interval = ranks.transfer_interval or (-math.inf, math.inf)
+        transfer = format_estimate(ranks.transfer, *interval)
+        yield "transfer", f"{transfer} from the last arrival to the last end"
+    if ranks.algorithm_bandwidth is not None and ranks.bus_bandwidth is not None:
+        rates = (ranks.algorithm_bandwidth, ranks.bus_bandwidth)
         algorithm, bus = (f"{rate / 1e9:.4g} GB/s" for rate in rates)
         yield "bandwidth", f"algorithm {algorithm}, bus {bus}"
     else:
-        yield "bandwidth", f"unknown: {found.bandwidth_reason}"
-    for each in found.ranks:
+        yield "bandwidth", f"unknown: {ranks.bandwidth_reason}"
+    for each in ranks.ranks:
         yield f"rank {each.rank}", _rank_fact(each)
-    for number, sentence in enumerate(found.slower):
+    for number, sentence in enumerate(ranks.slower):
         yield f"slower{number or ''}", sentence
 
 
 def _rank_fact(rank: RankTimes) -> str:
-    told = [format_seconds(rank.median)]
+    parts = [format_seconds(rank.median)]
     if rank.waiting is not None:
-        told.append(f"of it waiting {format_seconds(rank.waiting)}")
+        parts.append(f"of it waiting {format_seconds(rank.waiting)}")
     if rank.communication is not None:
-        exposed, hidden = rank.communication.exposed, rank.communication.hidden
-        told.append(f"communication {format_seconds(exposed)} exposed")
-        told.append(f"{format_seconds(hidden)} hidden")
-    told.append(f"{rank.device} ({rank.device_name}) of {rank.process}")
+        parts.append(f"communication {format_seconds(rank.communication.exposed)} exposed")
+        parts.append(f"{format_seconds(rank.communication.hidden)} hidden")
+    parts.append(f"{rank.device} ({rank.device_name}) of {rank.process}")
     if rank.global_rank != rank.rank:
-        told.append(f"global rank {rank.global_rank}")
+        parts.append(f"global rank {rank.global_rank}")
     if rank.state is not None:
-        told.append(str(rank.state).partition(": ")[2])
-    return ", ".join(told)
+        parts.append(str(rank.state).partition(": ")[2])
+    return ", ".join(parts)
 
 
 def _regime_facts(measured: Measurement) -> _Facts:
@@ -327,8 +317,9 @@ def _process_facts(measured: Measurement) -> _Facts:
             known.get(name) or "unknown" for name in ("threads", "cores", "governor")
         )
         load = known.get("load_average")
-        told = f"{load:.2f}" if isinstance(load, float) else "unknown"
-        yield "CPU", f"{threads} threads, {cores} cores, load average {told}, governor {governor}"
+        average = f"{load:.2f}" if isinstance(load, float) else "unknown"
+        machine = f"{threads} threads, {cores} cores"
+        yield "CPU", f"{machine}, load average {average}, governor {governor}"
     if known.get("tracers"):
         yield "traced by", str(known["tracers"])
     if known.get("gc") == "disabled":
@@ -347,11 +338,11 @@ def _host_facts(measured: Measurement) -> _Facts:
         of_threads = f" of {threads:.0f} threads" if threads > 1 else ""
         yield "CPU time", format_seconds(measured.cpu_seconds) + of_threads
         if measured.used_cores:
-            told = "cores " if len(measured.used_cores) > 1 else "core "
-            told += ", ".join(map(str, measured.used_cores))
+            cores = "cores " if len(measured.used_cores) > 1 else "core "
+            cores += ", ".join(map(str, measured.used_cores))
             if measured.free_cores is not None:
-                told += f"; {measured.free_cores:.1f} cores were free"
-            yield "ran on", told
+                cores += f"; {measured.free_cores:.1f} cores were free"
+            yield "ran on", cores
         others = [reading.others_seconds for reading in measured.host]
         if None not in others:
             elapsed = sum(reading.seconds for reading in measured.host)
@@ -376,22 +367,22 @@ def _host_facts(measured: Measurement) -> _Facts:
 def _counter_facts(measured: Measurement) -> _Facts:
     if measured.instructions is None:
         return
-    told = f"{measured.instructions:.4g} per call".replace("e+0", "e").replace("e+", "e")
+    text = f"{measured.instructions:.4g} per call".replace("e+0", "e").replace("e+", "e")
     known = [(each.instructions or 0.0, each.cycles) for each in measured.host if each.cycles]
     if known:
         instructions, cycles = map(math.fsum, zip(*known, strict=True))
-        told += f", {instructions / cycles:.1f} per cycle"
-    yield "instructions", told
+        text += f", {instructions / cycles:.1f} per cycle"
+    yield "instructions", text
 
 
 def _clock_facts(measured: Measurement) -> _Facts:
     known_mhz = [clock_hz / 1e6 for clock_hz in measured.sm_clocks_hz if clock_hz is not None]
     if known_mhz and measured.max_sm_clock_hz is not None:
         highest = measured.max_sm_clock_hz / 1e6
-        told = f"{min(known_mhz):.0f} .. {max(known_mhz):.0f} MHz of {highest:.0f}"
+        text = f"{min(known_mhz):.0f} .. {max(known_mhz):.0f} MHz of {highest:.0f}"
         if any(measured.throttled):
-            told += f"; {sum(measured.throttled)} samples below {THROTTLED_BELOW:.0%} of that"
-        yield "SM clock", told + (" (locked)" if measured.clocks == "lock" else "")
+            text += f"; {sum(measured.throttled)} samples below {THROTTLED_BELOW:.0%} of that"
+        yield "SM clock", text + (" (locked)" if measured.clocks == "lock" else "")
     for name, unit in (("power", "W"), ("temperature", "°C")):
         readings = [getattr(reading, name) for reading in measured.conditions]
         known = [value for value in readings if value is not None]

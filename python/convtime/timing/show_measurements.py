@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from convtime.timing import show
-from convtime.timing.measurement import Measurement
-from convtime.timing.measurements import Measurements
+from convtime.timing.measurement import Measurement, Measurements
 from convtime.timing.roofline import rooflines
 from convtime.timing.show import estimate, facts_of, reservations
 from convtime.view.figure import Figure

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.load import _C
 
 if TYPE_CHECKING:
@@ -128,24 +129,24 @@ class Judgement:
     contradiction: str = ""
 
     def __str__(self) -> str:
-        told = f"{self.verdict}: ratio {self.ratio}"
-        return f"{told}; {self.sentence}" if self.sentence else told
+        text = f"{self.verdict}: ratio {self.ratio}"
+        return f"{text}; {self.sentence}" if self.sentence else text
 
 
 def exit_code_of(
-    found: Sequence[Finding], fail_on: Collection[str], uncertain: int = 0
+    findings: Sequence[Finding], fail_on: Collection[str], uncertain: int = 0
 ) -> tuple[int, list[Finding]]:
     """Return a gate's exit code, and the findings that cause it.
 
     Args:
-        found: all findings.
+        findings: all findings.
         fail_on: findings that give 1; see :data:`Failure`.
         uncertain: exit code if there is none of these, but an ``uncertain`` verdict.
     """
-    causes = [each for each in found if each[1] in fail_on]
+    causes = [each for each in findings if each[1] in fail_on]
     if causes:
         return 1, causes
-    causes = [each for each in found if each[1] == "uncertain"]
+    causes = [each for each in findings if each[1] == "uncertain"]
     return (uncertain, causes) if causes and uncertain else (0, [])
 
 
@@ -156,8 +157,7 @@ def check_failures(fail_on: str | Collection[str], finds: Collection[str]) -> se
         ValueError: it contains a finding that this gate cannot have.
     """
     failures: set[str] = {fail_on} if isinstance(fail_on, str) else set(fail_on)
-    if not failures <= set(finds):
-        raise ValueError(f"fail_on must be some of {tuple(finds)}, got {fail_on!r}")
+    require(failures <= {*finds}, f"fail_on must be some of {tuple(finds)}, got {fail_on!r}")
     return failures
 
 
@@ -177,37 +177,23 @@ def contradiction(verdict: str, metric: str, other: str, other_metric: str, rati
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Doubt:
-    """Why a verdict is uncertain: a code for programs, and a sentence for people."""
-
-    reason: Reason
-    sentence: str
-
-
-def doubt_of_interval(low: float, high: float, margin: float, *pair: Measurement) -> Doubt:
-    """Return the doubt about an interval that is neither within the margin nor beyond it."""
+def why_uncertain(low: float, high: float, margin: float, *pair: Measurement) -> tuple[Reason, str]:
+    """Return why an interval is neither within the margin nor beyond it, and a sentence."""
     rounds = len(pair[0].seconds)
     ended = f"sampling ended by {pair[0].stop_reason} after {rounds} rounds"
     if not (math.isfinite(low) and math.isfinite(high)):
-        return Doubt(
-            "too-few-samples",
-            f"{rounds} rounds are too few for an interval at that confidence",
-        )
+        return "too-few-samples", f"{rounds} rounds are too few for an interval at that confidence"
     if high - low <= 2 * margin:
-        return Doubt(
-            "at-the-margin",
-            f"the margin's edge lies within {low:.4f} .. {high:.4f}: {ended}, and more samples "
-            "narrow this",
-        )
+        edge = f"the margin's edge lies within {low:.4f} .. {high:.4f}"
+        return "at-the-margin", f"{edge}: {ended}, and more samples narrow this"
     wide = (
         f"the interval, ± {(high - low) / 2:.2%}, is wider than the margin: {ended}, and more "
         "samples narrow it"
     )
     disturbance = next(_disturbances(*pair), None)
     if disturbance is None:
-        return Doubt("wide-interval", wide)
-    return Doubt("disturbed", f"{disturbance}; {wide}")
+        return "wide-interval", wide
+    return "disturbed", f"{disturbance}; {wide}"
 
 
 def _disturbances(*pair: Measurement) -> Iterator[str]:

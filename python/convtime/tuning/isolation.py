@@ -10,7 +10,7 @@ from typing import NamedTuple
 from convtime.core.child import ChildError, job, report
 from convtime.core.errors import one_line
 from convtime.timing.candidate import Candidate
-from convtime.timing.confirming import check_sendable, fresh
+from convtime.timing.compare import check_sendable, fresh_process
 from convtime.timing.options import Options
 from convtime.timing.result_check import Check
 from convtime.tuning.heats import Tell, UnusableError, none_left
@@ -110,9 +110,9 @@ def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
 
 def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race | _Loss:
     """Run a race in one child process."""
-    check_sendable(
-        [*plan.candidates.values(), *([plan.reference] if plan.reference else [])], "isolated=True"
-    )
+    for candidate in (*plan.candidates.values(), plan.reference):
+        if candidate is not None:
+            check_sendable(candidate, "isolated=True")
     name, has_begun = "", False
 
     def reported(stage: tuple[str, list[str]]) -> float:
@@ -125,7 +125,7 @@ def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race | _Loss:
         return patience + (0.0 if alone else _LONGEST_ROUND * plan.seconds)
 
     try:
-        with fresh() as child:
+        with fresh_process() as child:
             race: Race | _Loss = child.call(job(_race, run_here, plan), _BEGIN_SECONDS, reported)
             child.end()  # by itself, it would wait for a GPU that hangs
             return race

@@ -19,12 +19,12 @@ from convtime.device.cpu import cache_bytes, check_pin
 from convtime.timing.candidate import Candidate, LastPass, backward_of
 from convtime.timing.measurement import Condition
 from convtime.timing.options import BatchRecord, Cache, Options, Pages, Placement
-from convtime.timing.sampling.copy_check import Check
 from convtime.timing.sampling.copying import Original
 from convtime.timing.sampling.object_graph import without_modes
 from convtime.timing.sampling.placement import (
     MOST_OBJECTS,
     CannotPlaceError,
+    Check,
     Copies,
     blocks_outside,
     count_places,

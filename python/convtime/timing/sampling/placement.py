@@ -31,7 +31,13 @@ from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options, Placement
 from convtime.timing.sampling.copying import Original, Storages, UncopiableError, is_on
-from convtime.timing.sampling.object_graph import is_plain, objects_below, without_modes
+from convtime.timing.sampling.object_graph import (
+    contents_of,
+    holds_still,
+    is_plain,
+    objects_below,
+    without_modes,
+)
 
 #: Bytes; alignment of the CUDA allocator, and of its large blocks.
 ALIGNMENT, LARGE_PAGE = 512, 2 << 20
@@ -192,7 +198,7 @@ def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
     ]
     if not full:
         return Copies([], list(every))
-    keys, sources = list(full), [bytes_of(storage) for storage in full.values()]
+    keys, sources = list(full), [_bytes_of(storage) for storage in full.values()]
     chance = random.Random()  # noqa: S311  # not a secret, and leaves the program's generator alone
     starts, nbytes = lay_out([source.numel() for source in sources], count, placement, chance)
     buffer = _aligned_buffer(nbytes, placement, sources[0].device)
@@ -207,7 +213,7 @@ def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
     return Copies([], list(every), addresses, refill)
 
 
-def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     """Return a storage as a tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
@@ -221,7 +227,7 @@ def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> 
 
 def _fill(buffer: torch.Tensor, starts: Sequence[int], sources: Sequence[torch.Tensor]) -> None:
     """Fill the buffer with few kernels, however many copies there are."""
-    wide = all(map(is_wide, sources))
+    wide = all(map(_is_wide, sources))
     if wide:  # a copy of bytes moves only a few at a time
         buffer, sources = buffer.view(torch.int64), [one.view(torch.int64) for one in sources]
     unit = 8 if wide else 1
@@ -236,7 +242,7 @@ def _fill(buffer: torch.Tensor, starts: Sequence[int], sources: Sequence[torch.T
     torch._foreach_copy_(list(pieces[1::2]), filled_from)
 
 
-def is_wide(as_bytes: torch.Tensor) -> bool:
+def _is_wide(as_bytes: torch.Tensor) -> bool:
     """Whether the bytes can be viewed as 64-bit words."""
     return as_bytes.data_ptr() % 8 == 0 and as_bytes.numel() % 8 == 0
 
@@ -412,6 +418,104 @@ def blocks_outside(copies: Copies, device: torch.device, result: object) -> list
     )
     sizes = {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}
     return [(start, size) for start, size in sizes.items() if start not in copies.addresses]
+
+
+class Check:
+    """Checks after the first call, on a copy, whether calls modify their inputs.
+
+    If the first call wrote something, a second call shows whether it writes the same again, as to a
+    tensor for its result. Then all copies get the values that the first call wrote, and later calls
+    change nothing.
+
+    Attributes:
+        adds_gradients: whether calls are expected to leave gradients, as backward passes do.
+        reason: why the copies cannot be used any longer, as part of a sentence.
+    """
+
+    def __init__(self, original: Original, copies: Copies) -> None:
+        self._original = original
+        self._copies = copies
+        # Objects that the copy owns: each copy's would have a different state.
+        self._contents: list[tuple[object, tuple[object, ...]]] = []
+        if not original.is_flat:
+            roots = original.roots_of(copies.candidates[0])
+            self._contents += ((held, contents_of(held)) for held in objects_below(roots))
+        self._is_second = False
+        self.adds_gradients = False
+        self.reason = ""
+
+    def __call__(self) -> bool | None:
+        """Return True or False, or None if it takes another call on the same copy to decide.
+
+        The original also gets the values that calls wrote to the copy, bit by bit.
+        """
+        written: set[int] = set()
+        with without_modes():
+            try:
+                written = self._look()
+                if self._is_second and not (written or self.reason):
+                    self._copies.refill()
+            except torch.OutOfMemoryError:
+                self.reason = "there is not enough memory to check that calls do not write to them"
+        if written and not self.reason:
+            if not self._is_second:
+                self._is_second = True
+                return None
+            self.reason = f"a call writes different values to {self._names(written)} each time"
+        self._contents.clear()
+        if self.reason:
+            self._original.origins.clear()
+            self._copies.release()
+        return not self.reason
+
+    def _look(self) -> set[int]:
+        """Return the storages written to since the last check, or since the copy was made."""
+        originals, called = self._original.storages, self._copies.storages[0]
+        if self._original.device.type == "cuda":
+            torch.cuda.synchronize(self._original.device)  # the call may use other streams
+        resized = {key for key in originals if called[key].nbytes() != originals[key].nbytes()}
+        if resized:
+            self.reason = f"a call resizes {self._names(resized)}"
+            return resized
+        written = _different(originals, called)
+        elsewhere: set[int] = set()
+        if written and not self._is_second:
+            elsewhere = written & _different(originals, self._copies.storages[1])
+        for key in written - elsewhere:
+            _bytes_of(originals[key]).copy_(_bytes_of(called[key]))
+        if elsewhere:
+            self.reason = f"a call on a copy writes to the original of {self._names(elsewhere)}"
+        else:
+            self.reason = self._side_effect()
+        return written
+
+    def _names(self, keys: set[int]) -> str:
+        return ", ".join(self._original.names_of(keys))
+
+    def _side_effect(self) -> str:
+        """Describe an effect of the call other than writing to storages; empty for none."""
+        for held, contents in self._contents:
+            if not holds_still(held, contents):
+                return f"a call modifies one of its inputs, a {type(held).__name__}"
+        if self.adds_gradients:
+            return ""
+        for held in objects_below(self._original.roots_of(self._copies.candidates[0])):
+            if isinstance(held, torch.Tensor) and held.is_leaf and held.grad is not None:
+                return "a call adds to gradients of its arguments"
+        return ""
+
+
+def _different(some: Storages, others: Storages) -> set[int]:
+    """Return the keys of storages with different bits; uses few kernels and one synchronization."""
+    keys = [key for key, storage in some.items() if storage.nbytes()]
+    flags = [_differ(_bytes_of(some[key]), _bytes_of(others[key])) for key in keys]
+    return {key for key, flag in zip(keys, torch.stack(flags).tolist(), strict=True) if flag}
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    if _is_wide(one) and _is_wide(other):  # a comparison of bytes handles only a few at a time
+        one, other = one.view(torch.int64), other.view(torch.int64)
+    return (one != other).any()
 
 
 def rotate(
