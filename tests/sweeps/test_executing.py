@@ -340,7 +340,7 @@ def test_workers_that_are_busy_or_lack_what_is_timed_are_refused() -> None:
         convtime.sweep(swept.relu, SIZES, executor=executor, **QUICK)
     assert executor.submitted == 2  # the description of the worker, and a point
     with pytest.raises(InputError, match="must be able to import what they time, got EOF"):
-        worker._loaded(b"")
+        worker._unpickle(b"")
     nothing = Failing(0, end=lambda future: future.set_exception(ImportError("No convtime")))
     with pytest.raises(InputError, match="its first call failed \\(ImportError: No convtime"):
         convtime.sweep(swept.relu, SIZES, executor=nothing, **QUICK)

@@ -172,7 +172,7 @@ def test_of_sweeps_that_start_together_one_has_the_new_file(tmp_path: Path) -> N
     def opens(file: Path) -> str:
         together.wait()
         try:
-            with journal.opened(file, PLAN, seed_given=False):
+            with journal.open_journal(file, PLAN, seed_given=False):
                 together.wait()
                 return "has it"
         except InputError as error:

@@ -15,15 +15,15 @@ from convtime.sweeps.plan import SweepPlan, SweepPoint
 PLAN = SweepPlan({"relu": "a"}, {"size": (1,)}, seed=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Made(worker.Maker[SweepPoint]):
-    """Makes points that take some time on a clock."""
+@dataclasses.dataclass
+class Simulated(worker.Worker[SweepPoint]):
+    """Measures points that take some time on a clock."""
 
     clock: list[float] = dataclasses.field(default_factory=lambda: [0.0])
     seconds: float = 0.0
     control_seconds: float = 0.0
 
-    def make(self, point: SweepPoint) -> SweepPoint:
+    def measure(self, point: SweepPoint) -> SweepPoint:
         self.clock[0] += self.control_seconds if point.control else self.seconds
         return point
 
@@ -33,11 +33,10 @@ def test_the_control_is_due_after_eight_points_or_enough_time(
     seconds: int, control_seconds: int
 ) -> None:
     """After three minutes, or eight times what the control takes; a simulation by whole seconds."""
-    made = Made({}, Axes({}, {"device": "cpu"}), [0.0], seconds, control_seconds)
+    measuring = Simulated({}, Axes({}, {"device": "cpu"}), [0.0], seconds, control_seconds)
     (point,) = PLAN.points()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "monotonic", lambda: made.clock[0])
-        measuring = worker.Worker(made)
+        patch.setattr(time, "monotonic", lambda: measuring.clock[0])
         visits = [measuring.visit(point, PLAN.control, is_last=False)[1] for _ in range(30)]
         last = measuring.visit(point, PLAN.control, is_last=True)[1]
     expected, now, due, count = [], 0, 0, 0
@@ -57,9 +56,9 @@ def test_the_control_is_due_after_eight_points_or_enough_time(
 def test_runs_that_share_a_process_visit_the_control_as_often_as_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    maker = Made({}, Axes({}, {"device": "cpu"}))
+    axes = Axes({}, {"device": "cpu"})
     monkeypatch.setattr(worker, "_functions", {})
-    monkeypatch.setattr(worker, "_loaded", lambda _: worker.Worker(maker).visit)
+    monkeypatch.setattr(worker, "_unpickle", lambda _: Simulated({}, axes).visit)
     machine = worker.machine_of(torch.device("cpu"))
     (point,) = PLAN.points()
 

@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _warnings_in_one_line():
             arguments = sys.argv[1:] if arguments is None else arguments
-            words = [argument for argument in arguments if not argument.startswith("-")]
-            parser = make_parser(words[:1])
+            positional = [argument for argument in arguments if not argument.startswith("-")]
+            parser = make_parser(positional[:1])
             raise_on_interrupt()
             options = parser.parse_args(arguments)
             code: int = options.run(options) or DONE
@@ -81,12 +81,12 @@ def _warnings_in_one_line() -> Iterator[None]:
         show = warnings.showwarning
 
         def show_ours(
-            message: Warning | str, category: type[Warning], *place: Any, **further: Any
+            message: Warning | str, category: type[Warning], *where: Any, **further: Any
         ) -> None:
             if issubclass(category, InputWarning):
                 print_error(f"convtime: warning: {printable(str(message))}")
             else:
-                show(message, category, *place, **further)
+                show(message, category, *where, **further)
 
         warnings.showwarning = show_ours
         yield

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TextIO
 
 from convtime.cli import arguments
@@ -63,7 +62,7 @@ def add_outputs(
 
 
 def check_outputs(
-    options: argparse.Namespace, inputs: Mapping[str, str | Path | None] = MappingProxyType({})
+    options: argparse.Namespace, inputs: Mapping[str, str | Path | None] | None = None
 ) -> None:
     """Check, before anything is timed, that each output can be written to a file of its own.
 
@@ -82,7 +81,7 @@ def check_outputs(
     for name in printed:
         del files[f"--{name}"]
     check_distinct(files)
-    for what, path in inputs.items():
+    for what, path in (inputs or {}).items():
         check_distinct({what: path, **files})
     json = files.get("--json")
     if json and json.suffix.lower() == ".csv":

@@ -79,13 +79,13 @@ def run(options: argparse.Namespace) -> None:
     for path in (options.save, options.revalidate):
         if path is not None:
             check_writable(path)
-    plans = _revalidated(options) if options.revalidate else _tuned(options)
+    plans = _revalidate(options) if options.revalidate else _tune(options)
     if options.save:
         plans.add_to(options.save)
     deliver(options, plans)
 
 
-def _revalidated(options: argparse.Namespace) -> Plans:
+def _revalidate(options: argparse.Namespace) -> Plans:
     require(
         not (options.problems or options.layers or options.model or options.save),
         "--revalidate checks the plans of its file; leave out problems, --layers, --model and "
@@ -96,7 +96,7 @@ def _revalidated(options: argparse.Namespace) -> Plans:
     return plans
 
 
-def _tuned(options: argparse.Namespace) -> Plans:
+def _tune(options: argparse.Namespace) -> Plans:
     device = resolve_device(options.device)
     require(device.type == "cuda", f"tune needs a GPU, where cuDNN runs, got device {device}")
     model = model_of(options, device)

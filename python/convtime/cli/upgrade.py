@@ -206,10 +206,10 @@ def _line(text: str) -> dict[str, Any]:
 
 def _command(options: argparse.Namespace, do: str) -> str:
     """Return the command for one of what ``do`` loads, before its name."""
-    words = ["convtime", "upgrade", "--old", options.old, "--new", options.new]
+    command = ["convtime", "upgrade", "--old", options.old, "--new", options.new]
     if options.device:
-        words += ["--device", options.device]
+        command += ["--device", options.device]
     if do == "load_model":
         size = ",".join(map(str, options.input))
-        words += [*options.source, "--input", size, "--layer"]
-    return shlex.join(words)
+        command += [*options.source, "--input", size, "--layer"]
+    return shlex.join(command)

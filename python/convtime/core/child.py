@@ -148,15 +148,15 @@ class Child:
             self._is_ready = True
 
     def call(
-        self, job: bytes, seconds: float | None, tell: Callable[[Any], float] | None = None
+        self, job: bytes, seconds: float | None, on_report: Callable[[Any], float] | None = None
     ) -> Any:
         """Return the result of a job.
 
         Args:
             job: what :func:`job` returned.
             seconds: time limit after the start; None for none.
-            tell: is called with each value that the job passes to :func:`report`, and returns the
-                time limit from then on.
+            on_report: is called with each value that the job passes to :func:`report`, and returns
+                the time limit from then on.
 
         Raises:
             ChildError: the job failed, the process ended, or it was ended at the time limit.
@@ -169,11 +169,10 @@ class Child:
                 return value
             if kind == "error":
                 raise ChildError(f"failed ({first_line(value)})") from value
-            if tell is not None:
-                seconds = tell(value)
+            if on_report is not None:
+                seconds = on_report(value)
 
     def send(self, message: bytes) -> None:
-        """Send a message to the program."""
         with contextlib.suppress(OSError):  # it has ended; receive() says why
             self._pipe.send_bytes(message)
 

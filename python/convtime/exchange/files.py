@@ -14,14 +14,13 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from convtime.core import codec, strict_json
 from convtime.core.checks import require
 from convtime.core.errors import InputError, one_line, shown, why
 from convtime.core.files import extension_of, is_run_file, write_file
-from convtime.exchange.other_tools import named
+from convtime.exchange.other_tools import measurements_by_name
 from convtime.timing.measurement import Measurement, Measurements
 from convtime.view.wording import listed
 
@@ -111,9 +110,7 @@ def read_baseline(path: str | os.PathLike[str]) -> Baseline:
     return baseline_of(read_file(path))
 
 
-def read_file(
-    path: str | os.PathLike[str], modules: Mapping[str, str] = MappingProxyType(MEASURED)
-) -> codec.Stored:
+def read_file(path: str | os.PathLike[str], modules: Mapping[str, str] = MEASURED) -> codec.Stored:
     """Read a file like :func:`read_measurements`, but keep results whole.
 
     Args:
@@ -160,8 +157,7 @@ def measurements_of(result: codec.Stored) -> Mapping[str, Measurement]:
         return {result.name: result}
     if type(result).__name__ not in MEASURED:
         return {}
-    measurements: Mapping[str, Measurement] = getattr(result, "measurements")  # noqa: B009
-    return measurements
+    return dict(getattr(result, "measurements"))  # noqa: B009
 
 
 def baseline_of(result: codec.Stored) -> Baseline:
@@ -199,7 +195,6 @@ def with_names_in_common(
 
 
 def _renamed(name: str, single: Baseline) -> Baseline:
-    """Return the run of one measurement under another name."""
     ((old, measured),) = single.measurements.items()
 
     def renamed(repeats: Mapping[str, Repeats]) -> dict[str, Repeats]:
@@ -236,13 +231,13 @@ def _read_document(document: Any, path: Path, modules: Mapping[str, str]) -> cod
         from convtime.exchange import nvbench, pytest_benchmark
 
         if pytest_benchmark.matches(document):
-            return named(pytest_benchmark.read(document, str(path)), str(path))
+            return measurements_by_name(pytest_benchmark.read(document, str(path)), str(path))
         if nvbench.matches(document):
-            return named(nvbench.read(document, path), str(path))
+            return measurements_by_name(nvbench.read(document, path), str(path))
         kind = document.get("type")
         if kind == "Convolutions":
             codec.check_document(kind, document)
-            return named(_read_layers(document), str(path))
+            return measurements_by_name(_read_layers(document), str(path))
         if isinstance(kind, str) and kind in modules:
             type_of_result: type[codec.Stored] = getattr(
                 importlib.import_module(modules[kind]), kind

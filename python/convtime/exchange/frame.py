@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.core.checks import require
 from convtime.core.errors import InputError, shown
-from convtime.exchange.other_tools import named, of_samples
+from convtime.exchange.other_tools import measurements_by_name, of_samples
 from convtime.timing.forms import UNKNOWN
 from convtime.timing.measurement import CONDITIONS, SAMPLE_COLUMNS, Measurement, Measurements
 
@@ -48,7 +48,7 @@ def read_frame(frame: pandas.DataFrame) -> Measurements:
 
 
 def _check_columns(columns: Sequence[Any], source: str) -> None:
-    repeated = [column for place, column in enumerate(columns) if column in columns[:place]]
+    repeated = [column for index, column in enumerate(columns) if column in columns[:index]]
     if repeated:
         raise InputError(
             f"{source}: has the column {shown(str(repeated[0]))} more than once; column names must "
@@ -90,7 +90,7 @@ def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> Measurem
             raise InputError(f"{where}: discarded must be True or False, got {shown(discarded)}")
         row["discarded"] = discarded == "True"
         rows_by_name.setdefault(str(row["name"]), []).append(row)
-    return named(
+    return measurements_by_name(
         [_measurement(name, own, source, tool) for name, own in rows_by_name.items()], source
     )
 

@@ -44,7 +44,7 @@ def of_samples(
     )
 
 
-def named(measurements: Sequence[Measurement], source: str) -> Measurements:
+def measurements_by_name(measurements: Sequence[Measurement], source: str) -> Measurements:
     """Return the measurements by name.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.core.checks import require
 from convtime.core.errors import InputError, shown
-from convtime.exchange.other_tools import named, of_samples
+from convtime.exchange.other_tools import measurements_by_name, of_samples
 from convtime.timing.forms import PAYLOAD
 from convtime.timing.measurement import Measurement, Measurements
 
@@ -45,7 +45,7 @@ def read(source: Any) -> Measurements:
     merged = type(others[0]).merge(others) if others else []
     measurements = [Measurement.from_dict(fields) for fields in own]
     measurements += [_measurement(one, calls[one.task_spec]) for one in merged]
-    return named(measurements, "the measurements of torch.utils.benchmark")
+    return measurements_by_name(measurements, "the measurements of torch.utils.benchmark")
 
 
 def _measurement(theirs: benchmark.Measurement, calls_per_sample: int) -> Measurement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -182,14 +183,12 @@ def compare_layers(
     Raises:
         InputError: A layer does not fit in memory, or cannot run with this dtype and device.
     """
-    for layer in layers:
-        for pass_name in passes:
-            try:
-                yield _compare_layer(layer, pass_name, device, dtype, layout, seed, timing)
-            finally:
-                if device.type == "cuda":
-                    # Cached blocks of this layer's sizes rarely fit the next layer.
-                    torch.cuda.empty_cache()
+    for layer, pass_name in itertools.product(layers, passes):
+        try:
+            yield _compare_layer(layer, pass_name, device, dtype, layout, seed, timing)
+        finally:
+            # Cached blocks of this layer's sizes rarely fit the next layer.
+            torch.cuda.empty_cache()
 
 
 @torch.no_grad()
@@ -394,7 +393,7 @@ def compare_step(
         InputError: A step failed, e.g. because memory ran out.
     """
     device, called = model.example.device, model.called()
-    theirs = attempt(f"converting {called}", lambda: _converted(model.module, dtype, layout))
+    theirs = attempt(f"converting {called}", lambda: _convert(model.module, dtype, layout))
     shared: dict[int, Any] = {id(parameter): parameter for parameter in theirs.parameters()}
     ours = attempt(f"copying {called}", lambda: copy.deepcopy(theirs, shared))
     replaced = nn.replace(ours)
@@ -434,7 +433,7 @@ def compare_step(
     )
 
 
-def _converted(module: torch.nn.Module, dtype: str, layout: str) -> torch.nn.Module:
+def _convert(module: torch.nn.Module, dtype: str, layout: str) -> torch.nn.Module:
     module.to(DTYPES[dtype]).train()
     for parameter in module.parameters():
         # Module.to takes only one memory format, but parameters can have four or five dimensions.

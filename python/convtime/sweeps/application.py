@@ -33,7 +33,6 @@ class Application:
     identity: str
 
     def candidate(self, parameters: Mapping[str, Any], name: str) -> Candidate:
-        """Return the timed candidate of a point."""
         made = self.make(**parameters)
         if isinstance(made, Candidate):
             return made.but(name=name)

@@ -57,7 +57,6 @@ class Axes:
 
     @property
     def labels(self) -> dict[str, tuple[Label, ...]]:
-        """Labels of the values of each axis."""
         return {axis: tuple(values) for axis, values in self.values.items()}
 
     @property
@@ -65,20 +64,13 @@ class Axes:
         """Axes that are parameters of factories."""
         return tuple(axis for axis in self.values if axis not in (*AXIS_OPTIONS, ITERATIONS))
 
-    @property
-    def count_iterations(self) -> bool:
-        """Whether the number of calls is an axis."""
-        return ITERATIONS in self.values
-
     def parameters_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
-        """Return the arguments of factories at a point."""
         return {axis: self.values[axis][point[axis]] for axis in self.parameters}
 
     def options_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
-        """Return time_op's options at a point."""
         own = {axis: self.values[axis][point[axis]] for axis in point if axis in AXIS_OPTIONS}
         given = {**self.options, **own}
-        if not self.count_iterations:
+        if ITERATIONS not in self.values:
             return given
         count = self.values[ITERATIONS][point[ITERATIONS]]
         counted = {"stop": "count", "min_samples": count, "max_samples": count}
@@ -117,7 +109,7 @@ def read_axes(given: object, options: Mapping[str, Any], function: str = "sweep"
         function != "sweep" or "verdict" not in stops,
         "stop of a sweep must not be 'verdict'; it is only for convtime.compare; use 'interval'",
     )
-    if axes.count_iterations:
+    if ITERATIONS in axes.values:
         require(
             function == "sweep",
             f"{ITERATIONS!r} must be an axis of a sweep, whose runs have one application each; "
@@ -139,7 +131,6 @@ def _name(axis: object, columns: Collection[str]) -> str:
 
 
 def _values(axis: str, given: Any) -> dict[Label, Any]:
-    """Return the values of an axis, by label."""
     if isinstance(given, Mapping):
         pairs = [
             (_label(axis, name, "use a string as name"), value) for name, value in given.items()

@@ -18,7 +18,7 @@ from convtime.sweeps.axes import Axes, read_axes
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.sweeps.plan import ComparisonPlan, ComparisonPoint
 from convtime.sweeps.scheduler import visit_all
-from convtime.sweeps.worker import Maker, failure_of
+from convtime.sweeps.worker import Worker, failure_of
 from convtime.timing.candidate import Candidate, candidates_of, with_keywords
 from convtime.timing.compare import Candidates, check_flags
 from convtime.timing.compare import compare as compare_once
@@ -286,7 +286,7 @@ def run(
     """
     table: ComparisonTable = visit_all(
         ComparisonPlan,
-        _Visits(applications, axes, baseline, check, flags),
+        _ComparingWorker(applications, axes, baseline, check, flags),
         {**axes.options, **flags, "check": check},
         baseline=baseline,
         margin=float(axes.options["margin"]),
@@ -295,8 +295,8 @@ def run(
     return table
 
 
-@dataclasses.dataclass(frozen=True)
-class _Visits(Maker[ComparisonPoint]):
+@dataclasses.dataclass
+class _ComparingWorker(Worker[ComparisonPoint]):
     """Compares candidates at points.
 
     Attributes:
@@ -309,8 +309,7 @@ class _Visits(Maker[ComparisonPoint]):
     check: Check | None
     flags: Mapping[str, Any]
 
-    def make(self, point: ComparisonPoint) -> ComparisonPoint:
-        """Return the point with the comparison of all candidates that do not fail."""
+    def measure(self, point: ComparisonPoint) -> ComparisonPoint:
         isolated = {name: self._in_isolation(name, point) for name in self.applications}
         errors = {name: error for name, error in isolated.items() if isinstance(error, str)}
         timed = [timing for timing in isolated.values() if not isinstance(timing, str)]

@@ -18,7 +18,7 @@ from convtime.sweeps.fastest import (
     JudgedTable,
     Outcome,
     crossings,
-    listed,
+    join_names,
     log_ratio,
     verdict_along,
 )
@@ -77,7 +77,19 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         )
         super().__post_init__()
         for point in (*self.points, *self.controls):
-            self._check(point)
+            compared = point.comparison
+            known = self.candidates if compared is None else (*self.candidates, compared.control)
+            for name in (*point.measurements, *point.errors, *point.same_results):
+                require(
+                    name in known,
+                    f"candidates at {shown(point.name)} must be from {list(self.candidates)}, got "
+                    f"{shown(name)}",
+                )
+            require(
+                compared is None or compared.margin == self.plan.margin,
+                f"the margin at {shown(point.name)} must be the table's {self.plan.margin}, got "
+                f"{compared and compared.margin}",
+            )
         gpus: dict[str, str] = {}
         for name, measured in self.measurements.items():
             gpus.setdefault(str(measured.provenance.get("gpu")), name)
@@ -86,22 +98,6 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
             raise ValueError(
                 f"all points of a table must be measured on one GPU, got {shown(first)} on {one} "
                 f"and {shown(second)} on {other}"
-            )
-
-    def _check(self, point: ComparisonPoint) -> None:
-        compared = point.comparison
-        control = "" if compared is None else compared.control
-        for name in (*point.measurements, *point.errors, *point.same_results):
-            require(
-                name in (*self.candidates, control),
-                f"candidates at {shown(point.name)} must be from {list(self.candidates)}, got "
-                f"{shown(name)}",
-            )
-        if compared is not None:
-            require(
-                compared.margin == self.plan.margin,
-                f"the margin at {shown(point.name)} must be the table's {self.plan.margin}, got "
-                f"{compared.margin}",
             )
 
     @property
@@ -211,9 +207,9 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
             by_sentence.setdefault(sentence, []).append(where)
         if len(by_sentence) == 1 and len(self._lines) > 1:
             others = [name for name in axes if name != axis and len(axes[name]) > 1]
-            return (f"at every {listed(others)}: {next(iter(by_sentence))}",)
+            return (f"at every {join_names(others)}: {next(iter(by_sentence))}",)
         return tuple(
-            f"{listed(lines)}: {sentence}" if lines != [""] else sentence
+            f"{join_names(lines)}: {sentence}" if lines != [""] else sentence
             for sentence, lines in by_sentence.items()
         )
 

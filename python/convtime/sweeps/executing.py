@@ -21,7 +21,6 @@ from convtime.core.errors import InputError, first_line, one_line
 from convtime.sweeps.local_pool import LocalPool, worker_resources
 from convtime.sweeps.plan import Point
 from convtime.sweeps.worker import (
-    Maker,
     Worker,
     call,
     check_alike,
@@ -40,7 +39,7 @@ Workers = Executor | int | Literal["gpus"] | None
 Submit = Callable[..., Future[Any]]
 
 
-def _submitted(
+def _submit_call(
     executor: Executor, call: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Future[Any]:
     """Submit a call to an executor.
@@ -64,7 +63,9 @@ def _call_here(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[An
 
 
 @contextlib.contextmanager
-def workers_of(workers: Workers, maker: Maker[Point]) -> Iterator[tuple[Mapping[str, Any], Submit]]:
+def workers_of(
+    workers: Workers, worker: Worker[Point]
+) -> Iterator[tuple[Mapping[str, Any], Submit]]:
     """Yield the machine that all workers of a run have, and the function that gives them points.
 
     The function takes the arguments of :meth:`Worker.visit`, and raises a BrokenExecutor if the
@@ -74,13 +75,12 @@ def workers_of(workers: Workers, maker: Maker[Point]) -> Iterator[tuple[Mapping[
         InputError: the executor has another type, it cannot run convtime, or something that is
             timed cannot be sent to it.
     """
-    visit = Worker(maker).visit
     if workers is None:
-        yield machine_of(maker.device), functools.partial(_call_here, visit)
+        yield machine_of(worker.device), functools.partial(_call_here, worker.visit)
         return
-    _check_parts(maker)
-    sent = _pickled(visit, "this run")
-    with _executor_of(workers, maker.axes.options.get("device"), sent) as executor:
+    _check_parts(worker)
+    sent = _pickle(worker.visit, "this run")
+    with _executor_of(workers, worker.axes.options.get("device"), sent) as executor:
         yield executor
 
 
@@ -97,7 +97,10 @@ def _executor_of(
         executor = LocalPool(worker_resources(workers, requested))
     with contextlib.nullcontext() if executor is workers else executor:
         machine = _machine(executor, requested, run)
-        yield machine, functools.partial(_submitted, executor, call, sent, run, requested, machine)
+        yield (
+            machine,
+            functools.partial(_submit_call, executor, call, sent, run, requested, machine),
+        )
 
 
 def call_in_workers(
@@ -121,7 +124,7 @@ def call_in_workers(
     Raises:
         InputError: as for :func:`workers_of`.
     """
-    sent = _pickled(function, "this call")
+    sent = _pickle(function, "this call")
     with _executor_of(workers, requested, sent) as (_, submit):
         futures: list[Future[Any]] = []
         try:
@@ -193,7 +196,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pickled(value: object, what: str) -> bytes:
+def _pickle(value: object, what: str) -> bytes:
     buffer = io.BytesIO()
     try:
         _Pickler(buffer).dump(value)
@@ -205,16 +208,16 @@ def _pickled(value: object, what: str) -> bytes:
     return buffer.getvalue()
 
 
-def _check_parts(maker: Maker[Any]) -> None:
+def _check_parts(worker: Worker[Any]) -> None:
     """Require that everything that workers need can be pickled; an error names the part."""
-    stream = maker.axes.options.get("stream")
+    stream = worker.axes.options.get("stream")
     require(
         stream is None,
         f"stream must be left out with executor, whose processes do not have it, got {stream!r}",
     )
-    parts = {repr(name): application.make for name, application in maker.applications.items()}
-    for axis, values in maker.axes.values.items():
+    parts = {repr(name): application.make for name, application in worker.applications.items()}
+    for axis, values in worker.axes.values.items():
         parts |= {f"the value {label!r} of axis {axis!r}": value for label, value in values.items()}
-    parts |= {f"option {option}": value for option, value in maker.axes.options.items()}
+    parts |= {f"option {option}": value for option, value in worker.axes.options.items()}
     for what, value in parts.items():
-        _pickled(value, what)
+        _pickle(value, what)

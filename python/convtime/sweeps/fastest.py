@@ -135,7 +135,9 @@ def verdict_along(
         ordered: whether the values are ascending numbers, so that ranges have a meaning.
     """
     sentences = [
-        _SENTENCES[outcome.kind].format(listed(outcome.leaders)) if outcome else "nothing is known"
+        _SENTENCES[outcome.kind].format(join_names(outcome.leaders))
+        if outcome
+        else "nothing is known"
         for outcome in outcomes
     ]
     if ordered:
@@ -146,11 +148,11 @@ def verdict_along(
     if len(by_sentence) == 1 and len(values) > 1:
         return f"{sentences[0]} at every {axis}"
     return "; ".join(
-        f"{sentence} at {axis} {listed(where)}" for sentence, where in by_sentence.items()
+        f"{sentence} at {axis} {join_names(where)}" for sentence, where in by_sentence.items()
     )
 
 
-def listed(names: Sequence[Label]) -> str:
+def join_names(names: Sequence[Label]) -> str:
     """Return names as "a, b and c"."""
     *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last

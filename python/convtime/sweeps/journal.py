@@ -128,7 +128,9 @@ def first_line(plan: Plan[Any]) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: Path | None, plan: Plan[Point], *, seed_given: bool) -> Iterator[Journal[Point]]:
+def open_journal(
+    path: Path | None, plan: Plan[Point], *, seed_given: bool
+) -> Iterator[Journal[Point]]:
     """Open the journal of a run for appending.
 
     Args:

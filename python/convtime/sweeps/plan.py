@@ -171,13 +171,11 @@ class Plan(Generic[Point]):
         )
 
     def has(self, point: Point) -> bool:
-        """Return whether a point belongs to the plan."""
         return [*point.values] == [*self.axes] and all(
             str(value) in map(str, self.axes[axis]) for axis, value in point.values.items()
         )
 
     def combinations(self) -> Iterator[dict[str, Label]]:
-        """Yield the values of the axes at each position."""
         for values in itertools.product(*self.axes.values()):
             yield dict(zip(self.axes, values, strict=True))
 

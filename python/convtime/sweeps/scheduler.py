@@ -14,9 +14,9 @@ from typing import Any, Generic
 from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line, shown
 from convtime.sweeps.executing import ANSWER_SECONDS, Submit, Workers, wait_aloud, workers_of
-from convtime.sweeps.journal import Journal, opened
+from convtime.sweeps.journal import Journal, open_journal
 from convtime.sweeps.plan import Plan, Point
-from convtime.sweeps.worker import Maker
+from convtime.sweeps.worker import Worker
 from convtime.view.progress import ProgressBar
 
 # Points that a process has at a time: one that it measures, and one that waits for it.
@@ -25,7 +25,7 @@ _POINTS_PER_PROCESS = 2
 
 def visit_all(
     plan_type: Callable[..., Plan[Point]],
-    maker: Maker[Point],
+    worker: Worker[Point],
     options: Mapping[str, Any],
     *,
     file: str | os.PathLike[str] | None = None,
@@ -38,7 +38,7 @@ def visit_all(
 
     Args:
         plan_type: type of the plan.
-        maker: measures a point.
+        worker: measures points, in this process or in those of the executor.
         options: options that apply to all points.
         file: file to resume from and to write to.
         seed: seed of the order of the points. Default: the file's seed, or a random one.
@@ -47,8 +47,8 @@ def visit_all(
         plan_fields: the fields that only plans of this type have.
 
     Raises:
-        InputError: an argument has another type, points have equal names, or as :func:`opened` and
-            :func:`workers_of`.
+        InputError: an argument has another type, points have equal names, or as
+            :func:`open_journal` and :func:`workers_of`.
         BrokenExecutor: the workers cannot go on.
     """
     is_seed = isinstance(seed, int) and not isinstance(seed, bool)
@@ -57,10 +57,10 @@ def visit_all(
         file is None or isinstance(file, str | os.PathLike), f"file must be a path, got {file!r}"
     )
     path = None if file is None else Path(file)
-    with workers_of(executor, maker) as (machine, submit):
+    with workers_of(executor, worker) as (machine, submit):
         plan = plan_type(
-            applications={name: timed.identity for name, timed in maker.applications.items()},
-            axes=maker.axes.labels,
+            applications={name: timed.identity for name, timed in worker.applications.items()},
+            axes=worker.axes.labels,
             options={
                 name: value if isinstance(value, bool | int | float | str | None) else str(value)
                 for name, value in options.items()
@@ -78,7 +78,7 @@ def visit_all(
             f"points must have unique names, got {count} points named {shown(name)}; give their "
             "values other labels with a mapping from labels to values",
         )
-        with opened(path, plan, seed_given=seed is not None) as journal:
+        with open_journal(path, plan, seed_given=seed is not None) as journal:
             left = _remaining(journal)
             with ProgressBar(len(left), "point", shown=progress) as bar:
                 try:

@@ -24,7 +24,7 @@ def title_of(table: PointTable[Any]) -> str:
     return f"{', '.join(table.plan.applications)}: {axes}"
 
 
-def named(names: Sequence[str], plural: str = "points") -> str:
+def names_or_count(names: Sequence[str], plural: str = "points") -> str:
     """Return a few names, or the number of many."""
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{len(names)} {plural}"
 
@@ -33,7 +33,7 @@ def not_measured(table: PointTable[Any]) -> Iterator[str]:
     """Yield a sentence about the points that an interrupted run lacks."""
     if table.missing:
         yield (
-            f"{named([point.name for point in table.missing])} not measured: the run was "
+            f"{names_or_count([point.name for point in table.missing])} not measured: the run was "
             "interrupted; call it again with its file to resume"
         )
 
@@ -53,7 +53,7 @@ def cautions(table: PointTable[Any], plural: str) -> Iterator[str]:
         for reservation in reservations(measured)
     )
     for reservation, names in grouped(reserved).items():
-        yield f"{reservation}: {named(names, plural)}"
+        yield f"{reservation}: {names_or_count(names, plural)}"
 
 
 def _drift(table: PointTable[Any]) -> str:
@@ -149,5 +149,4 @@ def roofline_figures(table: PointTable[Any]) -> Iterator[Figure]:
 
 
 def appendix(table: PointTable[Any]) -> Iterator[Block]:
-    """Yield the measurements, for a page."""
     yield from show_measurements.each_of(table.measurements)

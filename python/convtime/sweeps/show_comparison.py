@@ -13,7 +13,7 @@ from convtime.sweeps.show import (
     cautions,
     controls,
     facts,
-    named,
+    names_or_count,
     not_measured,
     roofline_figures,
     title_of,
@@ -74,7 +74,6 @@ def _times(table: ComparisonTable, point: ComparisonPoint) -> list[str]:
 
 
 def _ratios(table: ComparisonTable) -> Table:
-    """Return the ratios to the baseline, with their verdicts."""
     others = [name for name in table.candidates if name != table.plan.baseline]
     rows = []
     for point in table.points:
@@ -111,7 +110,7 @@ def _notes(table: ComparisonTable) -> Iterator[str]:
         for name, error in point.errors.items()
     )
     for failure, names in grouped(failures).items():
-        yield f"{failure} ({named(names)})"
+        yield f"{failure} ({names_or_count(names)})"
     complete = sum(len(table.timed_at(point)) == len(table.candidates) for point in table.points)
     if table.geomeans and complete < len(table.points):
         yield f"the geometric means cover the {complete} of {len(table.points)} complete points"
@@ -126,7 +125,7 @@ def _notes(table: ComparisonTable) -> Iterator[str]:
         if judged.verdict == "uncertain"
     )
     for sentence, names in grouped(undecided).items():
-        yield f"undecided at {named([*dict.fromkeys(names)])}: {sentence}"
+        yield f"undecided at {names_or_count([*dict.fromkeys(names)])}: {sentence}"
     differences = (
         (name, f"{point.name}: {agreement}")
         for point in table.points

@@ -12,7 +12,7 @@ from convtime.sweeps.show import (
     cautions,
     controls,
     facts,
-    named,
+    names_or_count,
     not_measured,
     roofline_figures,
     title_of,
@@ -92,13 +92,13 @@ def _with_axes(
 def _notes(swept: Sweep) -> Iterator[str]:
     yield from not_measured(swept)
     for error, names in grouped((point.error, point.name) for point in swept.failed).items():
-        yield f"{named(names)} failed: {error}"
+        yield f"{names_or_count(names)} failed: {error}"
     yield from cautions(swept, "points")
     uncounted = (
         (point.counters_reason, point.name) for point in swept.points if point.counters_reason
     )
     for reason, names in grouped(uncounted).items():
-        yield f"counters were not read at {named(names)}: {reason}"
+        yield f"counters were not read at {names_or_count(names)}: {reason}"
     if swept.metrics:
         yield f"{len(swept.metrics)} metrics were counted; see details()"
 

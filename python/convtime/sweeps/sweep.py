@@ -23,7 +23,7 @@ from convtime.sweeps.executing import Workers
 from convtime.sweeps.plan import ITERATIONS, SweepPlan, SweepPoint
 from convtime.sweeps.scheduler import visit_all
 from convtime.sweeps.sweep_table import Sweep
-from convtime.sweeps.worker import Maker, failure_of
+from convtime.sweeps.worker import Worker, failure_of
 from convtime.timing.candidate import Candidate, with_keywords
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import SweepOptions
@@ -220,30 +220,32 @@ def run(
         InputError: as for ``sweep``, e.g. for a metric that the GPU does not have.
     """
     if rest is None:
-        rest = _REST_BEFORE_ITERATIONS if axes.count_iterations else 0.0
+        rest = _REST_BEFORE_ITERATIONS if ITERATIONS in axes.values else 0.0
     require(
         is_finite(rest) and 0 <= rest <= _LONGEST_REST,
         f"rest must be a number of seconds from 0 to {_LONGEST_REST} (a day), got {rest!r}",
     )
-    visits = _Visits(applications, axes, split_names(counters) if counters else (), float(rest))
+    worker = _TimingWorker(
+        applications, axes, split_names(counters) if counters else (), float(rest)
+    )
     may_be_elsewhere = isinstance(executor, Executor)
-    if visits.counters and visits.device.type == "cuda" and not may_be_elsewhere:
+    if worker.counters and worker.device.type == "cuda" and not may_be_elsewhere:
         with contextlib.suppress(RuntimeError):  # points report why counters are missing
-            resolve(visits.counters, GpuChip(visits.device))
+            resolve(worker.counters, GpuChip(worker.device))
     swept: Sweep = visit_all(
         SweepPlan,
-        visits,
+        worker,
         axes.options,
         executor=executor,
-        counters=visits.counters,
-        rest=visits.rest,
+        counters=worker.counters,
+        rest=worker.rest,
         **arguments,
     )
     return swept
 
 
-@dataclasses.dataclass(frozen=True)
-class _Visits(Maker[SweepPoint]):
+@dataclasses.dataclass
+class _TimingWorker(Worker[SweepPoint]):
     """Measures points.
 
     Attributes:
@@ -254,7 +256,7 @@ class _Visits(Maker[SweepPoint]):
     counters: tuple[str, ...]
     rest: float
 
-    def make(self, point: SweepPoint) -> SweepPoint:
+    def measure(self, point: SweepPoint) -> SweepPoint:
         time.sleep(self.rest)
         try:
             application = self.applications[point.application]

@@ -184,7 +184,6 @@ class PointTable(codec.Stored, Shown, Generic[Point]):
         return {self.typical_worker: 1.0, **ratios} if ratios else {}
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return the table as rows."""
         raise NotImplementedError
 
     @property

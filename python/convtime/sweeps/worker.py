@@ -35,9 +35,9 @@ _MOST_RUNS = 4
 _MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
 
 
-@dataclasses.dataclass(frozen=True)
-class Maker(Generic[Point]):
-    """Measures any point of a run; it can be sent to other processes.
+@dataclasses.dataclass
+class Worker(Generic[Point]):
+    """Measures points of a run in this process, or in the one to which it is sent.
 
     Attributes:
         applications: what is measured, by name.
@@ -46,24 +46,17 @@ class Maker(Generic[Point]):
 
     applications: Mapping[str, Application]
     axes: Axes
+    _points: int = dataclasses.field(default=0, init=False)  # since the last control
+    _next_control: float = dataclasses.field(default=0.0, init=False)
 
     @property
     def device(self) -> torch.device:
         """The device of this process that the run uses."""
         return resolve_device(self.axes.options.get("device"))
 
-    def make(self, point: Point) -> Point:
+    def measure(self, point: Point) -> Point:
         """Return the point with its measurement, or with its error."""
         raise NotImplementedError
-
-
-class Worker(Generic[Point]):
-    """Measures points of a run in the process to which it is sent before its first point."""
-
-    def __init__(self, maker: Maker[Point]) -> None:
-        self._maker = maker
-        self._points = 0  # since the last control
-        self._next_control = 0.0
 
     def visit(
         self, point: Point, control: Point | None, *, is_last: bool
@@ -100,10 +93,10 @@ class Worker(Generic[Point]):
 
     @cached_property
     def _name(self) -> str:
-        return name_of_worker(self._maker.device)
+        return name_of_worker(self.device)
 
     def _measured(self, point: Point) -> Point:
-        measured: Point = dataclasses.replace(self._maker.make(point), worker=self._name)
+        measured: Point = dataclasses.replace(self.measure(point), worker=self._name)
         # Cached blocks of this point's sizes rarely fit the next point.
         torch.cuda.empty_cache()
         return measured
@@ -196,7 +189,7 @@ def call(
         if function is None:
             if len(_functions) == _MOST_RUNS:
                 del _functions[next(iter(_functions))]
-            function = _loaded(sent)
+            function = _unpickle(sent)
             check_alike(*describe(requested, run), machine)
         _functions[run] = function
         return function(*args, **kwargs)
@@ -204,7 +197,7 @@ def call(
         _busy.release()
 
 
-def _loaded(sent: bytes) -> Any:
+def _unpickle(sent: bytes) -> Any:
     try:
         return pickle.loads(sent)  # noqa: S301 (from the process that began the run)
     except Exception as error:

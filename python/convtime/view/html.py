@@ -40,11 +40,10 @@ class Writer:
                 items = "".join(f"<li>{safe(text)}</li>" for text in texts)
                 return self.titled(block.title) + (f"<ul>{items}</ul>" if items else "")
             case Details(blocks, summary):
-                told = safe(summary or block.title or "details")
-                return f"<details><summary>{told}</summary>{self.render(blocks)}</details>"
+                label = safe(summary or block.title or "details")
+                return f"<details><summary>{label}</summary>{self.render(blocks)}</details>"
 
     def rows(self, table: Table) -> str:
-        """Return a table with its headers, if it has rows."""
         rows = [
             f"<tr{attributes}>{self.cells('td', row, table.headers or row, table.right)}</tr>"
             for row, attributes in zip(table.rows, self.row_attributes(table), strict=False)

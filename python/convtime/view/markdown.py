@@ -46,10 +46,10 @@ def _parts(block: Block) -> Iterator[str]:
         case Details(blocks, summary):
             # Markdown is not parsed in this line: it would show backslashes. An empty comment
             # ends what GitHub takes for the name of a user or an address.
-            told = re.sub(
+            label = re.sub(
                 "(@|:(?=//))", r"\1<!-- -->", html.safe(summary or block.title or "details")
             )
-            yield f"<details><summary>{told}</summary>"
+            yield f"<details><summary>{label}</summary>"
             for inner in blocks:
                 yield from _parts(inner)
             yield "</details>"

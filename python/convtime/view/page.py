@@ -36,15 +36,11 @@ class _Block:
 
 @dataclasses.dataclass(frozen=True)
 class Line(_Block):
-    """One line of text."""
-
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts(_Block):
-    """Facts with their names."""
-
     named: Mapping[str, Cell]
 
 
@@ -70,8 +66,6 @@ class Table(_Block):
 
 @dataclasses.dataclass(frozen=True)
 class Sentences(_Block):
-    """Sentences on separate lines."""
-
     texts: Iterable[str]
 
 
@@ -94,10 +88,10 @@ Block = Line | Facts | Table | Sentences | Details
 def answer_first(blocks: Iterable[Block]) -> list[Block]:
     """Return the blocks with the answer first and details last, otherwise in the same order."""
 
-    def place(block: Block) -> int:
+    def rank(block: Block) -> int:
         return 0 if block.role == "answer" else 2 if isinstance(block, Details) else 1
 
-    return sorted(blocks, key=place)
+    return sorted(blocks, key=rank)
 
 
 def alike_first(sheets: Mapping[str, Mapping[str, Cell]], what: str) -> Iterator[Details]:

@@ -48,8 +48,8 @@ def page_of(sections: Sequence[Section], above: Iterable[Block] = ()) -> str:
     main = writer.render(above)
     main += '<div class="two">' if len(sections) == 2 else "<div>"
     level = 1 if len(sections) == 1 else 2
-    for place, section in enumerate(sections):
-        main += _section(writer, f"result-{place}", section, level)
+    for number, section in enumerate(sections):
+        main += _section(writer, f"result-{number}", section, level)
     return _document([section.title for section in sections], f"{main}</div>", writer.data())
 
 
@@ -124,14 +124,14 @@ class _PageWriter(html.Writer):
 def _without_values(part: Any, values: list[Any]) -> Any:
     """Return a part of a view with numbers in place of its data, which are appended in order."""
     if isinstance(part, dict):
-        found = {}
+        copied = {}
         for name, value in part.items():
             if name == "values" and isinstance(value, list):
                 values.append(value)
-                found[name] = len(values) - 1
+                copied[name] = len(values) - 1
             else:
-                found[name] = _without_values(value, values)
-        return found
+                copied[name] = _without_values(value, values)
+        return copied
     if isinstance(part, list):
         return [_without_values(each, values) for each in part]
     return part
@@ -176,8 +176,8 @@ def _document(titles: Sequence[str], main: str, data: str) -> str:
     header = ""
     if len(titles) > 1:
         links = "".join(
-            f'<li><a href="#result-{place}">{html.safe(title)}</a></li>'
-            for place, title in enumerate(titles)
+            f'<li><a href="#result-{number}">{html.safe(title)}</a></li>'
+            for number, title in enumerate(titles)
         )
         header = (
             f"<header><h1>{len(titles)} results</h1>"

@@ -61,10 +61,8 @@ class Shown(Reported):
     def __str__(self) -> str:
         """Return the result as text, with its remarks."""
         drawing = self._drawing()
-        if hasattr(drawing, "printed"):
-            return text.render(drawing.printed(self))
-        line: str = drawing.line(self)
-        return line
+        has_page = hasattr(drawing, "printed")
+        return text.render(drawing.printed(self)) if has_page else str(drawing.line(self))
 
     def __repr__(self) -> str:
         return f"<{self._package}.{type(self).__name__} {self._drawing().line(self)}>"
@@ -117,7 +115,6 @@ def blocks_of(result: object) -> list[Block]:
 
 
 def section_of(title: str, result: object) -> Section:
-    """Return the section of a page that shows a result."""
     blocks, figures = blocks_of(result), []
     if isinstance(result, Shown):
         blocks += getattr(result._drawing(), "appendix", lambda _: ())(result)

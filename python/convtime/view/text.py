@@ -128,7 +128,7 @@ def _widths(rows: Sequence[Sequence[Cell]], indent: int, are_numbers: Sequence[b
 def _shrink(widths: list[int], least: Sequence[int], available: int) -> None:
     """Narrow the widest column by one, repeatedly, until all fit or none can shrink."""
     while sum(widths) > available:
-        shrinkable = [place for place, width in enumerate(widths) if width > least[place]]
+        shrinkable = [index for index, width in enumerate(widths) if width > least[index]]
         if not shrinkable:
             return
         widths[max(shrinkable, key=widths.__getitem__)] -= 1

@@ -60,11 +60,11 @@ def format_estimate(seconds: float, low: float, high: float) -> str:
 
     An unbounded interval is left out.
     """
-    told = format_seconds(seconds)
+    time = format_seconds(seconds)
     if not all(map(math.isfinite, (seconds, low, high))):
-        return told
+        return time
     scale, _, decimals = _precision(seconds, digits=4)
-    return f"{told} [{low / scale:.{decimals}f}, {high / scale:.{decimals}f}]"
+    return f"{time} [{low / scale:.{decimals}f}, {high / scale:.{decimals}f}]"
 
 
 def format_share(seconds: float, whole: float) -> str:
