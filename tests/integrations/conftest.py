@@ -120,7 +120,7 @@ def output(result: pytest.RunResult) -> str:
 
 
 def simulated_again(
-    gate: Gate, tests: Collection[str], _python: str | None = None, **_reproducers: bool
+    gate: Gate, tests: Collection[str], _python: str = "", **_reproducers: bool
 ) -> tuple[dict[str, Any], str]:
     """What a fresh process would give that takes FACTOR_AGAIN times as long, or none."""
     now = os.environ.get("FACTOR", "1")

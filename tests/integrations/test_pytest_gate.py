@@ -391,8 +391,9 @@ def test_the_folders_commit_is_not_that_of_a_base(
 ) -> None:
     in_turn = itertools.cycle(["_baseline", "_run"])  # of a base and this environment, each run
 
-    def again(gate: Gate, _: Any, python: str | None = None, **_found: bool) -> tuple[Any, str]:
-        side = gate._run if python is None else getattr(gate, next(in_turn))
+    def again(gate: Gate, *_: Any, **_found: bool) -> tuple[Any, str]:
+        alone = gate._base_python is None
+        side = gate._run if alone else getattr(gate, next(in_turn))
         return dict(side.measurements), ""
 
     monkeypatch.setattr(Gate, "_run_again", again)

@@ -86,8 +86,7 @@ class _Timing(Magics):
         code after the options on the first line runs once before, as a setup does. Options at the
         beginning of the line end at the statement, or at ``--``.
         """
-        given, rest = _split(line, self._parser)
-        options = self._parser.parse_args(given)
+        options, rest = _parse(line, self._parser)
         statement = rest
         if cell is not None:
             statement = cell
@@ -118,10 +117,9 @@ class _Timing(Magics):
         of the lines is the setup. With --over, the setup runs for each candidate at each point,
         and the axes are variables. Statements can use the notebook's variables.
         """
-        given, rest = _split(line, self._compare_parser)
+        options, rest = _parse(line, self._compare_parser)
         if rest:
             raise UsageError(f"statements must be in the cell, got {rest!r} on the first line")
-        options = self._compare_parser.parse_args(given)
         assert self.shell is not None  # it is None only before a shell registers it
         transform: Any = self.shell.transform_cell
         setup, statements = _candidates_in(cell)
@@ -172,13 +170,13 @@ def _candidates_in(cell: str) -> tuple[str, dict[str, str]]:
     return setup, candidates
 
 
-def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
-    """Split a line into the options at its beginning, and the unchanged rest.
+def _parse(line: str, parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, str]:
+    """Parse the options at the beginning of a line; return them and the unchanged rest.
 
     Only the options are quoted as in a shell: a statement has its own quotes.
 
     Raises:
-        UsageError: a quote in the options is not closed.
+        UsageError: an option is unknown, or a quote in them is not closed.
     """
     actions = parser._option_string_actions
     text = io.StringIO(line)
@@ -199,7 +197,7 @@ def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
         given.append(argument)
         action = actions.get(argument)
         wants_value = not wants_value and action is not None and action.nargs != 0
-    return given, rest
+    return parser.parse_args(given), rest
 
 
 @contextlib.contextmanager

@@ -256,48 +256,37 @@ class Gate:
         )
 
     def _confirm(self, baseline: Baseline, suspects: set[str], first: Changes) -> Changes:
-        """Run the tests with findings again, on both sides if possible, and compare."""
+        """Run the tests with findings again, and compare.
+
+        If both commits can be run, they alternate: a drift of the machine affects both alike.
+        """
         tests = {name: test for name, test in self._run.tests.items() if name in suspects}
         if self._option.convtime_relative:  # with the baselines, which are not judged then
             for name in [*tests]:
                 reference = reference_of(name, self._run.measurements)
                 if reference:
                     tests[reference] = self._run.tests[reference]
-        if self._base_python is None:
-            run, last = self._run_again(set(tests.values()), reproducers=True)
-            before, after = baseline, Baseline({name: run[name] for name in run if name in tests})
-        else:
-            before, after, last = self._alternate(baseline, tests, self._base_python)
-        self._note_missing(suspects - after.measurements.keys(), last, "the first verdict counts")
-        return self._compare(before.only(after.measurements), after, first.changes)
-
-    def _alternate(
-        self, baseline: Baseline, tests: Mapping[str, str], base_python: str
-    ) -> tuple[Baseline, Baseline, str]:
-        """Run tests of both commits alternately: a drift of the machine affects both alike.
-
-        Returns:
-            The runs of both sides, with the names that all runs have, and the last line of a run
-            that lacks some.
-        """
-        before: list[dict[str, Measurement]] = []
-        after: list[dict[str, Measurement]] = []
+        rounds, pythons = 1, [sys.executable]
+        if self._base_python is not None:
+            rounds, pythons = _ROUNDS, [self._base_python, sys.executable]
+        sides: list[list[dict[str, Measurement]]] = [[] for _ in pythons]
         last = ""
-        for _ in range(_ROUNDS):
-            for python, runs in ((base_python, before), (sys.executable, after)):
+        for _ in range(rounds):
+            for python, runs in zip(pythons, sides, strict=True):
                 run, line = self._run_again(set(tests.values()), python, reproducers=True)
                 runs.append(run)
                 last = line if tests.keys() - run.keys() else last
         in_all = {
             name: test
             for name, test in tests.items()
-            if all(name in run for run in (*before, *after))
+            if all(name in run for runs in sides for run in runs)
         }
-        was, now = (
-            Baseline.of(runs, in_all, calibrated=False).with_noise_of(baseline)
-            for runs in (before, after)
+        *before, after = (
+            Baseline.of(runs, in_all, calibrated=False).with_noise_of(baseline) for runs in sides
         )
-        return was, now, last
+        self._note_missing(suspects - in_all.keys(), last, "the first verdict counts")
+        earlier = before[0] if before else baseline
+        return self._compare(earlier.only(in_all), after, first.changes)
 
     def _note_missing(self, names: Collection[str], last: str, consequence: str) -> None:
         if names:
@@ -311,13 +300,13 @@ class Gate:
             reporter.write_line(f"\nconvtime: {sentence}")
 
     def _run_again(
-        self, tests: Collection[str], python: str | None = None, *, reproducers: bool = False
+        self, tests: Collection[str], python: str = "", *, reproducers: bool = False
     ) -> tuple[dict[str, Measurement], str]:
         """Run tests in a fresh process; return its measurements and its last line.
 
         Args:
             tests: the node ids.
-            python: the Python of the environment to run them in; None for this one.
+            python: the Python of the environment to run them in; empty for this one.
             reproducers: whether the measurements need the commands that reproduce them.
         """
         python = python or sys.executable

@@ -73,17 +73,16 @@ def attribute(
     method = _named(differing, METHOD)
     if method:
         return Attribution("method", method)
-    instructions = None
-    if before.instructions and after.instructions is not None:
-        instructions = after.instructions / before.instructions
-    same_instructions = instructions is None or abs(instructions - 1) <= _SAME_INSTRUCTIONS
     was, now = ({activity.label for activity in run.activities} for run in (before, after))
     if was and now and was != now:
         gone, new = (", ".join(sorted(labels)) or "none" for labels in (was - now, now - was))
         return Attribution("code", f"it launches other kernels: {gone} → {new}")
-    if not same_instructions:
-        return Attribution("code", f"it executes {instructions:.4g}× the instructions")
-    same_work = "" if instructions is None else "it executes as many instructions as before"
+    same_work = ""
+    if before.instructions and after.instructions is not None:
+        instructions = after.instructions / before.instructions
+        if abs(instructions - 1) > _SAME_INSTRUCTIONS:
+            return Attribution("code", f"it executes {instructions:.4g}× the instructions")
+        same_work = "it executes as many instructions as before"
     if same_gpu == "model":
         differing.pop("gpu_uuid", None)
     hardware = _named(differing, HARDWARE) or _clock(before, after, ratio)

@@ -461,23 +461,19 @@ class Probe:
                 call(example.filled(self.device, 1))  # which initializes them
         fill_parameters(module)
         calls: list[Layer] = []
-        hooks: list[Any] = []
-        for name, part in module.named_modules():
-            if not name or [*part.children()]:
-                continue
-            if isinstance(part, torch.jit.ScriptModule):  # hooks cannot be added to them
-                self._scripted.append(name)
-            else:
-                hooks += _record_calls(name, part, calls, self._synchronize)
         given = example.filled(self.device, 1)
-        self._synchronize()
-        start = time.perf_counter()
-        try:
+        with contextlib.ExitStack() as hooks:
+            for name, part in module.named_modules():
+                if not name or [*part.children()]:
+                    continue
+                if isinstance(part, torch.jit.ScriptModule):  # hooks cannot be added to them
+                    self._scripted.append(name)
+                else:
+                    _record_calls(name, part, calls, self._synchronize, hooks)
+            self._synchronize()
+            start = time.perf_counter()
             call(given)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        first = time.perf_counter() - start
+            first = time.perf_counter() - start
         step = Layer(STEP, module, ((example,), {}), first)
         self.layers = {layer.name: layer for layer in (step, *calls)}
         return self._loaded()
@@ -770,9 +766,13 @@ def _working_children(event: Any) -> bool:
 
 
 def _record_calls(
-    name: str, module: torch.nn.Module, calls: list[Layer], synchronize: Callable[[], None]
-) -> list[Any]:
-    """Register hooks that append each call of a module without children; return the hooks."""
+    name: str,
+    module: torch.nn.Module,
+    calls: list[Layer],
+    synchronize: Callable[[], None],
+    hooks: contextlib.ExitStack,
+) -> None:
+    """Register hooks that append each call of a module without children."""
     start = 0.0
 
     def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -794,11 +794,9 @@ def _record_calls(
         synchronize()
         calls[-1].first_forward_seconds = time.perf_counter() - start
 
-    return [
-        # Before the user's hooks, which are part of each call and may replace its input.
-        module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
-        module.register_forward_hook(after),
-    ]
+    # Before the user's hooks, which are part of each call and may replace its input.
+    hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
+    hooks.enter_context(module.register_forward_hook(after))
 
 
 def _is_checkpointed() -> bool:

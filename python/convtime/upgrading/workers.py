@@ -72,6 +72,7 @@ class Side(Child):
         self._load = load
         self._folder = tempfile.TemporaryDirectory(prefix="convtime-upgrade-")
         self._plan_log = Path(self._folder.name, "frontend.log")  # of cuDNN's frontend
+        self._plan_log.touch()
         variables = {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
         if logs:
             variables["CUDNN_FRONTEND_LOG_INFO"] = "1"
@@ -85,10 +86,8 @@ class Side(Child):
 
     def ask_with_plans(self, do: str, **question: Any) -> tuple[dict[str, Any], str]:
         """Return the answer, and the tags of the plans that cuDNN built for it; empty for none."""
-        start = self._plan_log.stat().st_size if self._plan_log.exists() else 0
+        start = self._plan_log.stat().st_size
         answer = self.ask(do, **question)
-        if not self._plan_log.exists():
-            return answer, ""
         with self._plan_log.open("rb") as file:
             file.seek(start)
             return answer, ", ".join(kept_tags(file.read().decode(errors="replace")))
