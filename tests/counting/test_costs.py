@@ -148,7 +148,7 @@ def meter(monkeypatch):
         return types.SimpleNamespace(next=next_batch)
 
     monkeypatch.setattr(costs, "watch", functools.partial(watch, clock=meter.clock))
-    monkeypatch.setattr(costs, "gpu_place", lambda *_: WorkDevices(torch.device("cpu"), (), ""))
+    monkeypatch.setattr(costs, "gpu_of_work", lambda *_: WorkDevices(torch.device("cpu"), (), ""))
     monkeypatch.setattr(costs, "_counter", lambda _: contextlib.nullcontext(meter.joules))
     monkeypatch.setattr(costs, "_Batches", batches)
     return meter
@@ -231,7 +231,7 @@ def test_peak_memory_is_that_of_one_call(allocated, workspace, setup, temporary,
         take(workspace if next(calls) == 0 else 0, temporary, -temporary, result)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(costs, "gpu_place", lambda *_: WorkDevices(torch.device("cpu"), (), ""))
+        patched.setattr(costs, "gpu_of_work", lambda *_: WorkDevices(torch.device("cpu"), (), ""))
         for name, answer in {
             "synchronize": lambda _: None,
             "reset_peak_memory_stats": lambda _: setattr(now, "peak", now.allocated),

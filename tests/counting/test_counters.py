@@ -36,7 +36,7 @@ def test_without_a_gpu_there_are_no_counters(monkeypatch):
     for options, said in (
         ({"metrics": "dramm"}, "no metric or group 'dramm'"),
         ({"replay": "range"}, "replay must be one of 'call', 'kernel', got 'range'"),
-        ({"cache": "rotate"}, "cache must be 'auto' or one of 'cold', 'cold-clean', 'warm' to"),
+        ({"cache": "rotate"}, "cache must be one of 'cold', 'cold-clean', 'warm', got 'rotate'"),
         ({"repeats": 0}, "repeats must be a whole number, 1 or more, got 0"),
         ({"repeats": 1.5}, "repeats must be a whole number, 1 or more, got 1.5"),
         ({"repeats": True}, "repeats must be a whole number, 1 or more, got True"),

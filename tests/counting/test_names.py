@@ -21,7 +21,7 @@ def test_groups_and_names_of_nvprofs_are_of_metrics_that_there_are():
         wanted = resolve([group], GH100)
         assert wanted.left_out == {}
         assert wanted.metrics[0] == DURATION
-        assert {*wanted.metrics} == {DURATION, *(each.names[0] for each in members.metrics)}
+        assert {*wanted.metrics} == {DURATION, *(names[0] for names in members.metrics.values())}
     for old, terms in NVPROF.items():
         wanted = resolve([old], GH100)
         assert wanted.translated == {old: dict(terms)}

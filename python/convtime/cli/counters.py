@@ -95,7 +95,7 @@ def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]
 def _list(options: argparse.Namespace) -> None:
     part = options.list.casefold()
     groups = [
-        (name, f"{group.description}: {', '.join(metric.names[0] for metric in group.metrics)}")
+        (name, f"{group.description}: {', '.join(names[0] for names in group.metrics.values())}")
         for name, group in GROUPS.items()
     ]
     old = [(name, " + ".join(terms)) for name, terms in NVPROF.items() if part in name or not part]
@@ -104,9 +104,7 @@ def _list(options: argparse.Namespace) -> None:
     except CountersUnavailable as error:
         metrics, why_not = (), f"the metrics of a GPU are not listed: {error}"
     document = {
-        "groups": {
-            name: [metric.names for metric in group.metrics] for name, group in GROUPS.items()
-        },
+        "groups": {name: [*group.metrics.values()] for name, group in GROUPS.items()},
         "nvprof": {name: dict(NVPROF[name]) for name, _ in old},
         "metrics": [codec.encode(metric) for metric in metrics],
         "metrics_reason": why_not,

@@ -5,25 +5,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from convtime.core.checks import is_finite, require
 from convtime.core.load import _C
 from convtime.counting.costs_result import Energy, PeakMemory
-from convtime.counting.counters import gpu_place
+from convtime.counting.counters import gpu_of_work
 from convtime.counting.kernel_counters import CountersUnavailable
 from convtime.device import nvml
 from convtime.timing.candidate import (
     Candidate,
     LastPass,
-    backward_of,
     candidate_and_options,
     clear_gradients,
-    clearing_gradients,
+    timed_part,
     with_keywords,
 )
 from convtime.timing.options import EnergyOptions, MemoryOptions
@@ -88,16 +87,16 @@ def energy(
         ValueError: if ``seconds`` is not positive, or for another device.
     """
     candidate, chosen = candidate_and_options("energy", EnergyOptions, fn, args, options)
-    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
-        raise ValueError(f"seconds must be a positive number, got {seconds!r}")
-    place = gpu_place(candidate, chosen, "energy is counted by a GPU")
+    require(
+        is_finite(seconds) and seconds > 0, f"seconds must be a positive number, got {seconds!r}"
+    )
+    devices = gpu_of_work(candidate, chosen, "energy is counted by a GPU")
     with (
-        take_turn(place, chosen, TimeLimit(None)),
-        on(place.device, chosen.stream),
-        _counter(place.device) as joules,
+        take_turn(devices, chosen, TimeLimit(None)),
+        on(devices.device, chosen.stream),
+        _counter(devices.device) as joules,
     ):
-        cleared = clearing_gradients(candidate)
-        called = backward_of(cleared) if candidate.backward else cleared
+        called = timed_part(candidate)
         if several_ranks():  # each rank would watch its own counter and need its own call count
             with _C.OfOneRank():
                 _with_before(called)()
@@ -110,7 +109,7 @@ def energy(
         watts=whole.joules / whole.seconds,
         seconds=whole.seconds,
         calls=whole.calls,
-        device=str(place.device),
+        device=str(devices.device),
     )
 
 
@@ -272,10 +271,9 @@ def peak_memory(
         ValueError: for another device.
     """
     candidate, chosen = candidate_and_options("peak_memory", MemoryOptions, fn, args, options)
-    gpu = gpu_place(candidate, chosen, "PyTorch counts only the memory of GPUs").device
+    gpu = gpu_of_work(candidate, chosen, "PyTorch counts only the memory of GPUs").device
     last = LastPass()
-    cleared = clearing_gradients(candidate)
-    called = backward_of(cleared, last) if candidate.backward else cleared
+    called = timed_part(candidate, last)
     with on(gpu, chosen.stream):
         _with_before(called)()
         if called.before is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 import torch
 
+from convtime.core.checks import check_one_of, check_whole
 from convtime.core.load import _C
 from convtime.counting.chip import GpuChip, telling_refusals
 from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
@@ -19,9 +20,8 @@ from convtime.counting.metrics import DURATION, GROUPS, describe, resolve, split
 from convtime.device.provenance import provenance
 from convtime.timing.candidate import (
     Candidate,
-    backward_of,
     candidate_and_options,
-    clearing_gradients,
+    timed_part,
     with_keywords,
 )
 from convtime.timing.options import CounterOptions, Options
@@ -84,10 +84,10 @@ def _kernels(counted: Mapping[str, Any], repeats: Sequence[_Launches]) -> Iterat
     if counted["unnamed"]:
         count = len(counted["values"][0])
         launches = [(f"kernel {number}", (0, 0, 0), (0, 0, 0)) for number in range(1, count + 1)]
-    places: dict[Any, list[int]] = collections.defaultdict(list)
-    for place, launch in enumerate(launches):
-        places[launch].append(place)
-    for (name, grid, block), numbers in places.items():
+    alike: dict[Any, list[int]] = collections.defaultdict(list)
+    for index, launch in enumerate(launches):
+        alike[launch].append(index)
+    for (name, grid, block), numbers in alike.items():
         # Repeats may have different launches if kernels have no names.
         own = [
             {m: column[[n for n in numbers if n < column.size]] for m, column in each.items()}
@@ -188,30 +188,26 @@ def counters(
             through.
     """
     asked = split_names(metrics)
-    if replay not in get_args(Replay):
-        raise ValueError(f"replay must be one of {str(get_args(Replay))[1:-1]}, got {replay!r}")
-    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
-        raise ValueError(f"repeats must be a whole number, 1 or more, got {repeats!r}")
+    check_one_of("replay", replay, get_args(Replay))
+    repeats = check_whole("repeats", repeats, 1)
     candidate, chosen = candidate_and_options("counters", CounterOptions, fn, args, options)
     if chosen.cache == "auto":
         chosen = dataclasses.replace(chosen, cache="cold")
-    if chosen.cache not in get_args(CounterCache):
-        raise ValueError(
-            f"cache must be 'auto' or one of {str(get_args(CounterCache))[1:-1]} to read counters, "
-            f"got {chosen.cache!r}"
-        )
-    place = gpu_place(candidate, chosen, "hardware counters need a GPU")
-    before = provenance(place.device)
+    check_one_of(
+        "cache", chosen.cache, get_args(CounterCache), "; 'auto' is 'cold' when counters are read"
+    )
+    devices = gpu_of_work(candidate, chosen, "hardware counters need a GPU")
+    before = provenance(devices.device)
     with (
-        take_turn(place, chosen, TimeLimit(None)) as turn,
-        on(place.device, chosen.stream),
+        take_turn(devices, chosen, TimeLimit(None)) as turn,
+        on(devices.device, chosen.stream),
     ):
         make_way_for_profilers()
-        chip = GpuChip(place.device)
+        chip = GpuChip(devices.device)
         wanted = resolve(asked, chip)
         described = describe(wanted.metrics, chip)
-        with without_persisting_lines(chosen.cache, place.gpus) as set_aside:
-            counted = _count(candidate, wanted.metrics, replay, repeats, chosen, place)
+        with without_persisting_lines(chosen.cache, devices.gpus) as set_aside:
+            counted = _count(candidate, wanted.metrics, replay, repeats, chosen, devices)
     return make_counters(
         counted,
         described,
@@ -222,14 +218,14 @@ def counters(
         replay=replay,
         cache=chosen.cache,
         cache_reason=set_aside,
-        device=str(place.device),
+        device=str(devices.device),
         exclusive=turn["exclusive"].used,
         exclusive_reason=turn["exclusive"].reason,
         provenance=before,
     )
 
 
-def gpu_place(candidate: Candidate, options: Options, why: str) -> WorkDevices:
+def gpu_of_work(candidate: Candidate, options: Options, why: str) -> WorkDevices:
     """Return the device of a candidate's work.
 
     Args:
@@ -242,10 +238,10 @@ def gpu_place(candidate: Candidate, options: Options, why: str) -> WorkDevices:
     """
     if not _C.cuda_available():
         raise CountersUnavailable(f"{why}, and PyTorch finds no GPU that it can use")
-    place = find_devices([candidate], options.device)
-    if not place.on_gpu:
+    devices = find_devices([candidate], options.device)
+    if not devices.on_gpu:
         raise CountersUnavailable(f"{why}, and the work of {candidate.name!r} is on the CPU")
-    return place
+    return devices
 
 
 def _count(
@@ -254,15 +250,13 @@ def _count(
     replay: Replay,
     repeats: int,
     options: Options,
-    place: WorkDevices,
+    devices: WorkDevices,
 ) -> dict[str, Any]:
     """Count the kernels; returns the result of ``_C.count_kernels``."""
-    called = clearing_gradients(candidate)
-    if candidate.backward:
-        called = backward_of(called)
-    buffers = flush_buffers(options.cache, [place.device])
-    stream = torch.cuda.current_stream(place.device).cuda_stream
-    with telling_refusals(place.device):
+    called = timed_part(candidate)
+    buffers = flush_buffers(options.cache, [devices.device])
+    stream = torch.cuda.current_stream(devices.device).cuda_stream
+    with telling_refusals(devices.device):
         return _C.count_kernels(
             call=(called.fn, called.args, dict(called.kwargs), called.before),
             metrics=list(metrics),

@@ -9,6 +9,7 @@ import reprlib
 from typing import Any
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import shown
 from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.timing.activity import shorten
@@ -117,11 +118,11 @@ class Counters(codec.Stored, Shown, show="convtime.counting.show"):
                 )
         for name, terms in self.translated.items():
             counts = [len(self.samples[metric]) for metric in terms]
-            if len(set(counts)) != 1:
-                raise ValueError(
-                    "counters must have the same number of samples for each metric that "
-                    f"{shown(name)} stands for, got {reprlib.repr(counts)}"
-                )
+            require(
+                len(set(counts)) == 1,
+                "counters must have the same number of samples for each metric that "
+                f"{shown(name)} stands for, got {reprlib.repr(counts)}",
+            )
 
     def __getitem__(self, name: str) -> float | None:
         terms = self.translated.get(name, {name: 1.0})

@@ -6,12 +6,11 @@ import dataclasses
 
 import torch
 
-from convtime.core.errors import InputError
 from convtime.core.load import _C
 from convtime.counting.chip import GpuChip
 from convtime.counting.kernel_counters import CountersUnavailable
 from convtime.counting.metrics import GROUPS, countable, describe
-from convtime.device.resolve import resolve_device
+from convtime.device.resolve import resolve_gpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +54,7 @@ def counter_names(
         raise CountersUnavailable(
             "hardware counters need a GPU, and PyTorch finds no GPU that it can use"
         )
-    gpu = resolve_device(device)
-    if gpu.type != "cuda":
-        raise InputError(f"device must be a CUDA device, got {str(device)!r}")
-    return names_of(GpuChip(gpu), containing)
+    return names_of(GpuChip(resolve_gpu(device)), containing)
 
 
 def names_of(chip: GpuChip, containing: str = "") -> tuple[CounterName, ...]:
@@ -66,8 +62,8 @@ def names_of(chip: GpuChip, containing: str = "") -> tuple[CounterName, ...]:
     group_of = {
         name: group
         for group, members in GROUPS.items()
-        for metric in members.metrics
-        for name in metric.names
+        for names in members.metrics.values()
+        for name in names
     }
     every = dict.fromkeys([*group_of, *countable(chip.metrics())])
     known = [

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.counting.nvprof import NVPROF
 
@@ -18,115 +19,94 @@ DURATION: Final = "gpu__time_duration.sum"
 
 
 @dataclasses.dataclass(frozen=True)
-class Metric:
-    """A metric of a group.
-
-    Attributes:
-        description: property of a kernel that it measures.
-        names: its names on different GPUs, the most common first.
-    """
-
-    description: str
-    names: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Group:
     """Metrics that answer one question about a kernel.
 
     Attributes:
         description: subject of the question.
-        metrics: metrics that answer it.
+        metrics: by the property of a kernel that they measure, the names of metrics that answer it:
+            each on different GPUs, the most common first.
     """
 
     description: str
-    metrics: tuple[Metric, ...]
+    metrics: Mapping[str, tuple[str, ...]]
 
 
 GROUPS: Final[Mapping[str, Group]] = {
     "time": Group(
         "duration and clock cycles",
-        (
-            Metric("duration", (DURATION,)),
-            Metric("cycles that the longest-running SM had", ("sm__cycles_elapsed.max",)),
-            Metric("cycles with work, mean over the SMs", ("sm__cycles_active.avg",)),
-        ),
+        {
+            "duration": (DURATION,),
+            "cycles that the longest-running SM had": ("sm__cycles_elapsed.max",),
+            "cycles with work, mean over the SMs": ("sm__cycles_active.avg",),
+        },
     ),
     "dram": Group(
         "traffic with the GPU's memory",
-        (
-            Metric("bytes read", ("dram__bytes_read.sum", "dram__bytes_op_read.sum")),
-            Metric("bytes written", ("dram__bytes_write.sum", "dram__bytes_op_write.sum")),
-            Metric("sectors read", ("dram__sectors_read.sum", "dram__sectors_op_read.sum")),
-            Metric("sectors written", ("dram__sectors_write.sum", "dram__sectors_op_write.sum")),
-            Metric("bytes a second", ("dram__bytes.sum.per_second",)),
-            Metric(
-                "share of the rate that the memory can sustain",
-                ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
+        {
+            "bytes read": ("dram__bytes_read.sum", "dram__bytes_op_read.sum"),
+            "bytes written": ("dram__bytes_write.sum", "dram__bytes_op_write.sum"),
+            "sectors read": ("dram__sectors_read.sum", "dram__sectors_op_read.sum"),
+            "sectors written": ("dram__sectors_write.sum", "dram__sectors_op_write.sum"),
+            "bytes a second": ("dram__bytes.sum.per_second",),
+            "share of the rate that the memory can sustain": (
+                "dram__throughput.avg.pct_of_peak_sustained_elapsed",
             ),
-        ),
+        },
     ),
     "l2": Group(
         "traffic with the L2 cache",
-        (
-            Metric("sectors read", ("lts__t_sectors_op_read.sum",)),
-            Metric("sectors written", ("lts__t_sectors_op_write.sum",)),
-            Metric("all sectors", ("lts__t_sectors.sum",)),
-            Metric("share of the sectors that were there", ("lts__t_sector_hit_rate.pct",)),
-            Metric(
-                "share of the rate that the cache can sustain",
-                ("lts__throughput.avg.pct_of_peak_sustained_elapsed",),
+        {
+            "sectors read": ("lts__t_sectors_op_read.sum",),
+            "sectors written": ("lts__t_sectors_op_write.sum",),
+            "all sectors": ("lts__t_sectors.sum",),
+            "share of the sectors that were there": ("lts__t_sector_hit_rate.pct",),
+            "share of the rate that the cache can sustain": (
+                "lts__throughput.avg.pct_of_peak_sustained_elapsed",
             ),
-        ),
+        },
     ),
     "sm": Group(
         "throughput of the multiprocessors and the memory system, relative to their peak",
-        (
-            Metric(
-                "busiest part of the SMs, of what it can sustain",
-                ("sm__throughput.avg.pct_of_peak_sustained_elapsed",),
+        {
+            "busiest part of the SMs, of what it can sustain": (
+                "sm__throughput.avg.pct_of_peak_sustained_elapsed",
             ),
-            Metric(
-                "busiest part of the memory system, of what it can sustain",
-                ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",),
+            "busiest part of the memory system, of what it can sustain": (
+                "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
             ),
-            Metric("warp instructions", ("sm__inst_executed.sum",)),
-            Metric(
-                "warp instructions a cycle with work, of an SM",
-                ("sm__inst_executed.avg.per_cycle_active",),
+            "warp instructions": ("sm__inst_executed.sum",),
+            "warp instructions a cycle with work, of an SM": (
+                "sm__inst_executed.avg.per_cycle_active",
             ),
-        ),
+        },
     ),
     "occupancy": Group(
         "how full the multiprocessors are",
-        (
-            Metric(
-                "achieved occupancy: warps of those that fit, in cycles with work",
-                ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+        {
+            "achieved occupancy: warps of those that fit, in cycles with work": (
+                "sm__warps_active.avg.pct_of_peak_sustained_active",
             ),
-            Metric(
-                "warps in a cycle with work, of an SM", ("sm__warps_active.avg.per_cycle_active",)
-            ),
-        ),
+            "warps in a cycle with work, of an SM": ("sm__warps_active.avg.per_cycle_active",),
+        },
     ),
     "tensor": Group(
         "work of the tensor cores",
-        (
-            Metric(
-                "cycles of all in which the tensor pipe works",
-                ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",),
+        {
+            "cycles of all in which the tensor pipe works": (
+                "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
             ),
-            Metric("instructions of the tensor pipe", ("sm__inst_executed_pipe_tensor.sum",)),
-        ),
+            "instructions of the tensor pipe": ("sm__inst_executed_pipe_tensor.sum",),
+        },
     ),
 }
 
 #: Descriptions of the groups' metrics, by each of their names.
 DESCRIPTIONS: Final[Mapping[str, str]] = {
-    name: metric.description
+    name: description
     for group in GROUPS.values()
-    for metric in group.metrics
-    for name in metric.names
+    for description, names in group.metrics.items()
+    for name in names
 }
 
 ALL: Final = "all"
@@ -166,8 +146,7 @@ def split_names(asked: object) -> tuple[str, ...]:
         if not isinstance(text, str):
             raise TypeError(f"metrics must be names, got {text!r}")
         names.update(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-    if not names:
-        raise InputError(f"metrics must name at least one metric or group, got {asked!r}")
+    require(names, f"metrics must name at least one metric or group, got {asked!r}")
     known = (*GROUPS, ALL, *NVPROF)
     for name in names:
         if name not in known and "__" not in name:
@@ -188,11 +167,11 @@ def resolve(asked: Iterable[str], chip: GpuChip) -> Wanted:
         if name == ALL:
             metrics.update(dict.fromkeys(countable(chip.metrics())))
         elif name in GROUPS:
-            for metric in GROUPS[name].metrics:
-                described = zip(metric.names, chip.describe(metric.names), strict=True)
+            for names in GROUPS[name].metrics.values():
+                described = zip(names, chip.describe(names), strict=True)
                 found = next((each for each, known in described if known), None)
                 if found is None:
-                    left_out[metric.names[0]] = f"{chip.name} does not count it"
+                    left_out[names[0]] = f"{chip.name} does not count it"
                 else:
                     metrics[found] = None
         elif name in NVPROF:
@@ -244,22 +223,21 @@ def _unit(metric: str) -> str:
 
 
 def _translate(name: str, chip: GpuChip) -> dict[str, float]:
-    terms: Mapping[str, float] = NVPROF[name]
-    metrics = [*terms]
-    for metric, known in zip(metrics, chip.describe(metrics), strict=True):
-        if known is None:
-            raise InputError(
-                f"nvprof's {name!r} is now {metric}, which {chip.name} does not count; leave it out"
-            )
+    terms = NVPROF[name]
+    for metric, known in zip(terms, chip.describe([*terms]), strict=True):
+        require(
+            known is not None,
+            f"nvprof's {name!r} is now {metric}, which {chip.name} does not count; leave it out",
+        )
     return dict(terms)
 
 
 def _of_chip(name: str, chip: GpuChip) -> str:
-    if _unit(name) in _DEVICE_UNITS:
-        raise InputError(
-            f"{name!r} counts a link of the whole device, which has no value for a single kernel; "
-            "leave it out"
-        )
+    require(
+        _unit(name) not in _DEVICE_UNITS,
+        f"{name!r} counts a link of the whole device, which has no value for a single kernel; "
+        "leave it out",
+    )
     (known,) = chip.describe([name])
     every = chip.metrics()
     if known is None:

@@ -13,7 +13,7 @@ from typing import Any
 from convtime.core.load import _C
 from convtime.distributed.clocks import CommonClock, Timestamps, now
 from convtime.distributed.coordination import Coordinator
-from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+from convtime.timing.candidate import Candidate, timed_part
 
 _SPIN_SECONDS = 200e-6  # before an instant; until then, the processor is free for others
 _PITCH = 1.1  # calls begin at this multiple of the expected time, plus the next
@@ -135,12 +135,6 @@ class Calls:
             return result
 
         return candidate.but(fn=call, before=before)
-
-
-def timed_part(candidate: Candidate) -> Candidate:
-    """Return the candidate whose whole call is timed, with its preparation in ``before``."""
-    candidate = clearing_gradients(candidate)
-    return backward_of(candidate) if candidate.backward else candidate
 
 
 def wait_until(instant: float) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from convtime.core.load import _C
-from convtime.distributed.calls import BatchAgreement, Calls, timed_part
+from convtime.distributed.calls import BatchAgreement, Calls
 from convtime.distributed.checks import check_ranks, check_timeout, refuse_unfinished
 from convtime.distributed.clocks import (
     CommonClock,
@@ -21,7 +21,7 @@ from convtime.distributed.collectives import Watched, watch
 from convtime.distributed.coordination import Coordinator, group_of, groups_here, limited
 from convtime.distributed.coordination import report_error as report_error
 from convtime.distributed.results import join_ranks
-from convtime.timing.candidate import Candidate
+from convtime.timing.candidate import Candidate, timed_part
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.measure import (

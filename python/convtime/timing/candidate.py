@@ -285,6 +285,12 @@ def clearing_gradients(candidate: Candidate) -> Candidate:
     return candidate.but(before=before, grad_to_none=())
 
 
+def timed_part(candidate: Candidate, last: LastPass | None = None) -> Candidate:
+    """Return the candidate whose whole call is timed, with its preparation in ``before``."""
+    candidate = clearing_gradients(candidate)
+    return backward_of(candidate, last) if candidate.backward else candidate
+
+
 @dataclasses.dataclass
 class LastPass:
     """Tensors of the last backward pass; copies of a candidate share one, and its memory.
