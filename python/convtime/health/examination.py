@@ -6,15 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from convtime.core import codec
 from convtime.device.state import CpuState, GpuState, KernelCache
-from convtime.health.findings import Finding, KnownDuration, OperationTiming, find
+from convtime.health.findings import Finding, Judged, KnownDuration, OperationTiming, find
 from convtime.timing.measurement import Ceilings
 from convtime.view.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Examination(codec.Stored, Shown, show="convtime.health.show"):
+class Examination(Judged, Shown, show="convtime.health.show"):
     """Result of examining a machine; see :func:`convtime.doctor`.
 
     Attributes:
@@ -41,7 +40,6 @@ class Examination(codec.Stored, Shown, show="convtime.health.show"):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The result of each check."""
         return tuple(
             find(
                 self.known_durations,
@@ -52,13 +50,3 @@ class Examination(codec.Stored, Shown, show="convtime.health.show"):
                 self.kernel_cache,
             )
         )
-
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return all(finding.status != "failed" for finding in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable dict with findings, and whether all checks passed."""
-        findings = [codec.encode(finding) for finding in self.findings]
-        return super().to_dict() | {"passed": self.passed, "findings": findings}

@@ -5,10 +5,12 @@ The thresholds are at the top. docs/reference/doctor.md explains each threshold.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from convtime.core import codec
 from convtime.device.state import CpuState, GpuState, KernelCache
 from convtime.view.wording import format_seconds
 
@@ -111,6 +113,25 @@ class OperationTiming:
     reason: str = ""
 
 
+class Judged(codec.Stored, abc.ABC):
+    """A result with findings, of which its JSON tells."""
+
+    @property
+    @abc.abstractmethod
+    def findings(self) -> tuple[Finding, ...]:
+        """The result of each check."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(finding.status != "failed" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serializable dict with findings, and whether all checks passed."""
+        findings = [codec.encode(finding) for finding in self.findings]
+        return super().to_dict() | {"passed": self.passed, "findings": findings}
+
+
 def find(
     known_durations: Sequence[KnownDuration],
     operations: Sequence[OperationTiming],
@@ -194,7 +215,7 @@ def _judge_regimes(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
     burst, sustained = regimes["burst"], regimes["sustained"]
     if burst.interval is None or sustained.interval is None:
         return
-    yield _either(
+    yield either(
         "regimes",
         "advice" if burst.interval[1] < sustained.interval[0] else "ok",
         f"{burst.name} takes {format_seconds(burst.median or 0)} in burst and "
@@ -208,7 +229,7 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
     if gpu.left_over:
         yield Finding("locked clocks", "failed", gpu.left_over, "reset the clocks as described")
     if gpu.other_processes is not None:
-        yield _either(
+        yield either(
             "other processes",
             "failed" if gpu.other_processes else "ok",
             f"{gpu.other_processes} other processes run on this GPU",
@@ -224,7 +245,7 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
         )
     yield _judge_throttling(gpu.throttle_reasons)
     if gpu.uncorrected_errors or gpu.ecc is not None:
-        yield _either(
+        yield either(
             "ECC",
             "failed" if gpu.uncorrected_errors else "ok",
             f"the GPU's memory had {gpu.uncorrected_errors} uncorrected errors",
@@ -239,14 +260,14 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
             "keep the other instances idle while you time",
         )
     if gpu.persistence_mode is not None:
-        yield _either(
+        yield either(
             "persistence mode",
             "ok" if gpu.persistence_mode else "advice",
             "is off: the driver loses its settings when the last process exits",
             f"run `sudo nvidia-smi -i {gpu.uuid} -pm 1`",
             "is on",
         )
-    yield _either(
+    yield either(
         "locking clocks",
         "ok" if gpu.may_lock_clocks else "advice",
         "this process lacks permission (CAP_SYS_ADMIN, outside a user namespace)",
@@ -255,7 +276,7 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
         "this process has permission",
     )
     if gpu.may_read_counters is not None:
-        yield _either(
+        yield either(
             "hardware counters",
             "ok" if gpu.may_read_counters else "advice",
             "only the administrator can read them (RmProfilingAdminOnly)",
@@ -264,7 +285,7 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
         )
 
 
-def _either(check: str, status: Status, message: str, advice: str, if_ok: str) -> Finding:
+def either(check: str, status: Status, message: str, advice: str, if_ok: str) -> Finding:
     """Return a finding with the message and the advice, or with another message if it is ok."""
     return Finding(check, status, *((if_ok,) if status == "ok" else (message, advice)))
 
@@ -284,14 +305,14 @@ def _judge_throttling(reasons: Sequence[str]) -> Finding:
 
 
 def _judge_kernel_cache(cache: KernelCache) -> Iterator[Finding]:
-    yield _either(
+    yield either(
         "kernel compiler",
         "failed" if cache.compiler_reason else "ok",
         cache.compiler_reason,
         "reinstall torch with its nvidia packages",
         f"is {cache.compiler}",
     )
-    yield _either(
+    yield either(
         "kernel cache",
         "advice" if cache.problem else "ok",
         f"{cache.problem}, so each process compiles its kernels again",
@@ -303,7 +324,7 @@ def _judge_kernel_cache(cache: KernelCache) -> Iterator[Finding]:
 def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
     others = [governor for governor in cpu.governors if governor != "performance"]
     if cpu.governors:
-        yield _either(
+        yield either(
             "CPU governor",
             "advice" if others else "ok",
             f"is {', '.join(others)}: the clock follows the load",
@@ -312,7 +333,7 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
         )
     if cpu.boost is not None:
         off = 1 if (cpu.boost_switch or "").endswith("no_turbo") else 0
-        yield _either(
+        yield either(
             "CPU boost",
             "advice" if cpu.boost else "ok",
             "is on: the clock depends on the number of busy cores and on their temperature",
@@ -327,7 +348,7 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
             "pin the timed work to one thread per core, e.g. with taskset",
         )
     load = f"is {cpu.load:.1f} on {cpu.cpus} CPUs"
-    yield _either(
+    yield either(
         "CPU load",
         "advice" if cpu.load / cpu.cpus > LOAD_LIMIT else "ok",
         load,
@@ -335,7 +356,7 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
         load,
     )
     threads = f"PyTorch uses {cpu.threads} threads on {cpu.usable_cpus} usable CPUs"
-    yield _either(
+    yield either(
         "CPU threads",
         "advice" if cpu.threads > cpu.usable_cpus else "ok",
         threads,

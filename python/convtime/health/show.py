@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from convtime.health.examination import Examination
 from convtime.health.findings import AS_IS, Finding, KnownDuration, OperationTiming
@@ -27,7 +27,7 @@ def printed(seen: Examination) -> Iterator[Block]:
     yield _durations_table(seen.known_durations)
     yield _operations_table(seen.operations)
     yield Line(f"ceilings: {seen.ceilings}")
-    yield Table((), map(_row, found))
+    yield findings_table(found)
     yield Line(
         f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
         role="answer",
@@ -67,6 +67,10 @@ def _operations_table(operations: Sequence[OperationTiming]) -> Table:
     return Table(("median ± IQR", *titles), rows, right=titles)
 
 
-def _row(finding: Finding) -> tuple[str, str]:
-    advice = f": {finding.advice}" if finding.advice else ""
-    return finding.status, f"{finding.check}: {finding.message}{advice}"
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """Return a table with a row per finding, with its advice."""
+    rows = []
+    for finding in findings:
+        advice = f": {finding.advice}" if finding.advice else ""
+        rows.append((finding.status, f"{finding.check}: {finding.message}{advice}"))
+    return Table((), rows)

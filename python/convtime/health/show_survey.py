@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from convtime.health.show import findings_table
 from convtime.health.survey import Survey, SurveyedGpu
 from convtime.view.page import Block, Line, Table
 from convtime.view.wording import counted
@@ -20,11 +21,7 @@ def line(seen: Survey) -> str:
 
 def printed(seen: Survey) -> Iterator[Block]:
     yield Table(_COLUMNS, map(_row, seen.gpus))
-    rows = [
-        (found.status, f"{found.check}: {found.message}{found.advice and ': ' + found.advice}")
-        for found in seen.findings
-    ]
-    yield Table((), rows)
+    yield findings_table(seen.findings)
     yield Line(line(seen), role="answer")
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from convtime.core import codec
+from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.device import nvml
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clocks import read_clocks
 from convtime.device.provenance import provenance
-from convtime.health.findings import HARDWARE_REASONS, Finding
+from convtime.health.findings import HARDWARE_REASONS, Finding, Judged, either
 from convtime.view.shown import Shown
 
 #: Share of the other GPUs' lowest highest clock below which a GPU is reported.
@@ -55,7 +55,7 @@ class SurveyedGpu:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Survey(codec.Stored, Shown, show="convtime.health.show_survey"):
+class Survey(Judged, Shown, show="convtime.health.show_survey"):
     """All GPUs of this process, and their links; see ``convtime doctor --all``.
 
     Attributes:
@@ -68,18 +68,7 @@ class Survey(codec.Stored, Shown, show="convtime.health.show_survey"):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The result of each check."""
         return tuple(_find(self.gpus))
-
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return all(finding.status != "failed" for finding in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serializable dict with findings, and whether all checks passed."""
-        findings = [codec.encode(finding) for finding in self.findings]
-        return super().to_dict() | {"passed": self.passed, "findings": findings}
 
 
 def survey() -> Survey:
@@ -89,8 +78,7 @@ def survey() -> Survey:
         InputError: there is no GPU, or NVML is unavailable.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not count:
-        raise InputError("--all examines GPUs, and PyTorch finds none; leave it out for the CPU")
+    require(count, "--all examines GPUs, and PyTorch finds none; leave it out for the CPU")
     devices = [torch.device("cuda", index) for index in range(count)]
     try:
         gpus = tuple(map(_survey_gpu, devices))
@@ -136,48 +124,44 @@ def _nvlinks(gpu: nvml.Gpu) -> Iterator[bool]:
 
 def _find(gpus: Sequence[SurveyedGpu]) -> Iterator[Finding]:
     for gpu in gpus:
-        yield from _judge_links(gpu)
-        yield from _judge_memory(gpu)
-        hardware = [why for why in gpu.state.throttle_reasons or () if why in HARDWARE_REASONS]
-        if hardware:
-            yield Finding(
-                f"{gpu.device} throttling",
-                "failed",
-                f"the hardware slows it down: {', '.join(hardware)}",
-                "check its cooling and its power supply",
-            )
+        yield from _judge_hardware(gpu)
         yield from _judge_siblings(gpu, [each for each in gpus if each is not gpu])
 
 
-def _judge_links(gpu: SurveyedGpu) -> Iterator[Finding]:
+def _judge_hardware(gpu: SurveyedGpu) -> Iterator[Finding]:
     if gpu.pcie_width is not None and gpu.max_pcie_width is not None:
-        check = f"{gpu.device} PCIe"
-        if gpu.pcie_width < gpu.max_pcie_width:
-            told = f"{gpu.pcie_width} of {gpu.max_pcie_width} lanes are in use"
-            yield Finding(check, "failed", told, "reseat the GPU, or check its riser and slot")
-        else:
-            yield Finding(check, "ok", f"all {gpu.pcie_width} lanes are in use")
+        yield either(
+            f"{gpu.device} PCIe",
+            "failed" if gpu.pcie_width < gpu.max_pcie_width else "ok",
+            f"{gpu.pcie_width} of {gpu.max_pcie_width} lanes are in use",
+            "reseat the GPU, or check its riser and slot",
+            f"all {gpu.pcie_width} lanes are in use",
+        )
     if gpu.nvlinks:
-        check = f"{gpu.device} NVLink"
         inactive = [str(link) for link, active in enumerate(gpu.nvlinks) if not active]
-        if inactive:
-            told = (
-                f"{len(inactive)} of {len(gpu.nvlinks)} links are inactive: {', '.join(inactive)}"
-            )
-            yield Finding(check, "advice", told, "run nvidia-smi nvlink --status")
-        else:
-            yield Finding(check, "ok", f"all {len(gpu.nvlinks)} links are active")
-
-
-def _judge_memory(gpu: SurveyedGpu) -> Iterator[Finding]:
-    if gpu.uncorrected_errors is None:
-        return
-    check = f"{gpu.device} ECC"
-    if gpu.uncorrected_errors:
-        told = f"{gpu.uncorrected_errors} uncorrectable memory errors"
-        yield Finding(check, "failed", told, "reset or replace the GPU")
-    else:
-        yield Finding(check, "ok", "no uncorrectable memory errors")
+        yield either(
+            f"{gpu.device} NVLink",
+            "advice" if inactive else "ok",
+            f"{len(inactive)} of {len(gpu.nvlinks)} links are inactive: {', '.join(inactive)}",
+            "run nvidia-smi nvlink --status",
+            f"all {len(gpu.nvlinks)} links are active",
+        )
+    if gpu.uncorrected_errors is not None:
+        yield either(
+            f"{gpu.device} ECC",
+            "failed" if gpu.uncorrected_errors else "ok",
+            f"{gpu.uncorrected_errors} uncorrectable memory errors",
+            "reset or replace the GPU",
+            "no uncorrectable memory errors",
+        )
+    hardware = [why for why in gpu.state.throttle_reasons or () if why in HARDWARE_REASONS]
+    if hardware:
+        yield Finding(
+            f"{gpu.device} throttling",
+            "failed",
+            f"the hardware slows it down: {', '.join(hardware)}",
+            "check its cooling and its power supply",
+        )
 
 
 def _judge_siblings(gpu: SurveyedGpu, others: Sequence[SurveyedGpu]) -> Iterator[Finding]:
