@@ -145,7 +145,7 @@ def searched(
         assert all(runs)  # candidates have names
         timer = SimulatedTimer({name: run.seconds for name, run in runs.items()}, next(seeds))
         CLOCK.now += 0.1
-        return timer.together([*runs], 0.1, last=True)
+        return timer.compare([*runs], 0.1, last=True)
 
     source: Any = Source(engines, Source(other))
     chosen: dict[str, Any] = {"budget": 5.0, "margin": 0.01, "tolerance": 1.1, "knobs": False}

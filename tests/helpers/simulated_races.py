@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from convtime import Comparison, Measurement, Race
 from convtime.timing.comparison import Agreement
 from convtime.timing.measurement import Condition
-from convtime.tuning import heats
+from convtime.tuning import elimination
 from tests.helpers.measurements import make
 
 KERNEL = Condition("kernel", "auto")
@@ -50,13 +50,13 @@ class SimulatedTimer:
             stop_reason="budget",
         )
 
-    def alone(self, name: str) -> Measurement:
+    def time_alone(self, name: str) -> Measurement:
         self.now += 0.01
         self.timed_alone.append(name)
         error = self._random.uniform(1 - self._alone_error, 1 + self._alone_error)
         return self._measured(name, [error] * 8)
 
-    def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+    def compare(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
         self.asked.append(([*names], seconds, last))
         count = int(min(max(seconds / len(names) / 250e-6, 7), 400))
         self.now += count * len(names) * 250e-6
@@ -72,12 +72,12 @@ class SimulatedTimer:
 
 def run(timer: SimulatedTimer, order: Sequence[str] | None = None, seconds: float = 0.0) -> Race:
     names = [*timer.true]
-    return heats.Heats(
+    return elimination.Elimination(
         names,
         timer,
         order=order or names,
         seconds=seconds or 0.08 * len(names),
         margin=0.01,
-        tell=lambda stage, names: None,
+        on_stage=lambda stage, names: None,
         clock=timer.clock,
     ).run()

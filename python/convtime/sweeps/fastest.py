@@ -15,7 +15,7 @@ from convtime.regression.significance import LogMedian, LogRatio, adjusted
 from convtime.sweeps.plan import Label
 from convtime.timing.comparison import Comparison
 from convtime.timing.verdict import Judgement
-from convtime.tuning.heats import fastest_in
+from convtime.tuning.elimination import fastest_in
 
 #: Expected share of false ones among all differences that a table reports.
 FALSE_DISCOVERIES = 0.05

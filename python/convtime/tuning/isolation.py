@@ -13,7 +13,7 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.compare import check_sendable, fresh_process
 from convtime.timing.options import Options
 from convtime.timing.result_check import Check
-from convtime.tuning.heats import Tell, UnusableError, none_left
+from convtime.tuning.elimination import OnStage, UnusableError, none_left
 from convtime.tuning.race_result import Dropped, Race
 
 _BEGIN_SECONDS = 120.0  # up to the first report, mostly of CUDA's initialization
@@ -60,16 +60,16 @@ class _Loss(NamedTuple):
 
 
 #: Runs a race in the process that calls it.
-Run = Callable[[Plan, Tell], Race]
+Run = Callable[[Plan, OnStage], Race]
 
 
-def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
+def run(run_here: Run, plan: Plan, on_stage: OnStage) -> Race:
     """Run a race in child processes, each without the candidates that ended the ones before.
 
     Args:
         run_here: runs a race in the process that calls it.
         plan: the race.
-        tell: is called with each stage and the names in it.
+        on_stage: is called with each stage and the names in it.
 
     Raises:
         RuntimeError: no candidate is left, several make the process end only together, or the child
@@ -83,7 +83,7 @@ def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
         if not left.candidates:
             raise none_left(dropped)
         started = time.monotonic() - start
-        race = _run_once(run_here, left, tell)
+        race = _run_once(run_here, left, on_stage)
         if isinstance(race, _Loss):
             if race.name:
                 dropped[race.name] = Dropped(race.reason, "alone", time.monotonic() - start)
@@ -108,7 +108,7 @@ def run(run_here: Run, plan: Plan, tell: Tell) -> Race:
         )
 
 
-def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race | _Loss:
+def _run_once(run_here: Run, plan: Plan, on_stage: OnStage) -> Race | _Loss:
     """Run a race in one child process."""
     for candidate in (*plan.candidates.values(), plan.reference):
         if candidate is not None:
@@ -117,7 +117,7 @@ def _run_once(run_here: Run, plan: Plan, tell: Tell) -> Race | _Loss:
 
     def reported(stage: tuple[str, list[str]]) -> float:
         nonlocal name, has_begun
-        tell(*stage)
+        on_stage(*stage)
         kind, names = stage
         alone, has_begun = kind == "alone", True
         name = names[0] if alone else ""

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from convtime.core.checks import is_finite
-from convtime.core.errors import InputError, first_line
+from convtime.core.checks import check_one_of, is_finite, require
+from convtime.core.errors import first_line
 from convtime.core.load import _C
 from convtime.timing.candidate import Candidate, candidates_of, distinct, with_keywords
 from convtime.timing.compare import compare
@@ -19,7 +19,7 @@ from convtime.timing.options import Options, RaceOptions, options_of
 from convtime.timing.result_check import Check, check_results
 from convtime.timing.sampling.measure import TimeLimit, find_devices, measure, take_turn
 from convtime.timing.time_op import with_rates
-from convtime.tuning import heats, isolation
+from convtime.tuning import elimination, isolation
 from convtime.tuning.race_result import Race
 from convtime.view.progress import ProgressBar
 
@@ -160,22 +160,19 @@ def race(
     """
     raced = candidates_of(candidates)
     names = [candidate.name for candidate in raced]
-    if len(raced) < 2:
-        got = f"{names[0]!r} alone; time_op times it" if raced else "none"
-        raise ValueError(f"there must be at least two candidates to race, got {got}")
-    known = check is None or isinstance(check, bool)
-    if not known and not (isinstance(check, str) and check in get_args(Check)):
-        raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
+    got = f"{names[0]!r} alone; time_op times it" if names else "none"
+    require(len(names) >= 2, f"there must be at least two candidates to race, got {got}")
+    if not isinstance(check, bool):
+        check_one_of("check", check, (*get_args(Check), None))
     check_above_0("margin", margin, MOST_MARGIN)
     check_above_0("budget", _SECONDS_PER_CANDIDATE if budget is None else budget)
     check_above_0("timeout", timeout)
-    if not isinstance(isolated, bool):
-        raise ValueError(f"isolated must be True or False, got {isolated!r}")
-    if isolated and not (options.get("stream") is None and options.get("log") is None):
-        raise ValueError(
-            "isolated=True cannot use a stream or a log, which do not exist in a child process; "
-            "leave out stream and log"
-        )
+    require(isinstance(isolated, bool), f"isolated must be True or False, got {isolated!r}")
+    require(
+        not isolated or (options.get("stream") is None and options.get("log") is None),
+        "isolated=True cannot use a stream or a log, which do not exist in a child process; leave "
+        "out stream and log",
+    )
     if reference is not None:
         made = reference if isinstance(reference, Candidate) else Candidate(reference)
         reference = made.but(name=distinct("reference", names))
@@ -190,18 +187,20 @@ def race(
         seconds=_SECONDS_PER_CANDIDATE * len(raced) if budget is None else float(budget),
         options=chosen,
     )
-    with _shown(progress, len(raced)) as tell:
-        return isolation.run(run, plan, tell) if isolated else run(plan, tell)
+    with _shown(progress, len(raced)) as on_stage:
+        return isolation.run(run, plan, on_stage) if isolated else run(plan, on_stage)
 
 
 def check_above_0(what: str, number: float, most: float = math.inf) -> None:
     """Raise an InputError for an argument that is not a number above 0, and at most ``most``."""
-    if not (is_finite(number) and 0 < float(number) <= most):
-        limit = f" and at most {most}" if is_finite(most) else ""
-        raise InputError(f"{what} must be a number above 0{limit}, got {number!r}")
+    limit = f" and at most {most}" if is_finite(most) else ""
+    require(
+        is_finite(number) and 0 < float(number) <= most,
+        f"{what} must be a number above 0{limit}, got {number!r}",
+    )
 
 
-def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
+def run(plan: isolation.Plan, on_stage: elimination.OnStage) -> Race:
     """Run a race in this process.
 
     Raises:
@@ -209,16 +208,16 @@ def run(plan: isolation.Plan, tell: heats.Tell) -> Race:
         ValueError: a stream of the GPU is being captured, or as ``compare``.
     """
     candidates = plan.candidates
-    place = find_devices([*candidates.values()], plan.options.device)
-    options = dataclasses.replace(plan.options, device=place.device)
-    with take_turn(place, options, TimeLimit(None)):
-        return heats.Heats(
+    devices = find_devices([*candidates.values()], plan.options.device)
+    options = dataclasses.replace(plan.options, device=devices.device)
+    with take_turn(devices, options, TimeLimit(None)):
+        return elimination.Elimination(
             [*candidates],
-            _Timer(plan, options, [gpu.index for gpu in place.gpus]),
+            _Timer(plan, options, [gpu.index for gpu in devices.gpus]),
             order=plan.order,
             seconds=plan.seconds,
             margin=options.margin,
-            tell=tell,
+            on_stage=on_stage,
         ).run()
 
 
@@ -230,7 +229,7 @@ class _Timer:
         self._last = dataclasses.replace(options, regime=as_is)
         self._early = dataclasses.replace(options, regime="as-is")
 
-    def alone(self, name: str) -> Measurement:
+    def time_alone(self, name: str) -> Measurement:
         candidate = self._plan.candidates[name]
         longer = {"budget": 0.2} if self._plan.thorough else {"quick": True}
         options = dataclasses.replace(self._early, min_samples=2, **longer)
@@ -250,14 +249,14 @@ class _Timer:
         except RuntimeError as error:
             why = f"work on the GPU failed ({first_line(error)})"
         several = "" if len(names) == 1 else "one of "
-        raise heats.UnusableError(
+        raise elimination.UnusableError(
             names[0] if len(names) == 1 else "",
             f"{why} after {several}{', '.join(map(repr, names))} ran, and nothing else can run "
             "there in this process; in a new process, race(..., isolated=True) drops such a "
             "candidate",
         )
 
-    def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+    def compare(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
         options = self._last if last else self._early
         given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         given |= {
@@ -308,12 +307,12 @@ class _Timer:
 
 
 @contextlib.contextmanager
-def _shown(progress: bool | None, count: int) -> Iterator[heats.Tell]:
+def _shown(progress: bool | None, count: int) -> Iterator[elimination.OnStage]:
     """Show a race's stages as the description of a progress bar over the candidates."""
     with ProgressBar(count, "candidate", shown=progress) as bar:
 
-        def tell(stage: str, names: Sequence[str]) -> None:
+        def on_stage(stage: str, names: Sequence[str]) -> None:
             told = names[0] if stage == "alone" else f"{stage}, {len(names)} left"
             bar.update(description=" ".join(told.split()), advance=stage == "alone")
 
-        yield tell
+        yield on_stage

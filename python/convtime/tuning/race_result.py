@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from convtime.core import codec
+from convtime.core.checks import require
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Judgement
@@ -67,12 +68,11 @@ class Race(codec.Stored, Shown, show="convtime.tuning.show"):
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        strangers = {self.winner, self.fastest, *self.ties} - {*self.order}
-        if strangers:
-            raise ValueError(
-                f"winner, fastest and ties must be some of {list(self.order)}, got "
-                f"{sorted(strangers)}"
-            )
+        unknown = {self.winner, self.fastest, *self.ties} - {*self.order}
+        require(
+            not unknown,
+            f"winner, fastest and ties must be some of {list(self.order)}, got {sorted(unknown)}",
+        )
 
     def measurement(self, name: str) -> Measurement | None:
         """Return the candidate's last measurement; None if it could not be timed.
@@ -81,8 +81,8 @@ class Race(codec.Stored, Shown, show="convtime.tuning.show"):
             KeyError: the name is not in the race.
         """
         self._check(name)
-        together = self._last_round(name)
-        return self.alone.get(name) if together is None else together.measurements[name]
+        compared = self._last_round(name)
+        return self.alone.get(name) if compared is None else compared.measurements[name]
 
     def judge(self, name: str) -> Judgement | None:
         """Return the verdict on a candidate's last round: against the winner, if that was in it.
@@ -94,11 +94,11 @@ class Race(codec.Stored, Shown, show="convtime.tuning.show"):
             KeyError: the name is not in the race.
         """
         self._check(name)
-        together = self._last_round(name)
-        if together is None:
+        compared = self._last_round(name)
+        if compared is None:
             return None
-        against = self.winner if self.winner in together.measurements else together.baseline
-        return together.judge(name, against)
+        against = self.winner if self.winner in compared.measurements else compared.baseline
+        return compared.judge(name, against)
 
     def _last_round(self, name: str) -> Comparison | None:
         return next((each for each in reversed(self.rounds) if name in each.measurements), None)

@@ -13,7 +13,7 @@ import convtime
 from convtime import Comparison, Measurement, Race
 from convtime.timing.comparison import Agreement
 from convtime.timing.measurement import Condition
-from convtime.tuning import heats
+from convtime.tuning import elimination
 from tests.helpers.figures import table
 from tests.helpers.measurements import changed
 from tests.helpers.simulated_races import KERNEL, SimulatedTimer, run
@@ -22,9 +22,9 @@ from tests.helpers.simulated_races import KERNEL, SimulatedTimer, run
 class NotingTimer(SimulatedTimer):
     """Notes when it is asked."""
 
-    def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+    def compare(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
         self.asked_at = [*getattr(self, "asked_at", ()), self.now]
-        return super().together(names, seconds, last=last)
+        return super().compare(names, seconds, last=last)
 
 
 def check_decisions(raced: Race, timer: NotingTimer, planned: float) -> None:
@@ -129,15 +129,15 @@ def test_limits_belong_to_those_that_stay() -> None:
 
 def test_a_failing_candidate_does_not_end_the_race() -> None:
     class Failing(SimulatedTimer):
-        def alone(self, name: str) -> Measurement:
+        def time_alone(self, name: str) -> Measurement:
             if name == "bad":
                 raise ValueError("no such configuration\nmore lines")
             if name == "later" and self.asked:
                 raise MemoryError("out of memory")
-            return super().alone(name)
+            return super().time_alone(name)
 
-        def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
-            compared = super().together(names, seconds, last=last)
+        def compare(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+            compared = super().compare(names, seconds, last=last)
             if "later" in names:
                 raise MemoryError("out of memory")
             return compared
@@ -150,13 +150,13 @@ def test_a_failing_candidate_does_not_end_the_race() -> None:
 
 def test_a_race_that_cannot_go_on_ends_with_a_sentence() -> None:
     class Failing(SimulatedTimer):
-        def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+        def compare(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
             raise MemoryError("out of memory")
 
     class Broken(Failing):
         error: Exception = TypeError("it is broken")
 
-        def alone(self, name: str) -> Measurement:
+        def time_alone(self, name: str) -> Measurement:
             raise self.error
 
     true = {"a": 1e-5, "b": 1e-5}
@@ -164,16 +164,16 @@ def test_a_race_that_cannot_go_on_ends_with_a_sentence() -> None:
         run(Failing(true))
     with pytest.raises(RuntimeError, match=r"none of .* timed: 'a': .*it is broken.*'b': "):
         run(Broken(true))
-    Broken.error = heats.UnusableError("a", "the GPU is unusable")
-    with pytest.raises(heats.UnusableError, match="unusable"):
+    Broken.error = elimination.UnusableError("a", "the GPU is unusable")
+    with pytest.raises(elimination.UnusableError, match="unusable"):
         run(Broken(true))
 
 
 def test_what_is_not_comparable_is_dropped_before_it_can_be_the_fastest() -> None:
     class OnHost(SimulatedTimer):
-        def alone(self, name: str) -> Measurement:
+        def time_alone(self, name: str) -> Measurement:
             method = KERNEL if name in ("a", "wrong") else Condition("cpu", "auto")
-            return changed(super().alone(name), method=method)
+            return changed(super().time_alone(name), method=method)
 
     wrong = Agreement(False, "3 of 4 numbers differ")
     true = {"empty": 1e-7, "a": 1e-5, "wrong": 1e-6}

@@ -16,8 +16,8 @@ from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
 from convtime.tuning.race_result import Dropped, Race
 
-#: What is told of a race: the stage (``alone``, ``check`` or the number of a round), and its names.
-Tell = Callable[[str, Sequence[str]], object]
+#: Called with a race's stage (``alone``, ``check`` or the number of a round), and the names in it.
+OnStage = Callable[[str, Sequence[str]], object]
 
 _ALONE = "alone"
 # How many times the shortest time makes a candidate clearly slower. Times alone depend on the clock
@@ -44,10 +44,10 @@ class UnusableError(RuntimeError):
 class Timer(Protocol):
     """What a race needs of a device."""
 
-    def alone(self, name: str) -> Measurement:
+    def time_alone(self, name: str) -> Measurement:
         """Time a candidate in isolation, briefly; raise what it raises, or an UnusableError."""
 
-    def together(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
+    def compare(self, names: Sequence[str], seconds: float, *, last: bool) -> Comparison:
         """Time candidates interleaved and compare them with the first one."""
 
     def agreements(self, names: Sequence[str]) -> Mapping[str, Agreement]:
@@ -71,29 +71,8 @@ def fastest_in(compared: Comparison) -> str:
     )
 
 
-def ties_in(compared: Comparison, fastest: str, order: Iterable[str]) -> tuple[str, ...]:
-    """Return the candidates, in order, that are not slower than the fastest beyond the margin."""
-    return tuple(
-        name
-        for name in order
-        if name in compared.measurements
-        and (name == fastest or compared.verdict(name, fastest) != "slower")
-    )
-
-
-def winner_in(compared: Comparison, fastest: str, ties: Sequence[str]) -> str:
-    """Return the first of the ties within half of the margin of the fastest.
-
-    The other half is what a repetition may be off by: the winner is then still one of its ties.
-    """
-    limit = 1 + compared.margin / 2
-    return next(
-        name for name in ties if name == fastest or compared.ratio(name, fastest).value <= limit
-    )
-
-
 @dataclasses.dataclass
-class Heats:
+class Elimination:
     """A race.
 
     Attributes:
@@ -102,7 +81,7 @@ class Heats:
         order: the same names, in the order that breaks ties.
         seconds: planned duration.
         margin: relative difference that counts as equal.
-        tell: called at the start of each timing.
+        on_stage: called at the start of each timing.
         clock: time in seconds.
     """
 
@@ -112,7 +91,7 @@ class Heats:
     order: Sequence[str]
     seconds: float
     margin: float
-    tell: Tell
+    on_stage: OnStage
     clock: Callable[[], float] = monotonic
 
     def __post_init__(self) -> None:
@@ -128,7 +107,7 @@ class Heats:
 
         Raises:
             RuntimeError: no candidate could be timed.
-            UnusableError: as ``timer.alone``.
+            UnusableError: as ``timer.time_alone``.
         """
         self._time_alone(self.names)
         self._drop_without_gpu_work()
@@ -156,9 +135,9 @@ class Heats:
 
     def _time_alone(self, names: Iterable[str]) -> None:
         for name in names:
-            self.tell(_ALONE, (name,))
+            self.on_stage(_ALONE, (name,))
             try:
-                self._alone[name] = self.timer.alone(name)
+                self._alone[name] = self.timer.time_alone(name)
             except UnusableError:
                 raise
             except Exception as error:  # a candidate may raise anything
@@ -173,7 +152,7 @@ class Heats:
 
     def _check_results(self) -> None:
         names = [name for name in self.names if name not in self._dropped]
-        self.tell("check", names)
+        self.on_stage("check", names)
         self._agreements = self.timer.agreements(names)
         for name, agreement in self._agreements.items():
             if agreement.same is False:
@@ -209,12 +188,12 @@ class Heats:
         """Time those that are left together; return whether none of them failed."""
         left = self._left()
         stage = str(len(self._rounds) + 1)
-        self.tell(stage, left)
+        self.on_stage(stage, left)
         seconds = max(self.seconds - (self.clock() - self._start), _LEAST_SECONDS)
         if not last:
             seconds *= _SCREENING_SHARE
         try:
-            compared = self.timer.together(left, seconds, last=last)
+            compared = self.timer.compare(left, seconds, last=last)
         except UnusableError:
             raise
         except Exception as error:  # of a candidate; alone, it shows itself
@@ -242,8 +221,18 @@ class Heats:
         else:
             last = self._rounds[-1]
             fastest = fastest_in(last)
-            ties = ties_in(last, fastest, self.order)
-            winner = winner_in(last, fastest, ties)
+            ties = tuple(
+                name
+                for name in self.order
+                if name in last.measurements
+                and (name == fastest or last.verdict(name, fastest) != "slower")
+            )
+            # The first within half of the margin. The other half is the error that a repetition may
+            # have: the winner is then still one of its ties.
+            limit = 1 + last.margin / 2
+            winner = next(
+                name for name in ties if name == fastest or last.ratio(name, fastest).value <= limit
+            )
         return Race(
             winner=winner,
             fastest=fastest,
