@@ -99,7 +99,7 @@ def measured_advice(
     if not variants:
         return ()
     # No other placement is needed: each variant already has separate tensors.
-    found = compare(
+    compared = compare(
         calls,
         device=tensors.x.device,
         budget=budget,
@@ -110,9 +110,9 @@ def measured_advice(
         check=None,
         interference=False,
     )
-    here = found.measurements[_AS_IS].median
+    here = compared.measurements[_AS_IS].median
     advice = (
-        Advice(each.text, found.measurements[each.text].median, here, each.note)
+        Advice(each.text, compared.measurements[each.text].median, here, each.note)
         for each in variants
     )
     return tuple(sorted(advice, key=lambda each: -(each.saved or 0.0)))

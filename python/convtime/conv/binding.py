@@ -31,7 +31,7 @@ from convtime.conv.call import (
 )
 from convtime.conv.problem import ConvProblem
 from convtime.core.checks import check_one_of
-from convtime.core.dimensions import Numbers, per_dimension
+from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS
 from convtime.ops.arguments import pad_end, resolve_padding
 from convtime.timing.candidate import Candidate
@@ -60,17 +60,16 @@ class BoundCall:
     @property
     def problem(self) -> ConvProblem:
         """The convolution; padding "same" is kept."""
-        rank = self.weight.dim() - 2
         return ConvProblem.of_sizes(
             tuple(self.batched_input.shape),
             tuple(self.weight.shape),
             groups=self.groups,
             transposed=self.transposed,
-            stride=_whole(self.stride, rank),
-            padding=padding_of(self.padding, rank),
-            dilation=_whole(self.dilation, rank),
+            stride=self.stride,
+            padding=0 if self.padding == "valid" else self.padding,
+            dilation=self.dilation,
             bias=self.bias is not None,
-            output_padding=_whole(self.output_padding, rank),
+            output_padding=self.output_padding,
         )
 
     def passes(self, backward: bool | None = None) -> list[str]:
@@ -86,17 +85,6 @@ class BoundCall:
         return passes
 
 
-def padding_of(given: Numbers | str, rank: int) -> tuple[int, ...] | str:
-    """Return the padding of a problem: "same", or a number for each spatial dimension."""
-    if isinstance(given, str):
-        return (0,) * rank if given == "valid" else given
-    return _whole(given, rank)
-
-
-def _whole(given: Numbers, rank: int) -> tuple[int, ...]:
-    return tuple(map(int, per_dimension(given, rank)))
-
-
 # Signatures of the functions, by name, and the namespaces that contain them.
 _SIGNATURES = {kind.function: inspect.signature(getattr(ops, kind.function)) for kind in KINDS}
 #: The functions that the layers of PyTorch and convtime.nn call, with their names.
@@ -106,11 +94,12 @@ _CALLED_BY_LAYERS = {
     for namespace in (torch, torch.ops.convtime)
 }
 _NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
-_LAYERS: dict[type[torch.nn.Module], str] = {
+#: The classes of convolution layers, and the functions that they call.
+LAYERS: dict[type[torch.nn.Module], str] = {
     getattr(torch.nn, kind.layer): kind.function for kind in KINDS
 }
 #: Classes of layers that compute a convolution and nothing else; convtime.nn adds its own.
-PLAIN_LAYERS: set[type[torch.nn.Module]] = {*_LAYERS}
+PLAIN_LAYERS: set[type[torch.nn.Module]] = {*LAYERS}
 _TAKEN = (
     f"takes {', '.join(_SIGNATURES)} of torch.nn.functional or convtime.ops, or a module of "
     "torch.nn or convtime.nn that calls one of them"
@@ -124,7 +113,7 @@ def function_of(fn: object, caller: str = "explain") -> str:
 
     ``caller`` is the function that errors are about, also below.
     """
-    for kind, op in _LAYERS.items():
+    for kind, op in LAYERS.items():
         if isinstance(fn, kind):
             reason = _why_not_plain(fn)
             if reason:
@@ -136,13 +125,11 @@ def function_of(fn: object, caller: str = "explain") -> str:
     for op in _SIGNATURES:
         if any(fn is getattr(namespace, op, None) for namespace in _NAMESPACES):
             return op
-    hint = ""
-    if isinstance(fn, torch.nn.Module):
-        inside = sum(isinstance(module, tuple(_LAYERS)) for module in fn.modules())
-        if inside:
-            hint = f"; it contains {inside} convolution(s), which can be passed one by one"
+    modules = fn.modules() if isinstance(fn, torch.nn.Module) else ()
+    inside = sum(isinstance(module, tuple(LAYERS)) for module in modules)
+    hint = f"; it contains {inside} convolution(s), which can be passed one by one"
     name = getattr(fn, "__name__", type(fn).__name__)
-    raise TypeError(f"{caller} {_TAKEN}; got {name}{hint}")
+    raise TypeError(f"{caller} {_TAKEN}; got {name}{hint if inside else ''}")
 
 
 def own_class_of(module: torch.nn.Module) -> type:
@@ -256,13 +243,11 @@ def prepare(bound: BoundCall, caller: str = "explain") -> tuple[ConvTensors, Con
     """
     if bound.input.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{caller} works on a CPU or a GPU, got a tensor on {bound.input.device}")
-    tensors = [bound.batched_input, bound.weight]
-    if bound.bias is not None:
-        tensors.append(bound.bias)
-    x, w, *bias = map(_autocast, tensors)
+    x, w = map(_autocast, (bound.batched_input, bound.weight))
+    bias = None if bound.bias is None else _autocast(bound.bias)
     check_one_of(f"{caller}: the dtype", x.dtype, DTYPES.values())
     problem, x = _with_padded(bound.problem, x)
-    return ConvTensors(x, w, *bias), _call_with(problem, x, w)
+    return ConvTensors(x, w, bias), _call_with(problem, x, w)
 
 
 def call_of(problem: ConvProblem, dtype: str, layout: str, device: torch.device) -> ConvCall:

@@ -177,8 +177,8 @@ def engines_of(
         if len(passes) > 1:
             tensors, call = with_grad_output(tensors, call)
         timed = functools.partial(time_op, quick=True, **options)
-        found = tuple(_list_pass(call, name, tensors, oracle, timed, progress) for name in passes)
-    return EngineTable(call, str(device), found, provenance(device))
+        listed = tuple(_list_pass(call, name, tensors, oracle, timed, progress) for name in passes)
+    return EngineTable(call, str(device), listed, provenance(device))
 
 
 def _list_pass(

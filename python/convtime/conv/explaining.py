@@ -169,10 +169,10 @@ def explain(
     with torch.autocast(device.type, enabled=False), PlanOracle(device) as oracle:
         if passes != [FPROP]:
             tensors, call = with_grad_output(tensors, call)
-        found = tuple(
+        explained = tuple(
             _explain_pass(name, call, tensors, bound.policy, oracle, timing) for name in passes
         )
-    return Explanation(call, str(device), bound.policy, found, provenance(device))
+    return Explanation(call, str(device), bound.policy, explained, provenance(device))
 
 
 def with_grad_output(tensors: ConvTensors, call: ConvCall) -> tuple[ConvTensors, ConvCall]:

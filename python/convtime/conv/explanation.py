@@ -101,4 +101,4 @@ class Explanation(
     @property
     def differences(self) -> tuple[str, ...]:
         """The differences of all passes; empty: PyTorch and convtime run the same."""
-        return tuple(f"{found.name}: {text}" for found in self.passes for text in found.differences)
+        return tuple(f"{each.name}: {text}" for each in self.passes for text in each.differences)

@@ -69,7 +69,7 @@ def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
     by_role: dict[str, list[DeviceActivity]] = {}
     for activity in activities:
         by_role.setdefault(role_of(activity), []).append(activity)
-    made = (
+    divided = (
         Part(
             role=role,
             seconds=math.fsum(activity.median for activity in members),
@@ -79,7 +79,7 @@ def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
         )
         for role, members in by_role.items()
     )
-    return sorted(made, key=lambda part: part.seconds, reverse=True)
+    return sorted(divided, key=lambda part: part.seconds, reverse=True)
 
 
 def role_of(activity: DeviceActivity) -> str:

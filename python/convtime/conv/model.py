@@ -15,17 +15,15 @@ from typing import Any, cast
 
 import torch
 
-from convtime.conv.binding import BoundCall, WatchedConvolutions, convolutions_of, padding_of
+from convtime.conv.binding import LAYERS, BoundCall, WatchedConvolutions, convolutions_of
 from convtime.conv.call import DTYPES, dtype_name, is_channels_last
 from convtime.conv.problem import ConvLayer, ConvProblem, distinct
 from convtime.conv.problem_line import ProblemLine
 from convtime.core.checks import require
 from convtime.core.errors import InputError, first_line
-from convtime.core.kinds import KINDS
 from convtime.core.user_code import attempt, import_from_working_directory
 from convtime.timing.candidate import Candidate
 
-_LAYERS = tuple(getattr(torch.nn, kind.layer) for kind in KINDS)
 # With more problems, no single one dominates the time.
 _MOST_PROBLEMS = 8
 
@@ -166,7 +164,7 @@ def _recorded_convolutions(
 
     with contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
-            if isinstance(module, _LAYERS):
+            if any(isinstance(module, kind) for kind in LAYERS):
                 start_of = functools.partial(start, name or type(module).__name__)
                 hooks.enter_context(module.register_forward_pre_hook(start_of))
                 hooks.enter_context(
@@ -188,7 +186,7 @@ def _problem(module: Any, call: BoundCall) -> ConvProblem:
     return dataclasses.replace(
         problem,
         size=size,
-        padding=padding_of(module.padding, problem.rank),
+        padding=(0,) if module.padding == "valid" else module.padding,
         padding_mode=module.padding_mode,
     )
 

@@ -135,7 +135,7 @@ class ConvProblem:
                 f"{name} is {given!r}, but must be {self.rank} number(s) or 'same'",
             )
             return
-        numbers = per_dimension(given or (usual,), self.rank)
+        numbers = tuple(map(operator.index, per_dimension(given or (usual,), self.rank)))
         require(
             len(numbers) == self.rank,
             f"{name} is {numbers}, but must be {self.rank} number(s), as size is",
@@ -340,4 +340,4 @@ def distinct(layers: Iterable[ConvLayer]) -> list[ConvLayer]:
     names: dict[ConvProblem, list[str]] = {}
     for layer in layers:
         names.setdefault(layer.problem, []).extend(layer.names)
-    return [ConvLayer(tuple(found), problem) for problem, found in names.items()]
+    return [ConvLayer(tuple(places), problem) for problem, places in names.items()]

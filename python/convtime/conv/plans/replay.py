@@ -1,4 +1,4 @@
-"""Run a file's plans by convtime's ops in a fresh process, and tell which engines and bits came."""
+"""Run a file's plans by convtime's ops in a fresh process, and compare engines and bits."""
 
 from __future__ import annotations
 

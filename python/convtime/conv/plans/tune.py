@@ -233,7 +233,7 @@ def _tuned(
     progress: bool | None,
     options: Mapping[str, Any],
 ) -> list[StoredPlan]:
-    found: dict[int, StoredPlan] = {}
+    tuned: dict[int, StoredPlan] = {}
     errors: dict[int, Exception] = {}
     search = functools.partial(_tune_in_worker, limits, options)
     with ProgressBar(len(passes), "pass", shown=progress) as bar:
@@ -246,24 +246,28 @@ def _tuned(
                 searches = ((place, future.result) for place, future in done)
             for place, result in searches:
                 try:
-                    found[place] = result()
+                    tuned[place] = result()
                 except InputError:
                     raise
                 except Exception as error:  # of the search, or of an executor whose worker ended
                     errors[place] = error
                 bar.update(advance=1)
         except KeyboardInterrupt:
-            if not found:
+            if not tuned:
                 raise
     if errors:
-        failed = [(failure_of(errors[place]), str(passes[place])) for place in sorted(errors)]
-        sentence = _failures(failed)
-        if not found:
+        reasons = grouped((failure_of(errors[place]), passes[place]) for place in sorted(errors))
+        sentences = (
+            f"{failed[0]}{f' and {len(failed) - 1} more' if failed[1:] else ''}: {reason}"
+            for reason, failed in reasons.items()
+        )
+        sentence = f"no plan was found for {'; '.join(sentences)}"
+        if not tuned:
             raise RuntimeError(sentence) from errors[min(errors)]
         warnings.warn(sentence, stacklevel=3)
     entries: dict[object, StoredPlan] = {}
-    for place in sorted(found):
-        entries.setdefault(found[place].key, found[place])
+    for place in sorted(tuned):
+        entries.setdefault(tuned[place].key, tuned[place])
     return [*entries.values()]
 
 
@@ -277,15 +281,6 @@ def _here(
 
 def _tune_in_worker(limits: Limits, options: Mapping[str, Any], conv_pass: ConvPass) -> StoredPlan:
     return tune_pass(conv_pass, _gpu(options.get("device")), limits, options)
-
-
-def _failures(failed: Iterable[tuple[str, str]]) -> str:
-    """Say why passes have no plan, of reasons and passes; passes with the same one are counted."""
-    sentences = (
-        f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {reason}"
-        for reason, names in grouped(failed).items()
-    )
-    return f"no plan was found for {'; '.join(sentences)}"
 
 
 def tune_pass(
