@@ -118,11 +118,11 @@ def _split(name: str) -> tuple[str, str]:
 
 def _short_mangled_name(name: str) -> str:
     """Return the template argument of a mangled wrapper (cutlass::Kernel<…>), or else its name."""
-    found, place = [], 0
-    while match := _MANGLED_NAME.search(name, place):
-        place = match.start(2) + int(match[1])
-        found.append(name[match.start(2) : place])
-    if "Kernel" in found:
-        found = [part for part in found[found.index("Kernel") + 1 :] if part[0].isupper()]
-        return found[0] if found else "Kernel"
-    return max(found, key=len, default=name)
+    parts, position = [], 0
+    while match := _MANGLED_NAME.search(name, position):
+        position = match.start(2) + int(match[1])
+        parts.append(name[match.start(2) : position])
+    if "Kernel" in parts:
+        parts = [part for part in parts[parts.index("Kernel") + 1 :] if part[0].isupper()]
+        return parts[0] if parts else "Kernel"
+    return max(parts, key=len, default=name)

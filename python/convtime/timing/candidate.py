@@ -389,9 +389,11 @@ def gradients_of(result: object) -> dict[torch.Tensor, torch.Tensor]:
         torch.empty_like(output).normal_(generator=torch.Generator(output.device).manual_seed(0))
         for output in outputs
     ]
-    found = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
+    gradients = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
     return {
-        leaf: gradient for leaf, gradient in zip(leaves, found, strict=True) if gradient is not None
+        leaf: gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+        if gradient is not None
     }
 
 

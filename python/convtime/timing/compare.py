@@ -99,11 +99,11 @@ def compare(
         again = job(compare, by_name, **_options_sent(given, chosen))
     limit = TimeLimit(chosen.timeout)
     with watched(chosen) as shown:
-        found = measure_here_or_in_group(timed, shown, group, limit)
-    measured = dict(zip((each.name for each in timed), found, strict=True))
+        measurements = measure_here_or_in_group(timed, shown, group, limit)
+    measured = dict(zip((each.name for each in timed), measurements, strict=True))
     interfering: dict[str, Interference] = {}
     why_not = ""
-    in_group = found[0].ranks is not None
+    in_group = measurements[0].ranks is not None
     if in_group:
         why_not = _IN_GROUP
     elif interference and len(timed) > 1:

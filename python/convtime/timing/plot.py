@@ -70,12 +70,12 @@ def distribution_figure(measured: Measurement) -> Figure:
         },
     }
     outliers = f"; the outermost bars include {beyond} samples beyond" if beyond else ""
-    told = format_estimate(measured.median, *measured.median_interval)
+    estimate = format_estimate(measured.median, *measured.median_interval)
     return Figure(
         title=measured.name,
         description=(
-            f"Histogram of {len(samples):,} samples of {measured.name}. The median is {told}; the "
-            f"samples range from {format_seconds(samples.min())} to "
+            f"Histogram of {len(samples):,} samples of {measured.name}. The median is {estimate}; "
+            f"the samples range from {format_seconds(samples.min())} to "
             f"{format_seconds(samples.max())}{outliers}."
         ),
         view={"width": WIDTH, "height": 120, "layer": [histogram, _median(measured, "x")]},
@@ -130,11 +130,11 @@ def sample_figure(measured: Measurement) -> Figure:
         key += ["dotted: highest clock"] * (measured.max_sm_clock_hz is not None)
     if any(reading.power is not None for reading in measured.conditions):
         rows.append(_power(measured.conditions))
-    told = format_estimate(measured.median, *measured.median_interval)
+    estimate = format_estimate(measured.median, *measured.median_interval)
     return Figure(
         title=measured.name,
         description=(
-            f"Samples of {measured.name} in the order taken; their median is {told}. "
+            f"Samples of {measured.name} in the order taken; their median is {estimate}. "
             f"{len(measured.discarded):,} other samples were discarded."
             + thinned(len(places), len(measured.seconds), "samples")
         ),
@@ -267,7 +267,7 @@ def comparison_figure(compared: Comparison, baseline: str | None = None) -> Figu
     """
     baseline = compared.baseline if baseline is None else baseline
     names = list(compared.measurements)
-    told = [_with_verdict(compared, name, baseline) for name in names]
+    rows = [_with_verdict(compared, name, baseline) for name in names]
     spreads = [
         Spread(each.median, *(each.quantile(share) for share in (0.25, 0.75, 0.01, 0.99)))
         for each in compared.measurements.values()
@@ -276,10 +276,10 @@ def comparison_figure(compared: Comparison, baseline: str | None = None) -> Figu
     return Figure(
         title=f"{', '.join(names)}: times, and ratios to {baseline}",
         description=(
-            f"Times of {len(names)} candidates, and their ratios to {baseline}: {'; '.join(told)}."
+            f"Times of {len(names)} candidates, and their ratios to {baseline}: {'; '.join(rows)}."
         ),
         view=times_and_ratios(
-            labels(told), {_TIME: spreads}, ratios, compared.margin, f"ratio to {baseline}"
+            labels(rows), {_TIME: spreads}, ratios, compared.margin, f"ratio to {baseline}"
         ),
         key=(
             "dot: median; bars: quartiles, 1 % to 99 %; ratios with 95 % interval; "
@@ -291,11 +291,12 @@ def comparison_figure(compared: Comparison, baseline: str | None = None) -> Figu
 def distributions_figure(compared: Comparison) -> Figure:
     """Draw the cumulative distribution of each candidate's samples."""
     names = labels(compared.measurements)
-    found = compared.measurements.values()
+    measurements = compared.measurements.values()
     shares = np.linspace(_OUTERMOST, 1 - _OUTERMOST, _MOST_QUANTILES)
-    times = np.concatenate([np.quantile(each.seconds, shares) for each in found])
+    times = np.concatenate([np.quantile(each.seconds, shares) for each in measurements])
     medians = ", ".join(
-        f"{name} {format_seconds(each.median)}" for name, each in zip(names, found, strict=True)
+        f"{name} {format_seconds(each.median)}"
+        for name, each in zip(names, measurements, strict=True)
     )
     return Figure(
         title=f"{', '.join(names)}: distributions",
@@ -323,12 +324,12 @@ def distributions_figure(compared: Comparison) -> Figure:
 
 
 def _with_verdict(compared: Comparison, name: str, baseline: str) -> str:
-    told = written(name, _MOST_OF_A_NAME)
+    shortened = written(name, _MOST_OF_A_NAME)
     if name == baseline:
-        return f"{told}: baseline"
+        return f"{shortened}: baseline"
     agreement = compared.same_results.get(name)
-    other = "" if agreement is None or agreement.same is not False else ", OTHER RESULT"
-    return f"{told}: {compared.verdict(name, baseline)}{other}"
+    different = "" if agreement is None or agreement.same is not False else ", OTHER RESULT"
+    return f"{shortened}: {compared.verdict(name, baseline)}{different}"
 
 
 def times_and_ratios(
@@ -366,14 +367,14 @@ def times_panel(
         times: the times of each row, by series.
         width: in pixels.
     """
-    found = [
+    known = [
         (row, name, spread)
         for name, spreads in times.items()
         for row, spread in zip(rows, spreads, strict=True)
         if spread is not None
     ]
     middle, low, high, least, most = (
-        [spread[place] for _, _, spread in found] for place in range(len(Spread._fields))
+        [spread[place] for _, _, spread in known] for place in range(len(Spread._fields))
     )
     ends = {"middle": microseconds(middle), **intervals(low, high, 1e6)}
     ends |= {"least": microseconds(least), "most": microseconds(most)}
@@ -396,7 +397,7 @@ def times_panel(
     if not is_several:
         dot["style"] = "ink"
     return {
-        **columns(row=[row for row, _, _ in found], series=[name for _, name, _ in found], **ends),
+        **columns(row=[row for row, _, _ in known], series=[name for _, name, _ in known], **ends),
         "width": width,
         "height": _ROW * len(rows),
         "encoding": encoding,

@@ -61,7 +61,7 @@ class _Result:
     gradients: dict[torch.Tensor, torch.Tensor]
     wrote: bool
 
-    def kept(self) -> _Result:
+    def copied(self) -> _Result:
         """The same values in tensors that no later call writes to."""
         with torch.no_grad(), without_modes():
             return dataclasses.replace(
@@ -111,7 +111,7 @@ def check_one_call_each(
     Unlike :func:`check_results`, this also reports a candidate whose results vary between calls.
     """
     try:
-        expected = _call(baseline).kept()
+        expected = _call(baseline).copied()
         repeats = _difference(expected, _call(baseline), how)
     except _NotComparableError as error:
         return _unchecked("the baseline's", error), []
@@ -121,17 +121,17 @@ def check_one_call_each(
 def _check_all(candidates: Sequence[Candidate], how: Check) -> dict[str, Agreement]:
     baseline, *others = candidates
     try:
-        expected = _call(baseline).kept()
+        expected = _call(baseline).copied()
         again = _difference(expected, _call(baseline), how)
     except Exception as error:  # the calls may raise anything; keep the measurements
         return dict.fromkeys((other.name for other in others), _unchecked("the baseline's", error))
     if again.same is False:
         why = f"the baseline does not repeat: between two calls, {again.sentence}"
         return {other.name: Agreement(None, why) for other in others}
-    found = {}
+    agreements = {}
     for other in others:
-        found[other.name], expected = _checked(baseline, expected, other, how)
-    return found
+        agreements[other.name], expected = _checked(baseline, expected, other, how)
+    return agreements
 
 
 def _checked(
@@ -141,23 +141,23 @@ def _checked(
     try:
         _spoil(expected)
         called = _call(other)
-        found = _difference(expected, called, how)
-        if found.same is False:
-            found = _repeated(baseline, expected, other, called, how) or found
+        agreement = _difference(expected, called, how)
+        if agreement.same is False:
+            agreement = _repeated(baseline, expected, other, called, how) or agreement
         if called.wrote:  # possibly to tensors that the next candidates use
-            expected = _call(baseline).kept()
-            note = f"{found.sentence}; it writes to tensors that it is given"
-            found = dataclasses.replace(found, sentence=note)
+            expected = _call(baseline).copied()
+            note = f"{agreement.sentence}; it writes to tensors that it is given"
+            agreement = dataclasses.replace(agreement, sentence=note)
     except Exception as error:  # the calls may raise anything; keep the measurements
-        found = _unchecked("its", error)
-    return found, expected
+        agreement = _unchecked("its", error)
+    return agreement, expected
 
 
 def _repeated(
     baseline: Candidate, expected: _Result, other: Candidate, called: _Result, how: Check
 ) -> Agreement | None:
     """Return a finding if either of the two does not repeat: then the difference means nothing."""
-    again = _difference(called.kept(), _call(other), how)
+    again = _difference(called.copied(), _call(other), how)
     if again.same is False:
         why = f"it does not repeat: between two calls, {again.sentence}"
         return Agreement(None, why, again.largest_error)
@@ -189,7 +189,7 @@ def _call(candidate: Candidate) -> _Result:
             )
     gradients = gradients_of(result) if candidate.backward else {}
     distinct = {id(tensor): tensor.detach() for tensor in tensors.values()}
-    structure.tensors = {place: distinct[id(tensor)] for place, tensor in tensors.items()}
+    structure.tensors = {position: distinct[id(tensor)] for position, tensor in tensors.items()}
     return _Result(structure, gradients, before != _versions(given))
 
 
@@ -253,42 +253,45 @@ def _unchecked(whose: str, error: Exception) -> Agreement:
 
 def _difference(expected: _Result, got: _Result, how: Check) -> Agreement:
     with torch.no_grad(), without_modes():
-        found = _of_results(expected, got, how)
-        if found.same is False or not (expected.gradients or got.gradients):
-            return found
+        agreement = _of_results(expected, got, how)
+        if agreement.same is False or not (expected.gradients or got.gradients):
+            return agreement
         if not (expected.gradients and got.gradients):
-            note = f"{found.sentence}; only one of the two is a backward pass"
-            return dataclasses.replace(found, sentence=note)
+            note = f"{agreement.sentence}; only one of the two is a backward pass"
+            return dataclasses.replace(agreement, sentence=note)
         if expected.gradients.keys() != got.gradients.keys():
-            note = f"{found.sentence}; gradients belong to different tensors and are not compared"
-            return dataclasses.replace(found, same=None, sentence=note)
+            note = (
+                f"{agreement.sentence}; gradients belong to different tensors and are not compared"
+            )
+            return dataclasses.replace(agreement, same=None, sentence=note)
         pairs = [
             ("" if len(expected.gradients) == 1 else f"[{number}]", gradient, got.gradients[leaf])
             for number, (leaf, gradient) in enumerate(expected.gradients.items())
         ]
         of_gradients = _of_tensors(pairs, how)
-        said = f"{found.sentence}; gradients: {of_gradients.sentence}"
-        return dataclasses.replace(of_gradients, sentence=said)
+        sentence = f"{agreement.sentence}; gradients: {of_gradients.sentence}"
+        return dataclasses.replace(of_gradients, sentence=sentence)
 
 
 def _of_results(expected: _Result, got: _Result, how: Check) -> Agreement:
     differs = difference(expected.structure, got.structure, exact=how == "exact")
     if differs:
         return Agreement(False, differs)
-    found = Agreement(True, "the same values")
+    agreement = Agreement(True, "the same values")
     ours = got.structure.tensors
     if ours:
         pairs = [
-            (place, tensor, ours[place]) for place, tensor in expected.structure.tensors.items()
+            (position, tensor, ours[position])
+            for position, tensor in expected.structure.tensors.items()
         ]
-        found = _of_tensors(pairs, how)
+        agreement = _of_tensors(pairs, how)
     unknown = {**expected.structure.unknown, **got.structure.unknown}
-    if found.same and unknown:
-        place, what = next(iter(unknown.items()))
-        where = f" at {shortened(place)}" if place else ""
-        said = f"{found.sentence}, but {what}{where} is not compared"
-        return dataclasses.replace(found, same=None, sentence=said)
-    return found
+    if agreement.same and unknown:
+        position, what = next(iter(unknown.items()))
+        where = f" at {shortened(position)}" if position else ""
+        sentence = f"{agreement.sentence}, but {what}{where} is not compared"
+        return dataclasses.replace(agreement, same=None, sentence=sentence)
+    return agreement
 
 
 def _of_tensors(pairs: Sequence[tuple[str, torch.Tensor, torch.Tensor]], how: Check) -> Agreement:
@@ -298,13 +301,16 @@ def _of_tensors(pairs: Sequence[tuple[str, torch.Tensor, torch.Tensor]], how: Ch
         key = id(pair[0]), id(pair[1])
         if key not in known:
             known[key] = _of_tensor(pair[0], pair[1], how)
-    found = [known[id(expected), id(got)] for _, expected, got in pairs]
+    agreements = [known[id(expected), id(got)] for _, expected, got in pairs]
     # Report a wrong tensor first, and of several the one with the largest error.
-    worst = max(range(len(found)), key=lambda i: (not found[i].same, found[i].largest_error or 0.0))
-    if len(found) == 1 and not pairs[0][0]:
-        return found[0]
-    said = f"{found[worst].sentence}, at {shortened(pairs[worst][0])}"
-    return dataclasses.replace(found[worst], sentence=said)
+    worst = max(
+        range(len(agreements)),
+        key=lambda i: (not agreements[i].same, agreements[i].largest_error or 0.0),
+    )
+    if len(agreements) == 1 and not pairs[0][0]:
+        return agreements[0]
+    sentence = f"{agreements[worst].sentence}, at {shortened(pairs[worst][0])}"
+    return dataclasses.replace(agreements[worst], sentence=sentence)
 
 
 def _of_tensor(expected: torch.Tensor, got: torch.Tensor, how: Check) -> Agreement:
@@ -333,17 +339,17 @@ def _of_tensor(expected: torch.Tensor, got: torch.Tensor, how: Check) -> Agreeme
     off = f"{largest:.3g}" if isinstance(largest, float) else f"{largest:,}"
     if wrong:
         allowed = "none may" if tolerance is None else str(tolerance)
-        said = f"{wrong.total():,} of {expected.numel():,} numbers differ"
+        sentence = f"{wrong.total():,} of {expected.numel():,} numbers differ"
         by = f"by {off} at most" if _FINITE in wrong else ""
         if other := [f"{count:,} {way}" for way, count in wrong.items() if way != _FINITE]:
             finite = f", {wrong[_FINITE]:,} {by}" if by else ""
-            said += f": {', '.join(other)}{finite}"
+            sentence += f": {', '.join(other)}{finite}"
         else:
-            said += f", {by}"
-        return Agreement(False, f"{said} ({kind}; {allowed})", float(largest))
+            sentence += f", {by}"
+        return Agreement(False, f"{sentence} ({kind}; {allowed})", float(largest))
     bits = " to the bit" if how == "exact" else ""
-    said = f"off by {off} at most" if largest else f"the same numbers{bits}"
-    return Agreement(True, f"{said} ({kind})", float(largest))
+    sentence = f"off by {off} at most" if largest else f"the same numbers{bits}"
+    return Agreement(True, f"{sentence} ({kind})", float(largest))
 
 
 def _ways(expected: torch.Tensor, got: torch.Tensor) -> Counter[str]:

@@ -82,18 +82,18 @@ def _points(measured: Iterable[tuple[str, str, Measurement]]) -> Iterator[_Point
 
 def _roofs(roofs: Sequence[Ceilings], points: Sequence[_Point]) -> Spec:
     """Return a line per ceiling: the copy's slope up to the matmul's rate."""
-    found: list[tuple[str, float, float]] = []
+    corners: list[tuple[str, float, float]] = []
     for roof in roofs:
         ridge = roof.flops_per_second / roof.bytes_per_second
         ends = [ridge, *(point.intensity for point in points)]
         for intensity in (0.5 * min(ends), ridge, 2 * max(ends)):
             rate = min(roof.flops_per_second, intensity * roof.bytes_per_second)
-            found.append((roof.matmul_dtype, intensity, rate))
+            corners.append((roof.matmul_dtype, intensity, rate))
     return {
         **columns(
-            roof=[written(dtype) for dtype, _, _ in found],
-            intensity=numbers([intensity for _, intensity, _ in found]),
-            rate=numbers([rate for _, _, rate in found], _TERA),
+            roof=[written(dtype) for dtype, _, _ in corners],
+            intensity=numbers([intensity for _, intensity, _ in corners]),
+            rate=numbers([rate for _, _, rate in corners], _TERA),
         ),
         "mark": {"type": "line", "style": "ink"},
         "encoding": {**_encoding(), "detail": {"field": "roof", "type": "nominal"}},
@@ -101,17 +101,17 @@ def _roofs(roofs: Sequence[Ceilings], points: Sequence[_Point]) -> Spec:
 
 
 def _dots(points: Sequence[_Point], names: Sequence[str]) -> Spec:
-    told = dict(zip(names, labels(names), strict=True))
+    written_names = dict(zip(names, labels(names), strict=True))
     encoding = _encoding()
     return {
         **columns(
-            series=[told[point.series] for point in points],
+            series=[written_names[point.series] for point in points],
             label=[written(point.label) for point in points],
             intensity=numbers([point.intensity for point in points]),
             rate=numbers([point.rate for point in points], _TERA),
             **intervals([p.low for p in points], [p.high for p in points], _TERA),
         ),
-        "encoding": {"x": encoding["x"], "color": series_color([*told.values()])},
+        "encoding": {"x": encoding["x"], "color": series_color([*written_names.values()])},
         "layer": [
             {
                 "mark": "rule",

@@ -27,12 +27,12 @@ _SEVERAL_TIMES = 2  # from this ratio on, show the ratio instead of a percentage
 
 def line(compared: Comparison) -> str:
     """Return one line with each candidate's median and verdict."""
-    told = []
+    parts = []
     for name in _in_order(compared):
         role = "the baseline" if name == compared.baseline else _verdict(compared, name)
         described = f"{name} {median(compared.measurements[name])}"
-        told.append(f"{described} ({role})" if role else described)
-    return printable(", ".join(told))
+        parts.append(f"{described} ({role})" if role else described)
+    return printable(", ".join(parts))
 
 
 def printed(compared: Comparison) -> Iterator[Block]:
@@ -91,17 +91,19 @@ def _sentences(compared: Comparison) -> Iterator[str]:
             continue
         judged = compared.judge(name)
         if judged.reason == "control-differs":
-            said = f"against {compared.baseline}: uncertain ({judged.reason}): {judged.sentence}"
-            uncontrolled.append((said, name))
+            sentence = (
+                f"against {compared.baseline}: uncertain ({judged.reason}): {judged.sentence}"
+            )
+            uncontrolled.append((sentence, name))
         elif judged.reason != "no-gpu-work":  # the table shows that
             yield f"{name} {_in_words(judged, compared)}"
-    for said, those in grouped(uncontrolled).items():
-        yield f"{', '.join(those)} {said}"
+    for sentence, those in grouped(uncontrolled).items():
+        yield f"{', '.join(those)} {sentence}"
     for name, agreement in compared.same_results.items():
         if agreement.same is False:
             yield f"{name}: {agreement}"
-    for name, found in compared.interference.items():
-        yield f"{name}: {found}"
+    for name, interference in compared.interference.items():
+        yield f"{name}: {interference}"
 
 
 def _in_words(judged: Judgement, compared: Comparison) -> str:
@@ -109,23 +111,23 @@ def _in_words(judged: Judgement, compared: Comparison) -> str:
     if judged.verdict == "uncertain":
         return f"against {baseline} is uncertain ({judged.reason}): {judged.sentence}"
     if judged.verdict == "same":
-        said = f"takes as long as {baseline}, within {compared.margin:.2%}"
+        sentence = f"takes as long as {baseline}, within {compared.margin:.2%}"
     elif judged.verdict == "faster":
-        said = (
+        sentence = (
             f"is faster than {baseline}: it takes {1 - ratio.value:.2%} less time "
             f"({1 - ratio.high:.2%} to {1 - ratio.low:.2%})"
         )
     elif ratio.value < _SEVERAL_TIMES:
-        said = (
+        sentence = (
             f"is slower than {baseline}: it takes {ratio.value - 1:.2%} more time "
             f"({ratio.low - 1:.2%} to {ratio.high - 1:.2%})"
         )
     else:
-        said = (
+        sentence = (
             f"is slower than {baseline}: it takes {ratio.value:.3f} times as long "
             f"({ratio.low:.3f} to {ratio.high:.3f})"
         )
-    return f"{said}; {judged.sentence}" if judged.sentence else said
+    return f"{sentence}; {judged.sentence}" if judged.sentence else sentence
 
 
 def _notes_on_inputs(compared: Comparison) -> Iterator[str]:
@@ -171,20 +173,20 @@ def _conditions(compared: Comparison) -> Iterator[Block]:
     alike: dict[str, str] = {}
     different: list[list[Cell]] = []
     for fact in dict.fromkeys(fact for sheet in sheets for fact in sheet):
-        told = [sheet.get(fact, "–") for sheet in sheets]
-        if len(set(told)) == 1:
-            alike[fact] = told[0]
+        texts = [sheet.get(fact, "–") for sheet in sheets]
+        if len(set(texts)) == 1:
+            alike[fact] = texts[0]
         else:
-            different.append([fact, *told])
+            different.append([fact, *texts])
     kernels = [compared.measurements[name].activities for name in _in_order(compared)]
     if any(kernels):
-        different.append(["kernels", *map(_told, kernels)])
+        different.append(["kernels", *map(_kernels, kernels)])
     if alike:
         yield Facts(alike, title="alike in all:")
     yield Table(("", *_in_order(compared)), different)
 
 
-def _told(activities: Iterable[DeviceActivity]) -> list[str]:
+def _kernels(activities: Iterable[DeviceActivity]) -> list[str]:
     return [f"{format_seconds(each.median)} {each.short_name}" for each in activities]
 
 

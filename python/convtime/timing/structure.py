@@ -67,19 +67,19 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = _MOST_LETTERS
 
 
-def shortened(place: str) -> str:
+def shortened(position: str) -> str:
     """Shorten a position to fit into a sentence."""
-    if len(place) <= _MOST_LETTERS:
-        return place
+    if len(position) <= _MOST_LETTERS:
+        return position
     half = _MOST_LETTERS // 2
-    return f"{place[:half]}…{place[-half:]}"
+    return f"{position[:half]}…{position[-half:]}"
 
 
 def structure_of(result: object) -> Structure:
     """Return the parts of a result, however nested."""
-    found = Structure()
-    _add(result, "", found, [])
-    return found
+    structure = Structure()
+    _add(result, "", structure, [])
+    return structure
 
 
 def difference(expected: Structure, got: Structure, *, exact: bool) -> str:
@@ -87,32 +87,32 @@ def difference(expected: Structure, got: Structure, *, exact: bool) -> str:
 
     Of tensors, only the positions are compared.
     """
-    for place, value in expected.values.items():
-        if place not in got.values or not _equal(value, got.values[place], exact):
-            return _told(place, got, value)
-    for place in expected.tensors:
-        if place not in got.tensors:
-            return _told(place, got, "a tensor")
-    for place in (*got.values, *got.tensors):
-        if place not in expected.values and place not in expected.tensors:
-            given = _in_words(got.values[place]) if place in got.values else "a tensor"
-            return f"{_at(place)}it gives {given}, and the baseline does not"
+    for position, value in expected.values.items():
+        if position not in got.values or not _equal(value, got.values[position], exact):
+            return _description(position, got, value)
+    for position in expected.tensors:
+        if position not in got.tensors:
+            return _description(position, got, "a tensor")
+    for position in (*got.values, *got.tensors):
+        if position not in expected.values and position not in expected.tensors:
+            given = _in_words(got.values[position]) if position in got.values else "a tensor"
+            return f"{_at(position)}it gives {given}, and the baseline does not"
     return ""
 
 
-def _told(place: str, got: Structure, expected: Any) -> str:
+def _description(position: str, got: Structure, expected: Any) -> str:
     wanted = expected if expected == "a tensor" else _in_words(expected)
-    if place in got.values:
-        given = _in_words(got.values[place])
-    elif place in got.tensors:
+    if position in got.values:
+        given = _in_words(got.values[position])
+    elif position in got.tensors:
         given = "a tensor"
     else:
-        given = got.unknown.get(place, "nothing")
-    return f"{_at(place)}it gives {given}, not {wanted}"
+        given = got.unknown.get(position, "nothing")
+    return f"{_at(position)}it gives {given}, not {wanted}"
 
 
-def _at(place: str) -> str:
-    return f"at {shortened(place)}, " if place else ""
+def _at(position: str) -> str:
+    return f"at {shortened(position)}, " if position else ""
 
 
 def _in_words(value: object) -> str:
@@ -140,61 +140,61 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | complex) and not isinstance(value, bool | enum.Enum)
 
 
-def _add(value: object, place: str, found: Structure, around: list[object]) -> None:
-    parts = len(found.tensors) + len(found.values) + len(found.unknown)
-    too_deep = len(around) > _DEEPEST or any(value is each for each in around)
+def _add(value: object, position: str, structure: Structure, parents: list[object]) -> None:
+    parts = len(structure.tensors) + len(structure.values) + len(structure.unknown)
+    too_deep = len(parents) > _DEEPEST or any(value is each for each in parents)
     if parts >= _MOST_PARTS or too_deep:
-        found.unknown[place] = "more of the same"
+        structure.unknown[position] = "more of the same"
     elif isinstance(value, torch.Tensor):
-        found.tensors[place] = value
+        structure.tensors[position] = value
     elif isinstance(value, np.ndarray | np.generic):
-        _add_array(value, place, found)
+        _add_array(value, position, structure)
     elif isinstance(value, _SCALARS):
-        found.values[place] = value
+        structure.values[position] = value
     elif isinstance(value, Set):
         if all(isinstance(each, _SCALARS) for each in value):
-            found.values[place] = frozenset(value)
+            structure.values[position] = frozenset(value)
         else:
-            found.unknown[place] = type(value).__name__
+            structure.unknown[position] = type(value).__name__
     else:
-        _add_container(value, place, found, [*around, value])
+        _add_container(value, position, structure, [*parents, value])
 
 
-def _add_array(value: Any, place: str, found: Structure) -> None:
+def _add_array(value: Any, position: str, structure: Structure) -> None:
     try:
-        found.tensors[place] = torch.from_numpy(np.ascontiguousarray(value))
+        structure.tensors[position] = torch.from_numpy(np.ascontiguousarray(value))
     except (TypeError, ValueError):  # arrays of strings, objects or dates
-        found.unknown[place] = f"an array of {value.dtype}"
+        structure.unknown[position] = f"an array of {value.dtype}"
 
 
-def _add_container(value: Any, place: str, found: Structure, around: list[object]) -> None:
+def _add_container(value: Any, position: str, structure: Structure, parents: list[object]) -> None:
     kind = type(value).__name__
     if isinstance(value, Mapping):
         # The order of the keys is irrelevant.
         keys = sorted(value, key=repr)
-        found.values[place] = _Container("mapping", tuple(keys))
-        parts = [(f"{place}[{key!r}]", value[key]) for key in keys]
+        structure.values[position] = _Container("mapping", tuple(keys))
+        parts = [(f"{position}[{key!r}]", value[key]) for key in keys]
     elif isinstance(value, tuple) and hasattr(value, "_fields"):  # a namedtuple
         names = list(value._fields)
-        found.values[place] = _Container(kind, tuple(names))
-        parts = [(f"{place}.{name}", getattr(value, name)) for name in names]
+        structure.values[position] = _Container(kind, tuple(names))
+        parts = [(f"{position}.{name}", getattr(value, name)) for name in names]
     elif isinstance(value, list | tuple):  # lists and tuples unpack in the same way
-        found.values[place] = _Container("sequence", len(value))
-        parts = [(f"{place}[{index}]", part) for index, part in enumerate(value)]
+        structure.values[position] = _Container("sequence", len(value))
+        parts = [(f"{position}[{index}]", part) for index, part in enumerate(value)]
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
-        found.values[place] = _Container(kind, tuple(names))
-        parts = [(f"{place}.{name}", getattr(value, name, None)) for name in names]
+        structure.values[position] = _Container(kind, tuple(names))
+        parts = [(f"{position}.{name}", getattr(value, name, None)) for name in names]
     elif hasattr(type(value), "__attrs_attrs__"):
         names = [attribute.name for attribute in type(value).__attrs_attrs__]
-        found.values[place] = _Container(kind, tuple(names))
-        parts = [(f"{place}.{name}", getattr(value, name, None)) for name in names]
+        structure.values[position] = _Container(kind, tuple(names))
+        parts = [(f"{position}.{name}", getattr(value, name, None)) for name in names]
     elif type(value) in pytree.SUPPORTED_NODES:
         children, _ = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)
-        found.values[place] = _Container(kind, len(children))
-        parts = [(f"{place}[{index}]", part) for index, part in enumerate(children)]
+        structure.values[position] = _Container(kind, len(children))
+        parts = [(f"{position}[{index}]", part) for index, part in enumerate(children)]
     else:
-        found.unknown[place] = f"an object of type {kind}"
+        structure.unknown[position] = f"an object of type {kind}"
         return
-    for part_place, part in parts:
-        _add(part, part_place, found, around)
+    for part_position, part in parts:
+        _add(part, part_position, structure, parents)

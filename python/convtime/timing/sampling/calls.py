@@ -141,12 +141,12 @@ def without_persisting_lines(cache: Cache, gpus: Iterable[torch.device]) -> Iter
     the part set aside.
     """
     with contextlib.ExitStack() as stack:
-        told = [
+        reasons = [
             stack.enter_context(_C.WithoutPersistingL2(gpu.index))
             for gpu in gpus
             if cache in _FLUSHED
         ]
-        yield "; ".join(filter(None, told))
+        yield "; ".join(filter(None, reasons))
 
 
 def make_way_for_profilers() -> None:

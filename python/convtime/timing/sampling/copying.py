@@ -81,9 +81,9 @@ class Original:
         self._variables = self._variables_with_tensors()
         self.objects = list(self._below(self.roots_of(candidate)))
         tensors = [
-            found
-            for found in self.objects
-            if isinstance(found, torch.Tensor) and is_on(found, device) and is_plain(found)
+            each
+            for each in self.objects
+            if isinstance(each, torch.Tensor) and is_on(each, device) and is_plain(each)
         ]
         self.storages: Storages = {_key(tensor): tensor.untyped_storage() for tensor in tensors}
         self._tensors = [_Tensor(tensor) for tensor in tensors]
@@ -108,9 +108,9 @@ class Original:
 
     def _tensors_below(self, root: object) -> Iterator[torch.Tensor]:
         """Yield the tensors on the device among these objects."""
-        for found in self._below(root):
-            if isinstance(found, torch.Tensor) and is_on(found, self.device):
-                yield found
+        for each in self._below(root):
+            if isinstance(each, torch.Tensor) and is_on(each, self.device):
+                yield each
 
     def _is_known(self, value: object) -> bool:
         """Whether the value can be copied without deepcopy, which does not copy functions."""
@@ -134,10 +134,10 @@ class Original:
 
     def _tensors_left_out(self) -> Iterator[str]:
         for name, root in self.roots_of(self.candidate).items():
-            for found in self._tensors_below(root):
-                if not is_plain(found):
-                    kind = str(found.layout).removeprefix("torch.")
-                    yield f"tensor of type {type(found).__name__} ({kind}) in {name}"
+            for tensor in self._tensors_below(root):
+                if not is_plain(tensor):
+                    kind = str(tensor.layout).removeprefix("torch.")
+                    yield f"tensor of type {type(tensor).__name__} ({kind}) in {name}"
         holder: object = parts_of(self.candidate)
         if self._variables:  # the function's variables are copied, but not those of other functions
             variables = variables_of(_function_of(self.candidate))
@@ -179,8 +179,8 @@ class Original:
             name
             for name, root in self.roots_of(self.candidate).items()
             if any(
-                isinstance(found, torch.Tensor) and is_plain(found) and _key(found) in keys
-                for found in objects_below(root)
+                isinstance(each, torch.Tensor) and is_plain(each) and _key(each) in keys
+                for each in objects_below(root)
             )
         ]
 
@@ -194,9 +194,9 @@ class Original:
         referred = (
             (f"{name} of setup", tensor) for name, tensor in tensors_by_variable(setup, self._below)
         )
-        held = (("setup", found) for found in self._below(setup))
-        for name, found in (*referred, *held):
-            if isinstance(found, torch.Tensor) and is_plain(found) and _key(found) in self.storages:
+        held = (("setup", each) for each in self._below(setup))
+        for name, each in (*referred, *held):
+            if isinstance(each, torch.Tensor) and is_plain(each) and _key(each) in self.storages:
                 return name
         return ""
 

@@ -68,11 +68,11 @@ class Remark:
             return self.sentence
         if self.sentence or self.candidate is None:
             return ""
-        told = _told(_numbers_of(self.tensor, now), self.tensor.dtype, on_gpu=self.on_gpu)
-        if told is None:
+        unusual = _unusual(_numbers_of(self.tensor, now), self.tensor.dtype, on_gpu=self.on_gpu)
+        if unusual is None:
             return ""
         name = _name(self.tensor, self.candidate)
-        return f"{name} is {told[0]} since a call wrote to it: {told[1]}"
+        return f"{name} is {unusual[0]} since a call wrote to it: {unusual[1]}"
 
 
 @without_modes()
@@ -88,7 +88,7 @@ def remarks_on(
         on_gpu: whether the work runs on a GPU.
     """
     try:
-        chosen = [*map(_worth_a_look, candidates, tensors)]
+        chosen = [*map(_largest_inputs, candidates, tensors)]
         seen = _bytes_of_some(tensor for tensors in chosen for tensor in tensors)
         return [
             list(_remarks(candidate, tensors, seen, on_gpu=on_gpu))
@@ -117,13 +117,13 @@ def _after_calls(remarks: Sequence[Remark]) -> Iterator[str]:
         yield remark.after(now.get(id(remark.tensor), remark.seen))
 
 
-def _worth_a_look(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    found = [
+def _largest_inputs(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    inspectable = [
         tensor
         for tensor in tensors
-        if tensor is not candidate.kwargs.get("out") and _has_numbers(tensor)
+        if tensor is not candidate.kwargs.get("out") and _can_be_inspected(tensor)
     ]
-    largest = heapq.nlargest(_MOST_TENSORS, found, key=torch.Tensor.numel)
+    largest = heapq.nlargest(_MOST_TENSORS, inspectable, key=torch.Tensor.numel)
     return [
         tensor
         for tensor in largest
@@ -131,7 +131,7 @@ def _worth_a_look(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> list
     ]
 
 
-def _has_numbers(tensor: torch.Tensor) -> bool:
+def _can_be_inspected(tensor: torch.Tensor) -> bool:
     """Whether it has several elements of a known dtype, in memory that can be read."""
     return (
         tensor.device.type in ("cpu", "cuda")
@@ -196,10 +196,10 @@ def _remarks(
     for tensor in tensors:
         some = seen[id(tensor)]
         numbers = _numbers_of(tensor, some)
-        told = _told(numbers, tensor.dtype, on_gpu=on_gpu)
+        unusual = _unusual(numbers, tensor.dtype, on_gpu=on_gpu)
         sentence = ""
-        if told:
-            what, consequence = told
+        if unusual:
+            what, consequence = unusual
             if numbers.numel() < tensor.numel():
                 what += f" in the {numbers.numel():,} elements looked at"
             sentence = f"{_name(tensor, candidate)} is {what}: {consequence}"
@@ -212,7 +212,7 @@ def _numbers_of(tensor: torch.Tensor, some: torch.Tensor) -> torch.Tensor:
     return some.clone().view(kind).double()  # cloned, because a part may begin at any byte
 
 
-def _told(numbers: torch.Tensor, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str] | None:
+def _unusual(numbers: torch.Tensor, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str] | None:
     """Return a description of unusual values and their consequence, or None."""
     values = torch.view_as_complex(numbers.view(-1, 2)) if dtype.is_complex else numbers
     if bool((values == values[0]).all()):
@@ -258,9 +258,9 @@ def _name(tensor: torch.Tensor, candidate: Candidate) -> str:
         if root is tensor:
             return name
     for name, root in roots.items():
-        if any(found is tensor for found in Walk(_MOST_OBJECTS).below([root])):
+        if any(each is tensor for each in Walk(_MOST_OBJECTS).below([root])):
             return f"a tensor in {name}"
-    for name, found in tensors_by_variable(roots):
-        if found is tensor:
+    for name, each in tensors_by_variable(roots):
+        if each is tensor:
             return f"a tensor in {name}"
     return "a tensor that the call uses"

@@ -154,8 +154,8 @@ def measure(
     """
     start = perf_counter()
     limit = limit or TimeLimit(options.timeout)
-    reached = [some_tensors(candidate, _FEW_OBJECTS) for candidate in candidates]
-    devices = find_devices(candidates, options.device, reached)
+    tensors_found = [some_tensors(candidate, _FEW_OBJECTS) for candidate in candidates]
+    devices = find_devices(candidates, options.device, tensors_found)
     _refuse_contradictions(candidates, options, devices)
     candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
@@ -166,7 +166,7 @@ def measure(
     with take_turn(devices, options, limit) as turn:
         _await_gpus(devices, limit)
         remarks = inputs.remarks_on(
-            candidates, [tensors.plain for tensors in reached], on_gpu=on_gpu
+            candidates, [some.plain for some in tensors_found], on_gpu=on_gpu
         )
         with (
             on(devices.device, options.stream),
@@ -249,38 +249,38 @@ def _await_gpus(devices: WorkDevices, limit: TimeLimit) -> None:
 def find_devices(
     candidates: Sequence[Candidate],
     requested: torch.device | str | int | None,
-    reached: Sequence[SomeTensors] | None = None,
+    tensors_found: Sequence[SomeTensors] | None = None,
 ) -> WorkDevices:
     """Find the device of the work, the other GPUs that it uses, and the reason for the device.
 
     Args:
         candidates: the candidates to time.
         requested: the device that the caller asked for.
-        reached: what is known of the tensors of each candidate; others are searched.
+        tensors_found: what is known of the tensors of each candidate; others are searched.
     """
     known = None if requested is None else resolve_device(requested)
     gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
     if known is not None and (known.type != "cuda" or gpu_count == 1):
         return WorkDevices(known, (), "asked for")
-    found: dict[torch.device, None] = {}
+    of_tensors: dict[torch.device, None] = {}
     gpus: list[torch.device] = []
-    tensors = itertools.chain.from_iterable(some.all for some in reached or ())
+    tensors = itertools.chain.from_iterable(some.all for some in tensors_found or ())
     walk = None
-    if reached is None or (gpu_count and not all(some.complete for some in reached)):
+    if tensors_found is None or (gpu_count and not all(some.complete for some in tensors_found)):
         walk = Walk(_MOST_OBJECTS)
         further = (tensors_of(candidate, walk) for candidate in candidates)
         tensors = itertools.chain(tensors, itertools.chain.from_iterable(further))
     for tensor in tensors:
-        found[tensor.device] = None
-        gpus = [device for device in found if device.type == "cuda"][:gpu_count]
+        of_tensors[tensor.device] = None
+        gpus = [device for device in of_tensors if device.type == "cuda"][:gpu_count]
         if gpu_count and len(gpus) == gpu_count:
             break
     if known is not None:
         device, reason = known, "asked for"
     elif gpus:
         device, reason = gpus[0], "a tensor on it was found"
-    elif found:
-        device, reason = torch.device("cpu"), f"only tensors on {_kinds(found)} were found"
+    elif of_tensors:
+        device, reason = torch.device("cpu"), f"only tensors on {_kinds(of_tensors)} were found"
     elif gpu_count:
         device = resolve_device("cuda")
         reason = "assumed: no tensor was found, and there is a GPU"

@@ -80,18 +80,18 @@ class Walk:
         """Yield the objects that a deepcopy of the roots visits, except numbers and strings."""
         pending = collections.deque([self._look_at(roots)])
         while pending:
-            for found in pending.popleft():
-                if id(found) in self._seen:
+            for each in pending.popleft():
+                if id(each) in self._seen:
                     continue
-                self._seen[id(found)] = found
-                yield found
-                pending.append(self._look_at(itertools.chain.from_iterable(_contents(found))))
+                self._seen[id(each)] = each
+                yield each
+                pending.append(self._look_at(itertools.chain.from_iterable(_contents(each))))
 
     def _look_at(self, objects: Iterable[object]) -> list[object]:
         # All at once, because other threads may modify the container during iteration.
         some = list(itertools.islice(objects, self._left))
         self._left -= len(some)
-        return [found for found in some if type(found) not in _ATOMIC]
+        return [each for each in some if type(each) not in _ATOMIC]
 
 
 def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
@@ -100,13 +100,13 @@ def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
     roots: list[object] = [parts_of(candidate)]
     while roots:
         functions: dict[int, _AnyFunction] = {}
-        for found in walk.below(roots):
-            if isinstance(found, torch.Tensor):
-                yield found
-            elif isinstance(found, torch.jit.ScriptModule):  # its tensors are stored in C++
-                yield from found.parameters(recurse=False)
-                yield from found.buffers(recurse=False)
-            functions.update((id(function), function) for function in _functions_of(found))
+        for each in walk.below(roots):
+            if isinstance(each, torch.Tensor):
+                yield each
+            elif isinstance(each, torch.jit.ScriptModule):  # its tensors are stored in C++
+                yield from each.parameters(recurse=False)
+                yield from each.buffers(recurse=False)
+            functions.update((id(function), function) for function in _functions_of(each))
         roots = [
             value
             for key, function in functions.items()
@@ -199,10 +199,10 @@ def _contents(parent: object) -> Iterator[Iterable[object]]:
 
 def _attributes(parent: object) -> dict[str, object]:
     try:
-        found = object.__getattribute__(parent, "__dict__")
+        attributes = object.__getattribute__(parent, "__dict__")
     except AttributeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _member_values(parent: object) -> Iterator[object]:
@@ -222,13 +222,13 @@ def _members(kind: type) -> tuple[types.MemberDescriptorType, ...]:
     )
 
 
-def _is_of_a_compiler(found: object) -> bool:
+def _is_of_a_compiler(instance: object) -> bool:
     """Whether this is internal to a compiler, without any of the caller's data."""
-    module = getattr(type(found), "__module__", None)  # a class may set this to anything
+    module = getattr(type(instance), "__module__", None)  # a class may set this to anything
     return (
         isinstance(module, str)
         and module.startswith(_COMPILERS)
-        and not isinstance(found, torch.nn.Module | torch.Tensor)
+        and not isinstance(instance, torch.nn.Module | torch.Tensor)
     )
 
 
@@ -240,7 +240,7 @@ def tensors_by_variable(
     Each comes with a description of its variable, such as ``closure variable 'x'``. ``objects_of``
     yields the objects below an object.
     """
-    pending = [function for found in objects_of(root) for function in _functions_of(found)]
+    pending = [function for each in objects_of(root) for function in _functions_of(each)]
     seen: dict[int, object] = {}
     while pending:
         function = pending.pop()
@@ -248,18 +248,18 @@ def tensors_by_variable(
             continue
         seen[id(function)] = function
         for name, value in variables_of(function):
-            for found in objects_of(value):
-                pending.extend(_functions_of(found))
-                if isinstance(found, torch.Tensor):
-                    yield str(name), found
+            for each in objects_of(value):
+                pending.extend(_functions_of(each))
+                if isinstance(each, torch.Tensor):
+                    yield str(name), each
 
 
-def _functions_of(found: object) -> Iterator[_AnyFunction]:
+def _functions_of(instance: object) -> Iterator[_AnyFunction]:
     """The functions that run when an object is called, except those of torch and triton."""
-    if isinstance(found, _AnyFunction):
-        functions: tuple[_AnyFunction, ...] = (found,)
+    if isinstance(instance, _AnyFunction):
+        functions: tuple[_AnyFunction, ...] = (instance,)
     else:
-        functions = _call_methods(type(found))  # type: ignore[arg-type]  # types can be hashed
+        functions = _call_methods(type(instance))  # type: ignore[arg-type]  # types can be hashed
     return (function for function in functions if not _is_from_a_library(function))
 
 

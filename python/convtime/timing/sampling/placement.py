@@ -353,42 +353,42 @@ def obstacle(original: Original, *, backward: bool, any_address: bool = False) -
             return f"one of its tensors is not aligned to {_COARSEST_LOAD} bytes, unlike a copy"
         if any(map(is_mapped, addresses)):
             return "one of its tensors is in host memory, unlike a copy"
-    for found in original.objects:
-        if isinstance(found, torch.Tensor):
-            if found.device.type == "cuda" and not is_on(found, original.device):
-                return f"no copies are made of tensors on {found.device}"
-            if is_plain(found) and found.numel() and not found.untyped_storage().nbytes():
+    for each in original.objects:
+        if isinstance(each, torch.Tensor):
+            if each.device.type == "cuda" and not is_on(each, original.device):
+                return f"no copies are made of tensors on {each.device}"
+            if is_plain(each) and each.numel() and not each.untyped_storage().nbytes():
                 return "the memory of one of its tensors was freed"
-            if found.grad_fn is not None:
+            if each.grad_fn is not None:
                 return "copies would lack the autograd graph of an argument"
-            if not backward and found.is_leaf and found.grad is not None:
+            if not backward and each.is_leaf and each.grad is not None:
                 return "copies would lack the gradients of its arguments"
-        elif kind := _kept_whole(found):
+        elif kind := _uncopied_kind(each):
             return f"no copies are made of {kind}"
     if original.in_setup:
         return f"setup refers to its arguments ({original.in_setup})"
     return ""
 
 
-def _kept_whole(found: object) -> str:
+def _uncopied_kind(instance: object) -> str:
     """Describe an object whose memory cannot be inspected here; empty for any other object."""
-    if isinstance(found, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-        return f"code that torch.jit compiled ({type(found).__name__})"
-    if hasattr(type(found), "__cuda_array_interface__"):
-        return f"another library's array ({type(found).__name__})"
-    if hasattr(type(found), "__del__"):
-        return f"an object with a finalizer ({type(found).__name__})"
-    if _is_compiled(found):
+    if isinstance(instance, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return f"code that torch.jit compiled ({type(instance).__name__})"
+    if hasattr(type(instance), "__cuda_array_interface__"):
+        return f"another library's array ({type(instance).__name__})"
+    if hasattr(type(instance), "__del__"):
+        return f"an object with a finalizer ({type(instance).__name__})"
+    if _is_compiled(instance):
         return "a module that torch.compile made, which might be recompiled for each copy"
     return ""
 
 
-def _is_compiled(found: object) -> bool:
+def _is_compiled(instance: object) -> bool:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
+    if dynamo is not None and isinstance(instance, dynamo.OptimizedModule):
         return True
     # A deepcopy drops the result of Module.compile().
-    return isinstance(found, torch.nn.Module) and found._compiled_call_impl is not None
+    return isinstance(instance, torch.nn.Module) and instance._compiled_call_impl is not None
 
 
 def _seconds_to_copy(original: Original, effort: Effort) -> float:
@@ -411,12 +411,12 @@ def _seconds_to_copy(original: Original, effort: Effort) -> float:
 
 def blocks_outside(copies: Copies, device: torch.device, result: object) -> list[tuple[int, int]]:
     """Address and size of each storage of a call's result that is not part of an argument."""
-    found = (
+    storages = (
         tensor.untyped_storage()
         for tensor in objects_below(result)
         if isinstance(tensor, torch.Tensor) and is_on(tensor, device) and is_plain(tensor)
     )
-    sizes = {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
     return [(start, size) for start, size in sizes.items() if start not in copies.addresses]
 
 
