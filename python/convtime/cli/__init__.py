@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import importlib
 import io
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from convtime._version import version
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal without × or µ gets an escape, instead of an error after all the timing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with _warnings_in_one_line():
+        with warnings.catch_warnings():
+            warnings.showwarning = functools.partial(_show_warning, warnings.showwarning)
             arguments = sys.argv[1:] if arguments is None else arguments
             positional = [argument for argument in arguments if not argument.startswith("-")]
             parser = make_parser(positional[:1])
@@ -70,32 +71,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"convtime: error: {printable(one_line(error))}")
         return BAD_INPUT
     except KeyboardInterrupt:
-        return interrupted()
+        print_error(MESSAGE)
+        return INTERRUPTED
     return code
 
 
-@contextlib.contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """Print warnings for the user without their source location."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        def show_ours(
-            message: Warning | str, category: type[Warning], *where: Any, **further: Any
-        ) -> None:
-            if issubclass(category, InputWarning):
-                print_error(f"convtime: warning: {printable(str(message))}")
-            else:
-                show(message, category, *where, **further)
-
-        warnings.showwarning = show_ours
-        yield
-
-
-def interrupted() -> int:
-    """Report that Ctrl-C ended the command, and return its exit code."""
-    print_error(MESSAGE)
-    return INTERRUPTED
+def _show_warning(
+    show: Callable[..., None],
+    message: Warning | str,
+    category: type[Warning],
+    *where: Any,
+    **further: Any,
+) -> None:
+    """Print a warning for the user without its source location."""
+    if issubclass(category, InputWarning):
+        print_error(f"convtime: warning: {printable(str(message))}")
+    else:
+        show(message, category, *where, **further)
 
 
 def make_parser(used: Collection[str] = _COMMANDS) -> argparse.ArgumentParser:

@@ -84,7 +84,7 @@ def check_document(kind: str, data: object) -> None:
     if not isinstance(schema, str) or schema.partition(".")[0] != major:
         raise ValueError(
             f"{_name(kind)} of schema {reprlib.repr(schema)} cannot be read, only of schema "
-            f"{major}.x; convtime.load reads files of some earlier versions"
+            f"{major}.x"
         )
 
 

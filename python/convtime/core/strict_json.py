@@ -61,6 +61,8 @@ def parse(text: str, source: str) -> Any:
             parse_constant=constant,
             object_pairs_hook=mapping,
         )
+        if not _is_flat(document):
+            raise RecursionError
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if "\n" in text else ""
         ends = " where it ends" if error.pos >= len(text.rstrip()) else ""
@@ -68,9 +70,9 @@ def parse(text: str, source: str) -> Any:
             f"{source}: is not valid JSON: {error.msg} at {line}column {error.colno}{ends}"
         ) from error
     except RecursionError as error:
-        raise _too_deep(source) from error
-    if not _is_flat(document):
-        raise _too_deep(source)
+        raise InputError(
+            f"{source}: is JSON that is nested more than {_DEEPEST} levels deep, which is too deep"
+        ) from error
     if _SURROGATE.search(text):
         try:
             json.dumps(document, ensure_ascii=False).encode()
@@ -80,12 +82,6 @@ def parse(text: str, source: str) -> Any:
                 f"{source}: has {half} in a string, a lone surrogate; write the complete character"
             ) from error
     return document
-
-
-def _too_deep(source: str) -> InputError:
-    return InputError(
-        f"{source}: is JSON that is nested more than {_DEEPEST} levels deep, which is too deep"
-    )
 
 
 def _is_flat(document: Any) -> bool:

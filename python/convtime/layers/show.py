@@ -235,10 +235,12 @@ def to_csv(results: Sequence[LayerResult]) -> str:
             "backend": result.backend,
         }
         for who, measurement in (("pytorch", result.pytorch), ("convtime", result.convtime)):
-            row[f"{who}_median_s"] = measurement.median
-            row[f"{who}_iqr_s"] = measurement.iqr
-            row[f"{who}_samples"] = len(measurement.seconds)
-            row[f"{who}_method"] = measurement.method
+            row |= {
+                f"{who}_median_s": measurement.median,
+                f"{who}_iqr_s": measurement.iqr,
+                f"{who}_samples": len(measurement.seconds),
+                f"{who}_method": measurement.method,
+            }
         row |= {
             "ratio": result.ratio.value,
             "ratio_low": result.ratio.low,

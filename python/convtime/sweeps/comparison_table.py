@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -292,7 +291,7 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
             return {"error": point.errors.get(name, "")}
         measured = point.measurements[name]
         outcome = self.outcomes[point.name]
-        low, high = map(_finite, measured.median_interval)
+        low, high = map(codec.finite, measured.median_interval)
         facts = {
             "count": len(measured.seconds),
             "median": measured.median,
@@ -303,17 +302,19 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         }
         judged = self.against_baseline(point, name)
         if judged is not None:
-            facts["ratio"] = _finite(judged.ratio.value)
-            facts["ratio_low"] = _finite(judged.ratio.low)
-            facts["ratio_high"] = _finite(judged.ratio.high)
-            facts["verdict"] = judged.verdict
+            facts |= {
+                "ratio": codec.finite(judged.ratio.value),
+                "ratio_low": codec.finite(judged.ratio.low),
+                "ratio_high": codec.finite(judged.ratio.high),
+                "verdict": judged.verdict,
+            }
         for quantity in ("flops", "bytes"):
-            rate = getattr(measured, f"{quantity}_per_second")
+            column = f"{quantity}_per_second"
+            rate = getattr(measured, column)
             if rate is not None:
-                facts[f"{quantity}_per_second"] = rate
-            if rate is not None and measured.ceilings is not None:
-                ceiling = getattr(measured.ceilings, f"{quantity}_per_second")
-                facts[f"{quantity}_share"] = rate / ceiling
+                facts[column] = rate
+                if measured.ceilings is not None:
+                    facts[f"{quantity}_share"] = rate / getattr(measured.ceilings, column)
         return facts
 
     @property
@@ -336,7 +337,3 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         """
         figure: Figure = self._drawing().plot(self, x)
         return figure
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

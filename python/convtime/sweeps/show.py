@@ -125,9 +125,11 @@ def facts(table: PointTable[Any], application: str, **own: str) -> dict[str, str
     facts |= {f"axis {axis}": ", ".join(map(str, values)) for axis, values in plan.axes.items()}
     if plan.options:
         facts["options"] = ", ".join(f"{name}={value}" for name, value in plan.options.items())
-    facts["seed"] = f"{plan.seed}, for the order of the points"
-    facts["machine"] = ", ".join(f"{part} {value}" for part, value in plan.machine.items())
-    facts |= own
+    facts |= {
+        "seed": f"{plan.seed}, for the order of the points",
+        "machine": ", ".join(f"{part} {value}" for part, value in plan.machine.items()),
+        **own,
+    }
     sheets = [facts_of(measured) for measured in table.measurements.values()]
     for condition in (*CONDITIONS, "device"):
         values = {sheet.get(condition) for sheet in sheets}
