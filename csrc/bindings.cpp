@@ -1,16 +1,20 @@
-#include <pybind11/pybind11.h>
+#include "bindings.h"
+
 #include <pybind11/stl.h>
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
-#include <string>
+#include <tuple>
 #include <vector>
 
-#include "bindings.h"
 #include "ops/timing/cpu_pages.h"
+#include "ops/timing/operator_clock.h"
+#include "timing/conditions/host_probe.h"
+#include "timing/conditions/thread_watch.h"
 #include "timing/device_traits.h"
 #include "timing/judge/estimate.h"
-#include "timing/judge/host_reading.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
 #include "timing/time_op.h"
@@ -24,72 +28,69 @@
 #include "timing/trace/cupti_session.h"
 #endif
 
-namespace py = pybind11;
+namespace convtime::bindings {
+
+StopRule read_stop_rule(Keywords& keywords) {
+  return {.criterion = keywords.take_name<StopCriterion>("stop"),
+          .min_samples = keywords.take<std::size_t>("min_samples"),
+          .max_samples = keywords.take<std::size_t>("max_samples"),
+          .budget_seconds = keywords.take<double>("budget"),
+          .tolerance = keywords.take<double>("tolerance"),
+          .margin = keywords.take<double>("margin")};
+}
+
+py::dict reading_fields(const HostReading& reading, double share) {
+  const auto shared = [&](double value) { return or_none(share * value); };
+  const auto count = [&](std::int64_t value) { return share * static_cast<double>(value); };
+  return py::dict(py::arg("seconds") = share * reading.seconds,
+                  py::arg("cpu_seconds") = share * reading.cpu_seconds,
+                  py::arg("waiting_seconds") = shared(reading.waiting_seconds),
+                  py::arg("longest_wait_seconds") = shared(reading.longest_wait_seconds),
+                  py::arg("voluntary_switches") = count(reading.voluntary_switches),
+                  py::arg("involuntary_switches") = count(reading.involuntary_switches),
+                  py::arg("minor_faults") = count(reading.minor_faults),
+                  py::arg("major_faults") = count(reading.major_faults),
+                  py::arg("migrations") = reading.migrated ? 1 : 0,
+                  py::arg("threads") = or_none(reading.threads),
+                  py::arg("throttled_seconds") = shared(reading.throttled_seconds),
+                  py::arg("others_seconds") = shared(reading.others_seconds),
+                  py::arg("stolen_seconds") = shared(reading.stolen_seconds),
+                  py::arg("instructions") = or_none(reading.instructions),
+                  py::arg("cycles") = or_none(reading.cycles),
+                  py::arg("cache_misses") = or_none(reading.cache_misses),
+                  py::arg("tlb_misses") = or_none(reading.tlb_misses));
+}
 
 namespace {
 
 using Numbers = std::vector<std::size_t>;
 
-/// Holds an object between a Python context manager's enter and exit.
-template <typename Held>
-class HoldingContext {
+/// A Python context manager that holds an object between enter and exit. The object is made and
+/// destroyed with the GIL released.
+template <typename Held, typename... Arguments>
+class Context {
  public:
+  explicit Context(Arguments... arguments) : arguments_(arguments...) {}
+
+  void enter() {
+    const WithoutInterpreterLock unlocked;
+    std::apply([this](const auto&... arguments) { held_.emplace(arguments...); }, arguments_);
+  }
   void exit(const py::args&) {
-    without_interpreter_lock([this] { held_.reset(); });
-  }
-
- protected:
-  /// Make the object with the GIL released.
-  template <typename... Arguments>
-  void hold(const Arguments&... arguments) {
-    without_interpreter_lock([&] { held_.emplace(arguments...); });
-  }
-
-  std::optional<Held> held_;
-};
-
-/// Wraps convtime::ops::CpuPages as a Python context manager.
-class CpuPagesContext : public HoldingContext<convtime::ops::CpuPages> {
- public:
-  explicit CpuPagesContext(const std::string& pages)
-      : pages_(convtime::enum_from_string<convtime::ops::Pages>("pages", pages)) {}
-
-  CpuPagesContext& enter() {
-    held_.emplace(pages_);
-    return *this;
+    const WithoutInterpreterLock unlocked;
+    held_.reset();
   }
   std::string reason() const { return held_ ? held_->reason() : "not started"; }
 
  private:
-  convtime::ops::Pages pages_;
+  std::tuple<Arguments...> arguments_;
+  std::optional<Held> held_;
 };
-
-#ifdef CONVTIME_WITH_CUDA
-/// Wraps convtime::MakeWay as a Python context manager.
-class MakeWayContext : public HoldingContext<convtime::MakeWay> {
- public:
-  void enter() { hold(); }
-};
-
-/// Wraps convtime::WithoutPersistingL2 as a Python context manager and returns its message.
-class WithoutPersistingL2Context : public HoldingContext<convtime::WithoutPersistingL2> {
- public:
-  explicit WithoutPersistingL2Context(int device) : device_(device) {}
-
-  std::string enter() {
-    hold(device_);
-    return held_->reason();
-  }
-
- private:
-  int device_;
-};
-#endif
 
 /// Return the fields of convtime.device.state.KernelCache; None in a build without CUDA.
 py::object kernel_cache() {
 #ifdef CONVTIME_WITH_CUDA
-  const convtime::KernelCacheState state = convtime::kernel_cache_state();
+  const KernelCacheState state = kernel_cache_state();
   return py::dict(py::arg("compiler") = state.compiler,
                   py::arg("compiler_reason") = state.compiler_reason,
                   py::arg("folder") = state.folder, py::arg("files") = state.files,
@@ -99,40 +100,96 @@ py::object kernel_cache() {
 #endif
 }
 
+/// Return the fields of convtime.diagnosis.evidence.Waits.
+py::dict activity_fields(const ThreadActivity& activity) {
+  return py::dict(py::arg("looks") = activity.looks, py::arg("ready") = activity.ready,
+                  py::arg("sleeping") = activity.sleeping, py::arg("files") = activity.files,
+                  py::arg("pages") = activity.pages, py::arg("processes") = activity.processes,
+                  py::arg("locks") = activity.locks,
+                  py::arg("other_threads") = activity.other_threads,
+                  py::arg("elsewhere") = activity.elsewhere);
+}
+
+void bind_host(py::module_& module) {
+  py::class_<HostProbe>(module, "HostProbe")
+      .def(py::init<>())
+      .def("begin", &HostProbe::begin, py::arg("expected_seconds"))
+      .def("end",
+           [](HostProbe& probe) {
+             py::dict fields = reading_fields(probe.end());
+             fields["samples"] = 1;
+             return fields;
+           })
+      .def_property_readonly("cores", &HostProbe::cores)
+      .def_property_readonly("missing", &HostProbe::missing);
+  py::class_<ThreadWatch>(module, "ThreadWatch")
+      .def(py::init<>())
+      .def("stop",
+           [](ThreadWatch& watch) {
+             const ThreadActivity activity = [&] {
+               const WithoutInterpreterLock unlocked;
+               return watch.stop();
+             }();
+             return activity_fields(activity);
+           })
+      .def_property_readonly("missing", &ThreadWatch::missing);
+  py::class_<ops::OperatorClock>(module, "OperatorClock")
+      .def(py::init<double>(), py::arg("limit_seconds"))
+      .def("stop", [](ops::OperatorClock& clock) {
+        const ops::OperatorTimes& times = clock.stop();
+        return py::dict(py::arg("count") = times.count, py::arg("outermost") = times.outermost,
+                        py::arg("seconds") = times.seconds,
+                        py::arg("dispatching") = times.dispatching);
+      });
+  module.def("core_clock_hz", [] { return or_none(core_clock_hz()); });
+}
+
 /// Bind what prepares a device or the process for a timing.
 void bind_device(py::module_& module) {
   module.def("kernel_cache", &kernel_cache);
-  module.def("cuda_available", &convtime::cuda_available);
-  py::class_<CpuPagesContext>(module, "CpuPages")
-      .def(py::init<const std::string&>(), py::arg("pages"))
-      .def("__enter__", &CpuPagesContext::enter, py::return_value_policy::reference)
-      .def("__exit__", &CpuPagesContext::exit)
-      .def("reason", &CpuPagesContext::reason);
+  module.def("cuda_available", &cuda_available);
+  using Pages = Context<ops::CpuPages, ops::Pages>;
+  py::class_<Pages>(module, "CpuPages")
+      .def(py::init([](const std::string& pages) {
+             return std::make_unique<Pages>(enum_from_string<ops::Pages>("pages", pages));
+           }),
+           py::arg("pages"))
+      .def("__enter__",
+           [](const py::object& self) {
+             self.cast<Pages&>().enter();
+             return self;
+           })
+      .def("__exit__", &Pages::exit)
+      .def("reason", &Pages::reason);
 #ifdef CONVTIME_WITH_CUDA
-  py::class_<MakeWayContext>(module, "MakeWay")
+  using Way = Context<MakeWay>;
+  py::class_<Way>(module, "MakeWay")
       .def(py::init())
-      .def("__enter__", &MakeWayContext::enter)
-      .def("__exit__", &MakeWayContext::exit);
-  py::class_<WithoutPersistingL2Context>(module, "WithoutPersistingL2")
+      .def("__enter__", &Way::enter)
+      .def("__exit__", &Way::exit);
+  using L2 = Context<WithoutPersistingL2, int>;
+  py::class_<L2>(module, "WithoutPersistingL2")
       .def(py::init<int>(), py::arg("device"))
-      .def("__enter__", &WithoutPersistingL2Context::enter)
-      .def("__exit__", &WithoutPersistingL2Context::exit);
+      .def("__enter__",
+           [](L2& without) {
+             without.enter();
+             return without.reason();
+           })
+      .def("__exit__", &L2::exit);
   module.def(
       "idle_within",
       [](const std::vector<int>& devices, double seconds) {
-        bool idle = true;
-        without_interpreter_lock([&] { idle = convtime::synchronize_within(devices, seconds); });
-        return idle;
+        return synchronize_within(devices, seconds);
       },
-      py::arg("devices"), py::arg("seconds"));
+      py::arg("devices"), py::arg("seconds"), py::call_guard<WithoutInterpreterLock>());
   module.def(
       "device_ticks",
       [](int device) {
-        convtime::DeviceTicks ticks{};
-        without_interpreter_lock([&] {
-          const convtime::CurrentDevice current(device);
-          ticks = convtime::device_ticks({.on_gpu = true});
-        });
+        const DeviceTicks ticks = [&] {
+          const WithoutInterpreterLock unlocked;
+          const CurrentDevice current(device);
+          return convtime::device_ticks({.on_gpu = true});
+        }();
         return py::dict(py::arg("globaltimer") = or_none(ticks.globaltimer),
                         py::arg("event") = or_none(ticks.events),
                         py::arg("record") = or_none(ticks.records));
@@ -141,47 +198,29 @@ void bind_device(py::module_& module) {
   module.def(
       "flush_buffer_bytes",
       [](int device, bool clean) {
-        return convtime::flush_buffer_bytes(
-            device, clean ? convtime::L2Lines::kClean : convtime::L2Lines::kDirty);
+        return flush_buffer_bytes(device, clean ? L2Lines::kClean : L2Lines::kDirty);
       },
       py::arg("device"), py::arg("clean"));
 #endif
-  module.def("kernel_method_unavailable", [] {
-    std::string reason;
-    without_interpreter_lock([&] { reason = convtime::kernel_method_unavailable(); });
-    return reason;
-  });
+  module.def("kernel_method_unavailable", &kernel_method_unavailable,
+             py::call_guard<WithoutInterpreterLock>());
 }
-
-}  // namespace
-
-convtime::StopRule read_stop_rule(Keywords& keywords) {
-  return {.criterion = keywords.take_name<convtime::StopCriterion>("stop"),
-          .min_samples = keywords.take<std::size_t>("min_samples"),
-          .max_samples = keywords.take<std::size_t>("max_samples"),
-          .budget_seconds = keywords.take<double>("budget"),
-          .tolerance = keywords.take<double>("tolerance"),
-          .margin = keywords.take<double>("margin")};
-}
-
-namespace {
 
 /// Bind the statistics and decisions of timing/judge.
 void bind_judge(py::module_& module) {
-  module.attr("CONFIDENCE") = convtime::kConfidence;
-  module.def("host_clock_tick", &convtime::host_clock_tick);
-  module.attr("DOUBT_OF_CPU_RATIOS") = convtime::kDoubtOfCpuRatios;
-  module.attr("WATCH_SECONDS") = convtime::kDeviceTraits.watch_seconds;
+  module.attr("CONFIDENCE") = kConfidence;
+  module.def("host_clock_tick", &host_clock_tick);
+  module.attr("DOUBT_OF_CPU_RATIOS") = kDoubtOfCpuRatios;
+  module.attr("WATCH_SECONDS") = kDeviceTraits.watch_seconds;
   module.def(
-      "quantile",
-      [](const std::vector<double>& values, double q) { return convtime::quantile(values, q); },
+      "quantile", [](const std::vector<double>& values, double q) { return quantile(values, q); },
       py::arg("values"), py::arg("q"));
   module.def(
       "summarize",
       [](const std::vector<double>& values, double tick) {
-        convtime::Summary summary = convtime::summarize(values);
+        Summary summary = summarize(values);
         if (tick > 0) {
-          summary.median = convtime::estimate_median({values}, {}, {.tick_seconds = tick}).value;
+          summary.median = estimate_median({values}, {}, {.tick_seconds = tick}).value;
         }
         return py::dict(py::arg("mean") = summary.mean, py::arg("stdev") = summary.stdev,
                         py::arg("min") = summary.min, py::arg("max") = summary.max,
@@ -189,11 +228,11 @@ void bind_judge(py::module_& module) {
       },
       py::arg("values"), py::arg("tick") = 0.0);
   module.def(
-      "is_steady", [](const std::vector<double>& series) { return convtime::is_steady(series); },
+      "is_steady", [](const std::vector<double>& series) { return is_steady(series); },
       py::arg("series"));
   module.def("check_stop_rule", [](const py::kwargs& kwargs) {
     Keywords keywords("check_stop_rule", kwargs);
-    const convtime::StopRule rule = read_stop_rule(keywords);
+    const StopRule rule = read_stop_rule(keywords);
     keywords.finish();
     rule.validate();
   });
@@ -201,13 +240,13 @@ void bind_judge(py::module_& module) {
     Keywords keywords("stop_reason", kwargs);
     const auto samples = keywords.take<std::vector<std::vector<double>>>("samples");
     const auto elapsed_seconds = keywords.take<double>("elapsed_seconds");
-    const convtime::StopRule rule = read_stop_rule(keywords);
+    const StopRule rule = read_stop_rule(keywords);
     keywords.finish();
     rule.validate();
     if (samples.empty()) {
       throw std::invalid_argument("samples must contain at least one candidate, got none");
     }
-    std::vector<convtime::CandidateTimes> candidates;
+    std::vector<CandidateTimes> candidates;
     for (const std::vector<double>& seconds : samples) {
       candidates.push_back({seconds});
     }
@@ -218,8 +257,8 @@ void bind_judge(py::module_& module) {
       [](const std::vector<double>& over, const std::vector<double>& under, double uncertainty,
          double tick, const Numbers& over_places, const Numbers& under_places,
          const Numbers& batches) {
-        const convtime::Estimate ratio = convtime::estimate_ratio(
-            {over, over_places}, {under, under_places}, batches, {tick, uncertainty});
+        const Estimate ratio = estimate_ratio({over, over_places}, {under, under_places}, batches,
+                                              {tick, uncertainty});
         return py::make_tuple(ratio.value, ratio.interval.low, ratio.interval.high);
       },
       py::arg("over"), py::arg("under"), py::arg("uncertainty") = 0.0, py::kw_only(),
@@ -229,8 +268,7 @@ void bind_judge(py::module_& module) {
       "median_interval",
       [](const std::vector<double>& seconds, const Numbers& places, const Numbers& batches,
          double tick, double uncertainty) {
-        const convtime::Estimate median =
-            convtime::estimate_median({seconds, places}, batches, {tick, uncertainty});
+        const Estimate median = estimate_median({seconds, places}, batches, {tick, uncertainty});
         return py::make_tuple(median.interval.low, median.interval.high, to_string(median.over),
                               median.count);
       },
@@ -239,7 +277,7 @@ void bind_judge(py::module_& module) {
   module.def(
       "judge",
       [](double low, double high, double margin, double doubt) {
-        return to_string(convtime::judge({low, high}, margin, doubt));
+        return to_string(judge({low, high}, margin, doubt));
       },
       py::arg("low"), py::arg("high"), py::arg("margin"), py::arg("doubt") = 0.0);
 }
@@ -248,20 +286,21 @@ void bind_judge(py::module_& module) {
 
 PYBIND11_MODULE(_C, module) {
 #ifdef CONVTIME_WITH_CUDA
-  convtime::set_compilation_scope([](const std::function<void()>& compile) {
+  set_compilation_scope([](const std::function<void()>& compile) {
     if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
       without_interpreter_lock(compile);
     } else {
       compile();
     }
   });
+  bind_cupti(module);
 #endif
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
   bind_conv(module);
-  bind_counters(module);
-  bind_trace(module);
   bind_host(module);
   bind_timing(module);
   bind_device(module);
   bind_judge(module);
 }
+
+}  // namespace convtime::bindings

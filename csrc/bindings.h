@@ -14,72 +14,73 @@
 #include "timing/judge/stop_rule.h"
 #include "timing/trace/device_activity.h"
 
+namespace convtime::bindings {
+
+namespace py = pybind11;
+
 // Add the bindings of one file each to the module.
-void bind_conv(pybind11::module_& module);
-void bind_counters(pybind11::module_& module);
-void bind_host(pybind11::module_& module);
-void bind_timing(pybind11::module_& module);
-void bind_trace(pybind11::module_& module);
+void bind_conv(py::module_& module);
+void bind_cupti(py::module_& module);
+void bind_timing(py::module_& module);
 
 /// Convert NaN, which marks an unknown value, to None.
-inline pybind11::object or_none(double value) {
-  return std::isnan(value) ? pybind11::object(pybind11::none())
-                           : pybind11::object(pybind11::float_(value));
+inline py::object or_none(double value) {
+  return std::isnan(value) ? py::object(py::none()) : py::object(py::float_(value));
 }
 
 /// The keyword arguments of a function with many: each is named once, where it is taken.
 class Keywords {
  public:
-  Keywords(const char* function, const pybind11::kwargs& given)
+  Keywords(const char* function, const py::kwargs& given)
       : function_(function), left_(given.attr("copy")()) {}
 
   template <typename Value>
   Value take(const char* name) {
     if (!left_.contains(name)) {
-      throw pybind11::type_error(std::string(function_) + "() needs the argument " + name);
+      throw py::type_error(std::string(function_) + "() needs the argument " + name);
     }
-    return take<Value>(name, pybind11::none());
+    return take<Value>(name, py::none());
   }
 
   template <typename Value>
-  Value take(const char* name, const pybind11::object& otherwise) {
-    const pybind11::object value = left_.attr("pop")(name, otherwise);
+  Value take(const char* name, const py::object& otherwise) {
+    const py::object value = left_.attr("pop")(name, otherwise);
     try {
       return value.cast<Value>();
-    } catch (const pybind11::cast_error&) {
-      throw pybind11::type_error(std::string(function_) + "() does not take this " + name + ": " +
-                                 pybind11::repr(value).cast<std::string>());
+    } catch (const py::cast_error&) {
+      throw py::type_error(std::string(function_) + "() does not take this " + name + ": " +
+                           py::repr(value).cast<std::string>());
     }
   }
 
   /// Take the value of an enum by its name.
   template <typename Enum>
   Enum take_name(const char* name) {
-    return convtime::enum_from_string<Enum>(name, take<std::string>(name));
+    return enum_from_string<Enum>(name, take<std::string>(name));
   }
 
   /// Throw TypeError for arguments that were not taken.
   void finish() const {
     for (const auto& [name, value] : left_) {
-      throw pybind11::type_error(std::string(function_) + "() has no argument " +
-                                 name.cast<std::string>());
+      throw py::type_error(std::string(function_) + "() has no argument " +
+                           name.cast<std::string>());
     }
   }
 
  private:
   const char* function_;
-  pybind11::dict left_;
+  py::dict left_;
 };
 
 /// Take the arguments of a stop rule.
-convtime::StopRule read_stop_rule(Keywords& keywords);
+StopRule read_stop_rule(Keywords& keywords);
 
 /// Return the fields of convtime.recording.recording.Launch.
-pybind11::dict launch_fields(const convtime::ActivityInfo& info);
+py::dict launch_fields(const ActivityInfo& info);
 
 /// Return a share of a reading with the fields of convtime.timing.host_reading.HostReading, except
 /// the number of samples.
-pybind11::dict reading_fields(const convtime::HostReading& reading, double share = 1);
+py::dict reading_fields(const HostReading& reading, double share = 1);
 
 /// Return whether the interpreter is finalizing; other threads can then no longer acquire the GIL.
 inline bool interpreter_ends() {
@@ -108,15 +109,24 @@ decltype(auto) hanging_at_exit(Function&& function) {
   }
 }
 
+/// Releases the GIL during its lifetime.
+class WithoutInterpreterLock {
+ public:
+  WithoutInterpreterLock() : state_(PyEval_SaveThread()) {}
+  ~WithoutInterpreterLock() {
+    hanging_at_exit([this] { PyEval_RestoreThread(state_); });
+  }
+  WithoutInterpreterLock(const WithoutInterpreterLock&) = delete;
+  WithoutInterpreterLock& operator=(const WithoutInterpreterLock&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 /// Run a blocking function with the GIL released.
 inline void without_interpreter_lock(const std::function<void()>& blocking) {
-  PyThreadState* const state = PyEval_SaveThread();
-  const auto take_back = [state] { hanging_at_exit([state] { PyEval_RestoreThread(state); }); };
-  try {
-    blocking();
-  } catch (...) {
-    take_back();
-    throw;
-  }
-  take_back();
+  const WithoutInterpreterLock unlocked;
+  blocking();
 }
+
+}  // namespace convtime::bindings

@@ -17,9 +17,9 @@
 #include "timing/conditions/cache_flush.h"
 #include "timing/host_hooks.h"
 
-// Python calls for the timing layer, with their setup and cleanup.
+namespace convtime::bindings {
 
-namespace py = pybind11;
+// Python calls for the timing layer, with their setup and cleanup.
 
 /// Take ownership of a Python call's result, or throw the exception that it raised.
 inline py::object checked(PyObject* result) {
@@ -56,7 +56,7 @@ inline void refuse_deferred_work(const py::object& result) {
 }
 
 /// A Python callable whose arguments are laid out once, which makes each call one vectorcall.
-class PythonCallable final : public convtime::Callable {
+class PythonCallable final : public Callable {
  public:
   /// `blocks_of` is None or returns (address, bytes) for each memory block of a result.
   PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs,
@@ -112,8 +112,8 @@ class PythonCallable final : public convtime::Callable {
     }
   }
 
-  std::vector<convtime::MemoryBlock> result_blocks() override {
-    std::vector<convtime::MemoryBlock> blocks;
+  std::vector<MemoryBlock> result_blocks() override {
+    std::vector<MemoryBlock> blocks;
     if (!blocks_of_.is_none()) {
       const py::object found = checked(hanging_at_exit(
           [&] { return PyObject_CallOneArg(blocks_of_.ptr(), results_.back().ptr()); }));
@@ -137,8 +137,8 @@ class PythonCallable final : public convtime::Callable {
   std::vector<py::object> results_;  // results of the calls since the last discard_result()
 };
 
-inline convtime::HostHooks python_hooks() {
-  convtime::HostHooks hooks;
+inline HostHooks python_hooks() {
+  HostHooks hooks;
   hooks.wait = without_interpreter_lock;
   hooks.poll = [] {
     if (hanging_at_exit(PyErr_CheckSignals) != 0) {
@@ -163,8 +163,8 @@ inline void rethrow_interrupt(const std::exception& error) {
 
 using CallOfPython = std::tuple<py::object, py::tuple, py::dict, py::object>;
 
-inline std::unique_ptr<convtime::Callable> make_callable(const CallOfPython& described,
-                                                         const py::object& blocks_of) {
+inline std::unique_ptr<Callable> make_callable(const CallOfPython& described,
+                                               const py::object& blocks_of) {
   const auto& [function, args, kwargs, setup] = described;
   return std::make_unique<PythonCallable>(function, args, kwargs, setup, blocks_of);
 }
@@ -172,12 +172,13 @@ inline std::unique_ptr<convtime::Callable> make_callable(const CallOfPython& des
 using FlushBuffers =
     std::vector<std::tuple<std::uintptr_t, std::size_t, int, std::uintptr_t, bool>>;
 
-inline std::vector<convtime::FlushBuffer> flush_buffers(const FlushBuffers& described) {
-  std::vector<convtime::FlushBuffer> buffers;
+inline std::vector<FlushBuffer> flush_buffers(const FlushBuffers& described) {
+  std::vector<FlushBuffer> buffers;
   for (const auto& [data, bytes, device, stream, clean] : described) {
     buffers.push_back({reinterpret_cast<void*>(data), bytes, device,
-                       reinterpret_cast<void*>(stream),
-                       clean ? convtime::L2Lines::kClean : convtime::L2Lines::kDirty});
+                       reinterpret_cast<void*>(stream), clean ? L2Lines::kClean : L2Lines::kDirty});
   }
   return buffers;
 }
+
+}  // namespace convtime::bindings

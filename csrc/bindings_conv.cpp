@@ -14,21 +14,17 @@
 #include "conv/engine.h"
 #include "conv/plan_cache.h"
 #include "conv/stored_plans.h"
-#include "ops/conv/engine_entry.h"
-#include "ops/conv/problem_dict.h"
 #endif
 
-namespace py = pybind11;
+namespace convtime::bindings {
 
 namespace {
 
 #ifdef CONVTIME_WITH_CUDA
-namespace conv = convtime::conv;
-
 /// Return the field names and values of convtime.conv.PlanChoice.
 py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
   const conv::PlanChoice& choice = shared.choice;
-  py::dict record = convtime::ops::to_dict(key.problem);
+  py::dict record = ops::to_dict(key.problem);
   record["policy"] = conv::to_string(key.policy);
   record["device"] = "cuda:" + std::to_string(key.problem.device);
   record["tag"] = choice.tag;
@@ -42,28 +38,18 @@ py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
   record["rebuilds"] = shared.rebuilds.load();
   return record;
 }
-#endif
 
 py::list plan_cache() {
   py::list records;
-#ifdef CONVTIME_WITH_CUDA
   for (const auto& [key, choice] : conv::choice_table().list()) {
     records.append(to_dict(key, *choice));
   }
-#endif
   return records;
 }
 
-void clear_plan_cache() {
-#ifdef CONVTIME_WITH_CUDA
-  conv::choice_table().clear();
-#endif
-}
-
-#ifdef CONVTIME_WITH_CUDA
 void store_plan(const py::dict& problem, std::int32_t architecture, std::int32_t multiprocessors,
                 std::string name, std::string_view tag, std::optional<bool> channels_last) {
-  conv::stored_plans().insert(convtime::ops::problem_of(problem), {architecture, multiprocessors},
+  conv::stored_plans().insert(ops::problem_of(problem), {architecture, multiprocessors},
                               std::make_shared<conv::StoredPlan>(
                                   std::move(name), conv::parse_tag(tag).engine, channels_last));
 }
@@ -71,8 +57,8 @@ void store_plan(const py::dict& problem, std::int32_t architecture, std::int32_t
 /// Return whether the process still has a plan for the problem.
 bool has_stored_plan(const py::dict& problem, std::int32_t architecture,
                      std::int32_t multiprocessors) {
-  return conv::stored_plans().find(convtime::ops::problem_of(problem),
-                                   {architecture, multiprocessors}) != nullptr;
+  return conv::stored_plans().find(ops::problem_of(problem), {architecture, multiprocessors}) !=
+         nullptr;
 }
 #endif
 
@@ -83,20 +69,25 @@ void bind_conv(py::module_& module) {
     module.attr(method.ml_name) =
         py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr));
   };
-  for (PyMethodDef& method : convtime::ops::convolution_methods()) {
+  for (PyMethodDef& method : ops::convolution_methods()) {
     add(method);
   }
-  add(convtime::ops::call_op_method());
-  convtime::ops::register_node_types();
+  add(ops::call_op_method());
+  ops::register_node_types();
 #ifdef CONVTIME_WITH_CUDA
-  add(convtime::ops::execute_floor_method());
-  convtime::ops::bind_engine_pass(module);
+  add(ops::execute_floor_method());
+  ops::bind_engine_pass(module);
   module.def("store_plan", &store_plan, py::arg("problem"), py::arg("architecture"),
              py::arg("multiprocessors"), py::arg("name"), py::arg("tag"), py::arg("channels_last"));
   module.def("has_stored_plan", &has_stored_plan, py::arg("problem"), py::arg("architecture"),
              py::arg("multiprocessors"));
   module.def("clear_stored_plans", [] { conv::stored_plans().clear(); });
-#endif
   module.def("plan_cache", &plan_cache);
-  module.def("clear_plan_cache", &clear_plan_cache);
+  module.def("clear_plan_cache", [] { conv::choice_table().clear(); });
+#else
+  module.def("plan_cache", [] { return py::list(); });
+  module.def("clear_plan_cache", [] {});
+#endif
 }
+
+}  // namespace convtime::bindings

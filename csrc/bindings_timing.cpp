@@ -16,16 +16,13 @@
 #include "timing/judge/estimate.h"
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
-#include "ops/timing/calibration_reference.h"
-#include "ops/timing/device_allocator.h"
-#include "ops/timing/graph_recorder.h"
+#include "ops/timing/torch_services.h"
 #endif
 
-namespace py = pybind11;
+namespace convtime::bindings {
 
-py::dict launch_fields(const convtime::ActivityInfo& info) {
-  return py::dict(py::arg("kind") = to_string(info.kind),
-                  py::arg("name") = convtime::demangle(info.name),
+py::dict launch_fields(const ActivityInfo& info) {
+  return py::dict(py::arg("kind") = to_string(info.kind), py::arg("name") = demangle(info.name),
                   py::arg("grid") = py::tuple(py::cast(info.grid)),
                   py::arg("block") = py::tuple(py::cast(info.block)),
                   py::arg("registers_per_thread") = info.registers_per_thread,
@@ -36,7 +33,7 @@ py::dict launch_fields(const convtime::ActivityInfo& info) {
 namespace {
 
 /// Return the fields of convtime.BatchRecord.
-py::dict to_dict(const convtime::BatchRecord& record) {
+py::dict to_dict(const BatchRecord& record) {
   return py::dict(py::arg("phase") = record.warming_up ? "warm-up" : "sampling",
                   py::arg("rounds") = record.rounds, py::arg("held") = record.held,
                   py::arg("fate") = record.fate, py::arg("gap_seconds") = record.gap_seconds,
@@ -49,7 +46,7 @@ py::dict to_dict(const convtime::BatchRecord& record) {
 
 /// `on_batch` must outlive the result: options are copied without the GIL.
 auto reporting_to(py::handle on_batch) {
-  return [on_batch](const convtime::BatchRecord& record) {
+  return [on_batch](const BatchRecord& record) {
     const py::dict fields = to_dict(record);
     drop(checked(
         hanging_at_exit([&] { return PyObject_CallOneArg(on_batch.ptr(), fields.ptr()); })));
@@ -71,9 +68,9 @@ py::tuple to_tuple(const Values& values) {
 
 /// Return one dict per activity that the calls have in common, with the fields of
 /// convtime.DeviceActivity.
-py::tuple describe_activities(std::span<const std::vector<convtime::DeviceActivity>> calls) {
+py::tuple describe_activities(std::span<const std::vector<DeviceActivity>> calls) {
   py::list described;
-  for (const convtime::ActivityColumn& column : convtime::tabulate(calls)) {
+  for (const ActivityColumn& column : tabulate(calls)) {
     py::dict fields = launch_fields(column.info);
     fields["seconds"] = with_none(column.seconds);
     fields["streams"] = to_tuple(column.streams);
@@ -82,15 +79,15 @@ py::tuple describe_activities(std::span<const std::vector<convtime::DeviceActivi
   return py::tuple(described);
 }
 
-double sample_seconds(const convtime::CandidateSamples& candidate, const convtime::Sample& sample) {
+double sample_seconds(const CandidateSamples& candidate, const Sample& sample) {
   return sample.seconds * static_cast<double>(candidate.repeats);
 }
 
 /// Return the total sample time of each reading, summed over all candidates.
-std::vector<double> seconds_of_readings(const convtime::SamplerResult& run) {
+std::vector<double> seconds_of_readings(const SamplerResult& run) {
   std::vector<double> seconds(run.host.readings.size());
-  for (const convtime::CandidateSamples& candidate : run.candidates) {
-    for (const convtime::Sample& sample : candidate.samples) {
+  for (const CandidateSamples& candidate : run.candidates) {
+    for (const Sample& sample : candidate.samples) {
       if (sample.reading.has_value()) {
         seconds[*sample.reading] += sample_seconds(candidate, sample);
       }
@@ -101,21 +98,19 @@ std::vector<double> seconds_of_readings(const convtime::SamplerResult& run) {
 
 /// Drop the counts of a reading that also covers other samples: shares by time would make counts as
 /// noisy as times.
-void forget_counts(convtime::HostReading& reading) {
-  for (double convtime::HostReading::* const count :
-       {&convtime::HostReading::instructions, &convtime::HostReading::cycles,
-        &convtime::HostReading::cache_misses, &convtime::HostReading::tlb_misses}) {
-    reading.*count = convtime::HostReading::kUnknown;
+void forget_counts(HostReading& reading) {
+  for (double HostReading::* const count : {&HostReading::instructions, &HostReading::cycles,
+                                            &HostReading::cache_misses, &HostReading::tlb_misses}) {
+    reading.*count = HostReading::kUnknown;
   }
 }
 
 /// Return one dict per reading of a candidate's samples, with the fields of convtime.HostReading. A
 /// reading that candidates share is divided in proportion to their sample time.
-py::tuple host_readings(const convtime::SamplerResult& run,
-                        const convtime::CandidateSamples& candidate) {
+py::tuple host_readings(const SamplerResult& run, const CandidateSamples& candidate) {
   const std::vector<double> all_seconds = seconds_of_readings(run);
   py::list described;
-  const std::vector<convtime::Sample>& samples = candidate.samples;
+  const std::vector<Sample>& samples = candidate.samples;
   for (auto next = samples.begin(); next != samples.end() && next->reading.has_value();) {
     const std::size_t index = *next->reading;
     double seconds = 0;
@@ -123,7 +118,7 @@ py::tuple host_readings(const convtime::SamplerResult& run,
     for (; next != samples.end() && next->reading == index; ++next, ++count) {
       seconds += sample_seconds(candidate, *next);
     }
-    convtime::HostReading reading = run.host.readings[index];
+    HostReading reading = run.host.readings[index];
     if (reading.samples != count) {
       forget_counts(reading);
     }
@@ -137,16 +132,15 @@ py::tuple host_readings(const convtime::SamplerResult& run,
 
 /// Return a candidate's results under the field names of convtime.Measurement, with the fields of
 /// samples as columns. Takes the samples' activities.
-py::dict to_record(const convtime::Timing& timing, convtime::CandidateSamples& candidate) {
-  using convtime::Sample;
-  const convtime::SamplerResult& run = timing.samples;
-  std::vector<std::vector<convtime::DeviceActivity>> activities;
+py::dict to_record(const Timing& timing, CandidateSamples& candidate) {
+  const SamplerResult& run = timing.samples;
+  std::vector<std::vector<DeviceActivity>> activities;
   for (Sample& sample : candidate.samples) {
     if (sample.activities.has_value()) {
       activities.push_back(std::move(*sample.activities));
     }
   }
-  const auto for_each_call = [&](double (*seconds_of)(std::span<const convtime::DeviceActivity>)) {
+  const auto for_each_call = [&](double (*seconds_of)(std::span<const DeviceActivity>)) {
     py::tuple seconds(activities.size());
     for (std::size_t call = 0; call < activities.size(); ++call) {
       seconds[call] = seconds_of(activities[call]);
@@ -159,14 +153,14 @@ py::dict to_record(const convtime::Timing& timing, convtime::CandidateSamples& c
       py::arg("seconds") = to_tuple(seconds), py::arg("discarded") = to_tuple(candidate.discarded),
       py::arg("places") = to_tuple(places), py::arg("batches") = to_tuple(candidate.batches()),
       py::arg("clock_tick") = run.clock_tick_seconds,
-      py::arg("placement_variance_share") = convtime::placement_variance_share({seconds, places}),
+      py::arg("placement_variance_share") = placement_variance_share({seconds, places}),
       py::arg("overhead") = timing.overhead.value.seconds,
       py::arg("overhead_uncertainty") = timing.overhead.value.uncertainty_seconds,
       py::arg("overhead_reason") = timing.overhead.reason,
       py::arg("raw_seconds") = to_tuple(column(candidate.samples, &Sample::raw_seconds)),
-      py::arg("busy_seconds") = for_each_call(convtime::busy_seconds),
-      py::arg("span_seconds") = for_each_call(convtime::span_seconds),
-      py::arg("sum_seconds") = for_each_call(convtime::sum_seconds),
+      py::arg("busy_seconds") = for_each_call(busy_seconds),
+      py::arg("span_seconds") = for_each_call(span_seconds),
+      py::arg("sum_seconds") = for_each_call(sum_seconds),
       py::arg("unrecorded") =
           to_tuple(std::vector(candidate.unrecorded.begin(), candidate.unrecorded.end())),
       py::arg("other_launches") = run.of_other_threads,
@@ -196,14 +190,14 @@ py::dict to_record(const convtime::Timing& timing, convtime::CandidateSamples& c
 
 /// Build a callable from `candidate`, a dict with the fields of
 /// convtime.timing.sampling.calls.PreparedCalls.
-std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candidate) {
+std::unique_ptr<RotatingCallable> make_rotating(const py::dict& candidate) {
   const py::object blocks_of = candidate["result_blocks"];
-  std::vector<std::unique_ptr<convtime::Callable>> copies;
+  std::vector<std::unique_ptr<Callable>> copies;
   for (const auto& copy : candidate["copies"].cast<std::vector<CallOfPython>>()) {
     copies.push_back(make_callable(copy, blocks_of));
   }
-  convtime::Rotation rotation{.visits = candidate["visits"].cast<std::vector<std::size_t>>(),
-                              .warm = candidate["warm"].cast<bool>()};
+  Rotation rotation{.visits = candidate["visits"].cast<std::vector<std::size_t>>(),
+                    .warm = candidate["warm"].cast<bool>()};
   if (const py::object verify = candidate["verify"]; !verify.is_none()) {
     rotation.verify = [verify] {
       return checked(hanging_at_exit([&] { return PyObject_CallNoArgs(verify.ptr()); }))
@@ -213,12 +207,11 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
   }
 #ifdef CONVTIME_WITH_CUDA
   if (!blocks_of.is_none()) {
-    rotation.results =
-        std::make_unique<convtime::ResultPlaces>(convtime::ops::torch_device_memory, copies.size(),
-                                                 candidate["max_result_bytes"].cast<std::size_t>());
+    rotation.results = std::make_unique<ResultPlaces>(
+        ops::torch_device_memory, copies.size(), candidate["max_result_bytes"].cast<std::size_t>());
   }
 #endif
-  return std::make_unique<convtime::RotatingCallable>(std::move(copies), std::move(rotation));
+  return std::make_unique<RotatingCallable>(std::move(copies), std::move(rotation));
 }
 
 /// A call communicates with other ranks, and each rank would decide by itself how often to call it.
@@ -234,7 +227,7 @@ class CollectiveRefused final : public std::invalid_argument {
 /// Refuses calls that communicate with other ranks, because each rank decides independently how
 /// often it calls. It throws after the first call, which every rank makes, with the same message on
 /// each rank.
-class OfOneRank final : public convtime::ForwardingCallable {
+class OfOneRank final : public ForwardingCallable {
  public:
   using ForwardingCallable::ForwardingCallable;
 
@@ -262,12 +255,12 @@ class OfOneRank final : public convtime::ForwardingCallable {
     }
   }
 
-  std::optional<convtime::ops::CollectiveWatch> watch_;
+  std::optional<ops::CollectiveWatch> watch_;
   bool settled_ = false;
 };
 
 /// An accord whose functions are methods of a Python object.
-class PythonAccord final : public convtime::Accord {
+class PythonAccord final : public Accord {
  public:
   /// `accord` must outlive this object: options are copied without the GIL.
   explicit PythonAccord(py::handle accord) : accord_(accord) {}
@@ -279,7 +272,7 @@ class PythonAccord final : public convtime::Accord {
     return accord_.attr("rounds")(proposed).cast<std::size_t>();
   }
   void release() override { accord_.attr("release")(); }
-  void share(convtime::SharedBatch& batch) override {
+  void share(SharedBatch& batch) override {
     const py::dict all = accord_.attr("share")(py::dict(
         py::arg("seconds") = batch.seconds, py::arg("fault") = batch.fault,
         py::arg("held") = batch.held, py::arg("hold_given_up") = batch.hold_given_up,
@@ -299,20 +292,20 @@ class PythonAccord final : public convtime::Accord {
 };
 
 /// Read the options of one timing. Each name and default is here alone.
-convtime::TimingOptions read_options(Keywords& keywords) {
-  convtime::TimingOptions options;
-  options.method = keywords.take_name<convtime::Method>("method");
-  options.metric = keywords.take_name<convtime::Metric>("metric");
-  options.queue = keywords.take_name<convtime::Queue>("queue");
-  options.regime = keywords.take_name<convtime::Regime>("regime");
+TimingOptions read_options(Keywords& keywords) {
+  TimingOptions options;
+  options.method = keywords.take_name<Method>("method");
+  options.metric = keywords.take_name<Metric>("metric");
+  options.queue = keywords.take_name<Queue>("queue");
+  options.regime = keywords.take_name<Regime>("regime");
   options.on_gpu = keywords.take<bool>("on_gpu");
   options.stream = reinterpret_cast<void*>(keywords.take<std::uintptr_t>("stream"));
   options.flush = flush_buffers(keywords.take<FlushBuffers>("flush"));
   options.other_devices = keywords.take<std::vector<int>>("other_devices");
 #ifdef CONVTIME_WITH_CUDA
-  options.graph_recorder = convtime::ops::torch_graph_recorder();
-  options.calibration_reference = convtime::ops::torch_calibration_reference;
-  options.allocate = convtime::ops::torch_device_memory;
+  options.graph_recorder = ops::torch_graph_recorder();
+  options.calibration_reference = ops::torch_calibration_reference;
+  options.allocate = ops::torch_device_memory;
 #endif
   options.warmup.calls = keywords.take<std::size_t>("warmup_calls");
   options.warmup.seconds = keywords.take<double>("warmup_seconds");
@@ -321,7 +314,7 @@ convtime::TimingOptions read_options(Keywords& keywords) {
   options.stop = read_stop_rule(keywords);
   options.stop.first_batch_seconds = keywords.take<double>("first_batch_seconds");
   options.hooks = python_hooks();
-  options.supervision.deadline = convtime::Deadline::after(keywords.take<double>("seconds_left"));
+  options.supervision.deadline = Deadline::after(keywords.take<double>("seconds_left"));
   return options;
 }
 
@@ -331,7 +324,7 @@ py::list time_candidates(const py::kwargs& kwargs) {
   const bool several_ranks = keywords.take<bool>("several_ranks");
   const auto on_batch = keywords.take<py::object>("on_batch");
   const auto accord = keywords.take<py::object>("accord", py::none());
-  convtime::TimingOptions options = read_options(keywords);
+  TimingOptions options = read_options(keywords);
   keywords.finish();
   if (!on_batch.is_none()) {
     options.supervision.on_batch = reporting_to(on_batch);
@@ -341,9 +334,9 @@ py::list time_candidates(const py::kwargs& kwargs) {
     options.supervision.accord = &python_accord;
   }
 
-  std::vector<std::unique_ptr<convtime::RotatingCallable>> callables;
+  std::vector<std::unique_ptr<RotatingCallable>> callables;
   std::vector<std::unique_ptr<OfOneRank>> refusing;
-  std::vector<convtime::Callable*> pointers;
+  std::vector<Callable*> pointers;
   for (const py::dict& candidate : candidates) {
     callables.push_back(make_rotating(candidate));
     pointers.push_back(callables.back().get());
@@ -352,7 +345,7 @@ py::list time_candidates(const py::kwargs& kwargs) {
     }
     candidate.attr("clear")();  // free the memory of abandoned copies
   }
-  convtime::Timing timing;
+  Timing timing;
   try {
     timing = convtime::time_candidates(pointers, options);
   } catch (const std::exception& error) {
@@ -369,7 +362,7 @@ py::list time_candidates(const py::kwargs& kwargs) {
   return records;
 }
 
-/// Wraps convtime::ops::CollectiveWatch as a Python context manager, which raises if it saw a
+/// Wraps ops::CollectiveWatch as a Python context manager, which raises if it saw a
 /// collective.
 class OfOneRankContext {
  public:
@@ -383,21 +376,23 @@ class OfOneRankContext {
   }
 
  private:
-  std::optional<convtime::ops::CollectiveWatch> watch_;
+  std::optional<ops::CollectiveWatch> watch_;
 };
 
 }  // namespace
 
 void bind_timing(py::module_& module) {
   module.def("time_candidates", &time_candidates);
-  py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
+  py::register_exception<DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
   py::register_exception<CollectiveRefused>(module, "CollectiveRefused", PyExc_ValueError);
-  py::class_<convtime::ops::CollectiveStamps>(module, "CollectiveStamps")
+  py::class_<ops::CollectiveStamps>(module, "CollectiveStamps")
       .def(py::init())
-      .def("count", &convtime::ops::CollectiveStamps::count)
-      .def("take", &convtime::ops::CollectiveStamps::take);
+      .def("count", &ops::CollectiveStamps::count)
+      .def("take", &ops::CollectiveStamps::take);
   py::class_<OfOneRankContext>(module, "OfOneRank")
       .def(py::init())
       .def("__enter__", &OfOneRankContext::enter)
       .def("__exit__", &OfOneRankContext::exit);
 }
+
+}  // namespace convtime::bindings

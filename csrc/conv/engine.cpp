@@ -26,6 +26,28 @@ std::optional<std::int64_t> take_number(std::string_view& text, std::string_view
 
 }  // namespace
 
+std::string epilogue_name(bool has_addend, bool has_bias, Activation activation) {
+  const std::string sums = std::string(has_addend ? "ADD_" : "") + (has_bias ? "ADD_" : "");
+  switch (activation) {
+    case Activation::kRelu:
+    case Activation::kRelu6:
+    case Activation::kLeakyRelu:
+      return sums + "RELU_FWD_";
+    case Activation::kGelu:
+      return sums + "GELU_FWD_";
+    case Activation::kGeluTanh:
+      return sums + "GELU_APPROX_TANH_FWD_";
+    case Activation::kSilu:
+      return sums + "SWISH_FWD_";
+    case Activation::kSigmoid:
+      return sums + "SIGMOID_FWD_";
+    case Activation::kTanh:  // see erratum()
+    case Activation::kIdentity:
+      break;
+  }
+  return sums;
+}
+
 std::string to_tag(const Engine& engine) {
   std::string tag = "eng" + std::to_string(engine.index);
   for (const Knob& knob : engine.knobs) {

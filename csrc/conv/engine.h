@@ -1,17 +1,34 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/activation.h"
+#include "core/enum_names.h"
 #include "core/export.h"
+
+namespace convtime {
+
+/// The names that the ops accept.
+constexpr auto names_of(Activation /*all*/) {
+  return std::array{"identity",  "relu", "relu6",   "leaky_relu", "gelu",
+                    "gelu_tanh", "silu", "sigmoid", "tanh"};
+}
+
+}  // namespace convtime
 
 namespace convtime::conv {
 
+using convtime::Activation;
+using convtime::to_string;
+
 /// cuDNN's three convolution operations for y = conv(x, w).
 enum class Pass : std::int32_t { kFprop, kDgrad, kWgrad };
+constexpr auto names_of(Pass /*all*/) { return std::array{"fprop", "dgrad", "wgrad"}; }
 
 /// The value of an engine setting; `type` is the number in cudnnBackendKnobType_t.
 struct Knob {
@@ -43,6 +60,10 @@ inline const char* operation_name(Pass pass) {
   constexpr const char* kNames[] = {"ConvFwd", "ConvBwdData", "ConvBwdFilter"};
   return kNames[static_cast<std::size_t>(pass)];
 }
+
+/// Return the cuDNN frontend's name of the epilogue graph, e.g. "ADD_ADD_RELU_FWD_"; empty for a
+/// convolution without an epilogue. A plan's tag has it between the convolution and the engine.
+std::string epilogue_name(bool has_addend, bool has_bias, Activation activation);
 
 /// Return the tag, with the knobs in the engine's order.
 std::string to_tag(const Engine& engine);

@@ -171,6 +171,15 @@ cudnn_frontend::ManagedOpaqueDescriptor make_config(const Descriptor& engine,
   return config;
 }
 
+using Config = cudnn_frontend::ManagedOpaqueDescriptor;
+
+// The list by which PyTorch selects comes first: its order is the one that is kept.
+constexpr std::array<std::pair<cudnnBackendHeurMode_t, const char*>, 4> kLists = {
+    {{CUDNN_HEUR_MODE_INSTANT, "instant"},
+     {CUDNN_HEUR_MODE_A, "a"},
+     {CUDNN_HEUR_MODE_B, "b"},
+     {CUDNN_HEUR_MODE_FALLBACK, "fallback"}}};
+
 }  // namespace
 
 bool KnobRange::allows(std::int64_t value) const {
@@ -240,19 +249,6 @@ cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
   check_knobs(wanted, knob_ranges(engine.get()));
   return make_config(engine, wanted.knobs);
 }
-
-namespace {
-
-using Config = cudnn_frontend::ManagedOpaqueDescriptor;
-
-// The list by which PyTorch selects comes first: its order is the one that is kept.
-constexpr std::array<std::pair<cudnnBackendHeurMode_t, const char*>, 4> kLists = {
-    {{CUDNN_HEUR_MODE_INSTANT, "instant"},
-     {CUDNN_HEUR_MODE_A, "a"},
-     {CUDNN_HEUR_MODE_B, "b"},
-     {CUDNN_HEUR_MODE_FALLBACK, "fallback"}}};
-
-}  // namespace
 
 std::vector<Config> configs_of(cudnn_frontend::OperationGraph& graph, cudnnBackendHeurMode_t mode,
                                std::int64_t count) {

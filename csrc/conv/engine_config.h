@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "conv/engine.h"
-#include "conv/frontend.h"
+#include "conv/graph.h"
 #include "conv/listed_engine.h"
 #include "conv/problem.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <string_view>
 
-#include "conv/frontend.h"
+#include "conv/graph.h"
 
 namespace convtime::conv {
 namespace {

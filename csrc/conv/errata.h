@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "conv/activation.h"
+#include "conv/engine.h"
 #include "conv/plan.h"
 #include "core/export.h"
 

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "conv/frontend.h"
 #include "conv/graph.h"
 #include "core/cuda.h"
 

@@ -2,46 +2,32 @@
 
 #include <algorithm>
 #include <bit>
-#include <stdexcept>
 
 namespace convtime::conv {
-
 namespace {
 
 constexpr std::int64_t kMaxAlignment = 32;
 
-void add(Hasher& hasher, const TensorShape& shape) {
-  hasher.add(shape.sizes);
-  hasher.add(shape.strides);
-  hasher.add(shape.alignment);
+std::size_t hash_of(const TensorShape& shape) {
+  return Hasher(shape.sizes, shape.strides, shape.alignment).hash();
 }
 
-void add(Hasher& hasher, const Epilogue& epilogue) {
-  add(hasher, epilogue.z.value_or(TensorShape()));
-  add(hasher, epilogue.b.value_or(TensorShape()));
-  hasher.add(std::bit_cast<std::int32_t>(epilogue.alpha));
-  hasher.add(static_cast<std::int64_t>(epilogue.activation));
-  hasher.add(std::bit_cast<std::int32_t>(epilogue.negative_slope));
+std::size_t hash_of(const Epilogue& epilogue) {
+  return Hasher(hash_of(epilogue.z.value_or(TensorShape())),
+                hash_of(epilogue.b.value_or(TensorShape())),
+                std::bit_cast<std::int32_t>(epilogue.alpha), epilogue.activation,
+                std::bit_cast<std::int32_t>(epilogue.negative_slope))
+      .hash();
 }
 
 }  // namespace
 
 std::size_t ProblemHash::operator()(const Problem& problem) const {
-  Hasher hasher;
-  hasher.add(static_cast<std::int64_t>(problem.pass));
-  hasher.add(problem.device);
-  hasher.add(problem.rank);
-  hasher.add(static_cast<std::int64_t>(problem.data_type));
-  add(hasher, problem.x);
-  add(hasher, problem.w);
-  add(hasher, problem.y);
-  hasher.add(problem.padding);
-  hasher.add(problem.stride);
-  hasher.add(problem.dilation);
-  add(hasher, problem.epilogue);
-  hasher.add(problem.deterministic);
-  hasher.add(problem.allow_tf32);
-  return hasher.hash();
+  return Hasher(problem.pass, problem.device, problem.rank, problem.data_type, hash_of(problem.x),
+                hash_of(problem.w), hash_of(problem.y), problem.padding, problem.stride,
+                problem.dilation, hash_of(problem.epilogue), problem.deterministic,
+                problem.allow_tf32)
+      .hash();
 }
 
 TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
@@ -80,25 +66,14 @@ TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::i
 }
 
 std::string to_string(const Policy& policy) {
-  switch (policy.kind) {
-    case PolicyKind::kHeuristic:
-      return "heuristic";
-    case PolicyKind::kBenchmark:
-      return "benchmark";
-    case PolicyKind::kEngine:
-      return to_tag(policy.engine);
-  }
-  throw std::logic_error("unknown policy");
+  return policy.kind == PolicyKind::kEngine ? to_tag(policy.engine) : to_string(policy.kind);
 }
 
 std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
-  Hasher hasher;
-  hasher.add(static_cast<std::int64_t>(ProblemHash{}(key.problem)));
-  hasher.add(static_cast<std::int64_t>(key.policy.kind));
-  hasher.add(key.policy.heuristic_mode_b);
-  hasher.add(key.policy.benchmark_limit);
-  hasher.add(key.policy.engine.index);
-  for (const Knob& knob : key.policy.engine.knobs) {
+  const Policy& policy = key.policy;
+  Hasher hasher(ProblemHash{}(key.problem), policy.kind, policy.heuristic_mode_b,
+                policy.benchmark_limit, policy.engine.index);
+  for (const Knob& knob : policy.engine.knobs) {
     hasher.add(knob.type);
     hasher.add(knob.value);
   }

@@ -9,23 +9,29 @@
 #include <span>
 #include <string>
 
-#include "conv/activation.h"
 #include "conv/engine.h"
 #include "core/export.h"
 
 namespace convtime::conv {
 
-/// Combines numbers into one hash.
+/// Combines numbers, values of enums and arrays into one hash.
 class Hasher {
  public:
-  void add(std::int64_t value) {
-    // Mixing function of boost::hash_combine, in 64 bits.
-    hash_ ^= static_cast<std::size_t>(value) + 0x9e3779b97f4a7c15ULL + (hash_ << 12) + (hash_ >> 4);
+  template <typename... Values>
+  explicit Hasher(const Values&... values) {
+    (add(values), ...);
   }
-  template <std::size_t N>
-  void add(const std::array<std::int64_t, N>& values) {
-    for (const std::int64_t value : values) {
-      add(value);
+
+  template <typename Value>
+  void add(const Value& value) {
+    if constexpr (requires { value.begin(); }) {
+      for (const auto& each : value) {
+        add(each);
+      }
+    } else {
+      // Mixing function of boost::hash_combine, in 64 bits.
+      hash_ ^=
+          static_cast<std::size_t>(value) + 0x9e3779b97f4a7c15ULL + (hash_ << 12) + (hash_ >> 4);
     }
   }
   std::size_t hash() const { return hash_; }
@@ -92,6 +98,9 @@ enum class PolicyKind : std::int32_t {
   kBenchmark,  ///< as PyTorch with cudnn.benchmark on: the fastest plan in one timed run each
   kEngine,     ///< only the named engine
 };
+constexpr auto names_of(PolicyKind /*all*/) {
+  return std::array{"heuristic", "benchmark", "engine"};
+}
 
 /// How a problem's plan is selected. Fields that a kind does not use keep their defaults, so that
 /// policies that select the same plan compare equal.

@@ -10,7 +10,6 @@
 #include "conv/backend.h"
 #include "conv/engine_config.h"
 #include "conv/errata.h"
-#include "conv/frontend.h"
 #include "conv/graph.h"
 #include "core/cuda.h"
 
@@ -112,7 +111,7 @@ class Selector {
   struct Candidate {
     std::shared_ptr<CudnnPlan> plan;
     Engine engine;
-    float seconds = std::numeric_limits<float>::infinity();
+    double seconds = std::numeric_limits<double>::infinity();
   };
 
   void refuse(const std::string& tag, const std::string& why) {
@@ -223,8 +222,7 @@ class Selector {
 
   /// Time one run of each candidate after a warm-up run, and append those that run.
   void time(std::vector<Candidate> candidates, std::vector<Candidate>& timed) {
-    const CudaEvent start = make_event();
-    const CudaEvent stop = make_event();
+    const EventPair events;
     cudaStream_t stream = stream_of(handle_);
     CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
     for (Candidate& candidate : candidates) {
@@ -232,15 +230,13 @@ class Selector {
         continue;
       }
       CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
-      CONVTIME_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+      CONVTIME_CUDA_CHECK(cudaEventRecord(events.start.get(), stream));
       if (!runs(*candidate.plan)) {
         continue;
       }
-      CONVTIME_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
-      CONVTIME_CUDA_CHECK(cudaEventSynchronize(stop.get()));
-      float milliseconds = 0;
-      CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
-      candidate.seconds = milliseconds / 1e3F;
+      CONVTIME_CUDA_CHECK(cudaEventRecord(events.stop.get(), stream));
+      CONVTIME_CUDA_CHECK(cudaEventSynchronize(events.stop.get()));
+      candidate.seconds = events.seconds();
       timed_.push_back(candidate.plan->tag());
       timed.push_back(std::move(candidate));
     }

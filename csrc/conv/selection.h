@@ -21,21 +21,9 @@ enum class Source : std::int32_t {
   kBenchmark,  ///< both, compared by one timed run each
   kExplicit,   ///< the caller
 };
-
-}  // namespace convtime::conv
-
-namespace convtime {
-
-template <>
-inline constexpr auto enum_names<conv::Source> =
-    std::to_array<EnumName<conv::Source>>({{conv::Source::kInstant, "instant"},
-                                           {conv::Source::kFallback, "fallback"},
-                                           {conv::Source::kBenchmark, "benchmark"},
-                                           {conv::Source::kExplicit, "explicit"}});
-
-}  // namespace convtime
-
-namespace convtime::conv {
+constexpr auto names_of(Source /*all*/) {
+  return std::array{"instant", "fallback", "benchmark", "explicit"};
+}
 
 using convtime::to_string;
 

@@ -13,11 +13,7 @@ StoredPlans::Key StoredPlans::key_of(const Problem& problem, GpuKind gpu) {
 }
 
 std::size_t StoredPlans::KeyHash::operator()(const Key& key) const {
-  Hasher hasher;
-  hasher.add(static_cast<std::int64_t>(ProblemHash{}(key.problem)));
-  hasher.add(key.gpu.architecture);
-  hasher.add(key.gpu.multiprocessors);
-  return hasher.hash();
+  return Hasher(ProblemHash{}(key.problem), key.gpu.architecture, key.gpu.multiprocessors).hash();
 }
 
 std::shared_ptr<StoredPlan> StoredPlans::find(const Problem& problem, GpuKind gpu) const {

@@ -90,6 +90,19 @@ inline CudaEvent make_event(unsigned flags = cudaEventDefault) {
   return CudaEvent(event);
 }
 
+/// Two events, and the time between them.
+struct EventPair {
+  CudaEvent start = make_event();
+  CudaEvent stop = make_event();
+
+  /// Both events must have been reached.
+  double seconds() const {
+    float milliseconds = 0;
+    CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+};
+
 /// While it exists, this thread may make calls that would invalidate a capture on any stream in any
 /// thread because they are unsafe there: load and unload kernels, allocate and free.
 class RelaxedCapture {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "core/cuda.h"
 #include "core/device_allocator.h"
@@ -19,6 +20,15 @@ class DeviceMemory {
       : data_(allocate ? allocate(count * sizeof(T)) : allocate_by_cuda(count * sizeof(T))) {}
 
   T* get() const { return static_cast<T*>(data_.get()); }
+
+  /// Return the first `count` values, after the stream's earlier work.
+  std::vector<T> read(std::size_t count, cudaStream_t stream) const {
+    std::vector<T> values(count);
+    CONVTIME_CUDA_CHECK(
+        cudaMemcpyAsync(values.data(), get(), count * sizeof(T), cudaMemcpyDeviceToHost, stream));
+    CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
+    return values;
+  }
 
  private:
   static std::shared_ptr<void> allocate_by_cuda(std::size_t bytes) {

@@ -2,59 +2,55 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace convtime {
 
+/// An enum whose values users know by names: names_of(), declared next to the enum, returns the
+/// names of its values, which count from 0.
 template <typename Enum>
-struct EnumName {
-  Enum value;
-  const char* name;
-};
+concept NamedEnum = requires(Enum value) { names_of(value); };
 
-/// The names that users know an enum's values by. An enum with names specializes this right after
-/// its declaration.
-template <typename Enum>
-inline constexpr std::array<EnumName<Enum>, 0> enum_names{};
-
-/// Return the name in enum_names.
-template <typename Enum>
-  requires(!enum_names<Enum>.empty())
+template <NamedEnum Enum>
 constexpr const char* to_string(Enum value) {
-  for (const EnumName<Enum>& entry : enum_names<Enum>) {
-    if (entry.value == value) {
-      return entry.name;
-    }
-  }
-  return "unknown";
+  return names_of(value).at(static_cast<std::size_t>(value));
 }
 
-/// Return the element of `values` that to_string() maps to `name`. Throws std::invalid_argument if
-/// none does; `what` is the user's name of the option.
-template <typename Enum, std::size_t N>
-Enum enum_from_string(const std::array<Enum, N>& values, const std::string& what,
-                      std::string_view name) {
-  std::string allowed;
-  for (const Enum value : values) {
-    if (name == to_string(value)) {
-      return value;
+/// Return the value with that name, if there is one.
+template <NamedEnum Enum>
+constexpr std::optional<Enum> find_enum(std::string_view name) {
+  constexpr auto kNames = names_of(Enum{});
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) {
+      return static_cast<Enum>(i);
     }
-    allowed += (allowed.empty() ? "'" : ", '") + std::string(to_string(value)) + "'";
   }
-  throw std::invalid_argument(what + " must be one of " + allowed + ", got '" + std::string(name) +
-                              "'");
+  return std::nullopt;
 }
 
-/// The same for all values that have names.
-template <typename Enum>
+/// Return all names, for messages: "'auto', 'kernel'".
+template <NamedEnum Enum>
+std::string quoted_names() {
+  std::string quoted;
+  for (const char* const name : names_of(Enum{})) {
+    quoted += (quoted.empty() ? "'" : ", '") + std::string(name) + "'";
+  }
+  return quoted;
+}
+
+/// Return the value with that name. Throws std::invalid_argument if there is none; `what` is the
+/// user's name of the option.
+template <NamedEnum Enum>
 Enum enum_from_string(const std::string& what, std::string_view name) {
-  std::array<Enum, enum_names<Enum>.size()> values{};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = enum_names<Enum>[i].value;
+  const std::optional<Enum> value = find_enum<Enum>(name);
+  if (!value.has_value()) {
+    throw std::invalid_argument(what + " must be one of " + quoted_names<Enum>() + ", got '" +
+                                std::string(name) + "'");
   }
-  return enum_from_string(values, what, name);
+  return *value;
 }
 
 }  // namespace convtime

@@ -13,7 +13,6 @@
 #include <fstream>
 #include <sstream>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 namespace convtime {
@@ -42,48 +41,17 @@ void append(std::string& to, const std::string& part) {
   to += std::to_string(part.size()) + "\n" + part;
 }
 
-/// Reads what append() has written. Every function returns false where the text is damaged.
-class Reader {
- public:
-  explicit Reader(const std::string& text) : text_(text) {}
-
-  bool expect(const std::string& part) {
-    const bool matches = text_.compare(at_, part.size(), part) == 0;
-    at_ += matches ? part.size() : 0;
-    return matches;
+/// Read what append() has written; return whether the text has it.
+bool read_part(std::istream& text, std::string& part) {
+  std::size_t size = 0;
+  if (!(text >> size) || text.get() != '\n') {
+    return false;
   }
-  bool number(std::size_t& value) {
-    const std::size_t end = text_.find('\n', at_);
-    if (end == std::string::npos || end == at_ || end - at_ > 12) {
-      return false;
-    }
-    value = 0;
-    for (; at_ < end; ++at_) {
-      if (text_[at_] < '0' || text_[at_] > '9') {
-        return false;
-      }
-      value = value * 10 + static_cast<std::size_t>(text_[at_] - '0');
-    }
-    ++at_;
-    return true;
-  }
-  bool part(std::string& value) {
-    std::size_t size = 0;
-    if (!number(size) || size > text_.size() - at_) {
-      return false;
-    }
-    value = text_.substr(at_, size);
-    at_ += size;
-    return true;
-  }
-  bool is_at_end() const { return at_ == text_.size(); }
+  part.resize(size);
+  return text.read(part.data(), static_cast<std::streamsize>(size)).good();
+}
 
- private:
-  const std::string& text_;
-  std::size_t at_ = 0;
-};
-
-std::string serialized(const std::string& key, const Image& image) {
+std::string serialize(const std::string& key, const Image& image) {
   std::string body;
   append(body, key);
   body += std::to_string(image.symbols.size()) + "\n";
@@ -94,30 +62,26 @@ std::string serialized(const std::string& key, const Image& image) {
   return kMagic + hex(hash_of(body)) + "\n" + body;
 }
 
-std::optional<Image> parsed(const std::string& text, const std::string& key) {
-  Reader reader(text);
-  const std::size_t head = std::strlen(kMagic) + 17;
-  if (text.size() < head || !reader.expect(kMagic) ||
-      !reader.expect(hex(hash_of(text.substr(head))) + "\n")) {
+std::optional<Image> parse(const std::string& text, const std::string& key) {
+  const std::size_t head = std::min(text.size(), std::strlen(kMagic) + 17);
+  const std::string body = text.substr(head);
+  if (text.substr(0, head) != kMagic + hex(hash_of(body)) + "\n") {
     return std::nullopt;
   }
+  std::istringstream parts(body);
   std::string stored_key;
   std::size_t symbols = 0;
-  if (!reader.part(stored_key) || stored_key != key || !reader.number(symbols)) {
+  if (!read_part(parts, stored_key) || stored_key != key || !(parts >> symbols)) {
     return std::nullopt;
   }
+  parts.get();
   Image image;
-  for (std::size_t i = 0; i < symbols; ++i) {
-    std::string symbol;
-    if (!reader.part(symbol)) {
-      return std::nullopt;
-    }
-    image.symbols.push_back(std::move(symbol));
-  }
-  if (!reader.part(image.code) || !reader.is_at_end()) {
-    return std::nullopt;
-  }
-  return image;
+  image.symbols.resize(symbols);
+  const bool is_complete =
+      std::ranges::all_of(image.symbols,
+                          [&](std::string& symbol) { return read_part(parts, symbol); }) &&
+      read_part(parts, image.code);
+  return is_complete ? std::optional(image) : std::nullopt;
 }
 
 struct File {
@@ -176,7 +140,7 @@ std::optional<Image> ImageCache::read(const std::string& key) const {
   if (!(text << file.rdbuf())) {
     return std::nullopt;
   }
-  std::optional<Image> image = parsed(text.str(), key);
+  std::optional<Image> image = parse(text.str(), key);
   if (image) {
     std::error_code ignored;  // the time of the last use, for remove_oldest()
     fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
@@ -185,7 +149,7 @@ std::optional<Image> ImageCache::read(const std::string& key) const {
 }
 
 std::string ImageCache::write(const std::string& key, const Image& image) const {
-  const std::string problem = store(serialized(key, image), path_of(key));
+  const std::string problem = store(serialize(key, image), path_of(key));
   if (problem.empty()) {
     remove_oldest();
   }

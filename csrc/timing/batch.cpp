@@ -93,17 +93,17 @@ CallCost BatchRunner::call_alone(std::size_t candidate) {
   const double start = now_seconds();
   timer_.run({&call, 1});
   const double host_seconds = now_seconds() - start;
-  double ignored = 0;
+  Collection collected;
   hooks_.wait_for_device([&] {
-    timer_.collect({&ignored, 1});
+    collected = timer_.collect(1);
     if (probe_ != nullptr) {
+      double ignored = 0;
       probe_->finish();
       probe_->collect({&ignored, 1});
     }
   });
-  const auto activities = timer_.take_activities();
-  return {host_seconds, now_seconds() - start,
-          activities.empty() ? 0 : count_launches(activities.front())};
+  const auto& activities = collected.calls.front().activities;
+  return {host_seconds, now_seconds() - start, activities ? count_launches(*activities) : 0};
 }
 
 std::size_t BatchRunner::rounds_in(double seconds) const {
@@ -191,41 +191,36 @@ BatchRunner::Issue BatchRunner::issue(const Schedule& schedule, std::size_t roun
 }
 
 Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
-  std::vector<double> seconds(schedule.calls.size());
+  Collection collected;
   std::vector<double> clocks_hz(probe_ == nullptr ? 0 : schedule.calls.size());
   hooks_.wait_for_device([&] {
-    timer_.collect(seconds);
+    collected = timer_.collect(schedule.calls.size());
     if (probe_ != nullptr) {
       probe_->collect(clocks_hz);
     }
   });
-  auto activities = timer_.take_activities();
-  const std::vector<std::size_t> readings = timer_.take_readings();
   Batch batch{.candidates = Series(candidates_.size()),
-              .notes = timer_.take_notes(),
+              .fault = std::move(collected.fault),
+              .of_other_threads = collected.of_other_threads,
               .held = issue.held,
               .issue_seconds = issue.seconds,
               .wall_seconds = now_seconds() - issue.start};
-  for (std::size_t call = 0; call < seconds.size(); ++call) {
-    Sample& sample = batch.candidates[schedule.candidate[call]].samples.emplace_back();
-    sample.seconds = seconds[call];
+  for (std::size_t i = 0; i < collected.calls.size(); ++i) {
+    TimedCall& call = collected.calls[i];
+    CandidateSamples& candidate = batch.candidates[schedule.candidate[i]];
+    candidate.unrecorded.insert(call.unrecorded.begin(), call.unrecorded.end());
+    batch.unordered |= !isolated_ && call.activities &&
+                       std::ranges::any_of(*call.activities, &DeviceActivity::unordered);
+    Sample& sample = candidate.samples.emplace_back();
+    sample.seconds = call.seconds;
     sample.batch = batches_;
     if (!clocks_hz.empty()) {
-      sample.sm_clock_hz = clocks_hz[call];
+      sample.sm_clock_hz = clocks_hz[i];
     }
-    if (!readings.empty()) {
-      sample.reading = readings[call];
-    }
-    if (!activities.empty()) {
-      batch.unordered |=
-          !isolated_ && std::ranges::any_of(activities[call], &DeviceActivity::unordered);
-      sample.activities = std::move(activities[call]);
-    }
+    sample.reading = call.reading;
+    sample.activities = std::move(call.activities);
   }
   ++batches_;
-  for (const auto& [call, function] : batch.notes.unrecorded) {
-    batch.candidates[schedule.candidate[call]].unrecorded.insert(function);
-  }
   for (std::size_t i = 0; i < places_.size(); ++i) {
     add_places(i, batch.candidates[i].samples);
   }

@@ -46,7 +46,8 @@ struct CallCost {
 /// The result of a batch: rounds of calls that were issued together.
 struct Batch {
   Series candidates;
-  CollectionNotes notes;
+  std::string fault{};               ///< Collection::fault
+  std::size_t of_other_threads = 0;  ///< Collection::of_other_threads
   bool held = false;  ///< whether the queue was held until all were issued, or was not supposed to
                       ///< be held
   bool hold_given_up = false;  ///< the queue is no longer held from here on: do not mix batches

@@ -5,8 +5,8 @@ namespace convtime {
 /// Properties of a GPU that convtime cannot determine within the time of a timing. All were
 /// observed on an NVIDIA H200 and are assumed for other GPUs; `convtime doctor --prove` checks
 /// results that depend on them. Properties that can be determined are measured on each device
-/// instead: the ticks of its clocks (device_tick.h), its maximum clock, the gaps that keep it in a
-/// burst and the number of launches that its queue holds (both starting from these values), and a
+/// instead: the ticks of its clocks (device_timers.h), its maximum clock, the gaps that keep it in
+/// a burst and the number of launches that its queue holds (both starting from these values), and a
 /// method's overhead.
 struct DeviceTraits {
   /// Idle time after which the device has recovered from full load.

@@ -92,9 +92,9 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
       if (!options.on_gpu) {
         return std::make_unique<CpuWorkTimer>();
       }
-      return std::make_unique<CpuTimer>(make_drain(options));
+      return std::make_unique<HostTimer>(HostTimer::Until::kReturn, make_drain(options));
     case Method::kSync:
-      return std::make_unique<SyncTimer>(make_drain(options));
+      return std::make_unique<HostTimer>(HostTimer::Until::kIdle, make_drain(options));
 #ifdef CONVTIME_WITH_CUDA
     case Method::kKernel:
       return std::make_unique<KernelTimer>(options.metric, stream_of(options),

@@ -89,7 +89,8 @@ EarlierCalls calls_of(const SamplerResult& run) {
 
 }  // namespace
 
-std::string kernel_problem() {
+/// If CUPTI is shared, another tool's session is not a reason: its buffers are not affected.
+std::string kernel_method_unavailable() {
 #ifdef CONVTIME_WITH_CUDA
   const std::string problem = CuptiSession::unavailable();
   return problem.empty() ? CuptiSession::taken() : problem;
@@ -102,7 +103,7 @@ std::unique_ptr<Timer> make_method_timer(const TimingOptions& options, std::size
   if (options.method != Method::kKernel) {
     return make_timer(options.method, options, candidates);
   }
-  if (const std::string problem = kernel_problem(); !problem.empty()) {
+  if (const std::string problem = kernel_method_unavailable(); !problem.empty()) {
     throw TraceLost(problem);
   }
   try {

@@ -13,10 +13,6 @@
 
 namespace convtime {
 
-/// Return why kernel times are unavailable; empty if they are available. If CUPTI is shared,
-/// another tool's session is not a reason, because its buffers are not affected.
-std::string kernel_problem();
-
 /// Create the timer of the options' method, which is not Method::kAuto. Throws TraceLost if kernel
 /// times are unavailable, otherwise like make_timer().
 std::unique_ptr<Timer> make_method_timer(const TimingOptions& options, std::size_t candidates);

@@ -25,8 +25,8 @@ enum class Method {
   kKernel,  ///< KernelTimer
   kEvent,   ///< EventTimer
   kGraph,   ///< GraphTimer, or ColdGraphTimer
-  kSync,    ///< SyncTimer
-  kCpu,     ///< CpuTimer
+  kSync,    ///< HostTimer until the device is idle
+  kCpu,     ///< HostTimer until the call returns; CpuWorkTimer for work on the CPU
 };
 
 enum class Queue {
@@ -34,19 +34,11 @@ enum class Queue {
   kSleep,  ///< SleepHold
   kNone,
 };
+constexpr auto names_of(Method /*all*/) {
+  return std::array{"auto", "kernel", "event", "graph", "sync", "cpu"};
+}
 
-template <>
-inline constexpr auto enum_names<Method> =
-    std::to_array<EnumName<Method>>({{Method::kAuto, "auto"},
-                                     {Method::kKernel, "kernel"},
-                                     {Method::kEvent, "event"},
-                                     {Method::kGraph, "graph"},
-                                     {Method::kSync, "sync"},
-                                     {Method::kCpu, "cpu"}});
-
-template <>
-inline constexpr auto enum_names<Queue> = std::to_array<EnumName<Queue>>(
-    {{Queue::kGate, "gate"}, {Queue::kSleep, "sleep"}, {Queue::kNone, "none"}});
+constexpr auto names_of(Queue /*all*/) { return std::array{"gate", "sleep", "none"}; }
 
 struct TimingOptions {
   Method method = Method::kAuto;

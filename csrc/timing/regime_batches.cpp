@@ -70,7 +70,7 @@ RegimeBatches::Outcome RegimeBatches::run(std::size_t rounds, bool warming_up, S
   Batch batch = accord_ == nullptr ? runner_.run(last_rounds_) : run_shared(last_rounds_);
   ++batches_run_;
   calls_ += last_rounds_ * candidates_.size();
-  result_.of_other_threads += batch.notes.of_other_threads;
+  result_.of_other_threads += batch.of_other_threads;
   record.held = to_be_held ? std::optional(batch.held) : std::nullopt;
   const auto report = [&](std::string fate) {
     if (setup_.supervision.on_batch) {
@@ -83,9 +83,9 @@ RegimeBatches::Outcome RegimeBatches::run(std::size_t rounds, bool warming_up, S
   if (batch.hold_given_up) {
     set_aside(series);
   }
-  if (!batch.notes.fault.empty()) {
-    report("thrown away: " + batch.notes.fault);
-    throw_away(std::move(batch.notes.fault));
+  if (!batch.fault.empty()) {
+    report("thrown away: " + batch.fault);
+    throw_away(std::move(batch.fault));
     return {batch.hold_given_up};
   }
   faulty_in_a_row_ = 0;
@@ -114,7 +114,7 @@ RegimeBatches::Outcome RegimeBatches::run(std::size_t rounds, bool warming_up, S
 Batch RegimeBatches::run_shared(std::size_t rounds) {
   Batch batch = runner_.run(rounds, [this] { accord_->release(); });
   SharedBatch shared{.seconds = {},
-                     .fault = batch.notes.fault,
+                     .fault = batch.fault,
                      .held = batch.held,
                      .hold_given_up = batch.hold_given_up,
                      .unordered = batch.unordered,
@@ -130,7 +130,7 @@ Batch RegimeBatches::run_shared(std::size_t rounds) {
       samples[round].seconds = shared.seconds[i].at(round);
     }
   }
-  batch.notes.fault = shared.fault;
+  batch.fault = shared.fault;
   batch.held = shared.held;
   batch.hold_given_up = shared.hold_given_up;
   if (shared.hold_given_up) {

@@ -1,7 +1,6 @@
 #include "timing/sampler.h"
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -82,20 +81,200 @@ class SamplerRun {
  private:
   BatchRunner& runner() { return batches_.runner(); }
 
-  void call_untimed();
-  CallCost call_alone(std::size_t candidate);
-  void prepare_judge();
-  void expect_overhead(bool held);
-  void warm_up();
-  bool become_steady();
-  void take_over(Series& series);
-  void take_samples();
-  void run_batch(std::size_t rounds, Series& series);
-  std::size_t next_rounds(double elapsed_seconds);
+  /// Make calls one by one and without a hold: first calls may wait for the device, and their cost
+  /// sizes the first batch. So each candidate is called once even if no warm-up is requested.
+  void call_untimed() {
+    CallCost round;
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      const CallCost cost = call_alone(i);
+      result_.candidates[i].first_call = first_calls_[i];
+      round.host_seconds += cost.host_seconds;
+      round.wall_seconds += cost.wall_seconds;
+      round.launches += cost.launches;
+    }
+    runner().expect(round);
+    // With kCount, the number of calls is the number of requested samples; with an accord, it must
+    // not depend on the times of this process.
+    if (rule_.criterion != StopCriterion::kCount && accord_ == nullptr) {
+      single_calls_ += runner().settle();
+    }
+    result_.warmup_calls += single_calls_;
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      result_.candidates[i].repeats = runner().repeats(i);
+    }
+  }
+
+  /// Make a candidate's calls before the first batch, and return the cost of the fastest.
+  CallCost call_alone(std::size_t candidate) {
+    const double start = now_seconds();
+    CallCost fastest{kInfinity, kInfinity, 0};
+    std::size_t calls = 0;
+    do {
+      const double compiled = compile_seconds();
+      const CallCost cost = runner().call_alone(candidate);
+      fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
+      fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
+      fastest.launches = cost.launches;  // of the last call: a first call may search for its plan
+      if (first_calls_.size() == candidate) {
+        first_calls_.push_back({cost.wall_seconds, compile_seconds() - compiled});
+      }
+      if (calls == 0) {
+        candidates_[candidate]->settle();
+      }
+      ++calls;
+      ++single_calls_;
+      setup_.hooks.poll();
+      if (setup_.supervision.deadline.passed()) {
+        throw DeadlineError();
+      }
+    } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
+    return fastest;
+  }
+
+  void prepare_judge() {
+    const double tick = setup_.timer.tick_seconds();
+    judge_.begin(accord_ == nullptr ? tick : accord_->begin(tick));
+    expect_overhead(runner().holds_queue());
+  }
+
+  /// Tell the rule about the method's overhead, unless it has to decide as in other processes,
+  /// whose overhead differs.
+  void expect_overhead(bool held) {
+    if (setup_.calibrate && accord_ == nullptr) {
+      judge_.expect(setup_.calibrate(held));
+    }
+  }
+
+  /// Warm up, until steady if requested; repeat if the regime changes.
+  void warm_up() {
+    warming_up_ = true;
+    do {
+      begins_anew_ = false;
+      if (warmup_.steady) {
+        result_.steady = become_steady();
+      }
+    } while (begins_anew_);
+    warming_up_ = false;
+  }
+
+  /// Sample a series until it is steady, and take its end as samples; return false if it never is.
+  bool become_steady() {
+    Series series(candidates_.size());
+    const double start = batches_.working_seconds();
+    double elapsed = 0;
+    double series_start = 0;
+    std::size_t rounds_tested = 0;
+    bool steady = false;
+    while (!steady && !begins_anew_ && elapsed < warmup_.max_steady_seconds &&
+           !regime_.exhausted() && !batches_.time_is_up()) {
+      run_batch(runner().batch_rounds_in(
+                    std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed)),
+                series);
+      result_.warmup_calls += batches_.last_rounds() * candidates_.size();
+      elapsed = batches_.working_seconds() - start;
+      const std::size_t taken = rounds_of(series);
+      if (elapsed < warmup_.min_steady_seconds || !regime_.settled() ||
+          taken < rounds_tested + rounds_tested / 10 + 1) {
+        continue;  // testing a long series after each batch would take longer than the batches
+      }
+      rounds_tested = taken;
+      steady = all_steady(series, accord_ == nullptr);
+      if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
+          taken / 2 >= kSteadyWindow) {
+        forget_first(taken / 2, series);
+        series_start += (elapsed - series_start) / 2;
+        rounds_tested -= taken / 2;
+      }
+    }
+    if (batches_.controls_regime()) {
+      // Samples that the regime set aside are kept as discarded, even if the rest of the series
+      // gives no samples.
+      for (std::size_t i = 0; i < candidates_.size(); ++i) {
+        std::vector<double>& discarded = result_.candidates[i].discarded;
+        discarded.insert(discarded.end(), series[i].discarded.begin(), series[i].discarded.end());
+      }
+    }
+    if (steady || batches_.time_is_up()) {
+      take_over(series);
+    }
+    return steady;
+  }
+
+  /// Take the steady part of a series as samples instead of warm-up. Its end is also taken if there
+  /// is no time for other samples.
+  void take_over(Series& series) {
+    const std::size_t taken = rounds_of(series);
+    const std::size_t rounds = std::min(steady_window(taken), rule_.max_samples);
+    forget_first(taken - rounds, series);
+    append(std::move(series), result_.candidates);
+    result_.warmup_calls -= rounds * candidates_.size();
+  }
+
+  /// Sample batches until the rule is satisfied, or no time is left.
+  void take_samples() {
+    double start = batches_.working_seconds();
+    result_.stop_reason = decide(0);
+    while (result_.stop_reason == StopReason::kNotYet) {
+      if (batches_.time_is_up()) {
+        time_out();
+        return;
+      }
+      try {
+        run_batch(next_rounds(batches_.working_seconds() - start), result_.candidates);
+      } catch (const DeadlineError&) {
+        if (accord_ != nullptr) {
+          throw;  // the other processes cannot end here as well
+        }
+        time_out();
+        return;
+      }
+      if (begins_anew_) {
+        const double anew = now_seconds();
+        warm_up();
+        result_.warmup_seconds += now_seconds() - anew;
+        start = batches_.working_seconds();  // the budget is only for samples that count
+      }
+      result_.sampling_seconds = batches_.working_seconds() - start;
+      result_.stop_reason = decide(result_.sampling_seconds);
+    }
+  }
+
+  void run_batch(std::size_t rounds, Series& series) {
+    const RegimeBatches::Outcome outcome = batches_.run(rounds, warming_up_, series);
+    if (outcome.hold_given_up) {
+      expect_overhead(false);
+    }
+    if (outcome.begins_anew) {
+      warmup_ = regime_.warmup(warmup_);
+      begins_anew_ = true;
+    }
+    setup_.hooks.poll();
+  }
+
+  /// Return as many rounds as possible until the rule can change its decision.
+  std::size_t next_rounds(double elapsed_seconds) {
+    if (rounds_of(result_.candidates) == 0 && rule_.first_batch_seconds > 0) {
+      return std::min(runner().batch_rounds_in(kInfinity),
+                      std::clamp(runner().rounds_in(rule_.first_batch_seconds), rule_.min_samples,
+                                 rule_.max_samples));
+    }
+    const double left = rule_.criterion == StopCriterion::kCount
+                            ? regime_.batch_seconds()
+                            : rule_.budget_seconds - elapsed_seconds;
+    return std::min(runner().batch_rounds_in(std::min(regime_.batch_seconds(), left)),
+                    judge_.missing_rounds());
+  }
+
+  void time_out() {
+    if (rounds_of(result_.candidates) == 0) {
+      throw DeadlineError();
+    }
+    result_.stop_reason = StopReason::kTimeout;
+  }
+
   StopReason decide(double elapsed_seconds) {
     return judge_.decide(result_.candidates, elapsed_seconds, regime_.exhausted());
   }
-  void time_out();
 
   std::span<Callable* const> candidates_;
   const SamplerSetup& setup_;
@@ -112,198 +291,6 @@ class SamplerRun {
   bool warming_up_ = true;
   bool begins_anew_ = false;  ///< in another regime, whose warm-up follows
 };
-
-/// Make calls one by one and without a hold: first calls may wait for the device, and their cost
-/// sizes the first batch. So each candidate is called once even if no warm-up is requested.
-void SamplerRun::call_untimed() {
-  CallCost round;
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
-    const CallCost cost = call_alone(i);
-    result_.candidates[i].first_call = first_calls_[i];
-    round.host_seconds += cost.host_seconds;
-    round.wall_seconds += cost.wall_seconds;
-    round.launches += cost.launches;
-  }
-  runner().expect(round);
-  // With kCount, the number of calls is the number of requested samples; with an accord, it must
-  // not depend on the times of this process.
-  if (rule_.criterion != StopCriterion::kCount && accord_ == nullptr) {
-    single_calls_ += runner().settle();
-  }
-  result_.warmup_calls += single_calls_;
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
-    result_.candidates[i].repeats = runner().repeats(i);
-  }
-}
-
-/// Make a candidate's calls before the first batch, and return the cost of the fastest.
-CallCost SamplerRun::call_alone(std::size_t candidate) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const double start = now_seconds();
-  CallCost fastest{kInfinity, kInfinity, 0};
-  std::size_t calls = 0;
-  do {
-    const double compiled = compile_seconds();
-    const CallCost cost = runner().call_alone(candidate);
-    fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
-    fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
-    fastest.launches = cost.launches;  // of the last call: a first call may search for its plan
-    if (first_calls_.size() == candidate) {
-      first_calls_.push_back({cost.wall_seconds, compile_seconds() - compiled});
-    }
-    if (calls == 0) {
-      candidates_[candidate]->settle();
-    }
-    ++calls;
-    ++single_calls_;
-    setup_.hooks.poll();
-    if (setup_.supervision.deadline.passed()) {
-      throw DeadlineError();
-    }
-  } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
-  return fastest;
-}
-
-void SamplerRun::prepare_judge() {
-  const double tick = setup_.timer.tick_seconds();
-  judge_.begin(accord_ == nullptr ? tick : accord_->begin(tick));
-  expect_overhead(runner().holds_queue());
-}
-
-/// Tell the rule about the method's overhead, unless it has to decide as in other processes, whose
-/// overhead differs.
-void SamplerRun::expect_overhead(bool held) {
-  if (setup_.calibrate && accord_ == nullptr) {
-    judge_.expect(setup_.calibrate(held));
-  }
-}
-
-/// Warm up, until steady if requested; repeat if the regime changes.
-void SamplerRun::warm_up() {
-  warming_up_ = true;
-  do {
-    begins_anew_ = false;
-    if (warmup_.steady) {
-      result_.steady = become_steady();
-    }
-  } while (begins_anew_);
-  warming_up_ = false;
-}
-
-/// Sample a series until it is steady, and take its end as samples; return false if it never is.
-bool SamplerRun::become_steady() {
-  Series series(candidates_.size());
-  const double start = batches_.working_seconds();
-  double elapsed = 0;
-  double series_start = 0;
-  std::size_t rounds_tested = 0;
-  bool steady = false;
-  while (!steady && !begins_anew_ && elapsed < warmup_.max_steady_seconds && !regime_.exhausted() &&
-         !batches_.time_is_up()) {
-    run_batch(runner().batch_rounds_in(
-                  std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed)),
-              series);
-    result_.warmup_calls += batches_.last_rounds() * candidates_.size();
-    elapsed = batches_.working_seconds() - start;
-    const std::size_t taken = rounds_of(series);
-    if (elapsed < warmup_.min_steady_seconds || !regime_.settled() ||
-        taken < rounds_tested + rounds_tested / 10 + 1) {
-      continue;  // testing a long series after each batch would take longer than the batches
-    }
-    rounds_tested = taken;
-    steady = all_steady(series, accord_ == nullptr);
-    if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
-        taken / 2 >= kSteadyWindow) {
-      forget_first(taken / 2, series);
-      series_start += (elapsed - series_start) / 2;
-      rounds_tested -= taken / 2;
-    }
-  }
-  if (batches_.controls_regime()) {
-    // Samples that the regime set aside are kept as discarded, even if the rest of the series gives
-    // no samples.
-    for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      std::vector<double>& discarded = result_.candidates[i].discarded;
-      discarded.insert(discarded.end(), series[i].discarded.begin(), series[i].discarded.end());
-    }
-  }
-  if (steady || batches_.time_is_up()) {
-    take_over(series);
-  }
-  return steady;
-}
-
-/// Take the steady part of a series as samples instead of warm-up. Its end is also taken if there
-/// is no time for other samples.
-void SamplerRun::take_over(Series& series) {
-  const std::size_t taken = rounds_of(series);
-  const std::size_t rounds = std::min(steady_window(taken), rule_.max_samples);
-  forget_first(taken - rounds, series);
-  append(std::move(series), result_.candidates);
-  result_.warmup_calls -= rounds * candidates_.size();
-}
-
-/// Sample batches until the rule is satisfied, or no time is left.
-void SamplerRun::take_samples() {
-  double start = batches_.working_seconds();
-  result_.stop_reason = decide(0);
-  while (result_.stop_reason == StopReason::kNotYet) {
-    if (batches_.time_is_up()) {
-      time_out();
-      return;
-    }
-    try {
-      run_batch(next_rounds(batches_.working_seconds() - start), result_.candidates);
-    } catch (const DeadlineError&) {
-      if (accord_ != nullptr) {
-        throw;  // the other processes cannot end here as well
-      }
-      time_out();
-      return;
-    }
-    if (begins_anew_) {
-      const double anew = now_seconds();
-      warm_up();
-      result_.warmup_seconds += now_seconds() - anew;
-      start = batches_.working_seconds();  // the budget is only for samples that count
-    }
-    result_.sampling_seconds = batches_.working_seconds() - start;
-    result_.stop_reason = decide(result_.sampling_seconds);
-  }
-}
-
-void SamplerRun::run_batch(std::size_t rounds, Series& series) {
-  const RegimeBatches::Outcome outcome = batches_.run(rounds, warming_up_, series);
-  if (outcome.hold_given_up) {
-    expect_overhead(false);
-  }
-  if (outcome.begins_anew) {
-    warmup_ = regime_.warmup(warmup_);
-    begins_anew_ = true;
-  }
-  setup_.hooks.poll();
-}
-
-/// Return as many rounds as possible until the rule can change its decision.
-std::size_t SamplerRun::next_rounds(double elapsed_seconds) {
-  if (rounds_of(result_.candidates) == 0 && rule_.first_batch_seconds > 0) {
-    return std::min(runner().batch_rounds_in(std::numeric_limits<double>::infinity()),
-                    std::clamp(runner().rounds_in(rule_.first_batch_seconds), rule_.min_samples,
-                               rule_.max_samples));
-  }
-  const double left = rule_.criterion == StopCriterion::kCount
-                          ? regime_.batch_seconds()
-                          : rule_.budget_seconds - elapsed_seconds;
-  return std::min(runner().batch_rounds_in(std::min(regime_.batch_seconds(), left)),
-                  judge_.missing_rounds());
-}
-
-void SamplerRun::time_out() {
-  if (rounds_of(result_.candidates) == 0) {
-    throw DeadlineError();
-  }
-  result_.stop_reason = StopReason::kTimeout;
-}
 
 }  // namespace
 

@@ -106,7 +106,7 @@ struct SamplerResult {
   /// Batches whose samples were faulty and dropped, and the fault of the last.
   std::size_t faulty_batches = 0;
   std::string fault;
-  /// CollectionNotes::of_other_threads, for all batches.
+  /// Collection::of_other_threads, for all batches.
   std::size_t of_other_threads = 0;
 };
 

@@ -16,7 +16,7 @@ namespace convtime {
 /// The part of a batch on which later decisions depend.
 struct SharedBatch {
   std::vector<std::vector<double>> seconds;  ///< samples of each candidate
-  std::string fault;                         ///< CollectionNotes::fault
+  std::string fault;                         ///< Collection::fault
   bool held = false;
   bool hold_given_up = false;
   bool unordered = false;

@@ -176,8 +176,6 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
   return timing;
 }
 
-std::string kernel_method_unavailable() { return kernel_problem(); }
-
 bool cuda_available() {
 #ifdef CONVTIME_WITH_CUDA
   int devices = 0;

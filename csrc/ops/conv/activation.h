@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "conv/activation.h"
+#include "conv/engine.h"
 
 namespace convtime::ops {
 

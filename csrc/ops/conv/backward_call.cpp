@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/conv/convolutions.h"
+#include "ops/conv/policy_request.h"
+#include "ops/dispatch.h"
 
 namespace convtime::ops {
 namespace {
@@ -30,19 +31,19 @@ Gradients one_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
 }  // namespace
 
 Gradients dispatch(const ConvBackwardCall& call) {
-  return convolution_backward_op().call(
-      call.grad_output, call.input, call.weight, call.stride, call.padding, call.dilation,
-      call.transposed, call.output_padding, call.groups, call.output_mask, call.policy);
+  static const auto op = find_op<ConvBackwardCall::Signature>("convolution_backward");
+  return op.call(call.grad_output, call.input, call.weight, call.stride, call.padding,
+                 call.dilation, call.transposed, call.output_padding, call.groups, call.output_mask,
+                 call.policy);
 }
 
 Gradients gradients_of(const at::Tensor& grad_output, const at::Tensor& input,
                        const at::Tensor& weight, const ConvSettings& settings,
                        std::array<bool, 3> output_mask) {
   const bool batched = input.dim() == weight.dim();
-  Gradients gradients = convolution_backward_op().call(
-      batched ? grad_output : grad_output.unsqueeze(0), batched ? input : input.unsqueeze(0),
-      weight, settings.stride, settings.padding, settings.dilation, settings.transposed,
-      settings.output_padding, settings.groups, output_mask, settings.policy);
+  Gradients gradients =
+      dispatch(backward_call(batched ? grad_output : grad_output.unsqueeze(0),
+                             batched ? input : input.unsqueeze(0), weight, settings, output_mask));
   at::Tensor& grad_input = std::get<0>(gradients);
   if (!batched && grad_input.defined()) {
     grad_input = grad_input.squeeze(0);

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "ops/conv/backward_call.h"
-#include "ops/conv/conv_settings.h"
+#include "ops/dispatch.h"
 
 namespace convtime::ops {
 namespace {
@@ -271,13 +271,10 @@ Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, con
   return pytorchs_gradients(grad_output, x, weight, params, output_mask);
 }
 
-Gradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
-                               const at::Tensor& weight, c10::SymIntArrayRef stride,
-                               c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                               bool transposed, c10::SymIntArrayRef output_padding,
-                               c10::SymInt groups, std::array<bool, 3> output_mask,
-                               std::optional<std::string_view> policy_text) {
+Gradients convolution_backward(const ConvBackwardCall& call) {
   constexpr const char* kName = "convolution_backward";
+  const auto& [grad_output, input, weight, stride, padding, dilation, transposed, output_padding,
+               groups, output_mask, policy_text] = call;
   TORCH_CHECK(input.dim() >= 3 && input.dim() <= 5, kName,
               ": input must have a batch, channels and one to three spatial dimensions, got shape ",
               input.sizes());
@@ -317,13 +314,6 @@ at::Tensor refuse_layout(const ConvCall& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, call.op.name, ": input, weight and bias must have the layout torch.strided, got ",
       call.input.layout(), " and ", call.weight.layout(), "; call to_dense() before");
-}
-
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> find_op(const char* name) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow((std::string("convtime::") + name).c_str(), "")
-      .typed<Signature>();
 }
 
 template <typename Signature>
@@ -444,21 +434,16 @@ at::Tensor dispatch(const ConvCall& call) {
                                        call.padding, call.dilation, call.groups, call.policy);
 }
 
-const c10::TypedOperatorHandle<ConvBackwardSignature>& convolution_backward_op() {
-  static const auto op = find_op<ConvBackwardSignature>("convolution_backward");
-  return op;
-}
-
 TORCH_LIBRARY_IMPL(convtime, CPU, library) {
   implement<convolution>(library);
-  library.impl("convolution_backward", convolution_backward);
+  library.impl("convolution_backward", kernel<convolution_backward>);
 }
 TORCH_LIBRARY_IMPL(convtime, MkldnnCPU, library) { implement<refuse_layout>(library); }
 TORCH_LIBRARY_IMPL(convtime, SparseCPU, library) { implement<refuse_layout>(library); }
 #ifdef CONVTIME_WITH_CUDA
 TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   implement<convolution>(library);
-  library.impl("convolution_backward", convolution_backward);
+  library.impl("convolution_backward", kernel<convolution_backward>);
 }
 TORCH_LIBRARY_IMPL(convtime, SparseCUDA, library) { implement<refuse_layout>(library); }
 #endif

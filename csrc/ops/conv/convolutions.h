@@ -54,10 +54,6 @@ using ConvTransposeSignature = at::Tensor(const at::Tensor&, const at::Tensor&,
                                           const std::optional<at::Tensor>&, c10::SymIntArrayRef,
                                           c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymInt,
                                           c10::SymIntArrayRef, std::optional<std::string_view>);
-using ConvBackwardSignature = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
-    const at::Tensor&, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef,
-    c10::SymIntArrayRef, c10::SymIntArrayRef, bool, c10::SymIntArrayRef, c10::SymInt,
-    std::array<bool, 3>, std::optional<std::string_view>);
 
 inline bool is_defined(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();
@@ -65,10 +61,6 @@ inline bool is_defined(const std::optional<at::Tensor>& tensor) {
 
 /// Call the op through the dispatcher.
 CONVTIME_API at::Tensor dispatch(const ConvCall& call);
-
-/// Return the dispatcher's handle of convtime::convolution_backward, which computes the gradients
-/// of all six.
-const c10::TypedOperatorHandle<ConvBackwardSignature>& convolution_backward_op();
 
 /// The implementation of a call for one dispatch key.
 using ConvImpl = at::Tensor(const ConvCall&);

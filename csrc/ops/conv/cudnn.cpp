@@ -601,7 +601,7 @@ class CudnnCall {
     struct Candidate {
       Way way;
       std::function<void()> call;
-      float least = std::numeric_limits<float>::infinity();
+      double least = std::numeric_limits<double>::infinity();
     };
     std::vector<Candidate> candidates;
     if (first == Way::kFused) {
@@ -652,29 +652,26 @@ class CudnnCall {
 
   /// Return the time of a few calls, which the GPU begins when all are issued: it would wait for
   /// the host otherwise.
-  static float time(const std::function<void()>& call) {
+  static double time(const std::function<void()>& call) {
     constexpr int kCalls = 5;
     constexpr std::uint64_t kCyclesToIssue = 1'000'000;
-    const CudaEvent start = make_event();
-    const CudaEvent stop = make_event();
+    const EventPair events;
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     launch_sleep(kCyclesToIssue, stream);
-    CONVTIME_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+    CONVTIME_CUDA_CHECK(cudaEventRecord(events.start.get(), stream));
     for (int i = 0; i < kCalls; ++i) {
       call();
     }
-    CONVTIME_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
-    CONVTIME_CUDA_CHECK(cudaEventSynchronize(stop.get()));
-    float milliseconds = 0;
-    CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
-    return milliseconds / 1e3F;
+    CONVTIME_CUDA_CHECK(cudaEventRecord(events.stop.get(), stream));
+    CONVTIME_CUDA_CHECK(cudaEventSynchronize(events.stop.get()));
+    return events.seconds();
   }
 
-  conv::PlanOrigin run(const conv::PlanKey& key, const conv::Operands& operands) const {
+  void run(const conv::PlanKey& key, const conv::Operands& operands) const {
     CachingWorkspace workspace;
-    return with_torch_errors(op_, [&] {
+    with_torch_errors(op_, [&] {
       // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
-      return conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
+      conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
     });
   }
 

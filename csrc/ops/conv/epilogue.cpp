@@ -5,9 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-
-#include "ops/conv/autocast.h"
 
 namespace convtime::ops {
 namespace {
@@ -51,28 +48,10 @@ at::Tensor convolution_epilogue(const EpilogueCall& call) {
   return conv.as_caller_has_it(y);
 }
 
-/// Like the convolutions, in the dtype that torch.autocast sets for them.
-template <c10::DeviceType kDevice>
-at::Tensor autocast_epilogue(const EpilogueCall& call) {
-  const AutocastCast cast(kDevice);
-  const at::Tensor input = cast(call.input);
-  const at::Tensor weight = cast(call.weight);
-  const std::optional<at::Tensor> bias = cast(call.bias);
-  const std::optional<at::Tensor> other = cast(call.other);
-  return dispatch({input, weight, bias, other, call.stride, call.padding, call.dilation,
-                   call.groups, call.activation, call.alpha, call.negative_slope, call.policy});
-}
-
 }  // namespace
 
 at::Tensor dispatch(const EpilogueCall& call) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("convtime::convolution_epilogue", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                            const std::optional<at::Tensor>&, c10::SymIntArrayRef,
-                            c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymInt, std::string_view,
-                            double, double, std::optional<std::string_view>)>();
+  static const auto op = find_op<EpilogueCall::Signature>("convolution_epilogue");
   return op.call(call.input, call.weight, call.bias, call.other, call.stride, call.padding,
                  call.dilation, call.groups, call.activation, call.alpha, call.negative_slope,
                  call.policy);
@@ -88,9 +67,9 @@ const ConvOp& op_of(const EpilogueCall& call) {
 }
 
 ActivationCall activation_of(const EpilogueCall& call) {
-  const std::optional<conv::Activation> activation = conv::parse_activation(call.activation);
+  const std::optional<conv::Activation> activation = find_enum<conv::Activation>(call.activation);
   TORCH_CHECK(activation.has_value(), op_of(call).name, ": activation must be one of ",
-              conv::activation_names(), ", got '", call.activation, "'");
+              quoted_names<conv::Activation>(), ", got '", call.activation, "'");
   TORCH_CHECK(std::isfinite(call.alpha) && std::isfinite(call.negative_slope), op_of(call).name,
               ": alpha and negative_slope must be finite, got ", call.alpha, " and ",
               call.negative_slope);
@@ -107,18 +86,12 @@ PolicyRequest policy_of(const EpilogueCall& call) {
 }
 
 TORCH_LIBRARY_IMPL(convtime, CPU, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<convolution_epilogue>);
+  library.impl("convolution_epilogue", kernel<convolution_epilogue>);
 }
 #ifdef CONVTIME_WITH_CUDA
 TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<convolution_epilogue>);
+  library.impl("convolution_epilogue", kernel<convolution_epilogue>);
 }
 #endif
-TORCH_LIBRARY_IMPL(convtime, AutocastCPU, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<autocast_epilogue<c10::DeviceType::CPU>>);
-}
-TORCH_LIBRARY_IMPL(convtime, AutocastCUDA, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<autocast_epilogue<c10::DeviceType::CUDA>>);
-}
 
 }  // namespace convtime::ops

@@ -10,6 +10,7 @@
 #include "core/export.h"
 #include "ops/conv/activation.h"
 #include "ops/conv/convolutions.h"
+#include "ops/dispatch.h"
 
 namespace convtime::ops {
 
@@ -19,6 +20,12 @@ inline constexpr std::array<ConvOp, 3> kConvEpilogue = {
 
 /// The arguments of a convolution_epilogue call, as references.
 struct EpilogueCall {
+  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&,
+                               const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
+                               c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymIntArrayRef,
+                               c10::SymInt, std::string_view, double, double,
+                               std::optional<std::string_view>);
+
   const at::Tensor& input;
   const at::Tensor& weight;
   const std::optional<at::Tensor>& bias;
@@ -45,19 +52,5 @@ ActivationCall activation_of(const EpilogueCall& call);
 
 /// Return the call's policy; throws like parse_policy().
 PolicyRequest policy_of(const EpilogueCall& call);
-
-/// The implementation of a call for one dispatch key.
-using EpilogueImpl = at::Tensor(const EpilogueCall&);
-
-template <EpilogueImpl* kImpl>
-at::Tensor epilogue_kernel(const at::Tensor& input, const at::Tensor& weight,
-                           const std::optional<at::Tensor>& bias,
-                           const std::optional<at::Tensor>& other, c10::SymIntArrayRef stride,
-                           c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                           c10::SymInt groups, std::string_view activation, double alpha,
-                           double negative_slope, std::optional<std::string_view> policy) {
-  return kImpl({input, weight, bias, other, stride, padding, dilation, groups, activation, alpha,
-                negative_slope, policy});
-}
 
 }  // namespace convtime::ops

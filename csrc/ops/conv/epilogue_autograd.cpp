@@ -3,14 +3,11 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
-#include <optional>
 #include <string>
 #include <tuple>
-#include <utility>
 
 #include "ops/autograd_node.h"
 #include "ops/conv/backward_call.h"
-#include "ops/conv/conv_settings.h"
 #include "ops/conv/epilogue.h"
 
 namespace convtime::ops {
@@ -41,7 +38,7 @@ struct EpilogueBackward {
       return variable_list(4);
     }
     const Settings& settings = saved.settings;
-    const ActivationCall activation = {conv::parse_activation(settings.activation).value(),
+    const ActivationCall activation = {find_enum<conv::Activation>(settings.activation).value(),
                                        settings.negative_slope};
     const bool activates = activation.activation != conv::Activation::kIdentity;
     const at::Tensor grad =
@@ -91,25 +88,16 @@ at::Tensor autograd_epilogue(const EpilogueCall& call) {
                   call.alpha, /*negative_slope=*/0, call.policy});
     return activate(sum, activation);
   }
-  at::Tensor output = [&] {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    return dispatch(call);
-  }();
+  at::Tensor output = below_autograd([&] { return dispatch(call); });
   if (!wants_gradient) {
     return output;
   }
-  const std::size_t spatial = op_of(call).spatial;
-  const auto node = make_node<FormulaNode<EpilogueBackward>>(
-      EpilogueBackward::Settings{.conv = {.stride = per_dimension(call.stride, spatial),
-                                          .padding = per_dimension(call.padding, spatial),
-                                          .dilation = per_dimension(call.dilation, spatial),
-                                          .output_padding = per_dimension({}, spatial),
-                                          .groups = call.groups,
-                                          .transposed = false,
-                                          .policy = policy_of(call).for_gradients()},
-                                 .activation = std::string(call.activation),
-                                 .alpha = call.alpha,
-                                 .negative_slope = call.negative_slope});
+  const auto node = make_node<FormulaNode<EpilogueBackward>>(EpilogueBackward::Settings{
+      .conv = settings_of(call, op_of(call).spatial,
+                          /*transposed=*/false, policy_of(call).for_gradients()),
+      .activation = std::string(call.activation),
+      .alpha = call.alpha,
+      .negative_slope = call.negative_slope});
   node->set_next_edges(torch::autograd::collect_next_edges(call.input, call.weight, bias, other));
   node->save_inputs(call.input, call.weight);
   torch::autograd::set_history(output, node);
@@ -122,7 +110,7 @@ at::Tensor autograd_epilogue(const EpilogueCall& call) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(convtime, Autograd, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<autograd_epilogue>);
+  library.impl("convolution_epilogue", kernel<autograd_epilogue>);
 }
 
 }  // namespace convtime::ops

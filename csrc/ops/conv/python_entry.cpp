@@ -19,12 +19,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string_view>
 
+#include "ops/conv/backward_call.h"
 #include "ops/conv/convolutions.h"
 #include "ops/conv/epilogue.h"
-#include "ops/conv/node_types.h"
 
 namespace convtime::ops {
 namespace {

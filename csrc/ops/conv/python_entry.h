@@ -1,8 +1,12 @@
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <span>
 
-struct PyMethodDef;
+#ifdef CONVTIME_WITH_CUDA
+#include "conv/problem.h"
+#endif
 
 namespace convtime::ops {
 
@@ -26,6 +30,16 @@ PyMethodDef& call_op_method();
 /// arguments that only executes the convolution's cuDNN plan, and adds the bias if given (see
 /// cudnn_execute_only).
 PyMethodDef& execute_floor_method();
+
+/// Define EnginePass, whose methods are documented in _C.pyi.
+void bind_engine_pass(pybind11::module_& module);
+
+/// Return a problem with the names of convtime.conv.PlanChoice.
+pybind11::dict to_dict(const conv::Problem& problem);
+
+/// Inverse of to_dict(). Throws std::invalid_argument for a value that no problem has, and
+/// pybind11's errors for a missing name or another type.
+conv::Problem problem_of(const pybind11::dict& dict);
 #endif
 
 }  // namespace convtime::ops

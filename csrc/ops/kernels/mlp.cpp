@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/mlp/loss_scale.h"
+#include "ops/dispatch.h"
 #include "ops/kernels/mlp_layers.h"
 
 #ifdef CONVTIME_WITH_CUDA
@@ -92,6 +93,14 @@ Net check_gradient(const at::Tensor& grad_output, const at::Tensor& input,
 
 /// The arguments of mlp_steps.
 struct Steps {
+  using Signature = void(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                         const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
+                         const std::optional<at::Tensor>&, const at::Tensor&, const at::Tensor&,
+                         const at::Tensor&, const at::Tensor&, std::int64_t, std::int64_t,
+                         std::string_view, std::string_view, std::string_view, double, double,
+                         double, double, bool, std::int64_t, bool, bool, std::int64_t,
+                         std::int64_t);
+
   at::Tensor inputs;
   at::Tensor targets;
   at::Tensor weights;
@@ -176,9 +185,7 @@ Net check_steps(const Steps& s) {
               ": steps must be between 1 and 1000000, got ", s.steps);
   TORCH_CHECK(0 <= s.growth_interval && s.growth_interval <= 1'000'000'000, kSteps,
               ": growth_interval must be between 0 and 1000000000, got ", s.growth_interval);
-  if (s.master) {
-    check_state("master", s.master, s);
-  }
+  check_state("master", s.master, s);
   check_state("first", s.first, s);
   check_state("second", s.second, s);
   TORCH_CHECK(s.is_sgd() || (s.first && s.second), kSteps, ": optimizer '", s.optimizer,
@@ -614,28 +621,12 @@ void take_steps(const Steps& s) {
 
 #endif
 
-/// The arguments are in the schema's order.
-template <void (*take_steps)(const Steps&)>
-void steps(const at::Tensor& inputs, const at::Tensor& targets, const at::Tensor& weights,
-           const std::optional<at::Tensor>& master, const std::optional<at::Tensor>& first,
-           const std::optional<at::Tensor>& second, const at::Tensor& counters,
-           const at::Tensor& rates, const at::Tensor& losses, const at::Tensor& scratch,
-           std::int64_t batch, std::int64_t outputs, std::string_view activation,
-           std::string_view loss, std::string_view optimizer, double momentum, double beta2,
-           double epsilon, double weight_decay, bool scaled, std::int64_t growth_interval,
-           bool tf32, bool tuned, std::int64_t plan, std::int64_t count) {
-  take_steps({inputs,    targets,  weights, master,  first,        second,     counters,
-              rates,     losses,   scratch, batch,   outputs,      activation, loss,
-              optimizer, momentum, beta2,   epsilon, weight_decay, scaled,     growth_interval,
-              tf32,      tuned,    plan,    count});
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(convtime, CPU, library) {
   library.impl("mlp", mlp_cpu::forward);
   library.impl("mlp_backward", mlp_cpu::backward);
-  library.impl("mlp_steps", steps<mlp_cpu::take_steps>);
+  library.impl("mlp_steps", kernel<mlp_cpu::take_steps>);
   library.impl("mlp_path", mlp_cpu::path);
 }
 
@@ -643,7 +634,7 @@ TORCH_LIBRARY_IMPL(convtime, CPU, library) {
 TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   library.impl("mlp", mlp_cuda::forward);
   library.impl("mlp_backward", mlp_cuda::backward);
-  library.impl("mlp_steps", steps<mlp_cuda::take_steps>);
+  library.impl("mlp_steps", kernel<mlp_cuda::take_steps>);
   library.impl("mlp_path", mlp_cuda::path);
 }
 

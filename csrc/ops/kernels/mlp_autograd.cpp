@@ -1,7 +1,5 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -11,10 +9,10 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "ops/autograd_node.h"
+#include "ops/dispatch.h"
 #include "ops/kernels/mlp_layers.h"
 
 namespace convtime::ops {
@@ -26,16 +24,11 @@ using torch::autograd::variable_list;
 
 // --- The ops, called through the dispatcher
 
-template <typename Signature>
-c10::TypedOperatorHandle<Signature> op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Signature>();
-}
-
 at::Tensor call_mlp(const at::Tensor& input, const at::Tensor& weights, std::int64_t outputs,
                     std::string_view activation) {
   static const auto handle =
-      op<at::Tensor(const at::Tensor&, const at::Tensor&, std::int64_t, std::string_view)>(
-          "convtime::mlp");
+      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, std::int64_t, std::string_view)>(
+          "mlp");
   return handle.call(input, weights, outputs, activation);
 }
 
@@ -43,9 +36,8 @@ std::tuple<at::Tensor, at::Tensor> call_mlp_backward(const at::Tensor& grad_outp
                                                      const at::Tensor& input,
                                                      const at::Tensor& weights,
                                                      std::string_view activation) {
-  static const auto handle =
-      op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                            std::string_view)>("convtime::mlp_backward");
+  static const auto handle = find_op<std::tuple<at::Tensor, at::Tensor>(
+      const at::Tensor&, const at::Tensor&, const at::Tensor&, std::string_view)>("mlp_backward");
   return handle.call(grad_output, input, weights, activation);
 }
 
@@ -172,10 +164,8 @@ void set_history(const variable_list& results, std::string_view activation,
 
 at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int64_t outputs,
                    std::string_view activation) {
-  const at::Tensor output = [&] {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_mlp(input, weights, outputs, activation);
-  }();
+  const at::Tensor output =
+      below_autograd([&] { return call_mlp(input, weights, outputs, activation); });
   if (torch::autograd::compute_requires_grad(input, weights)) {
     set_history<MlpBackward>({output}, activation, input, weights);
   }
@@ -191,10 +181,8 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
 std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
                                             const at::Tensor& weights,
                                             std::string_view activation) {
-  const auto results = [&] {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    return call_mlp_backward(grad_output, input, weights, activation);
-  }();
+  const auto results =
+      below_autograd([&] { return call_mlp_backward(grad_output, input, weights, activation); });
   const auto& [of_input, of_weights] = results;
   if (torch::autograd::compute_requires_grad(grad_output, input, weights)) {
     set_history<MlpDoubleBackward>({of_input, of_weights}, activation, grad_output, input, weights);

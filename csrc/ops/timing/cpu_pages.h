@@ -12,18 +12,7 @@ enum class Pages {
   kFresh,     ///< untouched: the kernel maps and zeroes each page at its first access
   kRetained,  ///< pages of freed tensors, which are already mapped
 };
-
-}  // namespace convtime::ops
-
-namespace convtime {
-
-template <>
-inline constexpr auto enum_names<ops::Pages> = std::to_array<EnumName<ops::Pages>>(
-    {{ops::Pages::kFresh, "fresh"}, {ops::Pages::kRetained, "retained"}});
-
-}  // namespace convtime
-
-namespace convtime::ops {
+constexpr auto names_of(Pages /*all*/) { return std::array{"fresh", "retained"}; }
 
 /// While it exists, PyTorch allocates CPU memory from such pages, in all threads. Blocks smaller
 /// than a page use the previous allocator. Nested and concurrent objects share the effect of the

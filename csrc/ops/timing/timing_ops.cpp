@@ -1,15 +1,15 @@
-#include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
-#include <cstdint>
-#include <tuple>
-
 #ifdef CONVTIME_WITH_CUDA
+#include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
+
+#include <cstdint>
+#include <tuple>
 
 #include "kernels/known_duration/known_duration.h"
 #include "timing/conditions/cache_flush.h"
@@ -18,6 +18,7 @@
 namespace convtime::ops {
 namespace {
 
+#ifdef CONVTIME_WITH_CUDA
 /// A longer kernel would look like a hanging GPU.
 constexpr std::int64_t kMaxNanoseconds = 10'000'000'000;
 constexpr std::int64_t kMaxCycles = 20'000'000'000;
@@ -31,69 +32,50 @@ void check_range(const char* op, const char* what, std::int64_t value, std::int6
 }
 
 void check_gpu(const char* op) {
-#ifdef CONVTIME_WITH_CUDA
   TORCH_CHECK(at::cuda::is_available(), op, ": needs a CUDA device, but none is available");
-#else
-  TORCH_CHECK(false, op, ": needs a CUDA device, but this torch was built without CUDA");
-#endif
 }
 
-#ifdef CONVTIME_WITH_CUDA
 at::Tensor empty_stamps(at::IntArrayRef shape) {
   return at::empty(shape, at::device(at::kCUDA).dtype(at::kLong));
 }
-#endif
 
 at::Tensor spin_ns(std::int64_t nanoseconds, std::int64_t blocks, std::int64_t threads) {
   check_gpu("spin_ns");
   check_range("spin_ns", "nanoseconds", nanoseconds, 0, kMaxNanoseconds);
   check_range("spin_ns", "blocks", blocks, 1, kMaxBlocks);
   check_range("spin_ns", "threads", threads, 1, kMaxThreads);
-#ifdef CONVTIME_WITH_CUDA
   at::Tensor stamps = empty_stamps({blocks, 2});
   launch_spin(static_cast<std::uint64_t>(nanoseconds), static_cast<unsigned>(blocks),
               static_cast<unsigned>(threads), stamps.mutable_data_ptr<std::int64_t>(),
               at::cuda::getCurrentCUDAStream());
   return stamps;
-#else
-  return {};
-#endif
 }
 
 void sleep_cycles(std::int64_t cycles) {
   check_gpu("sleep_cycles");
   check_range("sleep_cycles", "cycles", cycles, 0, kMaxCycles);
-#ifdef CONVTIME_WITH_CUDA
   launch_sleep(static_cast<std::uint64_t>(cycles), at::cuda::getCurrentCUDAStream());
-#endif
 }
 
-void flush_l2([[maybe_unused]] bool clean) {
+void flush_l2(bool clean) {
   check_gpu("flush_l2");
-#ifdef CONVTIME_WITH_CUDA
   const L2Lines leaves = clean ? L2Lines::kClean : L2Lines::kDirty;
   const std::size_t bytes = flush_buffer_bytes(c10::cuda::current_device(), leaves);
   const at::DataPtr buffer = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
   FlushBuffer touched{buffer.get(), bytes};
   touched.leaves = leaves;
   flush(touched, at::cuda::getCurrentCUDAStream());
-#endif
 }
 
 at::Tensor read_clocks() {
   check_gpu("read_clocks");
-#ifdef CONVTIME_WITH_CUDA
   at::Tensor clocks = empty_stamps({3});
   launch_read_clocks(clocks.mutable_data_ptr<std::int64_t>(), at::cuda::getCurrentCUDAStream());
   return clocks;
-#else
-  return {};
-#endif
 }
 
-std::tuple<at::Tensor, at::Tensor> copy_stamped([[maybe_unused]] const at::Tensor& input) {
+std::tuple<at::Tensor, at::Tensor> copy_stamped(const at::Tensor& input) {
   check_gpu("copy_stamped");
-#ifdef CONVTIME_WITH_CUDA
   constexpr std::size_t kAlignment = 16;
   TORCH_CHECK_VALUE(
       input.is_cuda() && input.is_contiguous() && input.nbytes() > 0 &&
@@ -108,19 +90,30 @@ std::tuple<at::Tensor, at::Tensor> copy_stamped([[maybe_unused]] const at::Tenso
   launch_copy(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(),
               stamps.mutable_data_ptr<std::int64_t>(), at::cuda::getCurrentCUDAStream());
   return {output, stamps};
-#else
-  return {};
-#endif
 }
+#else
+void refuse(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
+  const std::string& name = op.operator_name().name;
+  TORCH_CHECK(false, name.substr(name.rfind(':') + 1),
+              ": needs a CUDA device, but this torch was built without CUDA");
+}
+#endif
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(convtime, CompositeExplicitAutograd, library) {
+#ifdef CONVTIME_WITH_CUDA
   library.impl("spin_ns", spin_ns);
   library.impl("sleep_cycles", sleep_cycles);
   library.impl("flush_l2", flush_l2);
   library.impl("read_clocks", read_clocks);
   library.impl("copy_stamped", copy_stamped);
+#else
+  for (const char* const op :
+       {"spin_ns", "sleep_cycles", "flush_l2", "read_clocks", "copy_stamped"}) {
+    library.impl(op, torch::CppFunction::makeFromBoxedFunction<refuse>());
+  }
+#endif
 }
 
 }  // namespace convtime::ops

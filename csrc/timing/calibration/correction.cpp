@@ -20,8 +20,8 @@
 #include "timing/factory.h"
 #include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
-#include "timing/method_choice.h"
 #include "timing/sampler.h"
+#include "timing/time_op.h"
 
 namespace convtime {
 
@@ -76,6 +76,25 @@ TimedReference summarized(const SamplerResult& result) {
           median_clock_hz(samples.sm_clocks_hz())};
 }
 
+Calibrator& process_calibrator() {
+  static auto* const calibrator = new Calibrator;  // never destroyed: a thread may outlive main()
+  return *calibrator;
+}
+
+CalibrationState state_of(Method method, const TimingOptions& options, bool held) {
+  std::optional<L2Lines> flush;
+  if (!options.flush.empty()) {
+    flush = options.flush.front().leaves;
+  }
+  return {current_device(), method, flush, held, !options.calibration_reference};
+}
+
+Overhead calibrate_waiting(const CalibrationState& state, const TimingOptions& options) {
+  return process_calibrator().calibrate(
+      state, [&](Method by) { return time_reference(by, options, state.held); },
+      kernel_method_unavailable());
+}
+
 }  // namespace
 
 TimedReference time_reference(Method method, const TimingOptions& asked, bool held) {
@@ -101,47 +120,25 @@ TimedReference time_reference(Method method, const TimingOptions& asked, bool he
                                                                .max_samples = kSamples}}));
 }
 
-namespace {
-
-Calibrator& process_calibrator() {
-  static auto* const calibrator = new Calibrator;  // never destroyed: a thread may outlive main()
-  return *calibrator;
-}
-
-CalibrationState state_of(Method method, const TimingOptions& options, bool held) {
-  std::optional<L2Lines> flush;
-  if (!options.flush.empty()) {
-    flush = options.flush.front().leaves;
-  }
-  return {current_device(), method, flush, held, !options.calibration_reference};
-}
-
-Overhead calibrate_waiting(const CalibrationState& state, const TimingOptions& options) {
-  return process_calibrator().calibrate(
-      state, [&](Method by) { return time_reference(by, options, state.held); }, kernel_problem());
-}
-
-}  // namespace
-
 Outcome<Overhead> expected_overhead(Method method, const TimingOptions& options, bool held,
                                     ClockProbe& probe) {
-  Outcome<Overhead> found;
+  Outcome<Overhead> overhead;
   options.hooks.wait([&] {
-    found = attempt([&] {
+    overhead = attempt([&] {
       const CalibrationState state = state_of(method, options, held);
       const std::optional<Overhead> last = process_calibrator().last(state, probe.idle_clock_hz());
       return last.has_value() ? *last : calibrate_waiting(state, options);
     });
   });
-  return found;
+  return overhead;
 }
 
 Outcome<Overhead> calibrate(Method method, const TimingOptions& options, bool held) {
-  Outcome<Overhead> found;
+  Outcome<Overhead> overhead;
   options.hooks.wait([&] {
-    found = attempt([&] { return calibrate_waiting(state_of(method, options, held), options); });
+    overhead = attempt([&] { return calibrate_waiting(state_of(method, options, held), options); });
   });
-  return found;
+  return overhead;
 }
 
 }  // namespace convtime

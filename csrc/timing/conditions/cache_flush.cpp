@@ -25,6 +25,24 @@ void read(const FlushBuffer& buffer, cudaStream_t stream) {
                                words, buffer.data);
 }
 
+constexpr cudaLimit kLimit = cudaLimitPersistingL2CacheSize;
+
+/// Return whether the device is idle, or nearly: a timing that reached its end has waited for it.
+bool is_idle(int device) {
+  constexpr double kPatienceSeconds = 0.05;
+  try {
+    const CurrentDevice current(device);
+    return synchronize_within({}, kPatienceSeconds);
+  } catch (const CudaError&) {
+    return true;  // the error occurs again later, and is reported then
+  }
+}
+
+std::string described(cudaError_t status) {
+  (void)cudaGetLastError();  // otherwise an unrelated later call would report it
+  return std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
+}
+
 }  // namespace
 
 std::size_t flush_buffer_bytes(int device, L2Lines leaves) {
@@ -52,28 +70,6 @@ void ColdCallable::prepare() {
     flush(buffer, buffer.stream);
   }
 }
-
-namespace {
-
-constexpr cudaLimit kLimit = cudaLimitPersistingL2CacheSize;
-
-/// Return whether the device is idle, or nearly: a timing that reached its end has waited for it.
-bool is_idle(int device) {
-  constexpr double kPatienceSeconds = 0.05;
-  try {
-    const CurrentDevice current(device);
-    return synchronize_within({}, kPatienceSeconds);
-  } catch (const CudaError&) {
-    return true;  // the error occurs again later, and is reported then
-  }
-}
-
-std::string described(cudaError_t status) {
-  (void)cudaGetLastError();  // otherwise an unrelated later call would report it
-  return std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
-}
-
-}  // namespace
 
 WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
   const CurrentDevice current(device);

@@ -303,11 +303,11 @@ void HostProbe::find_quotas(const std::filesystem::path& cgroups) {
     std::getline(fields, controllers, ':');
     std::getline(fields, group);
     if (controllers.empty()) {
-      const bool beside_others = std::filesystem::exists(cgroups / "unified");
-      watch_quotas(beside_others ? cgroups / "unified" : cgroups, group, true);
+      const bool is_hybrid = std::filesystem::exists(cgroups / "unified");
+      watch_quotas(is_hybrid ? cgroups / "unified" : cgroups, group, true);
     } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-      const bool together = std::filesystem::exists(cgroups / controllers);
-      watch_quotas(cgroups / (together ? controllers : "cpu"), group, false);
+      const bool is_joint_mount = std::filesystem::exists(cgroups / controllers);
+      watch_quotas(cgroups / (is_joint_mount ? controllers : "cpu"), group, false);
     }
   }
 }

@@ -34,13 +34,9 @@ enum class Regime {
   kBurst,      ///< rested: at the highest clock for the candidates, as after idling
   kSustained,  ///< in the equilibrium under sustained load by the candidates
 };
-
-template <>
-inline constexpr auto enum_names<Regime> =
-    std::to_array<EnumName<Regime>>({{Regime::kAuto, "auto"},
-                                     {Regime::kAsIs, "as-is"},
-                                     {Regime::kBurst, "burst"},
-                                     {Regime::kSustained, "sustained"}});
+constexpr auto names_of(Regime /*all*/) {
+  return std::array{"auto", "as-is", "burst", "sustained"};
+}
 
 /// The device's state during a batch.
 struct RegimeBatch {
@@ -59,14 +55,11 @@ enum class BatchFate {
   kSetAllAside,  ///< the regime was given up: samples taken for it must not be mixed with the rest
   kBeginAnew,    ///< as kSetAllAside, and the regime differs from here on: its warm-up follows
 };
-
-template <>
-inline constexpr auto enum_names<BatchFate> = std::to_array<EnumName<BatchFate>>(
-    {{BatchFate::kKeep, "kept"},
-     {BatchFate::kSetAside, "set aside"},
-     {BatchFate::kSetEarlierAside, "kept, and all before it set aside"},
-     {BatchFate::kSetAllAside, "set aside with all before it"},
-     {BatchFate::kBeginAnew, "set aside with all before it, to begin anew in another regime"}});
+constexpr auto names_of(BatchFate /*all*/) {
+  return std::array{"kept", "set aside", "kept, and all before it set aside",
+                    "set aside with all before it",
+                    "set aside with all before it, to begin anew in another regime"};
+}
 
 /// Brings the device into a regime and keeps it there: the sampler calls it between batches. This
 /// class is Regime::kAsIs, and leaves the device unchanged.

@@ -12,7 +12,14 @@
 #include "timing/judge/statistics.h"
 
 namespace convtime {
+namespace {
 
+/// Calls before the first batch, which is sized by their shortest time: the first one may compile.
+constexpr std::size_t kMinRegimeCalls = 3;
+
+constexpr const char* kUnknownClock = "the GPU's clock is not known";
+
+/// Return the known clocks of each candidate.
 std::vector<std::vector<double>> known_clocks(std::span<const std::vector<double>> clocks_hz) {
   std::vector<std::vector<double>> known_hz;
   for (const std::vector<double>& candidate_hz : clocks_hz) {
@@ -22,6 +29,7 @@ std::vector<std::vector<double>> known_clocks(std::span<const std::vector<double
   return known_hz;
 }
 
+/// Return whether each candidate has a known clock, and at least one candidate exists.
 bool all_have_clocks(std::span<const std::vector<double>> known_hz) {
   return !known_hz.empty() &&
          std::ranges::none_of(known_hz, [](const std::vector<double>& candidate_hz) {
@@ -48,8 +56,6 @@ std::string one_decimal(double value) {
   std::snprintf(text.data(), text.size(), "%.1f", value);
   return text.data();
 }
-
-namespace {
 
 /// Return whether the predicate is true for the index of any candidate.
 template <typename Candidates, typename Predicate>

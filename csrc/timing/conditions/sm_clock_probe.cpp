@@ -50,21 +50,13 @@ void SmClockProbe::pace() {
 
 double SmClockProbe::idle_clock_hz() {
   timing_kernels().probe_window.launch(1, 1, 0, stream_, stamps_.get());
-  return clock_rates_hz(read_stamps(2), 1).front();
+  return clock_rates_hz(stamps_.read(2, stream_), 1).front();
 }
 
 void SmClockProbe::collect(std::span<double> clocks_hz) {
   const std::vector<double> rates_hz =
-      clock_rates_hz(read_stamps(std::exchange(count_, 0) * kBlocks), kBlocks);
+      clock_rates_hz(stamps_.read(std::exchange(count_, 0) * kBlocks, stream_), kBlocks);
   std::ranges::copy(rates_hz, clocks_hz.begin());
-}
-
-std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
-  std::vector<ClockStamp> stamps(count);
-  CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), stamps_.get(), count * sizeof(ClockStamp),
-                                      cudaMemcpyDeviceToHost, stream_));
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  return stamps;
 }
 
 double max_sm_clock_hz() {

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <span>
-#include <vector>
 
 #include "core/cuda.h"
 #include "core/device_memory.h"
@@ -30,8 +29,6 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   void collect(std::span<double> clocks_hz) override;
 
  private:
-  std::vector<ClockStamp> read_stamps(std::size_t count);
-
   cudaStream_t stream_;
   std::size_t capacity_;
   std::size_t count_ = 0;  // groups since the last collect()

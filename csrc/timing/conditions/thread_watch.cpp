@@ -108,7 +108,7 @@ ThreadActivity ThreadWatch::stop() {
   if (thread_.joinable()) {
     thread_.join();
   }
-  return found_;
+  return activity_;
 }
 
 void ThreadWatch::watch() {
@@ -128,9 +128,9 @@ void ThreadWatch::look() {
   if (text.empty()) {
     return;
   }
-  ++found_.looks;
+  ++activity_.looks;
   if (is_ready(text)) {
-    ++found_.ready;
+    ++activity_.ready;
     return;
   }
   char* next = buffer.data();
@@ -139,7 +139,7 @@ void ThreadWatch::look() {
   if (kind == &ThreadActivity::locks && another_is_ready()) {
     kind = &ThreadActivity::other_threads;
   }
-  ++(found_.*kind);
+  ++(activity_.*kind);
 }
 
 bool ThreadWatch::another_is_ready() const {

@@ -53,7 +53,7 @@ class CONVTIME_API ThreadWatch {
   int own_ = -1;  ///< the thread that samples
   TextFile file_;
   std::string missing_;
-  ThreadActivity found_;
+  ThreadActivity activity_;
   std::mutex mutex_;
   std::condition_variable stopping_;
   bool stopped_ = false;

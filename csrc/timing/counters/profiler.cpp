@@ -23,6 +23,52 @@ CuptiError error_of(const ProfilerApi& api, CUptiResult status, const char* call
   return {result, detail::cupti_failure(result, call)};
 }
 
+/// In this mode, CUPTI names ranges by number.
+std::size_t number_of(std::string_view name, std::size_t otherwise) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const bool is_number = error == std::errc{} && end == name.data() + name.size();
+  return is_number ? number : otherwise;
+}
+
+std::string text_or_nothing(const char* text) { return text == nullptr ? "" : text; }
+
+/// CUPTI takes arrays of names as non-const, although it does not modify them.
+const char** mutable_names(std::span<const char* const> metrics) {
+  return const_cast<const char**>(metrics.data());
+}
+
+struct MetricKind {
+  CUpti_MetricType type;
+  const char* suffix;
+};
+
+constexpr MetricKind kKinds[] = {
+    {CUPTI_METRIC_TYPE_COUNTER, ".sum"},
+    {CUPTI_METRIC_TYPE_RATIO, ".ratio"},
+    {CUPTI_METRIC_TYPE_THROUGHPUT, ".avg.pct_of_peak_sustained_elapsed"},
+};
+
+using Properties = CUpti_Profiler_Host_GetMetricProperties_Params;
+
+/// For example, links between devices are counted for all contexts together.
+bool is_of_device([[maybe_unused]] const Properties& properties) {
+#if CUPTI_API_VERSION >= 130200
+  return properties.metricCollectionScope == CUPTI_METRIC_COLLECTION_SCOPE_DEVICE;
+#else
+  return false;
+#endif
+}
+
+/// Read the properties and return CUPTI's result.
+CUptiResult read_properties(const ProfilerApi& api, CUpti_Profiler_Host_Object* host,
+                            const char* metric, Properties& properties) {
+  properties = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_GetMetricProperties);
+  properties.pHostObject = host;
+  properties.pMetricName = metric;
+  return api.metric_properties(&properties);
+}
+
 }  // namespace
 
 void ProfilerApi::check(CUptiResult status, const char* call) const {
@@ -53,18 +99,6 @@ std::string load_profiler_libraries() {
   }
   return "";
 }
-
-namespace {
-
-/// In this mode, CUPTI names ranges by number.
-std::size_t number_of(std::string_view name, std::size_t otherwise) {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  const bool is_number = error == std::errc{} && end == name.data() + name.size();
-  return is_number ? number : otherwise;
-}
-
-}  // namespace
 
 ProfilerLibrary::ProfilerLibrary(const ProfilerApi& api) : api_(api) {
   auto params = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Initialize);
@@ -190,48 +224,6 @@ std::vector<std::size_t> RangeProfiler::launches() const {
   return launches;
 }
 
-namespace {
-
-std::string text_or_nothing(const char* text) { return text == nullptr ? "" : text; }
-
-/// CUPTI takes arrays of names as non-const, although it does not modify them.
-const char** names_of(std::span<const char* const> metrics) {
-  return const_cast<const char**>(metrics.data());
-}
-
-struct MetricKind {
-  CUpti_MetricType type;
-  const char* suffix;
-};
-
-constexpr MetricKind kKinds[] = {
-    {CUPTI_METRIC_TYPE_COUNTER, ".sum"},
-    {CUPTI_METRIC_TYPE_RATIO, ".ratio"},
-    {CUPTI_METRIC_TYPE_THROUGHPUT, ".avg.pct_of_peak_sustained_elapsed"},
-};
-
-using Properties = CUpti_Profiler_Host_GetMetricProperties_Params;
-
-/// For example, links between devices are counted for all contexts together.
-bool is_of_device([[maybe_unused]] const Properties& properties) {
-#if CUPTI_API_VERSION >= 130200
-  return properties.metricCollectionScope == CUPTI_METRIC_COLLECTION_SCOPE_DEVICE;
-#else
-  return false;
-#endif
-}
-
-/// Read the properties and return CUPTI's result.
-CUptiResult read_properties(const ProfilerApi& api, CUpti_Profiler_Host_Object* host,
-                            const char* metric, Properties& properties) {
-  properties = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_GetMetricProperties);
-  properties.pHostObject = host;
-  properties.pMetricName = metric;
-  return api.metric_properties(&properties);
-}
-
-}  // namespace
-
 MetricHost::MetricHost(const ProfilerApi& api, std::string chip,
                        std::vector<std::uint8_t> availability)
     : api_(api), chip_(std::move(chip)), availability_(std::move(availability)) {
@@ -283,7 +275,7 @@ std::optional<DescribedMetric> MetricHost::describe(const std::string& metric) c
 CounterSchedule MetricHost::schedule(std::span<const char* const> metrics) {
   auto added = CONVTIME_CUPTI_PARAMS(CUpti_Profiler_Host_ConfigAddMetrics);
   added.pHostObject = host_;
-  added.ppMetricNames = names_of(metrics);
+  added.ppMetricNames = mutable_names(metrics);
   added.numMetrics = metrics.size();
   api_.check(api_.add_metrics(&added), "cuptiProfilerHostConfigAddMetrics");
 
@@ -316,7 +308,7 @@ std::vector<double> MetricHost::evaluate(std::span<const char* const> metrics,
   params.pCounterDataImage = counter_data.data();
   params.counterDataImageSize = counter_data.size();
   params.rangeIndex = range;
-  params.ppMetricNames = names_of(metrics);
+  params.ppMetricNames = mutable_names(metrics);
   params.numMetrics = metrics.size();
   params.pMetricValues = values.data();
   api_.check(api_.evaluate(&params), "cuptiProfilerHostEvaluateToGpuValues");

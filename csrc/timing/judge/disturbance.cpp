@@ -99,30 +99,32 @@ std::string describe_disturbance(const HostRecord& record, std::span<const std::
   // A few disturbed samples do not move a median.
   const bool are_many = 10 * static_cast<std::size_t>(disturbed) > readings.size();
 
-  std::string told;
-  const auto tell = [&told](const std::string& what) { told += (told.empty() ? "" : ", ") + what; };
+  std::string description;
+  const auto add = [&](const std::string& cause) {
+    description += (description.empty() ? "" : ", ") + cause;
+  };
   if (are_many && waited(total)) {
-    tell(total.longest_wait_seconds > 0 ? format("waited for a core for %.0f %% of the time",
-                                                 percent(total.longest_wait_seconds, total))
-                                        : "lost its core to others");
+    add(total.longest_wait_seconds > 0 ? format("waited for a core for %.0f %% of the time",
+                                                percent(total.longest_wait_seconds, total))
+                                       : "lost its core to others");
   }
   if (are_many && total.major_faults > 0) {
-    tell(format("read %.0f pages from a disk", static_cast<double>(total.major_faults)));
+    add(format("read %.0f pages from a disk", static_cast<double>(total.major_faults)));
   }
   if ((are_many || counted) && crowded(run, record.cores)) {
-    tell(format("shared its %.0f cores with other processes, which used %.1f of them", record.cores,
-                run.others_seconds / run.seconds));
+    add(format("shared its %.0f cores with other processes, which used %.1f of them", record.cores,
+               run.others_seconds / run.seconds));
   }
   // The samples between two throttled periods have undisturbed times, but there are fewer.
   if (throttled(run)) {
-    tell(format("was stopped by a cgroup's quota for %.0f %% of the time",
-                percent(run.throttled_seconds, run)));
+    add(format("was stopped by a cgroup's quota for %.0f %% of the time",
+               percent(run.throttled_seconds, run)));
   }
   if (counted && stolen(run)) {
-    tell(format("lost %.0f %% of the time to other virtual machines",
-                percent(run.stolen_seconds / record.cores, run)));
+    add(format("lost %.0f %% of the time to other virtual machines",
+               percent(run.stolen_seconds / record.cores, run)));
   }
-  return told;
+  return description;
 }
 
 double share_between_runs(const HostRecord& record, std::span<const std::size_t> readings) {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -266,14 +265,19 @@ Interval interval_of_few(const Center& center, std::span<const double> values,
   return std::isfinite(half) ? Interval{middle - half, middle + half} : kUnbounded;
 }
 
-std::vector<double> centers_of_places(const Center& center, std::span<const double> values,
-                                      std::span<const std::size_t> places) {
+std::map<std::size_t, std::vector<double>> group_by_place(std::span<const double> values,
+                                                          std::span<const std::size_t> places) {
   std::map<std::size_t, std::vector<double>> by_place;
   for (std::size_t i = 0; i < places.size(); ++i) {
     by_place[places[i]].push_back(values[i]);
   }
+  return by_place;
+}
+
+std::vector<double> centers_of_places(const Center& center, std::span<const double> values,
+                                      std::span<const std::size_t> places) {
   std::vector<double> centers;
-  for (const auto& [place, at_place] : by_place) {
+  for (const auto& [place, at_place] : group_by_place(values, places)) {
     centers.push_back(center.at_place(at_place));
   }
   return centers;
@@ -294,8 +298,7 @@ Estimate estimate(const Center& center, std::span<const double> values,
   IntervalOver over = IntervalOver::kSamples;
   std::size_t count = values.size();
 
-  const std::vector<double> at_places =
-      places.empty() ? std::vector<double>{} : centers_of_places(center, values, places);
+  const std::vector<double> at_places = centers_of_places(center, values, places);
   if (at_places.size() >= kMinIntervalValues) {
     over = IntervalOver::kPlacements;
     count = at_places.size();
@@ -443,11 +446,11 @@ class RatioOfTimes {
       const double residual = above_.seconds()[i] + shift - ratio * (below_.seconds()[i] + shift);
       linear[i] = ratio + residual / under;
     }
-    Estimate found = estimate(MeanCenter(), linear, places_, batches_);
-    found.sampled =
-        widened(found.sampled, std::hypot(above_.unseen(), ratio * below_.unseen()) / under);
-    found.interval = found.sampled;
-    return found;
+    Estimate result = estimate(MeanCenter(), linear, places_, batches_);
+    result.sampled =
+        widened(result.sampled, std::hypot(above_.unseen(), ratio * below_.unseen()) / under);
+    result.interval = result.sampled;
+    return result;
   }
 
   /// The ratio of a median and a mean, which have no rounds in common.
@@ -458,11 +461,11 @@ class RatioOfTimes {
     };
     const double half = ratio * std::hypot(relative_half(over, above_.unseen()),
                                            relative_half(under, below_.unseen()));
-    Estimate found = over;
-    found.value = ratio;
-    found.sampled = std::isfinite(half) ? Interval{ratio - half, ratio + half} : kUnbounded;
-    found.interval = found.sampled;
-    return found;
+    Estimate result = over;
+    result.value = ratio;
+    result.sampled = std::isfinite(half) ? Interval{ratio - half, ratio + half} : kUnbounded;
+    result.interval = result.sampled;
+    return result;
   }
 
   const TickedTimes& above_;
@@ -503,11 +506,11 @@ Estimate estimate_median(const CandidateTimes& samples, std::span<const std::siz
                          const Resolution& resolution) {
   require_matching(samples, batches);
   const TickedTimes times(samples.seconds, resolution.tick_seconds, kGoldenRatio);
-  Estimate found = estimate(*times.center(), times.seconds(), samples.places, batches);
-  found.sampled = widened(found.sampled, times.unseen());
-  found.interval =
-      not_below_zero(widened(found.sampled, resolution.uncertainty_seconds), found.value);
-  return found;
+  Estimate result = estimate(*times.center(), times.seconds(), samples.places, batches);
+  result.sampled = widened(result.sampled, times.unseen());
+  result.interval =
+      not_below_zero(widened(result.sampled, resolution.uncertainty_seconds), result.value);
+  return result;
 }
 
 Estimate estimate_ratio(const CandidateTimes& over, const CandidateTimes& under,
@@ -523,30 +526,24 @@ Estimate estimate_ratio(const CandidateTimes& over, const CandidateTimes& under,
   const TickedTimes below(under.seconds, resolution.tick_seconds, kSquareRootOfTwo);
   const RatioOfTimes ratio(above, below, places_of(over, under), batches);
 
-  Estimate found = ratio.shifted(0);
+  Estimate result = ratio.shifted(0);
   if (resolution.uncertainty_seconds > 0) {
     for (const double shift : {-resolution.uncertainty_seconds, resolution.uncertainty_seconds}) {
-      found.interval = hull(found.interval, ratio.shifted(shift).interval);
+      result.interval = hull(result.interval, ratio.shifted(shift).interval);
     }
   }
-  found.interval = not_below_zero(found.interval, found.value);
-  return found;
+  result.interval = not_below_zero(result.interval, result.value);
+  return result;
 }
 
 std::optional<double> placement_variance_share(const CandidateTimes& samples) {
   require_matching(samples, {});
-  std::map<std::size_t, std::vector<double>> by_place;
-  for (std::size_t i = 0; i < samples.places.size(); ++i) {
-    by_place[samples.places[i]].push_back(samples.seconds[i]);
-  }
+  const auto by_place = group_by_place(samples.seconds, samples.places);
   const auto repeated =
       std::ranges::count_if(by_place, [](const auto& place) { return place.second.size() > 1; });
   if (static_cast<std::size_t>(repeated) < kMinRepeatedPlaces) {
     return std::nullopt;
   }
-  const auto mean_of = [](std::span<const double> values) {
-    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-  };
   const double mean = mean_of(samples.seconds);
   const auto total = static_cast<double>(samples.seconds.size());
   const auto groups = static_cast<double>(by_place.size());

@@ -38,12 +38,9 @@ enum class IntervalOver {
   kBatches,     ///< batches of calls and groups of batches, if they vary more than samples do
   kPlacements,  ///< the placements of samples, if there are at least kMinIntervalValues
 };
-
-template <>
-inline constexpr auto enum_names<IntervalOver> =
-    std::to_array<EnumName<IntervalOver>>({{IntervalOver::kSamples, "samples"},
-                                           {IntervalOver::kBatches, "batches"},
-                                           {IntervalOver::kPlacements, "placements"}});
+constexpr auto names_of(IntervalOver /*all*/) {
+  return std::array{"samples", "batches", "placements"};
+}
 
 /// A median, or a median of ratios, at kConfidence.
 struct Estimate {

@@ -62,6 +62,79 @@ void require_values(std::span<const double> values) {
   }
 }
 
+/// CUPTI converts the device's ticks to whole nanoseconds, so equal times can differ by one.
+constexpr double kRoundingSeconds = 1.5e-9;
+
+/// Return the first index of each group of values that are equal except for rounding, and the end.
+std::vector<std::size_t> tie_boundaries(const std::vector<double>& ordered) {
+  std::vector<std::size_t> boundaries = {0};
+  for (std::size_t i = 1; i < ordered.size(); ++i) {
+    if (ordered[i] - ordered[i - 1] > kRoundingSeconds) {
+      boundaries.push_back(i);
+    }
+  }
+  boundaries.push_back(ordered.size());
+  return boundaries;
+}
+
+constexpr double kNanosecond = 1e-9;
+/// Start and end of a duration are rounded to nanoseconds.
+constexpr double kRounding = 2.5 * kNanosecond;
+/// The share of durations that must fit; a clock may be corrected while it is read.
+constexpr double kMinFitting = 0.9;
+/// The shortest distance between durations is at most this many steps.
+constexpr int kMaxStepsApart = 4;
+
+/// Return the shortest distance between durations that differ by more than rounding; 0 if there is
+/// none.
+double shortest_distance(const std::vector<double>& ordered) {
+  double shortest = kInfinity;
+  for (std::size_t i = 1; i < ordered.size(); ++i) {
+    const double distance = ordered[i] - ordered[i - 1];
+    if (distance > kRounding) {
+      shortest = std::min(shortest, distance);
+    }
+  }
+  return std::isfinite(shortest) ? shortest : 0;
+}
+
+double distance_from_multiple(double duration, double step) {
+  return std::abs(duration - step * std::round(duration / step));
+}
+
+/// Return the mean distance of durations from multiples of a step.
+double misfit(std::span<const double> seconds, double step) {
+  double sum = 0;
+  for (const double duration : seconds) {
+    sum += distance_from_multiple(duration, step);
+  }
+  return sum / static_cast<double>(seconds.size());
+}
+
+/// Return the step that fits best among those that rounding can turn into `distance`. For
+/// neighboring candidate steps, even the multiple for the longest duration differs by less than
+/// rounding.
+double best_step(std::span<const double> seconds, double distance, double longest) {
+  const double change = kNanosecond / 2 * distance / longest;
+  double best = distance;
+  double least = kInfinity;
+  for (double step = distance - kRounding; step <= distance + kRounding; step += change) {
+    const double found = misfit(seconds, step);
+    if (found < least) {
+      least = found;
+      best = step;
+    }
+  }
+  return best;
+}
+
+bool fits(std::span<const double> seconds, double step) {
+  const auto fitting = std::ranges::count_if(seconds, [&](double duration) {
+    return distance_from_multiple(duration, step) <= kRounding;
+  });
+  return static_cast<double>(fitting) >= kMinFitting * static_cast<double>(seconds.size());
+}
+
 }  // namespace
 
 std::vector<double> sorted(std::span<const double> values) {
@@ -94,25 +167,6 @@ double quantile_of_sorted(const std::vector<double>& values, double q) {
   // Ratios can be infinite, and std::lerp(x, infinity, 0) is NaN.
   return fraction == 0 ? values[below] : std::lerp(values[below], values[above], fraction);
 }
-
-namespace {
-
-/// CUPTI converts the device's ticks to whole nanoseconds, so equal times can differ by one.
-constexpr double kRoundingSeconds = 1.5e-9;
-
-/// Return the first index of each group of values that are equal except for rounding, and the end.
-std::vector<std::size_t> tie_boundaries(const std::vector<double>& ordered) {
-  std::vector<std::size_t> boundaries = {0};
-  for (std::size_t i = 1; i < ordered.size(); ++i) {
-    if (ordered[i] - ordered[i - 1] > kRoundingSeconds) {
-      boundaries.push_back(i);
-    }
-  }
-  boundaries.push_back(ordered.size());
-  return boundaries;
-}
-
-}  // namespace
 
 std::vector<double> spread_ties(std::vector<double> ordered) {
   const std::vector<std::size_t> boundaries = tie_boundaries(ordered);
@@ -165,64 +219,6 @@ Interval interval_between(const std::vector<double>& ordered, std::size_t outsid
   }
   return {ordered[outside - 1], ordered[ordered.size() - outside]};  // x_(k) .. x_(n+1-k)
 }
-
-namespace {
-
-constexpr double kNanosecond = 1e-9;
-/// Start and end of a duration are rounded to nanoseconds.
-constexpr double kRounding = 2.5 * kNanosecond;
-/// The share of durations that must fit; a clock may be corrected while it is read.
-constexpr double kMinFitting = 0.9;
-/// The shortest distance between durations is at most this many steps.
-constexpr int kMaxStepsApart = 4;
-
-/// Return the shortest distance between durations that differ by more than rounding; 0 if there is
-/// none.
-double shortest_distance(const std::vector<double>& ordered) {
-  double shortest = kInfinity;
-  for (std::size_t i = 1; i < ordered.size(); ++i) {
-    const double distance = ordered[i] - ordered[i - 1];
-    if (distance > kRounding) {
-      shortest = std::min(shortest, distance);
-    }
-  }
-  return std::isfinite(shortest) ? shortest : 0;
-}
-
-/// Return the mean distance of durations from multiples of a step.
-double misfit(std::span<const double> seconds, double step) {
-  double sum = 0;
-  for (const double duration : seconds) {
-    sum += std::abs(duration - step * std::round(duration / step));
-  }
-  return sum / static_cast<double>(seconds.size());
-}
-
-/// Return the step that fits best among those that rounding can turn into `distance`. For
-/// neighboring candidate steps, even the multiple for the longest duration differs by less than
-/// rounding.
-double best_step(std::span<const double> seconds, double distance, double longest) {
-  const double change = kNanosecond / 2 * distance / longest;
-  double best = distance;
-  double least = kInfinity;
-  for (double step = distance - kRounding; step <= distance + kRounding; step += change) {
-    const double found = misfit(seconds, step);
-    if (found < least) {
-      least = found;
-      best = step;
-    }
-  }
-  return best;
-}
-
-bool fits(std::span<const double> seconds, double step) {
-  const auto fitting = std::ranges::count_if(seconds, [&](double duration) {
-    return std::abs(duration - step * std::round(duration / step)) <= kRounding;
-  });
-  return static_cast<double>(fitting) >= kMinFitting * static_cast<double>(seconds.size());
-}
-
-}  // namespace
 
 double tick_of(std::span<const double> seconds) {
   const std::vector<double> ordered = sorted(seconds);

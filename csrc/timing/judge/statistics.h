@@ -64,13 +64,9 @@ enum class Verdict {
   kSlower,     ///< the whole interval is above 1 + margin
   kUncertain,  ///< none of the above
 };
-
-template <>
-inline constexpr auto enum_names<Verdict> =
-    std::to_array<EnumName<Verdict>>({{Verdict::kSame, "same"},
-                                      {Verdict::kFaster, "faster"},
-                                      {Verdict::kSlower, "slower"},
-                                      {Verdict::kUncertain, "uncertain"}});
+constexpr auto names_of(Verdict /*all*/) {
+  return std::array{"same", "faster", "slower", "uncertain"};
+}
 
 /// Faster and slower require that the interval is also beyond the margin by `doubt`: the error of a
 /// ratio that is not due to the candidates.

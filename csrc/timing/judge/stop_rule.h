@@ -27,15 +27,9 @@ enum class StopCriterion {
   /// "budget": the budget is spent, or `max_samples` are taken.
   kBudget,
 };
-
-template <>
-inline constexpr auto enum_names<StopCriterion> =
-    std::to_array<EnumName<StopCriterion>>({{StopCriterion::kInterval, "interval"},
-                                            {StopCriterion::kNoise, "noise"},
-                                            {StopCriterion::kEntropy, "entropy"},
-                                            {StopCriterion::kVerdict, "verdict"},
-                                            {StopCriterion::kCount, "count"},
-                                            {StopCriterion::kBudget, "budget"}});
+constexpr auto names_of(StopCriterion /*all*/) {
+  return std::array{"interval", "noise", "entropy", "verdict", "count", "budget"};
+}
 
 enum class StopReason {
   kNotYet,
@@ -44,14 +38,9 @@ enum class StopReason {
   kBudget,      ///< the time budget is spent
   kTimeout,     ///< the caller's deadline passed (supervision.h); not returned by a rule
 };
-
-template <>
-inline constexpr auto enum_names<StopReason> =
-    std::to_array<EnumName<StopReason>>({{StopReason::kNotYet, "not yet"},
-                                         {StopReason::kSettled, "settled"},
-                                         {StopReason::kMaxSamples, "max_samples"},
-                                         {StopReason::kBudget, "budget"},
-                                         {StopReason::kTimeout, "timeout"}});
+constexpr auto names_of(StopReason /*all*/) {
+  return std::array{"not yet", "settled", "max_samples", "budget", "timeout"};
+}
 
 /// Return whether the criterion compares times with each other or with themselves, so that a
 /// method's overhead matters.

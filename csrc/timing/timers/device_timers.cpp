@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "core/cuda.h"
-#include "core/device_memory.h"
 #include "core/synchronize.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/device/kernels.h"
@@ -24,10 +19,21 @@ namespace convtime {
 
 namespace {
 
-constexpr std::size_t kDurations = 64;
+constexpr std::size_t kDurations = 64;  // by which a clock's tick is measured
 /// A few microseconds, which is several steps even for a clock of 1 us.
 constexpr std::uint64_t kMinCycles = 3000;
 constexpr std::uint64_t kMaxCycles = 15000;
+/// The minimum duration of an opening stamp: the launch of the following work is then in progress
+/// before the clock is read.
+constexpr double kOpenSeconds = 4e-6;
+
+constexpr std::size_t kShortLength = 2;
+/// The additional duration of the longer graph. It makes the events' resolution and the jitter of a
+/// graph's launch a small share.
+constexpr double kDifferenceSeconds = 200e-6;
+constexpr std::size_t kMaxDifference = 32;
+constexpr std::size_t kMaxCapturedCalls = 4096;
+constexpr std::size_t kColdLength = 4;
 
 /// Each call spins for a different number of cycles.
 class VaryingSpin final : public Callable {
@@ -43,181 +49,6 @@ class VaryingSpin final : public Callable {
   cudaStream_t stream_;
   std::uint64_t offset_ = 0;
 };
-
-}  // namespace
-
-double device_tick(DeviceClock clock, const std::function<double()>& measure) {
-  using Ticks = std::map<std::pair<int, DeviceClock>, double>;
-  static auto* const mutex = new std::mutex;  // never destroyed: timings may outlive main()
-  static auto* const known = new Ticks;
-  const std::pair key{current_device(), clock};
-  const std::lock_guard lock(*mutex);
-  const auto found = known->find(key);
-  return found != known->end() ? found->second : known->emplace(key, measure()).first->second;
-}
-
-double measure_tick(Timer& timer, cudaStream_t stream, std::size_t batch) {
-  VaryingSpin spin(stream);
-  std::vector<double> seconds(kDurations);
-  const std::vector<Callable*> calls(kDurations, &spin);
-  for (std::size_t first = 0; first < kDurations; first += batch) {
-    const std::size_t count = std::min(batch, kDurations - first);
-    timer.run(std::span(calls).first(count));
-    timer.collect(std::span(seconds).subspan(first, count));
-  }
-  return tick_of(seconds);
-}
-
-double globaltimer_tick(cudaStream_t stream, const DeviceAllocator& allocate) {
-  return device_tick(DeviceClock::kGlobalTimer, [&] {
-    const DeviceMemory<std::uint64_t> times(kGlobaltimerSteps + 1, allocate);
-    timing_kernels().watch_globaltimer.launch(1, 1, 0, stream, times.get());
-    std::vector<std::uint64_t> seen(kGlobaltimerSteps + 1);
-    CONVTIME_CUDA_CHECK(cudaMemcpyAsync(seen.data(), times.get(), seen.size() * sizeof(seen[0]),
-                                        cudaMemcpyDeviceToHost, stream));
-    CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
-    std::uint64_t shortest = seen[1] - seen[0];
-    for (unsigned step = 1; step < kGlobaltimerSteps; ++step) {
-      shortest = std::min(shortest, seen[step + 1] - seen[step]);
-    }
-    return static_cast<double>(shortest) * 1e-9;
-  });
-}
-
-namespace {
-
-constexpr std::size_t kTickBatch = 64;
-
-}  // namespace
-
-KernelTimer::KernelTimer(Metric metric, cudaStream_t stream, std::vector<int> other_devices,
-                         std::function<void()> drain)
-    : metric_(metric), other_devices_(std::move(other_devices)), drain_(std::move(drain)) {
-  tick_seconds_ =
-      device_tick(DeviceClock::kRecords, [&] { return measure_tick(*this, stream, kTickBatch); });
-}
-
-void KernelTimer::run(std::span<Callable* const> calls) {
-  windows_.resize(calls.size());
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    windows_[i].of = calls[i];
-    windows_[i].prepare = CuptiSession::now();
-    calls[i]->prepare();
-    if (isolated_) {
-      drain_();
-    }
-    windows_[i].begin = CuptiSession::now();
-    calls[i]->call();
-    windows_[i].end = CuptiSession::now();
-    calls[i]->discard_result();
-    if (isolated_) {
-      drain_();
-    }
-  }
-}
-
-void KernelTimer::collect(std::span<double> seconds) {
-  synchronize(other_devices_);  // not only the stream: a call may use others
-  Attribution attribution = session_.take(windows_);
-  activities_ = std::move(attribution.calls);
-  notes_ = {attribution.faults.describe(), attribution.of_other_threads};
-  for (const UnrecordedWork& work : attribution.unrecorded) {
-    notes_.unrecorded.emplace_back(work.window, CuptiSession::api_name(work.function));
-  }
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
-    seconds[i] = seconds_by(metric_, activities_[i]);
-  }
-}
-
-std::vector<std::vector<DeviceActivity>> KernelTimer::take_activities() {
-  return std::exchange(activities_, {});
-}
-
-CollectionNotes KernelTimer::take_notes() { return std::exchange(notes_, {}); }
-
-EventTimer::EventTimer(cudaStream_t stream, std::size_t capacity) : stream_(stream) {
-  starts_.reserve(capacity);
-  stops_.reserve(capacity);
-  for (std::size_t i = 0; i < capacity; ++i) {
-    starts_.push_back(make_event());
-    stops_.push_back(make_event());
-  }
-  tick_seconds_ =
-      device_tick(DeviceClock::kEvents, [&] { return measure_tick(*this, stream_, capacity); });
-}
-
-void EventTimer::run(std::span<Callable* const> calls) {
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    calls[i]->prepare();
-    CONVTIME_CUDA_CHECK(cudaEventRecord(starts_.at(i).get(), stream_));
-    calls[i]->call();
-    CONVTIME_CUDA_CHECK(cudaEventRecord(stops_[i].get(), stream_));
-    calls[i]->discard_result();
-  }
-}
-
-void EventTimer::collect(std::span<double> seconds) {
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
-    float milliseconds = 0;
-    CONVTIME_CUDA_CHECK(
-        cudaEventElapsedTime(&milliseconds, starts_.at(i).get(), stops_.at(i).get()));
-    seconds[i] = static_cast<double>(milliseconds) * 1e-3;
-  }
-}
-
-namespace {
-
-/// The minimum duration of an opening stamp: the launch of the following work is then in progress
-/// before the clock is read.
-constexpr double kOpenSeconds = 4e-6;
-
-}  // namespace
-
-DeviceStamps::DeviceStamps(cudaStream_t stream, std::size_t capacity,
-                           const DeviceAllocator& allocate)
-    : stream_(stream),
-      capacity_(capacity),
-      tick_seconds_(globaltimer_tick(stream, allocate)),
-      open_cycles_(kOpenSeconds * max_sm_clock_hz()),
-      random_cycles_(phase_range_seconds(tick_seconds_) * max_sm_clock_hz()),
-      count_and_stamps_(1 + capacity, allocate) {
-  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
-}
-
-void DeviceStamps::open(cudaStream_t stream) { stamp(true, stream); }
-
-void DeviceStamps::close(cudaStream_t stream) { stamp(false, stream); }
-
-void DeviceStamps::stamp(bool open, cudaStream_t stream) {
-  timing_kernels().stamp.launch(1, 1, 0, stream, count_and_stamps_.get(),
-                                static_cast<std::uint64_t>(capacity_), open, open_cycles_,
-                                random_cycles_);
-}
-
-std::vector<std::uint64_t> DeviceStamps::take() {
-  std::vector<std::uint64_t> stamps(1 + capacity_);
-  const std::size_t bytes = stamps.size() * sizeof(std::uint64_t);
-  CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), count_and_stamps_.get(), bytes,
-                                      cudaMemcpyDeviceToHost, stream_));
-  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  const std::size_t count = stamps.front();
-  if (count > capacity_) {
-    throw std::logic_error("the number of stamps must not exceed the capacity");
-  }
-  return {stamps.begin() + 1, stamps.begin() + 1 + static_cast<std::ptrdiff_t>(count)};
-}
-
-namespace {
-
-constexpr std::size_t kShortLength = 2;
-/// The additional duration of the longer graph. It makes the events' resolution and the jitter of a
-/// graph's launch a small share.
-constexpr double kDifferenceSeconds = 200e-6;
-constexpr std::size_t kMaxDifference = 32;
-constexpr std::size_t kMaxCapturedCalls = 4096;
-constexpr std::size_t kColdLength = 4;
 
 void synchronize_stream(const GraphContext& context) {
   context.wait([&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context.stream)); });
@@ -271,10 +102,10 @@ void occupy_first_places(const GraphContext& context, DeviceStamps& stamps) {
   constexpr std::size_t kGraphs = kDeviceTraits.first_graphs;
   constexpr int kPairsOfKernels = kDeviceTraits.kernels_of_first_graphs / 2;
   using Graphs = std::vector<std::unique_ptr<DeviceGraph>>;
-  static auto* const kept = new std::map<int, Graphs>;  // never destroyed: CUDA may end first
+  static auto* const unused = new std::map<int, Graphs>;  // never destroyed: CUDA may end first
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  Graphs& graphs = (*kept)[current_device()];
+  Graphs& graphs = (*unused)[current_device()];
   while (graphs.size() < kGraphs) {
     graphs.push_back(record(context.recorder, [&](void* recording) {
       for (int i = 0; i < kPairsOfKernels; ++i) {
@@ -287,10 +118,134 @@ void occupy_first_places(const GraphContext& context, DeviceStamps& stamps) {
 
 }  // namespace
 
-double GraphTimer::EventPair::seconds() const {
-  float milliseconds = 0;
-  CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
-  return static_cast<double>(milliseconds) * 1e-3;
+double device_tick(DeviceClock clock, const std::function<double()>& measure) {
+  using Ticks = std::map<std::pair<int, DeviceClock>, double>;
+  static auto* const mutex = new std::mutex;  // never destroyed: timings may outlive main()
+  static auto* const known = new Ticks;
+  const std::pair key{current_device(), clock};
+  const std::lock_guard lock(*mutex);
+  const auto found = known->find(key);
+  return found != known->end() ? found->second : known->emplace(key, measure()).first->second;
+}
+
+double measure_tick(Timer& timer, cudaStream_t stream, std::size_t batch) {
+  VaryingSpin spin(stream);
+  std::vector<double> seconds;
+  const std::vector<Callable*> calls(kDurations, &spin);
+  for (std::size_t first = 0; first < kDurations; first += batch) {
+    const std::size_t count = std::min(batch, kDurations - first);
+    timer.run(std::span(calls).first(count));
+    for (const TimedCall& call : timer.collect(count).calls) {
+      seconds.push_back(call.seconds);
+    }
+  }
+  return tick_of(seconds);
+}
+
+double globaltimer_tick(cudaStream_t stream, const DeviceAllocator& allocate) {
+  return device_tick(DeviceClock::kGlobalTimer, [&] {
+    const DeviceMemory<std::uint64_t> times(kGlobaltimerSteps + 1, allocate);
+    timing_kernels().watch_globaltimer.launch(1, 1, 0, stream, times.get());
+    const std::vector<std::uint64_t> seen = times.read(kGlobaltimerSteps + 1, stream);
+    std::uint64_t shortest = seen[1] - seen[0];
+    for (unsigned step = 1; step < kGlobaltimerSteps; ++step) {
+      shortest = std::min(shortest, seen[step + 1] - seen[step]);
+    }
+    return static_cast<double>(shortest) * 1e-9;
+  });
+}
+
+KernelTimer::KernelTimer(Metric metric, cudaStream_t stream, std::vector<int> other_devices,
+                         std::function<void()> drain)
+    : metric_(metric), other_devices_(std::move(other_devices)), drain_(std::move(drain)) {
+  tick_seconds_ =
+      device_tick(DeviceClock::kRecords, [&] { return measure_tick(*this, stream, kDurations); });
+}
+
+void KernelTimer::run(std::span<Callable* const> calls) {
+  windows_.resize(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    windows_[i].of = calls[i];
+    windows_[i].prepare = CuptiSession::now();
+    calls[i]->prepare();
+    if (isolated_) {
+      drain_();
+    }
+    windows_[i].begin = CuptiSession::now();
+    calls[i]->call();
+    windows_[i].end = CuptiSession::now();
+    calls[i]->discard_result();
+    if (isolated_) {
+      drain_();
+    }
+  }
+}
+
+Collection KernelTimer::collect(std::size_t /*calls*/) {
+  synchronize(other_devices_);  // not only the stream: a call may use others
+  Attribution attribution = session_.take(windows_);
+  Collection collected{.fault = attribution.faults.describe(),
+                       .of_other_threads = attribution.of_other_threads};
+  for (std::vector<DeviceActivity>& activities : attribution.calls) {
+    const double seconds = seconds_by(metric_, activities);
+    collected.calls.push_back({.seconds = seconds, .activities = std::move(activities)});
+  }
+  for (const UnrecordedWork& work : attribution.unrecorded) {
+    collected.calls[work.window].unrecorded.push_back(CuptiSession::api_name(work.function));
+  }
+  return collected;
+}
+
+EventTimer::EventTimer(cudaStream_t stream, std::size_t capacity)
+    : stream_(stream), events_(capacity) {
+  tick_seconds_ =
+      device_tick(DeviceClock::kEvents, [&] { return measure_tick(*this, stream_, capacity); });
+}
+
+void EventTimer::run(std::span<Callable* const> calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i]->prepare();
+    CONVTIME_CUDA_CHECK(cudaEventRecord(events_.at(i).start.get(), stream_));
+    calls[i]->call();
+    CONVTIME_CUDA_CHECK(cudaEventRecord(events_[i].stop.get(), stream_));
+    calls[i]->discard_result();
+  }
+}
+
+Collection EventTimer::collect(std::size_t calls) {
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  Collection collected;
+  for (std::size_t i = 0; i < calls; ++i) {
+    collected.calls.push_back({.seconds = events_.at(i).seconds()});
+  }
+  return collected;
+}
+
+DeviceStamps::DeviceStamps(cudaStream_t stream, std::size_t capacity,
+                           const DeviceAllocator& allocate)
+    : stream_(stream),
+      capacity_(capacity),
+      tick_seconds_(globaltimer_tick(stream, allocate)),
+      open_cycles_(kOpenSeconds * max_sm_clock_hz()),
+      random_cycles_(phase_range_seconds(tick_seconds_) * max_sm_clock_hz()),
+      count_and_stamps_(1 + capacity, allocate) {
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
+}
+
+void DeviceStamps::stamp(bool open, cudaStream_t stream) {
+  timing_kernels().stamp.launch(1, 1, 0, stream, count_and_stamps_.get(),
+                                static_cast<std::uint64_t>(capacity_), open, open_cycles_,
+                                random_cycles_);
+}
+
+std::vector<std::uint64_t> DeviceStamps::take() {
+  const std::vector<std::uint64_t> stamps = count_and_stamps_.read(1 + capacity_, stream_);
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
+  const std::size_t count = stamps.front();
+  if (count > capacity_) {
+    throw std::logic_error("the number of stamps must not exceed the capacity");
+  }
+  return {stamps.begin() + 1, stamps.begin() + 1 + static_cast<std::ptrdiff_t>(count)};
 }
 
 GraphTimer::GraphTimer(GraphContext context, std::size_t capacity)
@@ -321,13 +276,15 @@ void GraphTimer::run(std::span<Callable* const> calls) {
   }
 }
 
-void GraphTimer::collect(std::span<double> seconds) {
+Collection GraphTimer::collect(std::size_t calls) {
   CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context_.stream));
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
+  Collection collected;
+  for (std::size_t i = 0; i < calls; ++i) {
     const Sample& sample = samples_.at(i);
-    seconds[i] = (sample.longer.seconds() - sample.shorter.seconds()) /
-                 static_cast<double>(sample.length_difference);
+    collected.calls.push_back({.seconds = (sample.longer.seconds() - sample.shorter.seconds()) /
+                                          static_cast<double>(sample.length_difference)});
   }
+  return collected;
 }
 
 void GraphTimer::replay(DeviceGraph& graph, const EventPair& around) {
@@ -378,15 +335,17 @@ void ColdGraphTimer::run(std::span<Callable* const> calls) {
   }
 }
 
-void ColdGraphTimer::collect(std::span<double> seconds) {
+Collection ColdGraphTimer::collect(std::size_t calls) {
   const std::vector<std::uint64_t> stamps = stamps_.take();
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
+  Collection collected;
+  for (std::size_t i = 0; i < calls; ++i) {
     std::uint64_t nanoseconds = 0;
     for (std::size_t call = i * kColdLength; call < (i + 1) * kColdLength; ++call) {
       nanoseconds += stamps.at(2 * call + 1) - stamps.at(2 * call);
     }
-    seconds[i] = static_cast<double>(nanoseconds) * 1e-9 / kColdLength;
+    collected.calls.push_back({.seconds = static_cast<double>(nanoseconds) * 1e-9 / kColdLength});
   }
+  return collected;
 }
 
 double ColdGraphTimer::tick_seconds() const { return stamps_.tick_seconds() / kColdLength; }

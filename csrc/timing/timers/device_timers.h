@@ -54,9 +54,7 @@ class CONVTIME_API KernelTimer final : public Timer {
               std::function<void()> drain);
 
   void run(std::span<Callable* const> calls) override;
-  void collect(std::span<double> seconds) override;
-  std::vector<std::vector<DeviceActivity>> take_activities() override;
-  CollectionNotes take_notes() override;
+  Collection collect(std::size_t calls) override;
   void pause() override { session_.pause(); }
   void resume() override { session_.resume(); }
   double tick_seconds() const override { return tick_seconds_; }
@@ -71,8 +69,6 @@ class CONVTIME_API KernelTimer final : public Timer {
   CuptiSession session_;
   double tick_seconds_ = 0;
   std::vector<Window> windows_;
-  std::vector<std::vector<DeviceActivity>> activities_;
-  CollectionNotes notes_;
 };
 
 /// Measures the time between two CUDA events around a call on one stream. It includes the events'
@@ -84,14 +80,13 @@ class CONVTIME_API EventTimer final : public Timer {
   EventTimer(cudaStream_t stream, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;
-  void collect(std::span<double> seconds) override;
+  Collection collect(std::size_t calls) override;
   double tick_seconds() const override { return tick_seconds_; }
   bool queues_calls() const override { return true; }
 
  private:
   cudaStream_t stream_;
-  std::vector<CudaEvent> starts_;
-  std::vector<CudaEvent> stops_;
+  std::vector<EventPair> events_;
   double tick_seconds_ = 0;
 };
 
@@ -105,8 +100,8 @@ class CONVTIME_API DeviceStamps {
   /// Enqueue an opening or a closing stamp. The opening stamp reads the clock at its end, the
   /// closing one at its start. An opening stamp ends at a random phase of the clock's tick, which
   /// makes the time to the closing stamp correct on average.
-  void open(cudaStream_t stream);
-  void close(cudaStream_t stream);
+  void open(cudaStream_t stream) { stamp(true, stream); }
+  void close(cudaStream_t stream) { stamp(false, stream); }
 
   /// Wait for the stream and return the stamps since the last take(), in nanoseconds.
   std::vector<std::uint64_t> take();
@@ -146,7 +141,7 @@ class CONVTIME_API GraphTimer final : public Timer {
   GraphTimer(GraphContext context, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;
-  void collect(std::span<double> seconds) override;
+  Collection collect(std::size_t calls) override;
   double tick_seconds() const override;
   bool queues_calls() const override { return true; }
 
@@ -155,12 +150,6 @@ class CONVTIME_API GraphTimer final : public Timer {
     std::unique_ptr<DeviceGraph> shorter;
     std::unique_ptr<DeviceGraph> longer;
     std::size_t length_difference = 0;
-  };
-  struct EventPair {
-    CudaEvent start = make_event();
-    CudaEvent stop = make_event();
-
-    double seconds() const;
   };
   struct Sample {
     EventPair shorter;
@@ -186,7 +175,7 @@ class CONVTIME_API ColdGraphTimer final : public Timer {
   ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;
-  void collect(std::span<double> seconds) override;
+  Collection collect(std::size_t calls) override;
   double tick_seconds() const override;
   bool queues_calls() const override { return true; }
 

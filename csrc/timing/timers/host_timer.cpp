@@ -43,34 +43,24 @@ double host_clock_tick() {
 }
 
 void HostTimer::run(std::span<Callable* const> calls) {
-  seconds_.resize(calls.size());
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    calls[i]->prepare();
+  collected_ = {};
+  collected_.calls.reserve(calls.size());
+  for (Callable* const callable : calls) {
+    callable->prepare();
     // The queue of a busy device fills up, and a full queue would block the call.
-    drain();
-    seconds_[i] = time_one(*calls[i]);
-    calls[i]->discard_result();
+    drain_();
+    const std::int64_t start = now_nanoseconds();
+    callable->call();
+    const std::int64_t end = until_ == Until::kReturn ? now_nanoseconds() : drain_();
+    collected_.calls.push_back({.seconds = seconds_between(start, end)});
+    callable->discard_result();
   }
-  drain();
-}
-
-void HostTimer::collect(std::span<double> seconds) { std::ranges::copy(seconds_, seconds.begin()); }
-
-double CpuTimer::time_one(Callable& callable) const {
-  const std::int64_t start = now_nanoseconds();
-  callable.call();
-  return seconds_between(start, now_nanoseconds());
-}
-
-double SyncTimer::time_one(Callable& callable) const {
-  const std::int64_t start = now_nanoseconds();
-  callable.call();
-  return seconds_between(start, drain());
+  drain_();
 }
 
 void CpuWorkTimer::run(std::span<Callable* const> calls) {
-  seconds_.clear();
-  reading_of_call_.clear();
+  collected_ = {};
+  collected_.calls.reserve(calls.size());
   for (Callable* const call : calls) {
     call->prepare();
     run_one(*call);
@@ -92,14 +82,14 @@ void CpuWorkTimer::run_one(Callable& callable) {
     reading_began_ = now_seconds();
     probe_.begin(alone ? expected : 0);
   }
-  reading_of_call_.push_back(record_.readings.size());
+  const std::size_t reading = record_.readings.size();
   ++samples_of_reading_;
   const double seconds = time_one(callable);
   if (alone || now_seconds() - *reading_began_ >= long_enough) {
     end_reading();
   }
   callable.discard_result();
-  seconds_.push_back(seconds);
+  collected_.calls.push_back({.seconds = seconds, .reading = reading});
   const auto [found, inserted] = known_.try_emplace(&callable, Known{seconds});
   found->second.fastest_seconds = std::min(found->second.fastest_seconds, seconds);
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "timing/callable.h"
@@ -12,15 +12,25 @@
 
 namespace convtime {
 
-/// Information on the collected calls, in addition to their seconds.
-struct CollectionNotes {
+/// One call.
+struct TimedCall {
+  double seconds = 0;
+  /// The device's activities; not recorded by all methods.
+  std::optional<std::vector<DeviceActivity>> activities{};
+  /// The index of its reading in Timer::host_record(), if there is one.
+  std::optional<std::size_t> reading{};
+  /// Functions that issued device work without a record.
+  std::vector<std::string> unrecorded{};
+};
+
+/// The calls of a run, in order.
+struct Collection {
+  std::vector<TimedCall> calls{};
   /// Why the seconds, or some of the seconds, are wrong; empty if they are correct.
-  std::string fault;
+  std::string fault{};
   /// Activities that other threads of the process issued independently during the calls; they
   /// belong to no call.
   std::size_t of_other_threads = 0;
-  /// Calls that issued device work without a record, with the function that issued it.
-  std::vector<std::pair<std::size_t, std::string>> unrecorded{};
 };
 
 /// Interface of the timing methods, with one class per method.
@@ -31,15 +41,8 @@ class Timer {
   /// Issue each of `calls` once, in this order, and prepare to time each.
   virtual void run(std::span<Callable* const> calls) = 0;
 
-  /// Wait for the work that run() issued and write each call's seconds.
-  virtual void collect(std::span<double> seconds) = 0;
-
-  /// Return the device's activities in each call of the last collect(); nothing if the method does
-  /// not record them.
-  virtual std::vector<std::vector<DeviceActivity>> take_activities() { return {}; }
-
-  /// Return the notes of the last collect().
-  virtual CollectionNotes take_notes() { return {}; }
+  /// Wait for the work that run() issued, which was that many calls.
+  virtual Collection collect(std::size_t calls) = 0;
 
   /// Called after each candidate's first calls: make decisions that depend on their duration.
   /// Returns how many calls it made for this.
@@ -47,10 +50,6 @@ class Timer {
 
   /// Return the number of calls per sample of a candidate.
   virtual std::size_t repeats(const Callable& /*candidate*/) const { return 1; }
-
-  /// Return, for each call of the last run(), the index of its reading in host_record(); nothing if
-  /// the method has no readings.
-  virtual std::vector<std::size_t> take_readings() { return {}; }
 
   /// Return the operating system's actions so far, over all runs; null for methods without this
   /// record.

@@ -76,12 +76,12 @@ class Captures {
 };
 
 /// The position of a time within the windows.
-struct Place {
+struct WindowPosition {
   std::size_t window = 0;
   bool in_call = false;  ///< false in the preparation
 };
 
-std::optional<Place> find_place(std::span<const Window> windows, std::uint64_t time) {
+std::optional<WindowPosition> find_window(std::span<const Window> windows, std::uint64_t time) {
   const auto after = std::upper_bound(
       windows.begin(), windows.end(), time,
       [](std::uint64_t tick, const Window& window) { return tick < window.prepare; });
@@ -89,7 +89,7 @@ std::optional<Place> find_place(std::span<const Window> windows, std::uint64_t t
     return std::nullopt;
   }
   const auto window = std::prev(after);
-  return Place{static_cast<std::size_t>(window - windows.begin()), time >= window->begin};
+  return WindowPosition{static_cast<std::size_t>(window - windows.begin()), time >= window->begin};
 }
 
 /// Find threads that issue work while no call is prepared or made.
@@ -100,7 +100,7 @@ void add_other_threads(std::span<const Window> windows, std::span<const ApiCall>
   }
   for (const ApiCall& call : api_calls) {
     if (call.thread != context.own_thread && gives_work(call) &&
-        !find_place(windows, call.start).has_value()) {
+        !find_window(windows, call.start).has_value()) {
       others.insert(call.thread);
     }
   }
@@ -114,10 +114,10 @@ Steps steps_of(std::span<const Window> windows, const Issues& issues,
                const std::unordered_set<std::uint32_t>& other_threads) {
   std::vector<std::vector<const ApiCall*>> issued(windows.size());
   for (const auto& [correlation, issue] : issues) {
-    const std::optional<Place> place = find_place(windows, issue.call.start);
-    if (place.has_value() && place->in_call && gives_work(issue.call) &&
+    const std::optional<WindowPosition> position = find_window(windows, issue.call.start);
+    if (position.has_value() && position->in_call && gives_work(issue.call) &&
         !other_threads.contains(issue.call.thread)) {
-      issued[place->window].push_back(&issue.call);
+      issued[position->window].push_back(&issue.call);
     }
   }
   Steps steps;
@@ -246,18 +246,18 @@ class Attributing {
       ++result_.of_other_threads;
       return;
     }
-    const std::optional<Place> place = find_place(windows_, issue.call.start);
-    if (!place.has_value()) {
+    const std::optional<WindowPosition> position = find_window(windows_, issue.call.start);
+    if (!position.has_value()) {
       return;  // the queue's hold, or the clock's last stamp
     }
-    if (!place->in_call) {
-      marks_[place->window].add(activity, issue.call.start);
+    if (!position->in_call) {
+      marks_[position->window].add(activity, issue.call.start);
       return;
     }
     ++issue.activities;
     issue.graph = activity.graph;
     if (has_sound_times(activity, issue.call)) {
-      DeviceActivity& added = result_.calls[place->window].emplace_back(activity);
+      DeviceActivity& added = result_.calls[position->window].emplace_back(activity);
       added.issued_ns = issue.call.start;
       added.issued_by = issue.call.thread;
     }
@@ -299,9 +299,9 @@ class Attributing {
           captures_.contain(call)) {
         continue;
       }
-      const std::optional<Place> place = find_place(windows_, call.start);
-      if (place.has_value() && place->in_call) {
-        result_.unrecorded.push_back({place->window, call.function});
+      const std::optional<WindowPosition> position = find_window(windows_, call.start);
+      if (position.has_value() && position->in_call) {
+        result_.unrecorded.push_back({position->window, call.function});
       }
     }
   }
@@ -319,12 +319,12 @@ class Attributing {
           captures_.contain(issue.call)) {
         continue;
       }
-      const std::optional<Place> place = find_place(windows_, issue.call.start);
-      if (!place.has_value() || !place->in_call) {
+      const std::optional<WindowPosition> position = find_window(windows_, issue.call.start);
+      if (!position.has_value() || !position->in_call) {
         continue;
       }
       if (issue.activities == 0) {
-        result_.faults.missing += had_nothing_to_do(issue.call, place->window) ? 0 : 1;
+        result_.faults.missing += had_nothing_to_do(issue.call, position->window) ? 0 : 1;
       } else if (issue.call.kind == ApiKind::kGraphLaunch && issue.graph != 0) {
         result_.faults.missing += nodes_of[issue.graph] - issue.activities;
       }

@@ -16,7 +16,7 @@ constexpr std::size_t kBytes = 1 << 20;
 constexpr double kKeptSeconds = 60;
 
 /// A buffer that CUPTI was forced to return.
-struct Kept {
+struct ReturnedBuffer {
   double since_seconds;
   std::uint8_t* buffer;
 };
@@ -25,7 +25,7 @@ struct Kept {
 struct Lent {
   std::mutex mutex;
   std::unordered_set<std::uint8_t*> buffers;
-  std::deque<Kept> kept;
+  std::deque<ReturnedBuffer> kept;
   int forced = 0;  ///< flushes in progress
 
   void free_old() {

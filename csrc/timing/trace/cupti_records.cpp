@@ -4,7 +4,6 @@
 #include <string_view>
 
 namespace convtime {
-
 namespace {
 
 bool contains_any(std::string_view text, std::initializer_list<std::string_view> parts) {
@@ -45,40 +44,6 @@ ApiKind kind_of(std::string_view name) {
   }
   return contains_any(name, {"Launch"}) ? ApiKind::kLaunch : ApiKind::kOther;
 }
-
-}  // namespace
-
-CuptiFunctions::CuptiFunctions(CUpti_CallbackDomain domain, CUpti_CallbackId count)
-    : kinds_(count, ApiKind::kOther) {
-  for (CUpti_CallbackId function = 1; function < count; ++function) {
-    const char* name = nullptr;
-    if (cuptiGetCallbackName(domain, function, &name) == CUPTI_SUCCESS && name != nullptr) {
-      kinds_[function] = kind_of(name);
-    }
-    if (kinds_[function] == ApiKind::kOther) {
-      others_.push_back(function);
-    }
-  }
-}
-
-const CuptiFunctions& CuptiFunctions::of_runtime() {
-  // Never destroyed, like the driver's: CUPTI's threads read records while the process ends.
-  static const auto* const functions =
-      new CuptiFunctions(CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_SIZE);
-  return *functions;
-}
-
-const CuptiFunctions& CuptiFunctions::of_driver() {
-  static const auto* const functions =
-      new CuptiFunctions(CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_SIZE);
-  return *functions;
-}
-
-ApiKind CuptiFunctions::kind(CUpti_CallbackId function) const {
-  return function < kinds_.size() ? kinds_[function] : ApiKind::kOther;
-}
-
-namespace {
 
 /// Read the fields that records of all kinds of work have.
 template <typename Record>
@@ -127,6 +92,36 @@ void read_api_call(const CUpti_ActivityAPI& record, bool of_driver, std::vector<
 }
 
 }  // namespace
+
+CuptiFunctions::CuptiFunctions(CUpti_CallbackDomain domain, CUpti_CallbackId count)
+    : kinds_(count, ApiKind::kOther) {
+  for (CUpti_CallbackId function = 1; function < count; ++function) {
+    const char* name = nullptr;
+    if (cuptiGetCallbackName(domain, function, &name) == CUPTI_SUCCESS && name != nullptr) {
+      kinds_[function] = kind_of(name);
+    }
+    if (kinds_[function] == ApiKind::kOther) {
+      others_.push_back(function);
+    }
+  }
+}
+
+const CuptiFunctions& CuptiFunctions::of_runtime() {
+  // Never destroyed, like the driver's: CUPTI's threads read records while the process ends.
+  static const auto* const functions =
+      new CuptiFunctions(CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_SIZE);
+  return *functions;
+}
+
+const CuptiFunctions& CuptiFunctions::of_driver() {
+  static const auto* const functions =
+      new CuptiFunctions(CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_SIZE);
+  return *functions;
+}
+
+ApiKind CuptiFunctions::kind(CUpti_CallbackId function) const {
+  return function < kinds_.size() ? kinds_[function] : ApiKind::kOther;
+}
 
 void read_record(const CUpti_Activity& record, TraceRecords& records) {
   switch (record.kind) {

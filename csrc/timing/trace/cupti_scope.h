@@ -58,19 +58,4 @@ std::uint64_t activity_clock();
 /// Return the calling thread's number in the records.
 std::uint32_t activity_thread();
 
-/// Open CUPTI without subscribers, like kineto. Throws CuptiError.
-std::unique_ptr<ActivityScope> open_global_scope(std::span<const CUpti_ActivityKind> kinds);
-
-/// Open CUPTI shared with other subscribers of the same kind; returns null if the loaded CUPTI does
-/// not support this scope. Throws CuptiError, with the name of a tool that does not share CUPTI.
-std::unique_ptr<ActivityScope> open_subscriber_scope(std::span<const CUpti_ActivityKind> kinds);
-
-/// The mode that the process's subscribers have requested, in CUPTI's numbering.
-enum class Sharing : std::uint8_t { kRefused = 0, kAllowed = 1, kNobodyAsked = 2, kUnknown = 255 };
-
-Sharing sharing();
-
-/// Read the current time on the clock of the open scope's records, for either scope.
-CUptiResult read_activity_clock(std::uint64_t& now);
-
 }  // namespace convtime

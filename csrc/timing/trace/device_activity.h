@@ -14,12 +14,7 @@
 namespace convtime {
 
 enum class ActivityKind { kKernel, kMemcpy, kMemset };
-
-template <>
-inline constexpr auto enum_names<ActivityKind> =
-    std::to_array<EnumName<ActivityKind>>({{ActivityKind::kKernel, "kernel"},
-                                           {ActivityKind::kMemcpy, "memcpy"},
-                                           {ActivityKind::kMemset, "memset"}});
+constexpr auto names_of(ActivityKind /*all*/) { return std::array{"kernel", "memcpy", "memset"}; }
 
 /// The properties shared by all launches of a kernel, or by all copies or memsets, of the same
 /// form.
@@ -68,10 +63,7 @@ enum class Metric {
   kSpan,  ///< span_seconds()
   kSum,   ///< sum_seconds()
 };
-
-template <>
-inline constexpr auto enum_names<Metric> = std::to_array<EnumName<Metric>>(
-    {{Metric::kBusy, "busy"}, {Metric::kSpan, "span"}, {Metric::kSum, "sum"}});
+constexpr auto names_of(Metric /*all*/) { return std::array{"busy", "span", "sum"}; }
 
 /// Return the seconds in which at least one of the activities, ordered by start time, ran.
 CONVTIME_API double busy_seconds(std::span<const DeviceActivity> activities);

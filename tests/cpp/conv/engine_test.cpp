@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "conv/activation.h"
 #include "helpers.h"
 
 namespace convtime::conv {
@@ -42,13 +41,13 @@ TEST(EngineTag, IsReadAsPlansHaveIt) {
 TEST(Activation, IsReadAsItIsWritten) {
   for (const char* name : {"identity", "relu", "relu6", "leaky_relu", "gelu", "gelu_tanh", "silu",
                            "sigmoid", "tanh"}) {
-    const std::optional<Activation> activation = parse_activation(name);
+    const std::optional<Activation> activation = find_enum<Activation>(name);
     ASSERT_TRUE(activation.has_value()) << name;
     EXPECT_STREQ(to_string(*activation), name);
-    EXPECT_NE(activation_names().find(name), std::string::npos);
+    EXPECT_NE(quoted_names<Activation>().find(name), std::string::npos);
   }
-  EXPECT_FALSE(parse_activation("ReLU").has_value());
-  EXPECT_FALSE(parse_activation("").has_value());
+  EXPECT_FALSE(find_enum<Activation>("ReLU").has_value());
+  EXPECT_FALSE(find_enum<Activation>("").has_value());
 }
 
 // As the cuDNN frontend names them in a plan's tag.

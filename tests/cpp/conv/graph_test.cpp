@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "conv/activation.h"
+#include "conv/engine.h"
 #include "conv/errata.h"
 
 namespace convtime::conv {

@@ -44,21 +44,26 @@ class FakeTimer : public Timer {
       seconds_.push_back(seconds_of_(*callable));
     }
   }
-  void collect(std::span<double> seconds) override { std::ranges::copy(seconds_, seconds.begin()); }
-  CollectionNotes take_notes() override {
-    return {is_faulty(batch_sizes.size()) ? "1 launch without its record" : "", 2, unrecorded};
-  }
-  /// As many in each call as were set, each issued by itself or all of them by one graph.
-  std::vector<std::vector<DeviceActivity>> take_activities() override {
-    if (activities_each == 0) {
-      return {};
-    }
+  /// As many activities in each call as were set, each issued by itself or all of them by one
+  /// graph.
+  Collection collect(std::size_t calls) override {
+    EXPECT_EQ(calls, seconds_.size());
     std::vector<DeviceActivity> issued(activities_each);
     for (std::size_t i = 0; i < issued.size(); ++i) {
       issued[i].correlation = by_one_graph ? 1 : static_cast<std::uint32_t>(i);
       issued[i].unordered = is_unordered(batch_sizes.size()) && !isolated;
     }
-    return std::vector<std::vector<DeviceActivity>>(batch_sizes.back(), issued);
+    Collection collected{
+        .fault = is_faulty(batch_sizes.size()) ? "1 launch without its record" : "",
+        .of_other_threads = 2};
+    for (const double seconds : seconds_) {
+      TimedCall& call = collected.calls.emplace_back(seconds);
+      if (activities_each > 0) {
+        call.activities = issued;
+      }
+    }
+    collected.calls.front().unrecorded = unrecorded_of_first;
+    return collected;
   }
   double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return queues; }
@@ -70,7 +75,7 @@ class FakeTimer : public Timer {
   std::function<bool(std::size_t)> is_unordered = is_faulty;
   bool isolated = false;
   std::vector<std::size_t> batch_sizes;
-  std::vector<std::pair<std::size_t, std::string>> unrecorded;
+  std::vector<std::string> unrecorded_of_first;
   bool queues = true;
   bool replays = false;  ///< what was called first, as a graph does
   std::size_t activities_each = 0;
@@ -112,10 +117,13 @@ class DisturbedTimer final : public FakeTimer {
     record_.cores = 2;
     queues = false;
   }
-  std::vector<std::size_t> take_readings() override {
-    std::vector<std::size_t> readings(batch_sizes.back());
-    std::iota(readings.begin(), readings.end(), record_.readings.size() - readings.size());
-    return readings;
+  Collection collect(std::size_t calls) override {
+    Collection collected = FakeTimer::collect(calls);
+    std::size_t reading = record_.readings.size() - calls;
+    for (TimedCall& call : collected.calls) {
+      call.reading = reading++;
+    }
+    return collected;
   }
   const HostRecord* host_record() override { return &record_; }
 
@@ -325,7 +333,7 @@ TEST_F(SamplerTest, IsolatesCallsWhoseWorkNothingOrders) {
 }
 
 TEST_F(SamplerTest, TellsWhichCandidateIssuesWorkWithoutRecords) {
-  timer_.unrecorded = {{0, "cudaMemPrefetchAsync"}};
+  timer_.unrecorded_of_first = {"cudaMemPrefetchAsync"};
   const SamplerResult result = run({.rule = count_of(1, 1)});
   EXPECT_EQ(std::ranges::count(result.candidates, std::set<std::string>{"cudaMemPrefetchAsync"},
                                &CandidateSamples::unrecorded),

@@ -46,15 +46,14 @@ std::int64_t drain_5ms() {
 double time_once(HostTimer&& timer, Callable& callable) {
   Callable* const calls[] = {&callable};
   timer.run(calls);
-  double seconds = 0;
-  timer.collect({&seconds, 1});
-  return seconds;
+  return timer.collect(1).calls.front().seconds;
 }
 
 TEST(HostTimer, TimesACallOfKnownDuration) {
   FunctionCallable sleeper(sleep_5ms);
-  for (const double seconds : {time_once(CpuTimer(now_nanoseconds), sleeper),
-                               time_once(SyncTimer(now_nanoseconds), sleeper)}) {
+  for (const double seconds :
+       {time_once(HostTimer(HostTimer::Until::kReturn, now_nanoseconds), sleeper),
+        time_once(HostTimer(HostTimer::Until::kIdle, now_nanoseconds), sleeper)}) {
     EXPECT_GE(seconds, 0.005);
     EXPECT_LT(seconds, 0.05);
   }
@@ -62,8 +61,8 @@ TEST(HostTimer, TimesACallOfKnownDuration) {
 
 TEST(HostTimer, WaitsForTheDeviceInsideOrOutsideOfWhatItTimes) {
   FunctionCallable nothing([] {});
-  EXPECT_LT(time_once(CpuTimer(drain_5ms), nothing), 0.004);
-  const double seconds = time_once(SyncTimer(drain_5ms), nothing);
+  EXPECT_LT(time_once(HostTimer(HostTimer::Until::kReturn, drain_5ms), nothing), 0.004);
+  const double seconds = time_once(HostTimer(HostTimer::Until::kIdle, drain_5ms), nothing);
   EXPECT_GE(seconds, 0.005);
   EXPECT_LT(seconds, 0.05);  // until the device was idle, not until the host continued
 }
@@ -72,7 +71,7 @@ TEST(HostTimer, FindsTheDeviceIdleBeforeEveryCallAndLeavesItSo) {
   std::string events;
   FunctionCallable call([&] { events += 'c'; });
   Callable* const calls[] = {&call, &call};
-  CpuTimer([&] {
+  HostTimer(HostTimer::Until::kReturn, [&] {
     events += 'd';
     return now_nanoseconds();
   }).run(calls);
@@ -81,10 +80,10 @@ TEST(HostTimer, FindsTheDeviceIdleBeforeEveryCallAndLeavesItSo) {
 
 TEST(HostTimer, TimesNeitherThePreparationNorTheResultsDestruction) {
   SlowToPrepare prepared;
-  EXPECT_LT(time_once(CpuTimer(now_nanoseconds), prepared), 0.004);
-  EXPECT_LT(time_once(SyncTimer(now_nanoseconds), prepared), 0.004);
+  EXPECT_LT(time_once(HostTimer(HostTimer::Until::kReturn, now_nanoseconds), prepared), 0.004);
+  EXPECT_LT(time_once(HostTimer(HostTimer::Until::kIdle, now_nanoseconds), prepared), 0.004);
   SlowToDrop dropped;
-  EXPECT_LT(time_once(CpuTimer(now_nanoseconds), dropped), 0.004);
+  EXPECT_LT(time_once(HostTimer(HostTimer::Until::kReturn, now_nanoseconds), dropped), 0.004);
 }
 
 /// Spins for so many nanoseconds, and counts its calls.
@@ -128,10 +127,9 @@ TEST(CpuWorkTimer, CallsOftenEnoughForTheClocksTick) {
   timer.run(calls);
   EXPECT_EQ(brief.calls - before, timer.repeats(brief));
   EXPECT_EQ(brief.kept, 0U);
-  double seconds[3];
-  timer.collect(seconds);
-  EXPECT_LT(seconds[0], 1e-5);  // of one call
-  EXPECT_GE(seconds[1], 1e-3);
+  const std::vector<TimedCall> collected = timer.collect(3).calls;
+  EXPECT_LT(collected[0].seconds, 1e-5);  // of one call
+  EXPECT_GE(collected[1].seconds, 1e-3);
 }
 
 TEST(CpuWorkTimer, DoesNotAverageACallThatIsBriefNowAndThen) {
@@ -158,7 +156,10 @@ TEST(CpuWorkTimer, ReadsLongCallsAloneAndShortOnesTogether) {
   const std::size_t before = timer.host_record()->readings.size();
   Callable* const calls[] = {&brief, &brief, &longer, &brief};
   timer.run(calls);
-  const std::vector<std::size_t> readings = timer.take_readings();
+  std::vector<std::size_t> readings;
+  for (const TimedCall& call : timer.collect(4).calls) {
+    readings.push_back(call.reading.value());
+  }
   EXPECT_EQ(readings, (std::vector{before, before, before + 1, before + 2}));
   EXPECT_NEAR(timer.host_record()->readings[before + 1].seconds, 5e-3, 1e-3);
 }
