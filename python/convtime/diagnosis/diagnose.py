@@ -218,24 +218,20 @@ def _try_convolutions(
     try:
         operation.prepare()
         calls = convolutions_of(operation.call)
-        found = {call.problem.label: (tensors, call) for tensors, call in map(prepare, calls)}
+        distinct = {call.problem.label: (tensors, call) for tensors, call in map(prepare, calls)}
     except Exception as error:  # no exception here may discard the diagnosis
         return (), one_line(error)
-    if not found:
-        return (), ""
-    if len(found) > _MOST_CONVOLUTIONS:
-        return (
-            (),
-            f"it runs {len(found)} different convolutions; use convtime.conv.explain on each one",
-        )
+    count = len(distinct)
+    if count > _MOST_CONVOLUTIONS:
+        return (), f"it runs {count} different convolutions; use convtime.conv.explain on each one"
     advice: list[Advice] = []
-    for label, (tensors, call) in found.items():
+    for label, (tensors, call) in distinct.items():
         if time.perf_counter() + _CONVOLUTION_SECONDS + 20 * evidence.calls.waiting.median > until:
             return tuple(advice), "the budget leaves no time to try other layouts and dtypes"
         with torch.no_grad(), contextlib.suppress(RuntimeError):  # may not fit in memory
             tried = measured_advice(call, FPROP, tensors, _CONVOLUTION_SECONDS)
             advice += [
-                each if len(found) == 1 else dataclasses.replace(each, text=f"{label}: {each.text}")
+                each if count == 1 else dataclasses.replace(each, text=f"{label}: {each.text}")
                 for each in tried
             ]
     return tuple(advice), ""

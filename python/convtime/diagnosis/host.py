@@ -12,6 +12,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -36,33 +37,44 @@ def look_at_host(operation: Operation, evidence: Evidence) -> Evidence:
     # The highest clock in a few milliseconds after a rest, while the clock rises.
     clocks_hz = [hz for hz in (_C.core_clock_hz() for _ in range(20)) if hz is not None]
     loop, count = _loop_of(operation, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
-    found, kernel = _read(probe, loop)
+    reading, kernel = _read(probe, loop)
     loaded_hz = _C.core_clock_hz()
     waits, unseen = _watch(loop, count)
     share, why_not = numa.remote_share(operation.tensors)
-    missing = "; ".join(filter(None, (probe.missing, unseen, why_not)))
     host = Host(
-        seconds=found.seconds / count,
-        cpu=found.cpu_seconds / count,
+        **_per_call(reading, count),
         kernel=kernel / count,
         cores=probe.cores,
-        waiting=_each(found.waiting_seconds, count),
-        longest_wait=_each(found.longest_wait_seconds, count),
-        threads=found.threads,
-        others=None if found.others_seconds is None else found.others_seconds / found.seconds,
+        threads=reading.threads,
         background=rest.cpu_seconds / rest.seconds,
-        throttled=_each(found.throttled_seconds, count),
-        stolen=_each(found.stolen_seconds, count),
-        minor_faults=found.minor_faults / count,
-        major_faults=found.major_faults / count,
+        minor_faults=reading.minor_faults / count,
+        major_faults=reading.major_faults / count,
         fault_seconds=_seconds_of_a_fault(),
         waits=waits,
         rested_hz=max(clocks_hz, default=None),
         loaded_hz=loaded_hz,
         remote_share=share,
-        missing=missing,
+        missing="; ".join(filter(None, (probe.missing, unseen, why_not))),
     )
     return dataclasses.replace(evidence, host=host)
+
+
+def _per_call(reading: HostReading, count: int) -> dict[str, Any]:
+    """Return the fields of Host that depend on other load: of a call, or as a number of cores."""
+    others = reading.others_seconds
+    return {
+        "seconds": reading.seconds / count,
+        "cpu": reading.cpu_seconds / count,
+        "waiting": _each(reading.waiting_seconds, count),
+        "longest_wait": _each(reading.longest_wait_seconds, count),
+        "others": None if others is None else others / reading.seconds,
+        "throttled": _each(reading.throttled_seconds, count),
+        "stolen": _each(reading.stolen_seconds, count),
+    }
+
+
+def _each(value: float | None, count: int) -> float | None:
+    return None if value is None else value / count
 
 
 def _loop_of(
@@ -89,21 +101,13 @@ def look_at_host_again(operation: Operation, evidence: Evidence) -> Evidence:
     first = evidence.host
     if first is None:
         return evidence
-    probe = _C.HostProbe()
     loop, count = _loop_of(operation, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
-    found, _ = _read(probe, loop)
-    others = None if found.others_seconds is None else found.others_seconds / found.seconds
-    both = dataclasses.replace(
-        first,
-        seconds=(first.seconds + found.seconds / count) / 2,
-        cpu=(first.cpu + found.cpu_seconds / count) / 2,
-        waiting=_mean(first.waiting, _each(found.waiting_seconds, count)),
-        longest_wait=_mean(first.longest_wait, _each(found.longest_wait_seconds, count)),
-        others=_mean(first.others, others),
-        throttled=_mean(first.throttled, _each(found.throttled_seconds, count)),
-        stolen=_mean(first.stolen, _each(found.stolen_seconds, count)),
-    )
-    return dataclasses.replace(evidence, host=both)
+    reading, _ = _read(_C.HostProbe(), loop)
+    means: dict[str, Any] = {
+        name: _mean(getattr(first, name), value)
+        for name, value in _per_call(reading, count).items()
+    }
+    return dataclasses.replace(evidence, host=dataclasses.replace(first, **means))
 
 
 def _mean(one: float | None, other: float | None) -> float | None:
@@ -122,8 +126,8 @@ def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
         try:
             seconds = seconds_of(loop)
         finally:
-            found = watch.stop()
-    return Waits(seconds=seconds / count, **found) if found["looks"] else None, watch.missing
+            states = watch.stop()
+    return Waits(seconds=seconds / count, **states) if states["looks"] else None, watch.missing
 
 
 def _read(probe: _C.HostProbe, action: Callable[[], object]) -> tuple[HostReading, float]:
@@ -132,11 +136,11 @@ def _read(probe: _C.HostProbe, action: Callable[[], object]) -> tuple[HostReadin
     children = _cpu_seconds_of_children()
     probe.begin(_LOOP_SECONDS)
     action()
-    found = HostReading(**probe.end())
-    if found.others_seconds is not None:  # a process that the call starts is no other process
-        others = found.others_seconds - (_cpu_seconds_of_children() - children)
-        found = dataclasses.replace(found, others_seconds=max(0.0, others))
-    return found, resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
+    reading = HostReading(**probe.end())
+    if reading.others_seconds is not None:  # a process that the call starts is no other process
+        others = reading.others_seconds - (_cpu_seconds_of_children() - children)
+        reading = dataclasses.replace(reading, others_seconds=max(0.0, others))
+    return reading, resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
 
 
 def _cpu_seconds_of_children() -> float:
@@ -145,22 +149,18 @@ def _cpu_seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _each(value: float | None, count: int) -> float | None:
-    return None if value is None else value / count
-
-
 def _seconds_of_a_fault() -> float:
     """Return the least time of several attempts to touch a page for the first time."""
-    found = []
+    seconds = []
     for _ in range(3):
         with mmap.mmap(-1, _FAULTED_PAGES * mmap.PAGESIZE) as memory:
             if hasattr(mmap, "MADV_NOHUGEPAGE"):
                 with contextlib.suppress(OSError):  # kernels without huge pages
                     memory.madvise(mmap.MADV_NOHUGEPAGE)
             view = torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE]
-            found.append(seconds_of(lambda view=view: view.fill_(1)))  # type: ignore[misc]
+            seconds.append(seconds_of(lambda view=view: view.fill_(1)))  # type: ignore[misc]
             del view
-    return min(found) / _FAULTED_PAGES
+    return min(seconds) / _FAULTED_PAGES
 
 
 def look_at_operators(operation: Operation, evidence: Evidence) -> Evidence:
@@ -175,15 +175,15 @@ def look_at_operators(operation: Operation, evidence: Evidence) -> Evidence:
         for _ in range(calls):
             torch.neg(small)
 
-    added, found = _clock(smallest, math.inf)
-    limit = max(0.0, found["seconds"] / calls - added)
-    _, found = _clock(loop, limit + added)
-    inside = found["seconds"] - added * (found["count"] - found["outermost"] / 2)
+    added, reading = _clock(smallest, math.inf)
+    limit = max(0.0, reading["seconds"] / calls - added)
+    _, reading = _clock(loop, limit + added)
+    inside = reading["seconds"] - added * (reading["count"] - reading["outermost"] / 2)
     operators = Operators(
-        count=found["count"] / count,
-        outermost=found["outermost"] / count,
+        count=reading["count"] / count,
+        outermost=reading["outermost"] / count,
         seconds=max(0.0, inside) / count,
-        dispatching=max(0.0, found["dispatching"] - added * found["count"]) / count,
+        dispatching=max(0.0, reading["dispatching"] - added * reading["count"]) / count,
         loop=min(seconds_of(loop) for _ in range(2)) / count,
         smallest=limit,
     )
@@ -200,10 +200,10 @@ def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, f
         try:
             seconds = seconds_of(loop)
         finally:
-            found = clock.stop()
-        clocked.append((seconds, found))
-    seconds, found = min(clocked, key=lambda each: each[0])
-    return max(0.0, seconds - plain) / max(found["count"], 1), found
+            reading = clock.stop()
+        clocked.append((seconds, reading))
+    seconds, reading = min(clocked, key=lambda each: each[0])
+    return max(0.0, seconds - plain) / max(reading["count"], 1), reading
 
 
 def look_at_option(

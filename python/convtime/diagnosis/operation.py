@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -140,9 +139,7 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
     The allocator itself offers little variety: it places some sizes only at multiples of 2 MiB.
     """
     offset = random.randrange(LARGE_PAGE // ALIGNMENT) * ALIGNMENT  # noqa: S311  # no secret
-    return filled(
-        tensor, lambda made: made.copy_(tensor.detach()), offset=offset // tensor.itemsize
-    )
+    return filled(tensor, lambda new: new.copy_(tensor.detach()), offset=offset // tensor.itemsize)
 
 
 def filled(
@@ -160,16 +157,16 @@ def filled(
         return tensor
     numbers = 1 + sum((size - 1) * stride for size, stride in sizes) if tensor.numel() else 0
     room = torch.empty(offset + numbers, dtype=tensor.dtype, device=tensor.device)
-    made = room.as_strided(tensor.size(), tensor.stride(), offset)
-    fill(made)
-    return made
+    new = room.as_strided(tensor.size(), tensor.stride(), offset)
+    fill(new)
+    return new
 
 
 def seconds_of(action: Callable[[], object]) -> float:
     """Return the duration of an action on the host's clock, in seconds."""
-    begin = time.perf_counter()
+    begin = perf_counter()
     action()
-    return time.perf_counter() - begin
+    return perf_counter() - begin
 
 
 _FIRST_CALLS = 3
@@ -209,12 +206,12 @@ def look_at_calls(operation: Operation) -> Calls:
 
 def _awake_seconds() -> float:
     """Return the total time that this process's threads ran or waited for a CPU."""
-    found = 0
+    nanoseconds = 0
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has just ended
             ran, waited, _ = map(int, (task / "schedstat").read_text().split())
-            found += ran + waited
-    return 1e-9 * found
+            nanoseconds += ran + waited
+    return 1e-9 * nanoseconds
 
 
 def _call_and_wait(operation: Operation) -> float:

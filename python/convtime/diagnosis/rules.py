@@ -164,8 +164,8 @@ def _first_call(evidence: Evidence, account: Account) -> Cause | None:
 
 def _allocation(evidence: Evidence, account: Account) -> Cause | None:
     calls = evidence.calls
-    asked = max(calls.allocations, calls.frees)
-    if asked < IN_EACH_CALL:
+    requests = max(calls.allocations, calls.frees)
+    if requests < IN_EACH_CALL:
         return None
     # Traced calls may have found blocks in PyTorch's cache that calls in the loop did not find.
     traced = evidence.trace is not None and evidence.trace.allocations >= IN_EACH_CALL

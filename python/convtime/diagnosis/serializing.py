@@ -24,7 +24,7 @@ _HELD_SECONDS = 5e-3
 
 
 #: Size and stream of a tensor that an operation created.
-_Made = tuple[int, torch.cuda.Stream]
+_Created = tuple[int, torch.cuda.Stream]
 
 
 class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -32,7 +32,7 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.made: list[_Made] = []
+        self.created: list[_Created] = []
 
     def __torch_dispatch__(
         self,
@@ -44,7 +44,7 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         torch.cuda.synchronize()
         given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
-        self.made += [
+        self.created += [
             (leaf.nbytes, torch.cuda.current_stream(leaf.device))
             for leaf in pytree.tree_leaves(result)
             if isinstance(leaf, torch.Tensor) and leaf.is_cuda and id(leaf) not in given
@@ -55,30 +55,30 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def look_at_results(operation: Operation, evidence: Evidence) -> Evidence:
     """Compare the results, if there are results to compare."""
     candidate = operation.candidate
-    made: list[_Made] = []
+    created: list[_Created] = []
 
     def waiting(*args: Any, **kwargs: Any) -> object:
         with _same_random_numbers(), _WaitingForEach() as mode:
             result = candidate.fn(*args, **kwargs)
-        made[:] = mode.made
+        created[:] = mode.created
         return result
 
     def as_is(held: bool, *args: Any, **kwargs: Any) -> object:
-        _forget(made)
+        _forget(created)
         if held:  # the current stream is busy, so other streams run before its earlier work
             torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
         with _same_random_numbers():
             return candidate.fn(*args, **kwargs)
 
     others = [candidate.but(fn=functools.partial(as_is, held)) for held in (False, True) * 2]
-    repeats, found = check_one_call_each(candidate.but(fn=waiting), others, "close")
+    repeats, agreements = check_one_call_each(candidate.but(fn=waiting), others, "close")
     if repeats.same is None:
         return evidence
-    errors = [each.largest_error for each in found if each.same is False]
+    errors = [each.largest_error for each in agreements if each.same is False]
     known = [error for error in errors if error is not None]
     serialized = Serialized(
         repeats=bool(repeats.same),
-        calls=len(found),
+        calls=len(agreements),
         differing=len(errors),
         largest_error=max(known, default=None),
     )
@@ -94,12 +94,12 @@ def _same_random_numbers() -> Iterator[None]:
         yield
 
 
-def _forget(made: list[_Made]) -> None:
+def _forget(created: list[_Created]) -> None:
     """Zero free memory in matching sizes: leftovers could make a wrong result look correct."""
     torch.cuda.synchronize()
     with contextlib.suppress(torch.OutOfMemoryError):
         zeros = []
-        for nbytes, stream in made:
+        for nbytes, stream in created:
             with torch.cuda.stream(stream):
                 zeros.append(torch.zeros(nbytes, dtype=torch.uint8, device=stream.device))
         torch.cuda.synchronize()

@@ -80,12 +80,12 @@ def read_trace(events: Iterable[Event]) -> Trace:
     )
     if not ranges:
         raise ValueError("the profiler recorded no call")
-    asked = [
+    requests = [
         each
         for each in events
         if not each.on_device and each.name.startswith("cu") and _is_within(each, ranges)
     ]
-    correlations = {each.correlation for each in asked if each.correlation}
+    correlations = {each.correlation for each in requests if each.correlation}
     done = [
         each
         for each in events
@@ -94,7 +94,7 @@ def read_trace(events: Iterable[Event]) -> Trace:
     kernels = [each for each in done if not each.name.startswith(("Memcpy", "Memset"))]
     copies = [each for each in done if _WITH_HOST.match(each.name)]
     calls = {
-        kind: [each for each in asked if re.match(names, each.name)]
+        kind: [each for each in requests if re.match(names, each.name)]
         for kind, names in _CALLS.items()
     }
     count = len(ranges)

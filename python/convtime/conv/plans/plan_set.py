@@ -75,15 +75,14 @@ class PlanProblem:
     negative_slope: float = 0.0
 
     @property
-    def channels_last(self) -> bool:
-        """Whether the input is in channels-last layout."""
+    def layout(self) -> Layout:
+        """The layout of the input."""
         strides = self.x.strides
-        return strides[1] == 1 and max(strides[2:]) > 1
+        return "channels_last" if strides[1] == 1 and max(strides[2:]) > 1 else "contiguous"
 
     def __str__(self) -> str:
-        layout = "channels_last" if self.channels_last else "contiguous"
         x, w = ("×".join(map(str, operand.sizes)) for operand in (self.x, self.w))
-        return f"{self.pass_name} of {x} by {w}, {self.dtype} {layout}"
+        return f"{self.pass_name} of {x} by {w}, {self.dtype} {self.layout}"
 
 
 @dataclasses.dataclass(frozen=True)
