@@ -287,6 +287,8 @@ class Recorder:
     A test's only measurement has the test's name; otherwise, their names follow the test's name.
     """
 
+    adds_reproducers = False  # the commands that time convolutions again
+
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.measurements: dict[str, Measurement] = {}
@@ -305,15 +307,15 @@ class Recorder:
         is_judged = option.convtime_save or option.convtime_against or option.convtime_again
         return {"stop": "interval"} if is_judged else {}
 
-    def record(
-        self, test: str, label: str | None, measured: Measurement, _candidate: Any = None
-    ) -> str:
+    def record(self, test: str, label: str | None, measured: Measurement, candidate: Any) -> str:
         """Store a measurement of a candidate, and return its recorded name."""
+        if self.adds_reproducers:
+            measured = _with_provenance(measured, reproducer=_reproducer(candidate))
         name = test if label is None else f"{test} {label}"
-        distinct, number = name, 1
-        while distinct in self.measurements:
-            number += 1
-            distinct = f"{name} {number}"
+        numbered = (f"{name} {number}" for number in itertools.count(2))
+        distinct = next(
+            name for name in itertools.chain([name], numbered) if name not in self.measurements
+        )
         self.measurements[distinct] = dataclasses.replace(measured, name=distinct)
         self.tests[distinct] = test
         return distinct
@@ -363,11 +365,9 @@ class _Worker(Recorder):
         from convtime.device.gpu_turn import turn
         from convtime.timing.sampling.measure import find_devices
 
-        place = find_devices(candidates, options.get("device"))
-        if place.on_gpu:  # timings on a GPU already take turns
-            yield
-            return
-        with turn(["cpu"], _PATIENCE_SECONDS) as own_turn:
+        # Timings on a GPU already take turns.
+        names = [] if find_devices(candidates, options.get("device")).on_gpu else ["cpu"]
+        with turn(names, _PATIENCE_SECONDS) as own_turn:
             if own_turn.disturbed_by:
                 warnings.warn(pytest.PytestWarning(own_turn.disturbed_by), stacklevel=4)
             yield
@@ -417,15 +417,7 @@ class _Again(Recorder):
         request = json.loads(Path(config.option.convtime_again).read_text(encoding="utf-8"))
         self._tests: list[str] | None = request["tests"]  # None for all
         self._output = Path(request["output"])
-        self._adds_reproducers = bool(request["reproducers"])
-
-    def record(
-        self, test: str, label: str | None, measured: Measurement, candidate: Any = None
-    ) -> str:
-        """Add the command that times the convolutions again, because they were found slow."""
-        if candidate is not None and self._adds_reproducers:
-            measured = _with_provenance(measured, reproducer=_reproducer(candidate))
-        return super().record(test, label, measured)
+        self.adds_reproducers = bool(request["reproducers"])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(

@@ -12,8 +12,7 @@ import results
 
 from convtime import Measurement, time_op
 from convtime.regression.attribution import attribute
-from convtime.regression.medians import calibrated
-from convtime.regression.noise import FALSE_ALARMS, Repeats
+from convtime.regression.noise import FALSE_ALARMS, Repeats, calibrated
 from convtime.regression.significance import LogMedian, LogRatio
 from convtime.timing.measurement import HostReading
 from convtime.timing.verdict import Ratio

@@ -16,7 +16,7 @@ import results
 import torch
 from common import running
 
-from convtime.upgrading.workers import KEPT_MEMORY
+from convtime.upgrading.interpreters import KEPT_MEMORY
 from upgrade import IN_HALF, RESNET50
 from upgrade.plants import ON_GPU, Group, Site, errata
 

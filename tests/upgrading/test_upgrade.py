@@ -12,8 +12,8 @@ import torch
 
 from convtime import cli
 from convtime.upgrading import upgrade as upgrading
+from convtime.upgrading.interpreters import FailedError
 from convtime.upgrading.probe import Layer
-from convtime.upgrading.workers import FailedError
 from tests.helpers.pass_facts import FACTS
 
 

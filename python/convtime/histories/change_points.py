@@ -165,7 +165,8 @@ class _Scan:
             enough = int(np.searchsorted(np.cumsum(probabilities[ranked]), _CONFIDENCE)) + 1
             likely = np.append(ranked[:enough], best)
             ends[number] = at = int(indices[best])
-            shift, error = self._shift(number, ends)
+            shift = float(self.series[at:stop].mean() - self.series[begin:at].mean())
+            error = self._level_error(ends) * math.sqrt(1 / (at - begin) + 1 / (stop - at))
             changes.append(
                 LevelChange(
                     at=at,
@@ -240,15 +241,12 @@ class _Scan:
         normalized: Array = probabilities / probabilities.sum()
         return normalized
 
-    def _shift(self, number: int, ends: list[int]) -> tuple[float, float]:
-        """Return the change of the mean logarithm, and the half-width of its interval."""
-        (begin, stop, _), at = self._window(ends, number), ends[number]
-        shift = self.series[at:stop].mean() - self.series[begin:at].mean()
+    def _level_error(self, ends: list[int]) -> float:
+        """Return the half-width of the interval of a single value around its level."""
         degrees = len(self.series) - len(ends) - 1
         residuals = self._residuals(ends)
-        deviation = math.sqrt(residuals @ residuals / degrees)
         quantile = student_quantile((1 + _CONFIDENCE) / 2, degrees)
-        return float(shift), quantile * deviation * math.sqrt(1 / (at - begin) + 1 / (stop - at))
+        return quantile * math.sqrt(residuals @ residuals / degrees)
 
 
 def _dependence(residuals: Array) -> float:

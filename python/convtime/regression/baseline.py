@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from convtime.core import codec
-from convtime.regression.medians import standard_error
-from convtime.regression.noise import Repeats
+from convtime.regression.noise import Repeats, standard_error
 from convtime.timing.measurement import Measurement
 from convtime.view.shown import Shown
 

@@ -23,8 +23,7 @@ from convtime.regression.differences import (
     incomparable,
     is_same,
 )
-from convtime.regression.medians import calibrated_log_median, log_median
-from convtime.regression.noise import FALSE_ALARMS, Noise
+from convtime.regression.noise import FALSE_ALARMS, Noise, calibrated_log_median, log_median
 from convtime.regression.significance import LogRatio, adjusted, geomean
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import (

@@ -1,4 +1,4 @@
-"""The noise of a test between processes, and the smallest difference that can be found in it."""
+"""The noise of a test between processes, medians with it, and the smallest difference found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from convtime.core import codec
 from convtime.core.checks import require
-from convtime.regression.significance import student_quantile
+from convtime.regression.differences import on_host
+from convtime.regression.significance import LogMedian, student_quantile
+from convtime.timing.measurement import Measurement
 
 #: Share of unchanged tests that are found slower or faster in one run.
 FALSE_ALARMS = 0.001
@@ -29,6 +31,14 @@ _OUTLYING = 5.0
 _OUTLYING_SHARE = 0.03
 _MOST_OUTLYING = 0.1  # of the processes
 _NORMAL_PER_MAD = 1.4826
+# Standard deviation of medians between processes without a change, unless it was calibrated: the
+# largest for fresh processes on an H200 (benchmarks/results, repeatability and placement), and an
+# assumption for times by the host's clock.
+_BETWEEN_PROCESSES = 0.003
+_BETWEEN_PROCESSES_ON_HOST = 0.005
+# Undisturbed processes report errors up to about this many times their median error, because an
+# interval of few values is itself uncertain (benchmarks/results, placement).
+_USUAL = 2.0
 # A finding must be confirmed: each of two looks finds a change so often that both do with POWER.
 _POWER_OF_LOOK = (1 + POWER) / 2
 
@@ -165,3 +175,84 @@ def margin_of(spread: float, processes: int) -> float:
     error = spread * math.sqrt(1 + 1 / processes)
     threshold = student_quantile(1 - FALSE_ALARMS / 2, processes - 1)
     return math.expm1(error * (threshold + student_quantile(_POWER_OF_LOOK, processes - 1)))
+
+
+def between_processes(measured: Measurement) -> float:
+    """Return the assumed standard deviation of a median between processes, as a share."""
+    return _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
+
+
+def log_median(
+    measured: Measurement, repeats: Repeats | None = None, spread: float = 0.0
+) -> LogMedian:
+    """Return the median with an assumed variation between processes.
+
+    Args:
+        measured: the measurement of one process.
+        repeats: the medians of several processes; their mean is used.
+        spread: observed standard deviation between processes, which counts if it is larger than
+            the assumed one.
+    """
+    between = between_processes(measured)
+    if measured.between_runs:
+        between = 0.0  # already included in the interval
+    between = max(between, spread)
+    single = LogMedian.of_interval(
+        measured.median, *measured.median_interval, measured.interval_count, between
+    )
+    if repeats is None:
+        return single
+    between /= math.sqrt(len(repeats.not_outlying))
+    return dataclasses.replace(single, value=repeats.log_median, between_processes=between)
+
+
+def calibrated_log_median(
+    measured: Measurement, repeats: Repeats | None, noise: Noise
+) -> LogMedian:
+    """Return the median with the calibrated variation between processes; see :func:`calibrated`."""
+    return calibrated(_without_assumption(measured), repeats, noise)
+
+
+def calibrated(own: LogMedian, repeats: Repeats | None, noise: Noise) -> LogMedian:
+    """Replace a median's variation between processes by the calibrated one.
+
+    That includes the usual variation within a process. Only what exceeds it, as in a process that
+    others disturbed, is added.
+
+    Args:
+        own: the median of one process, with its error within the process.
+        repeats: the medians of several processes; their mean is used.
+        noise: the calibrated noise.
+    """
+    if repeats is None:
+        return dataclasses.replace(
+            own,
+            below=_excess(own.below, noise.within),
+            above=_excess(own.above, noise.within),
+            between_processes=noise.spread,
+            processes=noise.processes,
+        )
+    return dataclasses.replace(
+        own,
+        value=repeats.log_median,
+        below=0.0,
+        above=0.0,
+        between_processes=noise.spread / math.sqrt(len(repeats.not_outlying)),
+        processes=noise.processes,
+    )
+
+
+def standard_error(measured: Measurement) -> float:
+    """Return the standard error of a median above 0 within its process, as a share of it."""
+    return _without_assumption(measured).error
+
+
+def _without_assumption(measured: Measurement) -> LogMedian:
+    measured = dataclasses.replace(measured, between_runs=0.0)
+    return LogMedian.of_interval(
+        measured.median, *measured.median_interval, measured.interval_count, 0.0
+    )
+
+
+def _excess(error: float, within: float) -> float:
+    return math.sqrt(max(0.0, error**2 - (_USUAL * within) ** 2))

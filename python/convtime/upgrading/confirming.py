@@ -12,8 +12,7 @@ from convtime.regression.attribution import attribute
 from convtime.regression.baseline import Baseline
 from convtime.regression.changes import Change, Changes
 from convtime.regression.compare_runs import compare_runs
-from convtime.regression.medians import between_processes
-from convtime.regression.noise import Noise, Repeats
+from convtime.regression.noise import Noise, Repeats, between_processes
 from convtime.timing.measurement import Measurement
 
 #: The old and the new interpreter's measurement in one pair of processes.

@@ -1,17 +1,212 @@
-"""A pair of interpreters that run the same layers or tests on one GPU."""
+"""Processes of two interpreters that run the same layers or tests on one GPU.
+
+They answer questions; see probe.py and pytest_probe.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Mapping
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from convtime.conv.plan_log import kept_tags
 from convtime.core.checks import require
+from convtime.core.child import START_SECONDS, Child, ChildError
 from convtime.core.errors import InputError
-from convtime.upgrading.workers import Side
 
 _AT_ONCE = 4  # pairs of processes, each with torch and a CUDA context
+_ANSWER_SECONDS = 300.0  # a layer's first call may compile
+# The C library keeps freed memory for later calls. Otherwise a process may return it after each
+# call and map its pages again in the next one, which depends on what else it has allocated.
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+# With -c, the working directory is on the import path, which the model may need. The empty message
+# shows that the program is a Python interpreter.
+_BOOT = (
+    "import runpy, sys; from multiprocessing.connection import Connection; "
+    "parent = Connection(int(sys.argv.pop())); parent.send_bytes(b''); "
+    "runpy.run_path(sys.argv.pop(1), {'parent': parent}, '__main__')"
+)
+
+
+class FailedError(Exception):
+    """An interpreter cannot run a layer; the message is a sentence."""
+
+
+class Side(Child):
+    """One interpreter, with a process that starts with the first question and after it died.
+
+    Use it as a context manager.
+    """
+
+    def __init__(
+        self,
+        which: str,
+        python: str,
+        program: Sequence[str],
+        load: Mapping[str, Any],
+        *,
+        logs: bool = False,
+    ) -> None:
+        """Prepare the process.
+
+        Args:
+            which: ``old`` or ``new``, for messages.
+            python: the interpreter.
+            program: the file that it runs, and the file's arguments.
+            load: the question that loads the layers or tests.
+            logs: whether cuDNN's frontend logs its plans, which makes calls slower.
+
+        Raises:
+            InputError: there is no such interpreter.
+        """
+        self.which = which
+        self.environment: dict[str, Any] = {}
+        self.loaded: dict[str, Any] = {}
+        path = shutil.which(python)
+        if path is None:
+            raise InputError(
+                f"--{which} must be a Python interpreter, such as /path/to/venv/bin/python; "
+                f"{python!r} does not exist or is not executable"
+            )
+        self._python = path
+        self._load = load
+        self._folder = tempfile.TemporaryDirectory(prefix="convtime-upgrade-")
+        self._plan_log = Path(self._folder.name, "frontend.log")  # of cuDNN's frontend
+        self._plan_log.touch()
+        variables = {name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()}
+        if logs:
+            variables["CUDNN_FRONTEND_LOG_INFO"] = "1"
+            variables["CUDNN_FRONTEND_LOG_FILE"] = str(self._plan_log)
+        super().__init__(command=[self._python, "-c", _BOOT, *program], variables=variables)
+
+    def __exit__(self, *exception: Any) -> None:
+        self.end()
+        super().__exit__(*exception)
+        self._folder.cleanup()
+
+    def ask_with_plans(self, do: str, **question: Any) -> tuple[dict[str, Any], str]:
+        """Return the answer, and the tags of the plans that cuDNN built for it; empty for none."""
+        start = self._plan_log.stat().st_size
+        answer = self.ask(do, **question)
+        with self._plan_log.open("rb") as file:
+            file.seek(start)
+            return answer, ", ".join(kept_tags(file.read().decode(errors="replace")))
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs layers on a GPU; known once the process is ready."""
+        return self.environment["gpu"] is not None
+
+    @property
+    def kind(self) -> str:
+        """The kind of device."""
+        return "cuda" if self.on_gpu else "cpu"
+
+    def settings(self) -> dict[str, str]:
+        """Return the versions and settings, by name."""
+        facts = {**self.environment, "threads": self.loaded["threads"]}
+        flags = self.loaded["flags"]
+        if not self.on_gpu:  # these have no effect
+            flags = {name: flags[name] for name in flags if not name.startswith(("cudnn", "cuda"))}
+        facts |= {f"flag {name}": value for name, value in flags.items()}
+        return {name: str(value) for name, value in facts.items() if value is not None}
+
+    def start(self) -> None:
+        """Start the process if none runs, without waiting for it.
+
+        Raises:
+            InputError: the interpreter cannot be run.
+        """
+        if self.pid is not None:
+            return
+        try:
+            super().start()
+        except OSError as error:
+            raise InputError(
+                f"--{self.which}: {self._python} cannot be run ({error.strerror})"
+            ) from error
+        self._ask({"do": "environment"})
+
+    def await_start(self) -> None:
+        """Wait until the process, which is started if none runs, has imported torch.
+
+        Raises:
+            InputError: the interpreter cannot be used.
+        """
+        self.start()
+        if self._is_ready:
+            return
+        with self._named_errors():
+            try:
+                super().await_start()
+            except ChildError as error:
+                raise FailedError(f"it {error}; it is perhaps not a Python interpreter") from None
+            environment = self._answer(START_SECONDS)
+            if self.environment and environment != self.environment:
+                self.end()
+                changed = ", ".join(
+                    f"{what} {value} instead of {self.environment.get(what)}"
+                    for what, value in environment.items()
+                    if value != self.environment.get(what)
+                )
+                raise FailedError(f"its process started again with {changed}")
+        self.environment = environment
+
+    def load(self) -> None:
+        """Wait for the process and load the layers or tests.
+
+        Raises:
+            InputError: the interpreter cannot be used, or not with these.
+        """
+        self.await_start()
+        with self._named_errors():
+            self._ask(self._load)
+            try:
+                self.loaded = self._answer(_ANSWER_SECONDS)
+            except FailedError:
+                self.end()  # the next question needs a process that has loaded them
+                raise
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except FailedError as error:
+            raise InputError(f"--{self.which} {self._python}: {error}") from error
+
+    def ask(self, do: str, **question: Any) -> dict[str, Any]:
+        """Return the answer to a question; a process that died before is started again.
+
+        Raises:
+            FailedError: the process died, or it cannot answer.
+        """
+        if self.pid is None:
+            try:
+                self.load()
+            except InputError as error:
+                raise FailedError(str(error)) from error
+        self._ask({"do": do, **question})
+        return self._answer(_ANSWER_SECONDS)
+
+    def _ask(self, question: Mapping[str, Any]) -> None:
+        self.send(json.dumps(question).encode())
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = json.loads(self.receive(seconds))
+        except ChildError as error:
+            raise FailedError(f"it {error}") from None
+        if "unusable" in answer:
+            if answer.get("broken"):
+                self.end()
+            raise FailedError(answer["unusable"])
+        return answer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -349,8 +349,8 @@ class Call:
             return tensor
 
         args, kwargs = _mapped(layer.arguments, (TensorSpec, torch.Tensor), made)
-        modes = dataclasses.replace(layer.modes, autocast=()) if exact else layer.modes
-        casting = modes.casting if modes.autocast else contextlib.nullcontext
+        casts = layer.modes.autocast and not exact
+        casting = layer.modes.casting if casts else contextlib.nullcontext
 
         def forward() -> Any:
             with casting():
@@ -359,7 +359,7 @@ class Call:
         if which == FORWARD:
             self.run = forward if layer.name == STEP else torch.no_grad()(forward)
             return
-        if not modes.gradient:
+        if not layer.modes.gradient:
             raise UnusableError("it has no gradient")
         tensors = (*_leaves((args, kwargs), torch.Tensor), *module.parameters())
         wanted = [tensor for tensor in tensors if tensor.requires_grad]

@@ -17,10 +17,9 @@ from convtime.exchange.other_tools import of_samples
 from convtime.regression.changes import Change
 from convtime.upgrading.causes import PassFacts, difference_of
 from convtime.upgrading.confirming import INTERRUPTED, Pair, Run, confirm
-from convtime.upgrading.interpreters import Interpreters
+from convtime.upgrading.interpreters import FailedError, Interpreters, Side
 from convtime.upgrading.probe import BACKWARD, FORWARD, STEP
 from convtime.upgrading.result import LayerChange, Upgrade, by_cost, not_compared
-from convtime.upgrading.workers import FailedError, Side
 
 MARGIN = 0.03
 BUDGET = 0.5  # seconds per pass, both interpreters together

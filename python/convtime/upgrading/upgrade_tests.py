@@ -13,10 +13,9 @@ from convtime.regression.changes import Change
 from convtime.timing.measurement import Measurement
 from convtime.upgrading.causes import PassFacts
 from convtime.upgrading.confirming import INTERRUPTED, Run, confirm
-from convtime.upgrading.interpreters import Interpreters
+from convtime.upgrading.interpreters import FailedError, Interpreters, Side
 from convtime.upgrading.result import LayerChange, Upgrade, by_cost, not_compared
 from convtime.upgrading.upgrade import MARGIN, PAIRS, Progress
-from convtime.upgrading.workers import FailedError, Side
 
 _MISSING = "sizes, layouts, backends, memory and bits of results: tests do not record them"
 _ABSENT = "it does not have this test"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from convtime.core.errors import InputError
-from convtime.upgrading.workers import KEPT_MEMORY, FailedError, Side
+from convtime.upgrading.interpreters import KEPT_MEMORY, FailedError, Side
 from tests.helpers.waiting import wait_until
 
 PYTHON = sys.executable

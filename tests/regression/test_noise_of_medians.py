@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.regression.medians import (
+from convtime.regression.noise import (
+    Noise,
+    Repeats,
     calibrated,
     calibrated_log_median,
     log_median,
     standard_error,
 )
-from convtime.regression.noise import Noise, Repeats
 from convtime.regression.significance import LogMedian
 from tests.helpers.runs import ON_CPU, of
 from tests.helpers.student import student_limit
