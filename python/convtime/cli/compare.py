@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
-from convtime.cli import compare_files, snippet
+from convtime.cli import arguments, snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
@@ -17,14 +19,18 @@ from convtime.cli.axes import (
     resume_hint,
     texts_of,
 )
-from convtime.cli.output import add_outputs, check_outputs
+from convtime.cli.exit_codes import DONE
+from convtime.cli.output import add_outputs, check_outputs, deliver_result
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.checks import check_one_of, require
 from convtime.core.child import job
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
+from convtime.exchange.files import read_baseline, with_names_in_common
 from convtime.regression.changes import FINDS as FINDS_IN_FILES
+from convtime.regression.compare_runs import compare_runs
+from convtime.regression.differences import SameGpu
 from convtime.sweeps import compare as comparing
 from convtime.sweeps.axes import AXIS_OPTIONS, read_axes
 from convtime.sweeps.comparison_table import ComparisonTable
@@ -33,12 +39,16 @@ from convtime.timing.comparison import FINDS, Comparison
 from convtime.timing.options import Options
 from convtime.timing.result_check import Check
 from convtime.timing.verdict import Ratio
+from convtime.view.wording import printable
 
 _SHARED_OPTIONS = (
     *("statements", "margin", "fail_on", "uncertain"),
     *("json", "markdown", "verbose"),
 )
+# Options that only files take.
+_FILE_OPTIONS = ("false_discoveries", "same_gpu", "relative")
 _MARGIN = Options().margin
+_BEGINNING = 100  # bytes: more than a byte order mark and some white space
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +64,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     snippet.add_statements(parser, "to compare, or two files of results", "STATEMENT|FILE")
     add_options(parser)
-    compare_files.add_options(parser)
+    _add_file_options(parser)
     parser.add_argument(
         "--confirm",
         action="store_true",
@@ -109,11 +119,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
 
 
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "files of results",
+        "--margin is relative to the earlier time; its default is each test's own if BEFORE is a "
+        "calibrated run of the pytest plugin, and 0.03 for others.",
+    )
+    group.add_argument(
+        "--false-discoveries",
+        type=arguments.number,
+        default=0.05,
+        metavar="SHARE",
+        help="expected false-discovery rate: share of wrong findings among all that are found to "
+        "be slower or faster (default: 0.05)",
+    )
+    group.add_argument(
+        "--same-gpu",
+        choices=get_args(SameGpu),
+        default="model",
+        help="which GPU counts as the same: any of the same model (the default), or only the same "
+        "device; times on others are uncertain",
+    )
+    group.add_argument(
+        "--relative",
+        action="store_true",
+        help="judge candidates by their ratio to their baseline, as the pytest plugin saves it",
+    )
+
+
 def run(options: argparse.Namespace) -> int:
-    files = None if options.named else compare_files.files_of(options.statements)
+    files = None if options.named else _files_of(options.statements)
     if files is not None:
         _check_taken(options, FINDS_IN_FILES, "statements, got two files of results")
-        return compare_files.run(options, *files)
+        return _run_files(options, *files)
     _check_taken(options, FINDS, "two files of results, got statements")
     check_outputs(options, {"--file": options.file})
     statements = snippet.named_statements(options)
@@ -136,7 +174,7 @@ def _check_taken(options: argparse.Namespace, finds: Sequence[str], needed: str)
     add_to(parser)
     of_files = finds is FINDS_IN_FILES
     for action in parser._actions:
-        for_files = action.dest in compare_files.OWN_OPTIONS
+        for_files = action.dest in _FILE_OPTIONS
         is_other = action.dest not in _SHARED_OPTIONS and for_files != of_files
         if is_other and getattr(options, action.dest) != action.default:
             raise InputError(f"{action.option_strings[-1]} requires {needed}")
@@ -244,3 +282,67 @@ def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
 def _compared_again(options: argparse.Namespace) -> Comparison:
     with snippet.prepared(options) as (namespace, _):
         return compare_statements(snippet.named_statements(options), options, namespace)
+
+
+def _files_of(given: Sequence[str]) -> tuple[Path, Path] | None:
+    """Return the two files that are given instead of statements; None if they are statements.
+
+    Raises:
+        InputError: some are files of results, but not all, or not two.
+    """
+    files = [text for text in given if _is_result_file(Path(text))]
+    if not files:
+        return None
+    require(
+        len(given) == len(files) == 2,
+        "compare takes either statements or two files of results; of its arguments, these are "
+        f"files of results: {', '.join(files)}",
+    )
+    return Path(files[0]), Path(files[1])
+
+
+def _is_result_file(path: Path) -> bool:
+    """Return whether a file exists and begins like one that :func:`read_baseline` reads."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            content = file.read(_BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip()
+    except (OSError, ValueError):  # the latter for a NUL in a statement
+        return False
+    return path.suffix.lower() == ".csv" or content.startswith((b"{", b"["))
+
+
+def _run_files(options: argparse.Namespace, first: Path, second: Path) -> int:
+    """Compare two files, print the changes, and return the exit code.
+
+    Raises:
+        InputError: a file cannot be read, or an option does not fit.
+    """
+    check_outputs(options, {"BEFORE": first, "AFTER": second})
+    before, after = with_names_in_common(
+        read_baseline(first), read_baseline(second), str(first), str(second)
+    )
+    try:
+        changes = compare_runs(
+            before,
+            after,
+            margin=options.margin,
+            false_discoveries=options.false_discoveries,
+            same_gpu=options.same_gpu,
+            relative=options.relative,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    code, why = judge(changes.findings, options)
+    is_requested = "more-instructions" in options.fail_on
+    unjudged = changes.unjudged_instructions if is_requested else ()
+    deliver_result(
+        options,
+        changes.details,
+        changes.to_json,
+        *map(printable, unjudged),
+        why,
+        markdown=changes.to_markdown,
+    )
+    return code or (options.uncertain if unjudged else DONE)

@@ -11,7 +11,6 @@ from convtime.core.checks import require
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.sweeps.plan import (
     Label,
-    SweepPoint,
     is_geometric,
     main_axis,
     numbers_of,
@@ -88,28 +87,26 @@ def sweep_figure(
         require(name in known, f"quantities must be from {', '.join(known)}, got {name!r}")
     names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
     require(kernel in ("", *swept.kernels), f"kernel must be one of {names}, got {kernel!r}")
-    marks = [_mark(swept, point, name, kernel) for name in drawn for point in swept.points]
+    marks = []
+    for quantity_name in drawn:
+        ends, scale = ("min", "max"), 1.0
+        if quantity_name != TIME:
+            units = (unit(point, quantity_name) for point in swept.points)
+            titled = f"{quantity_name} ({next(filter(None, units), '')})".removesuffix(" ()")
+            row = f"{titled}: median, min to max"
+        elif kernel:
+            scale, row = 1e6, "time (µs): median, min to max"
+        else:
+            scale, row, ends = 1e6, f"time (µs): {_MEDIAN}", ("median_low", "median_high")
+        for point in swept.points:
+            values = summary(point, quantity_name, kernel)
+            low, middle, high = (
+                math.nan if values.get(column) is None else scale * values[column]
+                for column in (ends[0], "median", ends[1])
+            )
+            marks.append(Mark(row, point.values, point.application, low, middle, high))
     title = ", ".join(swept.plan.applications) + (f": {kernel}" if kernel else "")
     return _marks_figure(title, swept.plan.axes, x, marks if swept.measurements else ())
-
-
-def _mark(swept: Sweep, point: SweepPoint, quantity: str, kernel: str) -> Mark:
-    values = summary(point, quantity, kernel)
-    ends, scale = ("min", "max"), 1.0
-    if quantity == TIME:
-        scale = 1e6
-        row = "time (µs): median, min to max"
-        if not kernel:
-            ends, row = ("median_low", "median_high"), f"time (µs): {_MEDIAN}"
-    else:
-        units = (unit(point, quantity) for point in swept.points)
-        named = f"{quantity} ({next(filter(None, units), '')})".removesuffix(" ()")
-        row = f"{named}: median, min to max"
-    low, middle, high = (
-        math.nan if values.get(column) is None else scale * values[column]
-        for column in (ends[0], "median", ends[1])
-    )
-    return Mark(row, point.values, point.application, low, middle, high)
 
 
 def table_figure(table: ComparisonTable, x: str | None = None) -> Figure:
