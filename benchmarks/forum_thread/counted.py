@@ -8,7 +8,7 @@ import torch
 
 import convtime
 from convtime.counting.counters import CounterCache
-from convtime.counting.kernel_counters import KernelCounters
+from convtime.counting.results import KernelCounters
 from forum_thread import DRAM_READ, DRAM_WRITE
 from forum_thread.net import Training
 

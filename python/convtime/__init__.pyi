@@ -1,10 +1,9 @@
 from . import conv, nn, ops, testing
 from .core.errors import InputError, InputWarning
 from .counting.costs import energy, peak_memory
-from .counting.costs_result import Energy, PeakMemory
 from .counting.counters import counters
-from .counting.kernel_counters import Counters, CountersUnavailable
-from .counting.listing import counter_names
+from .counting.metrics import counter_names
+from .counting.results import Counters, CountersUnavailable, Energy, PeakMemory
 from .device.clock_lock import locked_clocks, reset_clocks
 from .device.clock_trace import ClockTrace
 from .device.clocks import trace_clocks

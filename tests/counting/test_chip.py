@@ -10,7 +10,7 @@ import torch
 from convtime.core.load import _C
 from convtime.counting import chip
 from convtime.counting.chip import REFUSALS, GpuChip, explain
-from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.counting.results import CountersUnavailable
 
 
 def test_a_refusal_says_what_to_set_in_one_sentence():

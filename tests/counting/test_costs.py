@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import convtime
 from convtime.counting import costs
 from convtime.counting.costs import _Batches, _counter, watch
-from convtime.counting.costs_result import Energy, PeakMemory
-from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.counting.results import CountersUnavailable, Energy, PeakMemory
 from convtime.timing.sampling.measure import WorkDevices
 
 

@@ -11,8 +11,8 @@ import torch
 
 import convtime
 from convtime.core.load import _C
-from convtime.counting.kernel_counters import CountersUnavailable
 from convtime.counting.metrics import DURATION, GROUPS
+from convtime.counting.results import CountersUnavailable
 from convtime.timing.measurement import Condition
 from convtime.timing.sampling.measure import WorkDevices
 from tests.helpers.gh100 import Gh100

@@ -10,10 +10,9 @@ import convtime
 from convtime.cli import main
 from convtime.core.errors import InputError
 from convtime.core.load import _C
-from convtime.counting.costs_result import Energy, PeakMemory
-from convtime.counting.kernel_counters import Counters, KernelCounters
 from convtime.counting.metrics import DURATION, GROUPS
 from convtime.counting.nvprof import NVPROF
+from convtime.counting.results import Counters, Energy, KernelCounters, PeakMemory
 from convtime.counting.show import format_value
 
 HIT_RATE = "lts__t_sector_hit_rate.pct"

@@ -6,8 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convtime.counting.counters import adds_up, make_counters
-from convtime.counting.listing import names_of
-from convtime.counting.metrics import DURATION, GROUPS, Wanted, describe, resolve, split_names
+from convtime.counting.metrics import (
+    DURATION,
+    GROUPS,
+    Wanted,
+    describe,
+    names_of,
+    resolve,
+    split_names,
+)
 from convtime.counting.nvprof import NVPROF
 from tests.helpers.gh100 import Gh100
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from convtime.core.errors import InputError
-from convtime.device import clock_lock, numa, nvml
+from convtime.device import clock_lock, cpu, nvml
 from convtime.device import state as machine
 from convtime.device.clock_reading import ClockReading
 from convtime.device.resolve import resolve_device, resolve_gpu
@@ -136,19 +136,19 @@ def test_memory_of_another_numa_node_is_remote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = f"0-{os.cpu_count()}"
-    assert numa.remote_share([torch.ones(3)], nodes(tmp_path / "one", every)) == (None, "")
+    assert cpu.remote_share([torch.ones(3)], nodes(tmp_path / "one", every)) == (None, "")
     two = nodes(tmp_path / "two", every, f"{(os.cpu_count() or 1) + 1}")
     # A quarter is elsewhere; pages without a node do not count.
-    monkeypatch.setattr(numa, "_nodes_of", lambda pages: [1, 0, 0, 0] * 10 + [-2] * 3)
-    assert numa.remote_share([torch.ones(1 << 20)], two) == (0.25, "")
-    monkeypatch.setattr(numa, "_nodes_of", lambda _: None)
-    share, why_not = numa.remote_share([torch.ones(3)], two)
+    monkeypatch.setattr(cpu, "_nodes_of", lambda pages: [1, 0, 0, 0] * 10 + [-2] * 3)
+    assert cpu.remote_share([torch.ones(1 << 20)], two) == (0.25, "")
+    monkeypatch.setattr(cpu, "_nodes_of", lambda _: None)
+    share, why_not = cpu.remote_share([torch.ones(3)], two)
     assert share is None
     assert "NUMA" in why_not
 
 
 def test_the_node_of_touched_pages_is_told_by_the_system() -> None:
-    found = numa._nodes_of(numa._pages_of(torch.ones(1 << 20)))
+    found = cpu._nodes_of(cpu._pages_of(torch.ones(1 << 20)))
     if found is None:
         pytest.skip("this system does not tell")
     assert len(found) == 64

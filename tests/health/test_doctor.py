@@ -11,7 +11,7 @@ import torch
 import convtime
 from convtime import cli
 from convtime.health import doctor
-from convtime.health.findings import OperationTiming
+from convtime.health.examination import OperationTiming
 from convtime.timing.measurement import Condition
 from tests.helpers.measurements import make
 

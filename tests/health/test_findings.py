@@ -9,8 +9,7 @@ from hypothesis import assume, given, settings
 
 from convtime import cli
 from convtime.device.state import CpuState, GpuState, KernelCache
-from convtime.health.examination import Examination
-from convtime.health.findings import KnownDuration, OperationTiming
+from convtime.health.examination import Examination, KnownDuration, OperationTiming
 from convtime.timing.measurement import Ceilings
 
 GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)

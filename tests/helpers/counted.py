@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.counting.results import Counters, KernelCounters
 
 
 def counters_of(kernel: str = "relu_kernel", **samples: Sequence[float | None]) -> Counters:

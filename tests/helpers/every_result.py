@@ -13,7 +13,7 @@ from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.engine_table import EngineResult, EngineTable, PassEngines
 from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
 from convtime.core import codec
-from convtime.counting.costs_result import Energy, PeakMemory
+from convtime.counting.results import Energy, PeakMemory
 from convtime.device.clock_reading import ClockReading
 from convtime.device.proof import Promise, Proof
 from convtime.health.survey import Survey, SurveyedGpu

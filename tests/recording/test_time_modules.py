@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import convtime
-from convtime.counting.kernel_counters import Counters
+from convtime.counting.results import Counters
 from convtime.recording import time_modules as modules_module
 from convtime.recording import watching
 from convtime.recording.module_times import ModuleTimes, PassTimes

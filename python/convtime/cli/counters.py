@@ -12,10 +12,9 @@ from convtime.core import codec
 from convtime.core.checks import require
 from convtime.counting.costs import energy, peak_memory
 from convtime.counting.counters import DEFAULT_METRICS, CounterCache, Replay, counters
-from convtime.counting.kernel_counters import Counters, CountersUnavailable
-from convtime.counting.listing import counter_names
-from convtime.counting.metrics import GROUPS
+from convtime.counting.metrics import GROUPS, counter_names
 from convtime.counting.nvprof import NVPROF
+from convtime.counting.results import Counters, CountersUnavailable
 from convtime.view import text
 
 

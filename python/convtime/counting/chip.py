@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from convtime.core.load import _C
-from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.counting.results import CountersUnavailable
 from convtime.device.provenance import gpu_uuid
 
 _PRIVILEGES = (

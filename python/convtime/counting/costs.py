@@ -13,9 +13,8 @@ import torch
 
 from convtime.core.checks import is_finite, require
 from convtime.core.load import _C
-from convtime.counting.costs_result import Energy, PeakMemory
 from convtime.counting.counters import gpu_of_work
-from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.counting.results import CountersUnavailable, Energy, PeakMemory
 from convtime.device import nvml
 from convtime.timing.candidate import (
     Candidate,

@@ -15,8 +15,8 @@ import torch
 from convtime.core.checks import check_one_of, check_whole
 from convtime.core.load import _C
 from convtime.counting.chip import GpuChip, telling_refusals
-from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
 from convtime.counting.metrics import DURATION, GROUPS, describe, resolve, split_names
+from convtime.counting.results import Counters, CountersUnavailable, KernelCounters
 from convtime.device.provenance import provenance
 from convtime.timing.candidate import (
     Candidate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.counting.results import Counters, KernelCounters
 from convtime.view.page import Block, Details, Facts, Line, Sentences, Table
 from convtime.view.wording import counted, format_seconds, printable
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from convtime.core.load import _C
-from convtime.device import numa
+from convtime.device.cpu import remote_share
 from convtime.diagnosis.evidence import Evidence, Host, Operators, Timing, Waits
 from convtime.diagnosis.operation import BUDGET, Operation, seconds_of
 from convtime.timing.measurement import HostReading
@@ -40,7 +40,7 @@ def look_at_host(operation: Operation, evidence: Evidence) -> Evidence:
     reading, kernel = _read(probe, loop)
     loaded_hz = _C.core_clock_hz()
     waits, unseen = _watch(loop, count)
-    share, why_not = numa.remote_share(operation.tensors)
+    share, why_not = remote_share(operation.tensors)
     host = Host(
         **_per_call(reading, count),
         kernel=kernel / count,

@@ -17,8 +17,7 @@ from convtime.device import nvml, state
 from convtime.device.clocks import ClockMonitor
 from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device
-from convtime.health.examination import Examination
-from convtime.health.findings import AS_IS, KnownDuration, OperationTiming
+from convtime.health.examination import AS_IS, Examination, KnownDuration, OperationTiming
 from convtime.timing.candidate import Candidate
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Method, Options, Regime

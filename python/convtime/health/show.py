@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from convtime.health.examination import Examination
-from convtime.health.findings import AS_IS, Finding, KnownDuration, OperationTiming
+from convtime.health.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
 from convtime.view.page import Block, Line, Table
 from convtime.view.wording import format_seconds
 

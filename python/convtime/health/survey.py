@@ -14,7 +14,7 @@ from convtime.device import nvml
 from convtime.device.clock_reading import ClockReading
 from convtime.device.clocks import read_clocks
 from convtime.device.provenance import provenance
-from convtime.health.findings import HARDWARE_REASONS, Finding, Judged, either
+from convtime.health.examination import HARDWARE_REASONS, Finding, Judged, either
 from convtime.view.shown import Shown
 
 #: Share of the other GPUs' lowest highest clock below which a GPU is reported.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from convtime.core import codec
 from convtime.core.load import _C
-from convtime.counting.kernel_counters import Counters
+from convtime.counting.results import Counters
 from convtime.device.clock_reading import ClockReading
 from convtime.timing.activity import DeviceActivity, same_launches
 from convtime.timing.measurement import Measurement

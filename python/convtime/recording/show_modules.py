@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.counting.results import Counters, KernelCounters
 from convtime.recording.module_times import ModuleTimes, PassTimes
 from convtime.timing.plot import Spread, times_and_ratios
 from convtime.timing.show import estimate

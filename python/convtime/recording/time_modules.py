@@ -19,7 +19,7 @@ import torch
 from convtime.core.checks import check_type, check_whole, described, require
 from convtime.core.errors import first_line, one_line
 from convtime.counting.counters import counters
-from convtime.counting.kernel_counters import Counters, CountersUnavailable
+from convtime.counting.results import Counters, CountersUnavailable
 from convtime.device.clocks import ClockMonitor
 from convtime.device.provenance import provenance
 from convtime.device.resolve import resolve_device

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from convtime.core.checks import require
-from convtime.counting.kernel_counters import Counters
+from convtime.counting.results import Counters
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Measurement
 from convtime.view.wording import printable

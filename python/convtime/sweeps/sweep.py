@@ -15,8 +15,8 @@ from convtime.core.errors import one_line
 from convtime.counting.chip import GpuChip
 from convtime.counting.counters import CounterCache
 from convtime.counting.counters import counters as read_counters
-from convtime.counting.kernel_counters import Counters
 from convtime.counting.metrics import resolve, split_names
+from convtime.counting.results import Counters
 from convtime.sweeps.application import Application, read_applications
 from convtime.sweeps.axes import Axes, read_axes
 from convtime.sweeps.executing import Workers

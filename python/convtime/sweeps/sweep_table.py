@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from convtime.counting.kernel_counters import Counters
+from convtime.counting.results import Counters
 from convtime.sweeps.plan import SweepPlan, SweepPoint
 from convtime.sweeps.table import PointTable
 from convtime.timing.measurement import CONDITIONS, Measurement
