@@ -39,6 +39,8 @@ RATIO_LIMITS = (0.97, 1.03)
 CONFIDENCE = 0.99  # of the interval that tells an outlier from chance
 TICK_NS = 32  # of the clock that CUPTI's records are from
 
+Test = Callable[[results.Row], bool]
+
 
 def entries_of(rows: list[results.Row], place: str) -> list[tuple[str, str, results.Row]]:
     """(problem's name, pass, its entry) of all "passes" that PyTorch ran, or of "searches"."""
@@ -134,41 +136,26 @@ def memory_ratio(entry: results.Row) -> float:
 
 
 def mismatches(rows: list[results.Row]) -> Iterator[str]:
+    """The rows have the details."""
     for key, name, entry in entries_of(rows, "passes"):
-        where = f"{key}, {name}"
         if "error" in entry:
-            yield f"{where}: {entry['error']}"
+            yield f"{key}, {name}: {entry['error']}"
             continue
-        if has_plan(entry) and not same_tag(entry):
-            theirs = entry["pytorch_tag"] or entry["pytorch_unknown"]
-            yield f"{where}: plan {entry['convtime_tag']}, PyTorch's: {theirs}"
-        if not same_kernels(entry):
-            ours, theirs = len(entry["convtime_kernels"]), len(entry["kernels"])
-            yield f"{where}: other kernels ({ours}, PyTorch's {theirs})"
-        if entry["pytorch_repeats"] and not same_bits(entry):
-            yield f"{where}: other bits"
-        if not entry["same_strides"]:
-            yield f"{where}: other strides"
-        if "second_thread" in entry and not same_second_thread(entry):
-            yield f"{where}: other bits or kernels in a second thread"
-        if is_outlier(entry):
-            yield f"{where}: time ratio {ratio(entry):.4f} with the same plan"
-        if memory_ratio(entry) > 1:
-            yield f"{where}: peak memory {memory_ratio(entry):.3f} times PyTorch's"
+        found = {
+            "another plan": has_plan(entry) and not same_tag(entry),
+            "other kernels": not same_kernels(entry),
+            "other bits": entry["pytorch_repeats"] and not same_bits(entry),
+            "other strides": not entry["same_strides"],
+            "other bits or kernels in a second thread": "second_thread" in entry
+            and not same_second_thread(entry),
+            "another time with the same plan": is_outlier(entry),
+            "more memory than PyTorch's": memory_ratio(entry) > 1,
+        }
+        if any(found.values()):
+            yield f"{key}, {name}: {', '.join(what for what, truth in found.items() if truth)}"
     for key, name, entry in entries_of(rows, "searches"):
         if not same_search(entry):
-            yield f"{key}, {name}: {_why_not_same_search(entry)}"
-
-
-def _why_not_same_search(entry: results.Row) -> str:
-    if "error" in entry:
-        return str(entry["error"])
-    if entry["pytorch_tag"] is None:
-        return f"PyTorch's plan is not known: {entry['pytorch_unknown']}"
-    if entry["convtime_candidates"] is not None:
-        ours, theirs = (", ".join(entry[of]) for of in ("convtime_candidates", "candidates"))
-        return f"timed {ours}, PyTorch: {theirs}"
-    return f"other bits or kernels with {entry['pytorch_tag']}"
+            yield f"{key}, {name}: {entry.get('error', 'another search, other bits or kernels')}"
 
 
 def table(rows: list[results.Row], problems: int = PROBLEMS) -> str:
@@ -186,12 +173,19 @@ def table(rows: list[results.Row], problems: int = PROBLEMS) -> str:
         "| left to ATen: same kernels and bits:",
         (_cells_of_set(name, those) for name, those in sorted(sets.items())),
     )
+    threads = [
+        entry["second_thread"]
+        for _, _, entry in entries_of(rows, "passes")
+        if "second_thread" in entry
+    ]
+    rebuilt = sum(found.get("rebuilt", False) for found in threads)
     refused = sum("error" in row for row in rows)
     ran = sum("passes" in row or "searches" in row for row in rows) + refused
     found = list(mismatches(rows))
     paragraphs = [
         matches,
-        *_threads(rows),
+        f"The second thread built {rebuilt} of {len(threads)} plans from engine and knobs, and "
+        "selected the others anew, which cuDNN does not give so.",
         *_searches(rows),
         *_host(rows),
         f"Problems not run: {problems - ran}; refused by PyTorch itself: {refused}.",
@@ -206,35 +200,22 @@ def _cells_of_set(name: str, rows: list[results.Row]) -> tuple[object, ...]:
     others = [entry for entry in passes if not is_to_cudnn(entry)]
     planned = [entry for entry in to_cudnn if has_plan(entry)]
     repeating = [entry for entry in to_cudnn if entry.get("pytorch_repeats", True)]
-    strides = [entry["same_strides"] for entry in to_cudnn if "same_strides" in entry]
-    threads = [same_second_thread(entry) for entry in planned if "second_thread" in entry]
     ratios = [ratio(entry) for entry in to_cudnn if "error" not in entry] or [math.nan]
     return (
         name,
         len(to_cudnn),
-        _of(map(same_tag, planned), len(planned)),
-        _of(map(same_kernels, to_cudnn), len(to_cudnn)),
-        _of(map(same_bits, repeating), len(repeating)),
-        _of(strides, len(strides)),
-        _of(threads, len(threads)),
+        _count(same_tag, planned),
+        _count(same_kernels, to_cudnn),
+        _count(same_bits, repeating),
+        _count(lambda entry: entry.get("same_strides", False), to_cudnn),
+        _count(same_second_thread, planned),
         f"{geomean(ratios):.4f} ({min(ratios):.3f}, {max(ratios):.3f})",
-        f"{sum(map(computes_alike, others))} of {len(others)}",
+        _count(computes_alike, others, none="0 of 0"),
     )
 
 
-def _of(truths: Iterable[bool], count: int) -> str:
-    return f"{sum(truths)} of {count}" if count else "—"
-
-
-def _threads(rows: list[results.Row]) -> Iterator[str]:
-    passes = entries_of(rows, "passes")
-    threads = [entry["second_thread"] for _, _, entry in passes if "second_thread" in entry]
-    if threads:
-        yield (
-            f"The second thread built {sum(found.get('rebuilt', False) for found in threads)} of "
-            f"{len(threads)} plans from engine and knobs, and selected the others anew, which "
-            "cuDNN does not give so."
-        )
+def _count(is_so: Test, entries: list[results.Row], none: str = "—") -> str:
+    return f"{sum(map(is_so, entries))} of {len(entries)}" if entries else none
 
 
 def _searches(rows: list[results.Row]) -> Iterator[str]:
@@ -255,11 +236,12 @@ def _searches(rows: list[results.Row]) -> Iterator[str]:
 
 
 def _host(rows: list[results.Row]) -> Iterator[str]:
-    def medians(row: results.Row) -> str:
+    lines = []
+    for row in (row for row in rows if "host" in row):
         medians = {name: statistics.median(found) / 1e3 for name, found in row["host"].items()}
-        return ", ".join(f"{name} {median:.2f}" for name, median in medians.items())
-
-    if lines := [(row["key"], medians(row)) for row in rows if "host" in row]:
+        told = ", ".join(f"{name} {median:.2f}" for name, median in medians.items())
+        lines.append((row["key"], told))
+    if lines:
         yield summaries.markdown("host time of a call (µs) | medians", lines)
     for row in rows:
         if "memory" in row:
@@ -276,8 +258,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     Passes that PyTorch gives to cuDNN are what is counted. The others, which both sides leave to
     ATen, have shares of their own, and the lesser share counts.
     """
-    named = [(name, entry) for _, name, entry in entries_of(rows, "passes")]
-    passes = [entry for _, entry in named]
+    passes = [entry for _, _, entry in entries_of(rows, "passes")]
     measured = [entry for entry in passes if "error" not in entry]
     values: dict[str, float] = {"problems": sum(map(is_to_cudnn, passes))}
     if measured:
@@ -293,26 +274,26 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
             "second_thread_match": _share(map(same_second_thread, planned)),
         }
     by_pass: dict[str, list[float]] = defaultdict(list)
-    for name, entry in named:
+    for _, name, entry in entries_of(rows, "passes"):
         if "error" not in entry and is_to_cudnn(entry):
             by_pass[name].append(ratio(entry))
-    if geomeans := list(map(geomean, by_pass.values())):
-        values["time_ratio_geomean_min"] = min(geomeans)
-        values["time_ratio_geomean_max"] = max(geomeans)
-    if searches := entries_of(rows, "searches"):
-        values["benchmark_passes"] = sum(same_search(entry) for _, _, entry in searches)
+    geomeans = list(map(geomean, by_pass.values()))
+    searches = [same_search(entry) for _, _, entry in entries_of(rows, "searches")]
     hosts = [row["host"] for row in rows if "nn.Conv2d" in row.get("host", {})]
     return values | summaries.known(
+        time_ratio_geomean_min=min(geomeans, default=None),
+        time_ratio_geomean_max=max(geomeans, default=None),
+        benchmark_passes=sum(searches) if searches else None,
         host_added_over_f_conv2d=summaries.most(
             _host_added(row) for row in rows if "F.conv2d" in row.get("host", {})
         ),
         module_host_over_nn_conv2d=summaries.most(
-            summaries.median_ratio(host["convtime.nn.Conv2d"], host["nn.Conv2d"]) for host in hosts
+            median_ratio(host["convtime.nn.Conv2d"], host["nn.Conv2d"]) for host in hosts
         ),
     )
 
 
-def _least_share(is_same: Callable[[results.Row], bool], passes: list[results.Row]) -> float:
+def _least_share(is_same: Test, passes: list[results.Row]) -> float:
     """The share among cuDNN's passes, or among the others where that is less."""
     return min(
         _share(is_same(entry) for entry in passes if is_to_cudnn(entry) == to_cudnn)

@@ -1,8 +1,17 @@
-"""The convolutions of conv_match: DeepBench's, those of six networks, and random ones."""
+"""The convolutions of conv_match: DeepBench's, those of six networks, and random ones.
+
+data/networks.json has each convolution of a network once, and where it occurs: of
+
+- VGG-16: Simonyan and Zisserman, Very Deep Convolutional Networks, table 1, D; 224×224 images
+- MobileNetV2: Sandler et al., Inverted Residuals, table 2; 224×224 images
+- EfficientNet-B0: Tan and Le, table 1, with squeeze-and-excitation; 224×224 images
+- ConvNeXt-T: Liu et al., A ConvNet for the 2020s, section 3; its 1×1 layers are torch.nn.Linear
+- U-Net: Ronneberger et al., figure 1; 572×572 images, no padding; up-convolutions left out
+"""
 
 import dataclasses
-import functools
 import itertools
+import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +22,9 @@ from results import HERE
 from conv_match import LARGE
 from convtime.conv.call import ConvCall, Flags, TensorLayout
 from convtime.conv.csv_file import from_csv
-from convtime.conv.problem import ConvLayer, distinct
+from convtime.conv.problem import ConvLayer
 from convtime.conv.resnet50 import resnet50, square_layer
+from convtime.core import codec
 from convtime.core.errors import InputError
 
 DEEPBENCH = HERE / "data" / "deepbench_conv_training.csv"
@@ -24,98 +34,12 @@ CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
-def vgg16(batch: int = 32) -> Iterator[ConvLayer]:
-    """Simonyan and Zisserman, Very Deep Convolutional Networks, table 1, D; 224×224 images."""
-    channels, size = 3, 224
-    for stage, (count, width) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
-        for index in range(1, count + 1):
-            yield square_layer(f"conv{stage}_{index}", batch, channels, width, 3, size, bias=True)
-            channels = width
-        size //= 2
+def networks_of(benchmark: str) -> dict[str, list[ConvLayer]]:
+    text = (HERE / "data" / "networks.json").read_text(encoding="utf-8")
+    return codec.decode(dict[str, list[ConvLayer]], json.loads(text)[benchmark])
 
 
-def mobilenet_v2(batch: int = 32) -> Iterator[ConvLayer]:
-    """Sandler et al., MobileNetV2: Inverted Residuals, table 2; 224×224 images."""
-    stages = (
-        (1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 3, 32, 3, 2), (6, 3, 64, 4, 2), (6, 3, 96, 3, 1),
-        (6, 3, 160, 3, 2), (6, 3, 320, 1, 1),
-    )  # fmt: skip
-    return _inverted_residuals(batch, stages, squeezes=False)
-
-
-def efficientnet_b0(batch: int = 32) -> Iterator[ConvLayer]:
-    """Tan and Le, EfficientNet, table 1, with squeeze-and-excitation; 224×224 images."""
-    stages = (
-        (1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1),
-        (6, 5, 192, 4, 2), (6, 3, 320, 1, 1),
-    )  # fmt: skip
-    return _inverted_residuals(batch, stages, squeezes=True)
-
-
-def _inverted_residuals(
-    batch: int, stages: tuple[tuple[int, int, int, int, int], ...], *, squeezes: bool
-) -> Iterator[ConvLayer]:
-    """Of a stage: the expansion, kernel, width, number of blocks, and the first one's stride."""
-    yield square_layer("stem", batch, 3, 32, 3, 224, 2)
-    channels, size = 32, 112
-    for stage, (expansion, kernel, width, count, first_stride) in enumerate(stages, 1):
-        for block in range(count):
-            stride = first_stride if block == 0 else 1
-            inner, name = expansion * channels, f"stage{stage}.{block}"
-            if expansion > 1:
-                yield square_layer(f"{name}.expand", batch, channels, inner, 1, size)
-            yield square_layer(
-                f"{name}.depthwise", batch, inner, inner, kernel, size, stride, groups=inner
-            )
-            size //= stride
-            if squeezes:
-                squeezed = channels // 4
-                yield square_layer(f"{name}.squeeze", batch, inner, squeezed, 1, 1, bias=True)
-                yield square_layer(f"{name}.excite", batch, squeezed, inner, 1, 1, bias=True)
-            yield square_layer(f"{name}.project", batch, inner, width, 1, size)
-            channels = width
-    yield square_layer("head", batch, channels, 1280, 1, size)
-
-
-def convnext_tiny(batch: int = 32) -> Iterator[ConvLayer]:
-    """Liu et al., A ConvNet for the 2020s, section 3; its 1×1 layers are torch.nn.Linear."""
-    yield square_layer("stem", batch, 3, 96, 4, 224, 4, padding=0, bias=True)
-    size = 56
-    widths = (96, 192, 384, 768)
-    for stage, (width, blocks) in enumerate(zip(widths, (3, 3, 9, 3), strict=True)):
-        for block in range(blocks):
-            name = f"stage{stage + 1}.{block}.depthwise"
-            yield square_layer(name, batch, width, width, 7, size, groups=width, bias=True)
-        if stage < 3:
-            name = f"downsample{stage + 1}"
-            yield square_layer(name, batch, width, 2 * width, 2, size, 2, padding=0, bias=True)
-            size //= 2
-
-
-def unet(batch: int = 2) -> Iterator[ConvLayer]:
-    """Ronneberger et al., U-Net, figure 1: 572×572 images, no padding; up-convolutions left out."""
-
-    def pair(name: str, c: int, k: int, size: int) -> Iterator[ConvLayer]:
-        yield square_layer(f"{name}.1", batch, c, k, 3, size, padding=0, bias=True)
-        yield square_layer(f"{name}.2", batch, k, k, 3, size - 2, padding=0, bias=True)
-
-    channels, size = 1, 572
-    for width in (64, 128, 256, 512, 1024):
-        yield from pair(f"down{width}", channels, width, size)
-        channels, size = width, (size - 4) // 2
-    size *= 2  # there is no pooling after the last pair
-    for width in (512, 256, 128, 64):
-        size *= 2  # the up-convolution; its output is joined by as many channels from before
-        yield from pair(f"up{width}", 2 * width, width, size)
-        size -= 4
-    yield square_layer("head", batch, 64, 2, 1, size, bias=True)
-
-
-Networks = Mapping[str, Callable[[], Iterable[ConvLayer]]]
-
-NETWORKS: Networks = {"resnet50": functools.partial(resnet50, 32)} | {
-    make.__name__: make for make in (vgg16, mobilenet_v2, efficientnet_b0, convnext_tiny, unet)
-}
+NETWORKS = {"resnet50": resnet50(32), **networks_of("conv_match")}
 
 
 def all_calls() -> dict[str, ConvCall]:
@@ -129,12 +53,12 @@ def all_calls() -> dict[str, ConvCall]:
     return each_once(with_variants(named | of_networks(NETWORKS), drawn) | large)
 
 
-def of_networks(networks: Networks) -> dict[str, ConvCall]:
+def of_networks(networks: Mapping[str, list[ConvLayer]]) -> dict[str, ConvCall]:
     return {
         f"{network} {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
         for network, layers in networks.items()
         for dtype, layout in CONFIGURATIONS
-        for layer in distinct(layers())
+        for layer in layers
     }
 
 

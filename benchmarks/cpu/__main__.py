@@ -5,7 +5,6 @@ import functools
 import math
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import results
 import torch
@@ -47,13 +46,6 @@ class NotQuietError(Exception):
     """The true time of an operation went on changing."""
 
 
-class Known(NamedTuple):
-    pair: Pair
-    seconds: Interval
-    ratio: Interval
-    copy_ratio: Interval
-
-
 def operation_row(
     _device: torch.device, family: str, threads: str, pages: Pages, seed: str
 ) -> results.Row:
@@ -62,12 +54,12 @@ def operation_row(
     chance = random.Random(seed)  # noqa: S311
     refused: list[str] = []
     for _ in range(_MOST_JUDGED):
-        known = _draw(family, pages, chance, refused)
+        pair, truth = _draw(family, pages, chance, refused)
         try:
-            judged = _judge(known.pair, pages, chance)
+            judged = _judge(pair, pages, chance)
             break
         except NotQuietError as error:
-            refused.append(f"{known.pair.what}: {error}")
+            refused.append(f"{pair.what}: {error}")
     else:
         raise ValueError(f"none of {_MOST_JUDGED} draws was measured, the last: {refused[-1]}")
     return {
@@ -75,12 +67,10 @@ def operation_row(
         "threads": 1 if threads == "1" else 0,
         "pages": pages,
         "seed": seed,
-        "what": known.pair.what,
+        "what": pair.what,
         "draws": len(refused) + 1,
         "refused": refused,
-        "true_ratio": known.ratio.median,
-        "true_copy_ratio": known.copy_ratio.median,
-        "true_seconds": known.seconds.median,
+        **truth,
         **judged,
     }
 
@@ -91,7 +81,10 @@ def diagnosis_row(_device: torch.device, key: str, seed: str) -> results.Row:
     return {"seed": seed, "first": found.first, "causes": told_causes(found.causes), **row}
 
 
-def _draw(family: str, pages: Pages, chance: random.Random, refused: list[str]) -> Known:
+def _draw(
+    family: str, pages: Pages, chance: random.Random, refused: list[str]
+) -> tuple[Pair, results.Row]:
+    """A pair as required, and the truth about it."""
     looks = 0
     while len(refused) < _MOST_DRAWS and looks < _MOST_LOOKS:
         asked = log_uniform(chance, SHORTEST_SECONDS, LONGEST_SECONDS)
@@ -103,18 +96,18 @@ def _draw(family: str, pages: Pages, chance: random.Random, refused: list[str]) 
                 continue
             looks += 1
             seconds = true_seconds(pair.call)
-            if SHORTEST_SECONDS <= seconds.median <= LONGEST_SECONDS:
-                why = unrest(seconds, seconds)
-            else:
+            why = unrest(seconds, seconds)
+            if not SHORTEST_SECONDS <= seconds.median <= LONGEST_SECONDS:
                 why = f"it takes {1e6 * seconds.median:.1f} µs"
             if not why:
-                ratio = true_ratio(pair.longer, pair.call)
-                if not _PLANTED[0] <= ratio.median <= _PLANTED[1]:
-                    why = f"its true ratio is {ratio.median:.4f}"
-        if not why:
-            with governed_pages(pages, on_gpu=False):
-                copy_ratio = true_ratio(pair.copy, pair.call)
-            return Known(pair, seconds, ratio, copy_ratio)
+                ratio = true_ratio(pair.longer, pair.call).median
+                if _PLANTED[0] <= ratio <= _PLANTED[1]:
+                    return pair, {
+                        "true_ratio": ratio,
+                        "true_copy_ratio": true_ratio(pair.copy, pair.call).median,
+                        "true_seconds": seconds.median,
+                    }
+                why = f"its true ratio is {ratio:.4f}"
         refused.append(f"{pair.what}: {why}")
     raise ValueError(f"none of {len(refused)} draws was as required, the last: {refused[-1]}")
 
@@ -135,9 +128,10 @@ def _judge(pair: Pair, pages: Pages, chance: random.Random) -> dict[str, list[re
     pairs, timed = [], []
     for loaded in (False, True):
         for planted in (False, True):
+            calls = {"a": pair.call, "b": pair.longer if planted else pair.copy}
             with _load(chance, loaded) as load:
-                found = compared(pair.call, pair.longer if planted else pair.copy, pages)
-                pairs.append({"planted": planted, "load": load, **found})
+                found = compare(calls, budget=_PAIR_BUDGET_SECONDS, pages=pages)
+            pairs.append({"planted": planted, "load": load, **summaries.verdict_on(found, "b")})
         timed.append(_timed_between_truths(pair.call, pages, chance, loaded))
     return {"pairs": pairs, "timed": timed}
 
@@ -150,31 +144,24 @@ def _timed_between_truths(
         with governed_pages(pages, on_gpu=False):
             before = true_seconds(call)
         with _load(chance, loaded) as load:
-            found = timed_alone(call, pages)
+            measured = time_op(call, budget=_TIMED_BUDGET_SECONDS, pages=pages)
         with governed_pages(pages, on_gpu=False):
             after = true_seconds(call)
         why = unrest(before, after)
         if not why:
-            true = [min(before.low, after.low), max(before.high, after.high)]
-            return {"load": load, "true_seconds_interval": true, "refused": refused, **found}
+            ends = measured.median_interval
+            return {
+                "load": load,
+                "true_seconds_interval": [min(before.low, after.low), max(before.high, after.high)],
+                "refused": refused,
+                "median": measured.median,
+                # An infinite end is not JSON-serializable; None stands for it.
+                "interval": [end if math.isfinite(end) else None for end in ends],
+                "disturbance": measured.disturbance,
+                "repeats": measured.repeats,
+            }
         refused.append(why)
     raise NotQuietError(f"none of {_MOST_TIMINGS} timings counts, the last since {refused[-1]}")
-
-
-def compared(call: Call, other: Call, pages: Pages) -> results.Row:
-    found = compare({"a": call, "b": other}, budget=_PAIR_BUDGET_SECONDS, pages=pages)
-    return summaries.verdict_on(found, "b")
-
-
-def timed_alone(call: Call, pages: Pages) -> results.Row:
-    measured = time_op(call, budget=_TIMED_BUDGET_SECONDS, pages=pages)
-    return {
-        "median": measured.median,
-        # An infinite end is not JSON-serializable; None stands for it.
-        "interval": [end if math.isfinite(end) else None for end in measured.median_interval],
-        "disturbance": measured.disturbance,
-        "repeats": measured.repeats,
-    }
 
 
 @contextlib.contextmanager

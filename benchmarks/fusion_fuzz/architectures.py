@@ -1,7 +1,7 @@
 """Small models with the structures of known architectures, for models with and without fusion.
 
 Each takes the number of channels, and a batch of images with 3 channels whose sides are multiples
-of 4, unless its `shape` says otherwise.
+of 4, unless its `sides` say otherwise.
 """
 
 from collections.abc import Callable
@@ -320,7 +320,7 @@ class Parametrized(nn.Module):
 class Audio(nn.Module):
     """1-D, with two results, one of which is changed in place."""
 
-    shape = (3, 24)
+    sides = (24,)
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class Audio(nn.Module):
 class Video(nn.Module):
     """3-D, padded by reflection."""
 
-    shape = (3, 4, 8, 8)
+    sides = (4, 8, 8)
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -361,12 +361,16 @@ ARCHITECTURES: dict[str, Callable[[int], nn.Module]] = {
 }  # fmt: skip
 
 
+def sides_of(model: nn.Module) -> tuple[int, ...]:
+    sides: tuple[int, ...] = getattr(model, "sides", (16, 12))
+    return sides
+
+
 def draw_images(
     model: nn.Module, count: int, scale: int, generator: torch.Generator
 ) -> torch.Tensor:
     """A batch of what a model takes, with sides that are `scale` times as long."""
-    channels, *sides = getattr(model, "shape", (3, 16, 12))
-    shape = (count, channels, *(scale * side for side in sides))
+    shape = (count, 3, *(scale * side for side in sides_of(model)))
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 

@@ -5,8 +5,8 @@ import functools
 import itertools
 import pickle
 import random
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,9 +16,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils import _pytree
 
+from convtime.core.errors import first_line
 from convtime.nn import FusedModel, fuse, fusing
 
-from .architectures import ARCHITECTURES, draw_images, norms_of, randomise
+from .architectures import ARCHITECTURES, draw_images, norms_of, randomise, sides_of
 
 _STEPS = 2  # of training, each time
 _ROUNDING = {  # of other dtypes, none
@@ -27,13 +28,15 @@ _ROUNDING = {  # of other dtypes, none
     torch.float16: 1e-2,
     torch.bfloat16: 5e-2,
 }
+# A large eps, so that gradients which are only rounding errors change nothing.
+_ADAM: dict[str, Any] = {"lr": 1e-2, "eps": 1e-4}
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-    # A large eps, so that gradients which are only rounding errors change nothing.
-    "for-loop": lambda given: torch.optim.Adam(given, lr=1e-2, eps=1e-4, foreach=False),
-    "foreach": lambda given: torch.optim.AdamW(given, lr=1e-2, eps=1e-4, foreach=True),
-    "fused": lambda given: torch.optim.AdamW(given, lr=1e-2, eps=1e-4, fused=True),
+    "for-loop": lambda given: torch.optim.Adam(given, **_ADAM, foreach=False),
+    "foreach": lambda given: torch.optim.AdamW(given, **_ADAM, foreach=True),
+    "fused": lambda given: torch.optim.AdamW(given, **_ADAM, fused=True),
     "fused sgd": lambda given: torch.optim.SGD(given, lr=1e-2, fused=True),
 }
+_CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}  # by dimensions of an image
 
 
 class Refused(Exception):  # noqa: N818
@@ -63,8 +66,9 @@ class Twins:
         )[0]
         made = ARCHITECTURES[architecture](self.random.choice((4, 6)))
         made = randomise(made, self.generator).to(device, self.dtype)
+        self.layout = _CHANNELS_LAST.get(len(sides_of(made)), torch.contiguous_format)
         if self.random.random() < 0.3:
-            made = made.to(memory_format=_layout_of(made))
+            made = made.to(memory_format=self.layout)
         self.plain = made
         self.model = copy.deepcopy(made)
         self.snapshot: FusedModel | None = None
@@ -100,7 +104,7 @@ class Twins:
     def images(self) -> torch.Tensor:
         count, scale = self.random.choice((1, 2, 3)), self.random.choice((1, 1, 2))
         x = draw_images(self.plain, count, scale, self.generator).to(self.device, self.dtype)
-        return x.to(memory_format=_layout_of(x)) if self.random.random() < 0.3 else x
+        return x.to(memory_format=self.layout) if self.random.random() < 0.3 else x
 
     def both(
         self,
@@ -172,15 +176,6 @@ class Twins:
         for each in (self.fusing, self.snapshot):
             if each is not None:
                 self.fused |= {one.name for one in each.report.fused}
-
-
-def _layout_of(given: nn.Module | torch.Tensor) -> torch.memory_format:
-    """The channels-last format for the dimensions of a model's images, or of a batch of them."""
-    sides = len(getattr(given, "shape", (3, 16, 12))) - 1
-    if isinstance(given, torch.Tensor):
-        sides = given.dim() - 2
-    formats = {2: torch.channels_last, 3: torch.channels_last_3d}
-    return formats.get(sides, torch.contiguous_format)
 
 
 def _difference(ours: Any, theirs: Any, truth: Any) -> str:
@@ -404,22 +399,18 @@ def evaluate_in_autocast(twins: Twins) -> None:
 def evaluate_in_threads(twins: Twins) -> None:
     fused = twins.take()
     images = [twins.images() for _ in range(3)]
-    found: dict[int, Any] = {}
 
-    def call(index: int) -> None:
+    def call(x: torch.Tensor) -> Any:
         with torch.no_grad():
-            found[index] = fused(images[index].clone())
+            return fused(x.clone())
 
-    threads = [threading.Thread(target=call, args=(index,)) for index in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        results = [*pool.map(call, images)]
     if hasattr(twins.plain, "calls"):
         return  # its results depend on the order of the calls
-    for index, x in enumerate(images):
-        result = functools.partial(lambda index, _: found.get(index), index)
-        twins.both("threads", result, twins.when_taken, x, torch.no_grad)
+    for x, result in zip(images, results, strict=True):
+        ours = functools.partial(lambda result, _: result, result)
+        twins.both("threads", ours, twins.when_taken, x, torch.no_grad)
 
 
 def evaluate_in_compiled(twins: Twins) -> None:
@@ -466,23 +457,20 @@ def capture_graph(twins: Twins) -> None:
         twins.both("a graph", replay, twins.when_taken, torch.randn_like(x))
 
 
-# With their weights
-_ACTIONS: dict[str, tuple[Action, int]] = {
-    each.__name__: (each, weight)
-    for each, weight in (
-        (train, 5), (evaluate_copy, 3), (evaluate_old_copy, 3), (evaluate_compiled, 2),
-        (evaluate_gradient, 1), (recalibrate, 1), (average, 2), (copy_deeply, 1), (pickle_copy, 1),
-        (load_state, 1), (write_data, 2), (write_statistics, 1), (change_optimizer, 1),
-        (freeze_norms, 1), (freeze_parameters, 1), (change_hooks, 2), (evaluate_in_autocast, 2),
-        (evaluate_in_threads, 1), (evaluate_in_compiled, 1), (cast_copy, 1), (capture_graph, 1),
-    )
-}  # fmt: skip
+_WEIGHTED = (
+    (5, train), (3, evaluate_copy), (3, evaluate_old_copy), (2, evaluate_compiled),
+    (1, evaluate_gradient), (1, recalibrate), (2, average), (1, copy_deeply), (1, pickle_copy),
+    (1, load_state), (2, write_data), (1, write_statistics), (1, change_optimizer),
+    (1, freeze_norms), (1, freeze_parameters), (2, change_hooks), (2, evaluate_in_autocast),
+    (1, evaluate_in_threads), (1, evaluate_in_compiled), (1, cast_copy), (1, capture_graph),
+)  # fmt: skip
+_ACTIONS: dict[str, Action] = {action.__name__: action for _, action in _WEIGHTED}
 
 
 def draw_actions(seed: int, length: int) -> list[str]:
     """The names of a sequence's actions; the last one evaluates."""
     drawn = random.Random(f"actions {seed}")  # noqa: S311
-    weights = [weight for _, weight in _ACTIONS.values()]
+    weights = [weight for weight, _ in _WEIGHTED]
     return [*drawn.choices([*_ACTIONS], weights, k=length - 1), "evaluate_copy"]
 
 
@@ -495,16 +483,15 @@ def run_sequence(
     architecture = [*ARCHITECTURES][seed % len(ARCHITECTURES)]
     backend = drawn.choice(backends)
     twins = Twins(architecture, seed, backend, device)
-    actions = [*draw_actions(seed, length)]
+    actions = draw_actions(seed, length)
     action = ""
     try:
         for action in actions:
-            _ACTIONS[action][0](twins)
+            _ACTIONS[action](twins)
     except Refused:
         pass
     except Exception as error:  # a refusal by convtime alone is a difference
-        lines = str(error).strip().splitlines() or [""]
-        twins.differences.append(f"{action}: {type(error).__name__}: {lines[0]}")
+        twins.differences.append(f"{action}: {first_line(error)}")
     twins.keep_report()
     return {
         "architecture": architecture,

@@ -15,18 +15,20 @@ from common import summaries
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    interleavings = of_kind(rows, "interleaving")
+    interleavings, counted = of_kind(rows, "interleaving"), of_kind(rows, "records")
     losses = planted_losses(rows)
-    counted = of_kind(rows, "records")
     timings = [timing for row in interleavings for timing in row.get("timings", [])]
-    sound = all(map(is_sound, counted)) and not any(timing["incomplete"] for timing in timings)
+    is_sound = not any(timing["incomplete"] for timing in timings) and all(
+        row["method"] == "kernel" and row["incomplete"] == 0 and row["shortest"] > 0
+        for row in counted
+    )
     return summaries.known(
         profiler_interleavings=len(interleavings),
         kernels_lost_from_profiler=sum(map(lost_kernels, interleavings)),
         # Where the control did not.
         crashes=sum(bool(row["exit"] and not row["control_exit"]) for row in interleavings),
         # None of them, where any was lost.
-        records=sum(row["records"] for row in counted) if sound else 0,
+        records=sum(row["records"] for row in counted) if is_sound else 0,
         planted_losses=len(losses),
         planted_losses_detected=summaries.share(losses.values()),
     )
@@ -44,10 +46,6 @@ def lost_kernels(row: results.Row) -> int:
     lost_by_itself = (row["launched_in_control"] or 0) - in_control
     lost: int = row["launched"] - row["in_profile"] - lost_by_itself
     return max(0, lost)
-
-
-def is_sound(row: results.Row) -> bool:
-    return bool(row["method"] == "kernel" and row["incomplete"] == 0 and row["shortest"] > 0)
 
 
 def planted_losses(rows: list[results.Row]) -> dict[str, bool]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,13 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     }
     names = list(measures)
     pool = ThreadPoolExecutor(CASES_AT_ONCE)
-    begun: dict[str, Future[results.Row]] = {}
+    begin = functools.cache(lambda name: pool.submit(measures[name]))
 
     def measure(key: str) -> results.Row:
         # Several ahead: processes take seconds to start, and no row depends on how fast they are.
         first = names.index(key)
-        for name in names[first : first + CASES_AT_ONCE]:
-            if name not in begun:
-                begun[name] = pool.submit(measures[name])
-        return begun[key].result()
+        begun = [begin(name) for name in names[first : first + CASES_AT_ONCE]]
+        return begun[0].result()
 
     return {key: functools.partial(measure, key) for key in measures}
 
@@ -118,7 +116,7 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
     """Kernels whose number is known, times CALLS."""
     from convtime import time_op
 
-    profiles, beside = MOMENTS[moment]
+    profiles, is_busy = MOMENTS[moment]
     scene = Scene(device, control=False)
     for _ in range(profiles):
         scene.record()
@@ -133,9 +131,7 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
         for _ in range(LAUNCHES):
             torch.relu(x)
 
-    is_done = threading.Event()
-
-    def keep_busy() -> None:
+    def keep_busy(is_done: threading.Event) -> None:
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             while not is_done.is_set():
@@ -143,14 +139,11 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
                     torch.erfinv(scene.relu())
                 stream.synchronize()
 
-    with contextlib.ExitStack() as stack:
-        if beside:
-            stack.enter_context(scene.meanwhile(keep_busy))
-            stack.callback(is_done.set)
+    with running.beside(keep_busy) if is_busy else contextlib.nullcontext():
         measured = time_op(
             call,
             stop="count",
-            max_samples=CALLS // 10 if beside else CALLS,
+            max_samples=CALLS // 10 if is_busy else CALLS,
             device=device,
             exclusive=False,  # other cases time on this GPU, too
         )
@@ -193,13 +186,9 @@ def read_report(report: Mapping[str, list[results.Row]]) -> results.Row:
 
 def build_tests(folder: str) -> str:
     build = f"{folder}/build"
-    for command in (
-        ["cmake", "-S", str(REPOSITORY), "-B", build, "-G", "Ninja", "-DCONVTIME_TESTS=ON"],
-        ["cmake", "--build", build, "--target", "trace_faults_test"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the C++ tests cannot be built: {done.stdout[-1000:]}")
+    cmake = ["cmake", "-S", str(REPOSITORY), "-B", build, "-G", "Ninja", "-DCONVTIME_TESTS=ON"]
+    subprocess.run(cmake, check=True)
+    subprocess.run(["cmake", "--build", build, "--target", "trace_faults_test"], check=True)
     return f"{build}/tests/cpp"
 
 

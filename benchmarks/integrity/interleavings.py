@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common.running import PLAIN
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.profiler import profile as Profile
@@ -54,39 +55,29 @@ class Scene:
             torch.erfinv(self._x)
         self.launched += count
 
-    def time(self, fn: Callable[[], object] | None = None, **options: Any) -> None:
-        def measure(call: Callable[[], object], **usual: Any) -> list[Any]:
-            from convtime import time_op
-
-            return [time_op(call, **(usual | options))]
-
-        self._time(fn or self.relu, measure)
-
-    def compare(self) -> None:
-        def measure(call: Callable[[], object], **usual: Any) -> list[Any]:
-            from convtime import compare
-
-            candidates = {"one": call, "other": call}
-            compared = compare(candidates, check=None, interference=False, **usual)
-            return [*compared.measurements.values()]
-
-        self._time(self.relu, measure)
-
-    def _time(self, fn: Callable[[], object], measure: Callable[..., list[Any]]) -> None:
+    def time(
+        self, fn: Callable[[], object] | None = None, *, compares: bool = False, **options: Any
+    ) -> None:
         def call() -> object:
             self._calls += 1
-            return fn()
+            return (fn or self.relu)()
 
-        if not self._control:
-            # Several processes at once: none of them is to wait for another's turn.
-            self.measurements += measure(
-                call, stop="budget", budget=SECONDS, device=self.device, exclusive=False
-            )
+        if self._control:
+            end = time.perf_counter() + SECONDS
+            while time.perf_counter() < end:
+                call()
+                torch.cuda.synchronize(self.device)
             return
-        end = time.perf_counter() + SECONDS
-        while time.perf_counter() < end:
-            call()
-            torch.cuda.synchronize(self.device)
+        from convtime import compare, time_op
+
+        # Several processes at once: none of them is to wait for another's turn.
+        usual: dict[str, Any] = {"stop": "budget", "budget": SECONDS, "exclusive": False}
+        options = {**usual, "device": self.device, **options}
+        if compares:
+            compared = compare({"one": call, "other": call}, **PLAIN, **options)
+            self.measurements += compared.measurements.values()
+        else:
+            self.measurements.append(time_op(call, **options))
 
     @contextlib.contextmanager
     def profile(self, *, marked: bool = True, **options: Any) -> Iterator[Profile]:
@@ -153,15 +144,6 @@ extern "C" void start(const char* config) {
 }
 extern "C" int is_active() { return libkineto::api().activityProfiler().isActive(); }
 """
-
-
-def profile_on_another_thread_within_a_timing(scene: Scene) -> None:
-    def profiling() -> None:
-        scene.go_on()
-        scene.record()
-
-    with scene.meanwhile(profiling):
-        scene.time()
 
 
 def profile_within_the_timed_call_once(scene: Scene) -> None:
@@ -251,6 +233,11 @@ def time_a_backward_pass(scene: Scene) -> None:
     scene.time(lambda: torch.autograd.backward(torch.relu(x).sum()))
 
 
+def profile_after_some_calls(scene: Scene) -> None:
+    scene.go_on()
+    scene.record()
+
+
 # What a word of an interleaving does; or what it begins, which "/" and the word end.
 _STEPS: dict[str, Callable[[Scene], object]] = {
     "record": Scene.record,
@@ -270,11 +257,12 @@ _CONTEXTS: dict[str, Callable[[Scene], contextlib.AbstractContextManager[object]
     "profile-cpu": lambda scene: scene.profile(activities=[ProfilerActivity.CPU]),
     "nvtx": lambda _: _nvtx_ranges(),
     # On another thread.
+    "profiling": lambda scene: scene.meanwhile(lambda: profile_after_some_calls(scene)),
     "timing": Scene.timing,
     "events": lambda scene: scene.meanwhile(lambda: scene.time(method="event")),
     "load": lambda scene: scene.meanwhile(lambda: scene.time(regime="sustained")),
     "backward": lambda scene: scene.meanwhile(lambda: time_a_backward_pass(scene)),
-    "comparison": lambda scene: scene.meanwhile(scene.compare),
+    "comparison": lambda scene: scene.meanwhile(lambda: scene.time(compares=True)),
 }
 
 
@@ -322,13 +310,13 @@ _STEPS_OF = {
     "profile within a comparison": "comparison go-on record /comparison",
     "profile within a timing by events": "events go-on profile calibrate /profile /events",
     "profile within a timing under load": "load go-on record /load",
+    "profile on another thread within a timing": "profiling time /profiling",
 }
 INTERLEAVINGS: dict[str, Callable[[Scene], None]] = {
     name: functools.partial(interleave, steps=steps) for name, steps in _STEPS_OF.items()
 } | {
     made.__name__.replace("_", " "): made
     for made in (
-        profile_on_another_thread_within_a_timing,
         profile_within_the_timed_call_once,
         profile_within_every_timed_call,
         profile_by_a_schedule_within_a_timing,

@@ -56,21 +56,22 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Speedups over the fastest that PyTorch has; the worst task of the two."""
     speeds = _of(rows, "speed")
     drawn = [over_best(row) for row in speeds if "seed" in row]
+    named = {row["shape"]: row for row in speeds if "seed" not in row}
     summary: dict[str, float] = {"drawn_nets": len(drawn)}
     if drawn:
         summary["drawn_over_best_pytorch_min"] = summaries.least(drawn)
         summary["drawn_over_best_pytorch_geomean"] = summaries.geomean(drawn)
-    for row in speeds:
-        if "seed" not in row:
-            summary[f"{row['shape']}_over_best_pytorch"] = over_best(row).value
-        if row["shape"] == "w64_l4_b1024":
-            over = summaries.speedup(row, "compiled").value
-            summary["w64_l4_b1024_over_compile_max_autotune"] = over
+    summary |= {f"{shape}_over_best_pytorch": over_best(row).value for shape, row in named.items()}
+    if "w64_l4_b1024" in named:
+        over = summaries.speedup(named["w64_l4_b1024"], "compiled").value
+        summary["w64_l4_b1024_over_compile_max_autotune"] = over
     trained = _of(rows, "training")
     if len(trained) == len(TASKS):
-        summary["final_loss_difference"] = max(map(_loss_difference, trained))
+        losses = [[_final(row, name) for name in ("convtime", "pytorch")] for row in trained]
+        errors = [row["weight_error"] for row in trained]
+        summary["final_loss_difference"] = max(abs(a - b) / b for a, b in losses)
         summary["weight_error_over_pytorch_fp16"] = max(
-            row["weight_error"]["convtime"] / row["weight_error"]["pytorch"] for row in trained
+            each["convtime"] / each["pytorch"] for each in errors
         )
     return summary
 
@@ -99,13 +100,8 @@ def distribution_table(rows: list[results.Row]) -> str:
     return f"{table}\n\n{summaries.describe_seeds(speeds)}"
 
 
-def _loss_difference(row: results.Row) -> float:
-    """Of the means over the last steps, relative to PyTorch's."""
-    ours, theirs = (_final(row, name) for name in ("convtime", "pytorch"))
-    return abs(ours - theirs) / theirs
-
-
 def _final(row: results.Row, name: str) -> float:
+    """The mean loss of the last steps."""
     last: list[float] = row["losses"][name][-LAST:]
     return sum(last) / len(last)
 
@@ -140,18 +136,14 @@ def flops(width: int, layers: int, batch: int) -> int:
     return 2 * batch * width * width * (3 * layers - 1)
 
 
-def least_bytes(width: int, layers: int, batch: int) -> int:
-    """Of a step, from memory and to it: a batch, and weights and momentum read and written."""
-    numbers = 2 * batch * width + 4 * layers * width * width
-    return 2 * numbers
-
-
 def roofline(row: results.Row) -> float:
     """Seconds that a step takes at least, at the rates that the GPU reached."""
-    shape, rates = row["net"], row["ceilings"]
-    return float(
-        max(
-            flops(*shape) / rates["flops_per_second"],
-            least_bytes(*shape) / rates["bytes_per_second"],
-        )
+    width, layers, batch = row["net"]
+    # From memory and to it: a batch, and weights and momentum read and written; in float16
+    least_bytes = 2 * (2 * batch * width + 4 * layers * width * width)
+    rates = row["ceilings"]
+    at_least = (
+        flops(width, layers, batch) / rates["flops_per_second"],
+        least_bytes / rates["bytes_per_second"],
     )
+    return float(max(at_least))

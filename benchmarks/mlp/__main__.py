@@ -27,6 +27,25 @@ COMPARED_STEPS = 100  # after which weights are compared
 CLASSES = 10
 
 
+def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
+    cases = {
+        f"training {task}": Case(functools.partial(measure_training, task, device))
+        for task in TASKS
+    }
+    nets: list[tuple[str, Net, tuple[str, ...], int, int | None]]
+    nets = [(name, net, mlp.PEERS, BATCHES, None) for name, net in mlp.SHAPES.items()]
+    for index in range(mlp.DRAWN):
+        net = mlp.draw(seed, index)
+        nets.append((f"drawn {index}", net, mlp.GRAPHS, DRAWN_BATCHES, seed))
+    for name, net, peers, batches, drawn_by in nets:
+        cases[name] = Case(
+            functools.partial(measure_speed, name, net, peers, batches, device, budget),
+            functools.partial(compile_beforehand, net, peers, batches, device),
+            drawn_by,
+        )
+    return cases
+
+
 def compile_beforehand(
     shape: Net, peers: Iterable[str], batches: int, device: torch.device
 ) -> None:
@@ -47,19 +66,9 @@ def measure_speed(
     inputs, targets = steps.make_data(width, width, batches * batch, "mse", device)
     torch.manual_seed(0)
     model = steps.make_model(width, layers, width, device=device, dtype=torch.float16)
-    trainer = MLPTrainer(
-        FusedMLP.from_sequential(model),
-        inputs,
-        targets,
-        batch_size=batch,
-        lr=steps.LR,
-        momentum=steps.MOMENTUM,
-        master_weights=False,
-        # To look for overflow takes a wide net another launch, and PyTorch's side does not look.
-        loss_scale=None if width > ON_CHIP else SCALE,
-        tune=True,
-    )
-    sides: dict[str, steps.Step] = {"convtime": capture(trainer.step)}
+    # To look for overflow takes a wide net another launch, and PyTorch's side does not look.
+    scale = None if width > ON_CHIP else SCALE
+    sides = {"convtime": steps.make_ours(model, inputs, targets, batch, loss_scale=scale)}
     torch.compiler.reset()
     for peer in peers:
         own = steps.make_model(width, layers, width, device=device, dtype=torch.float16)
@@ -108,7 +117,8 @@ def training(
 
 
 def take(losses: Iterator[torch.Tensor], steps: int) -> list[float]:
-    return [float(loss) for loss in torch.stack(list(itertools.islice(losses, steps))).cpu()]
+    taken: list[float] = torch.stack(list(itertools.islice(losses, steps))).tolist()
+    return taken
 
 
 def flat_weights(model: nn.Module) -> torch.Tensor:
@@ -147,25 +157,6 @@ def measure_training(task: str, device: torch.device) -> results.Row:
             for name, weights in after.items()
         },
     }
-
-
-def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
-    cases = {
-        f"training {task}": Case(functools.partial(measure_training, task, device))
-        for task in TASKS
-    }
-    nets: list[tuple[str, Net, tuple[str, ...], int, int | None]]
-    nets = [(name, net, mlp.PEERS, BATCHES, None) for name, net in mlp.SHAPES.items()]
-    for index in range(mlp.DRAWN):
-        net = mlp.draw(seed, index)
-        nets.append((f"drawn {index}", net, mlp.GRAPHS, DRAWN_BATCHES, seed))
-    for name, net, peers, batches, drawn_by in nets:
-        cases[name] = Case(
-            functools.partial(measure_speed, name, net, peers, batches, device, budget),
-            functools.partial(compile_beforehand, net, peers, batches, device),
-            drawn_by,
-        )
-    return cases
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ from typing import Any
 
 import results
 import torch
-from common.cuda import compile_whole
+from common.cuda import capture, compile_whole
 from common.running import AS_IS, PLAIN
 from torch import nn
 from torch.nn import functional as F
 
 import convtime
+from convtime.nn import FusedMLP, MLPTrainer
 from mlp import Net, flops
 
 # Of a timed call, in which there are MOST_STEPS at most; values are those of all layers' outputs.
@@ -101,6 +102,30 @@ def make_peer(
         # The compiler's own graphs copy what is given to them: a batch, rather than all of them.
         forward = compile_whole(forward, "max-autotune")
     return make_step(forward, model, inputs, targets, batch)
+
+
+def make_ours(
+    model: nn.Sequential,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    batch: int,
+    *,
+    tune: bool = True,
+    loss_scale: float | None = None,
+) -> Step:
+    """A step of convtime's in float16, without other weights, as a CUDA graph."""
+    trainer = MLPTrainer(
+        FusedMLP.from_sequential(model, torch.float16),
+        inputs,
+        targets,
+        batch_size=batch,
+        lr=LR,
+        momentum=MOMENTUM,
+        master_weights=False,
+        loss_scale=loss_scale,
+        tune=tune,
+    )
+    return capture(trainer.step)
 
 
 def repeat(step: Step, count: int) -> None:

@@ -9,17 +9,18 @@ from common.running import Measure, run
 from mlp import steps
 from mlp.steps import Step
 
-from convtime.nn import FusedMLP, MLPTrainer
 from mlp_overhead import BATCHES, BUDGET, NETS, STAGES, TF32
 
 
+def make_cases(device: torch.device) -> dict[str, Measure]:
+    return {net: functools.partial(measure, net, device) for net in NETS}
+
+
 def repeat_in_tf32(step: Step, count: int) -> None:
-    """Takes steps of PyTorch's whose products of float32 may be in TF32, as no others may."""
+    """Takes steps of PyTorch whose products of float32 may be in TF32, as no others may."""
     torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        steps.repeat(step, count)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
+    steps.repeat(step, count)
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, Step]:
@@ -46,19 +47,6 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
         steps.repeat(step, 5)
         return step
 
-    def ours(tune: bool) -> Step:
-        trainer = MLPTrainer(
-            FusedMLP.from_sequential(model, torch.float16),
-            *half_data,
-            batch_size=batch,
-            lr=steps.LR,
-            momentum=steps.MOMENTUM,
-            master_weights=False,
-            loss_scale=None,
-            tune=tune,
-        )
-        return capture(trainer.step)
-
     half = torch.float16
     made: list[Step] = [
         pytorch(torch.float32),
@@ -67,8 +55,8 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
         pytorch(half, "default"),
         pytorch(half, "max-autotune"),
         capture(steps.make_peer("compiled graph", copy_of_model(half), *half_data, batch)),
-        ours(tune=False),
-        ours(tune=True),
+        steps.make_ours(model, *half_data, batch, tune=False),
+        steps.make_ours(model, *half_data, batch, tune=True),
     ]
     count = steps.steps_of(shape)
     return {
@@ -78,18 +66,10 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
 
 
 def measure(net: str, device: torch.device) -> results.Row:
-    allowed = torch.backends.cuda.matmul.allow_tf32
     # Set even where it is so: what was compiled under another setting would be compiled anew.
     torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        compared = steps.compare_steps(make_stages(NETS[net], device), budget=BUDGET)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+    compared = steps.compare_steps(make_stages(NETS[net], device), budget=BUDGET)
     return steps.told(compared, steps.steps_of(NETS[net]))
-
-
-def make_cases(device: torch.device) -> dict[str, Measure]:
-    return {net: functools.partial(measure, net, device) for net in NETS}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
 from convtime.conv.plans.replay import replayed, replayed_elsewhere
 from convtime.conv.plans.search import PYTORCH, Limits, Search
 from convtime.conv.plans.tune import search_of, tune_pass
-from convtime.conv.problem import distinct
 from convtime.device.provenance import provenance
 
 SEED = 0
@@ -44,8 +43,8 @@ _NEAR = 1.2  # candidates that are slower than this in the race are not the orac
 
 def _passes(seed: int) -> dict[str, ConvPass]:
     layers = {f"deepbench {each.name}": each for each in from_csv(conv_problems.DEEPBENCH)}
-    for network, make in conv_problems.NETWORKS.items():
-        layers |= {f"{network} {each.name}": each for each in distinct(make())}
+    for network, own in conv_problems.NETWORKS.items():
+        layers |= {f"{network} {each.name}": each for each in own}
     flags = dataclasses.replace(Flags.current(), benchmark=True)
     found = {}
     for (name, layer), (dtype, layout), pass_name in itertools.product(
