@@ -1,6 +1,5 @@
 """What calls launch, by CUPTI's records, and what other tools say of their times."""
 
-import functools
 import importlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -15,24 +14,39 @@ from common.cuda import seconds_per_call
 from common.running import AS_IS, PLAIN, Call, counted, first_line, seconds_of
 from convtime.timing.activity import DeviceActivity
 
+_UNAVAILABLE = (ImportError, RuntimeError, AttributeError)
+
 
 def do_bench_medians(calls: Mapping[str, Call]) -> results.Row:
     """As "triton", do_bench's median of each call, in seconds; or none, and the reason."""
     try:
         return {"triton": {name: _triton("do_bench", call) for name, call in calls.items()}}
-    except (ImportError, RuntimeError, AttributeError) as error:
+    except _UNAVAILABLE as error:
         return {"triton": {}, "triton_reason": first_line(error)}
 
 
 def measure_peers(call: Call) -> results.Row:
     """What each tool says, as a median where it can give one."""
-    return {name: _try(tool, call) for name, tool in PEERS.items()}
+
+    def with_wait() -> None:
+        call()
+        torch.cuda.synchronize()
+
+    timer: Any = Timer(stmt="call()", globals={"call": call})
+    tools: dict[str, Callable[[], float]] = {
+        "triton do_bench": lambda: _triton("do_bench", call),
+        "triton do_bench_cudagraph": lambda: _triton("do_bench_cudagraph", call),
+        "torch Timer": lambda: timer.blocked_autorange(min_run_time=0.1).median,
+        "events": lambda: statistics.median(seconds_per_call(call) for _ in range(30)),
+        "sync": lambda: statistics.median(seconds_of(with_wait) for _ in range(30)),
+    }
+    return {name: _try(tool) for name, tool in tools.items()}
 
 
-def _try(tool: Callable[[Call], float], call: Call) -> results.Row:
+def _try(tool: Callable[[], float]) -> results.Row:
     try:
-        return {"seconds": tool(call)}
-    except (ImportError, RuntimeError, AttributeError) as error:
+        return {"seconds": tool()}
+    except _UNAVAILABLE as error:
         return {"reason": first_line(error)}
 
 
@@ -41,39 +55,12 @@ def _triton(function: str, call: Call) -> float:
     return 1e-3 * float(getattr(testing, function)(call, return_mode="median"))
 
 
-def _torch_timer(call: Call) -> float:
-    timer: Any = Timer(stmt="call()", globals={"call": call})
-    return float(timer.blocked_autorange(min_run_time=0.1).median)
-
-
-def _plain_events(call: Call) -> float:
-    return statistics.median(seconds_per_call(call) for _ in range(30))
-
-
-def _plain_sync(call: Call) -> float:
-    def whole() -> None:
-        call()
-        torch.cuda.synchronize()
-
-    return statistics.median(seconds_of(whole) for _ in range(30))
-
-
-PEERS: dict[str, Callable[[Call], float]] = {
-    "triton do_bench": functools.partial(_triton, "do_bench"),
-    "triton do_bench_cudagraph": functools.partial(_triton, "do_bench_cudagraph"),
-    "torch Timer": _torch_timer,
-    "events": _plain_events,
-    "sync": _plain_sync,
-}
-
-
-_ROUNDS = 2
 _MOST_LETTERS = 120
 
 
 def record(calls: Mapping[str, Call]) -> dict[str, tuple[DeviceActivity, ...]]:
     """What the device does for each call, after a first one that is not recorded."""
-    measurements = compare_launches(calls, _ROUNDS).measurements
+    measurements = compare_launches(calls, rounds=2).measurements
     return {name: measurement.activities for name, measurement in measurements.items()}
 
 

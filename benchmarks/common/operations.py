@@ -41,7 +41,7 @@ def operation(name: str, device: torch.device) -> Operation:
         return torch.randint(below, sizes[:1], device=device)
 
     match found["kind"]:
-        case "relu" | "sum" | "sort" as kind:
+        case "relu" | "neg" | "exp" | "sum" | "sort" as kind:
             return Operation(getattr(torch, kind), rand(*sizes))
         case "add" | "mul" as kind:
             return Operation(getattr(torch, kind), rand(*sizes), rand(*sizes))
@@ -57,6 +57,9 @@ def operation(name: str, device: torch.device) -> Operation:
         case "matmul":
             rows, inner, columns = sizes * 3 if len(sizes) == 1 else sizes
             return Operation(torch.mm, rand(rows, inner), rand(inner, columns))
+        case "linear":
+            rows, inner, outer = sizes
+            return Operation(F.linear, rand(rows, inner), rand(outer, inner), rand(outer))
         case "bmm":
             return Operation(torch.bmm, rand(*sizes), rand(*sizes))
         case "conv":

@@ -168,36 +168,25 @@ def describe_seeds(rows: Iterable[Mapping[str, Any]]) -> str:
     return f"{origin}; {len(rows) - len(drawn)} are of the networks' own shapes."
 
 
-def medians_of_halves(compared: Comparison) -> list[dict[str, float]]:
-    """The median of each candidate in each half of the batches.
-
-    The halves take turns: the clock may drift.
-    """
-    batches = next(iter(compared.measurements.values())).batches
-    return [
-        {
-            name: statistics.median(
-                seconds
-                for seconds, batch in zip(measured.seconds, batches, strict=True)
-                if batch % 2 == half
-            )
-            for name, measured in compared.measurements.items()
-        }
-        for half in (0, 1)
-    ]
-
-
 def find_oracle(
     calls: Mapping[str, Any], seconds: float, **options: Any
 ) -> tuple[str, dict[str, float]]:
-    """The fastest by half of the rounds, and all medians by the other half."""
+    """The fastest by half of the rounds, and all medians by the other half.
+
+    The halves take turns: the clock may drift.
+    """
     from convtime import compare
 
     budget = min(seconds * len(calls), 3.0)
     compared = compare(
         calls, check=None, interference=False, stop="budget", budget=budget, **options
     )
-    first, second = medians_of_halves(compared)
+    halves: list[dict[str, float]] = [{}, {}]
+    for name, measured in compared.measurements.items():
+        samples = [*zip(measured.batches, measured.seconds, strict=True)]
+        for half, medians in enumerate(halves):
+            medians[name] = statistics.median(each for batch, each in samples if batch % 2 == half)
+    first, second = halves
     return min(first, key=lambda name: first[name]), second
 
 

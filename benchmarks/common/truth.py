@@ -20,14 +20,6 @@ from common.summaries import midmean
 RANGE = "convtime benchmark call"
 
 
-class TraceEvent(NamedTuple):
-    name: str
-    start: int
-    end: int
-    on_device: bool
-    correlation: int
-
-
 class Trace(NamedTuple):
     """What the device did in each call; times in seconds."""
 
@@ -37,51 +29,53 @@ class Trace(NamedTuple):
     held: bool
 
 
-def read_trace(events: Iterable[TraceEvent]) -> Trace:
+Times = tuple[int, int]  # start and end, in nanoseconds
+
+
+def _read_trace(profiler: Any) -> Trace:
     """Attributes what ran on the device to the call in whose range the host launched it.
 
     Launches count whichever thread made them; flushes and the holding kernel were launched outside
     of the ranges, and so drop out. ValueError where a call has nothing on the device.
     """
-    events = list(events)
-    ranges = sorted(
-        (event.start, event.end) for event in events if not event.on_device and event.name == RANGE
-    )
-    launches = {
-        event.correlation: event.start
-        for event in events
-        if not event.on_device and event.name.startswith("cu") and event.correlation
-    }
-    starts = [start for start, _ in ranges]
-    calls: list[list[TraceEvent]] = [[] for _ in ranges]
-    last_launch = 0
-    for event in events:
+    ranges: list[Times] = []
+    launches: dict[int, int] = {}
+    works: list[tuple[int, Times]] = []  # with their correlation
+    for event in profiler.profiler.kineto_results.events():
+        start, correlation = event.start_ns(), event.correlation_id()
+        times = start, start + event.duration_ns()
         # The device's timeline repeats the range itself, under its own name.
-        if not event.on_device or event.name == RANGE or event.correlation not in launches:
-            continue
-        launched = launches[event.correlation]
+        if event.device_type() == DeviceType.CUDA and event.name() != RANGE:
+            works.append((correlation, times))
+        elif event.device_type() != DeviceType.CUDA and event.name() == RANGE:
+            ranges.append(times)
+        elif event.name().startswith("cu") and correlation:
+            launches[correlation] = start
+    ranges.sort()
+    starts = [start for start, _ in ranges]
+    calls: list[list[Times]] = [[] for _ in ranges]
+    last_launch = 0
+    for correlation, times in works:
+        launched = launches.get(correlation, -1)
         index = bisect.bisect_right(starts, launched) - 1
         if index >= 0 and launched <= ranges[index][1]:
-            calls[index].append(event)
+            calls[index].append(times)
             last_launch = max(last_launch, launched)
     if not calls or not all(calls):
         raise ValueError(f"{sum(not call for call in calls)} of {len(calls)} calls have no kernel")
     return Trace(
         kernels=[len(call) for call in calls],
         busy=[1e-9 * _busy(call) for call in calls],
-        spans=[
-            1e-9 * (max(kernel.end for kernel in call) - min(kernel.start for kernel in call))
-            for call in calls
-        ],
-        held=min(kernel.start for kernel in calls[0]) >= last_launch,
+        spans=[1e-9 * (max(end for _, end in call) - min(call)[0]) for call in calls],
+        held=min(calls[0])[0] >= last_launch,
     )
 
 
-def _busy(call: Iterable[TraceEvent]) -> int:
+def _busy(call: Iterable[Times]) -> int:
     busy = until = 0
-    for kernel in sorted(call, key=lambda kernel: kernel.start):
-        busy += max(0, kernel.end - max(kernel.start, until))
-        until = max(until, kernel.end)
+    for start, end in sorted(call):
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
     return busy
 
 
@@ -103,23 +97,11 @@ def profile_calls(call: Call, count: int, *, cold: bool) -> Trace:
                 with record_function(RANGE):
                     call()
             torch.cuda.synchronize()
-        trace = read_trace(_kineto_events(profiler))
+        trace = _read_trace(profiler)
         if trace.held:
             break
         hold_ns *= 3
     return trace
-
-
-def _kineto_events(profiler: Any) -> Iterable[TraceEvent]:
-    for event in profiler.profiler.kineto_results.events():
-        start = event.start_ns()
-        yield TraceEvent(
-            name=event.name(),
-            start=start,
-            end=start + event.duration_ns(),
-            on_device=event.device_type() == DeviceType.CUDA,
-            correlation=event.correlation_id(),
-        )
 
 
 def median_of_stamps(call: Callable[[], torch.Tensor], count: int, *, cold: bool) -> float:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from common.operations import operation
 from common.running import Call
-from torch.nn import functional as F
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 5e-6, 50e-3
 PLANTED = 1.05
@@ -44,47 +44,42 @@ def repeat(piece: Call, count: int) -> object:
     return result
 
 
-def _tensor(*shape: int) -> torch.Tensor:
-    """Return the same values each time, so that copies of a call do the same work."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
 def draw_operation(family: str, chance: random.Random) -> tuple[str, Make]:
     """What is drawn, and what makes its call."""
-    pick, partial = chance.choice, functools.partial
+    pick = chance.choice
     match family:
         case "elementwise":
-            operation = pick((torch.relu, torch.add, torch.exp))
-            inputs = range(2 if operation is torch.add else 1)
-            name = f"{operation.__name__} 64"
-            return name, lambda rows: partial(operation, *(_tensor(rows, 64) for _ in inputs))
+            kind = pick(("relu", "add", "exp"))
+            return f"{kind} 64", _named(f"{kind} {{}}x64")
         case "matmul":
-            product = pick((torch.mm, F.linear))
+            kind = pick(("mm", "linear"))
             inner, outer = pick((16, 32, 64, 128)), pick((16, 32, 64, 128))
-            shapes = ((inner, outer),) if product is torch.mm else ((outer, inner), (outer,))
-            return f"{product.__name__} {inner}x{outer}", lambda rows: partial(
-                product, _tensor(rows, inner), *(_tensor(*shape) for shape in shapes)
-            )
+            name = "matmul" if kind == "mm" else kind
+            return f"{kind} {inner}x{outer}", _named(f"{name} {{}}x{inner}x{outer}")
         case "norm":
             columns = pick((16, 32, 64))
-            if chance.random() < 0.5:
-                norm = partial(F.layer_norm, normalized_shape=(columns,))
-                return f"layer_norm {columns}", lambda rows: partial(norm, _tensor(rows, columns))
-            softmax = partial(torch.softmax, dim=1)
-            return f"softmax {columns}", lambda rows: partial(softmax, _tensor(rows, columns))
+            kind = "layer_norm" if chance.random() < 0.5 else "softmax"
+            return f"{kind} {columns}", _named(f"{kind} {{}}x{columns}")
         case "conv":
             channels, size = pick((4, 8, 16)), pick((8, 14))
-            window = (channels, channels, 3, 3)
-            return f"conv2d {channels}x{size}x{size}", lambda rows: partial(
-                F.conv2d, _tensor(rows, channels, size, size), _tensor(*window), padding=1
-            )
+            image = f"{channels}x{size}x{size}"
+            return f"conv2d {image}", _named(f"conv {{}}x{image}")
         case "loop":  # a row is one operation on a few elements
             elements = pick((1, 8, 64))
-            return f"loop over neg {elements}", lambda rows: partial(
-                repeat, partial(torch.neg, _tensor(elements)), rows
+            negate = _named(f"neg {elements}")
+            return f"loop over neg {elements}", lambda rows: functools.partial(
+                repeat, negate(rows), rows
             )
     columns = pick((16, 64, 256))
-    return f"sort {columns}", lambda rows: partial(torch.sort, _tensor(rows, columns))
+    return f"sort {columns}", _named(f"sort {{}}x{columns}")
+
+
+def _named(pattern: str) -> Make:
+    def make(rows: int) -> Call:
+        torch.manual_seed(0)  # so that copies of a call work on the same values
+        return operation(pattern.format(rows), torch.device("cpu"))
+
+    return make
 
 
 def make_pair(family: str, chance: random.Random, seconds: float) -> Pair:
