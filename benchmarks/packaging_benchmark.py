@@ -37,7 +37,7 @@ from common import installing, running, summaries
 TIME_OP = "time_op"
 # Kinds of calls that need kernels of convtime's own; common/first_use.py makes them.
 USES = (
-    *(TIME_OP, "pool", "pool channels_last", "pool backward", "epilogue", "mlp 64 inference"),
+    *("pool", "pool channels_last", "pool backward", "epilogue", "mlp 64 inference"),
     *("mlp 64 training", "mlp 128 training", "mlp 256 training"),
 )
 PAIRS = 21
@@ -46,94 +46,23 @@ FLAGS = {"plugin_s": (), "no_plugin_s": ("-p", "no:convtime")}
 IMPORTS = {"torch_s": ("torch",), "convtime_s": ("torch", "convtime")}  # of each pair
 
 
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    by_key = summaries.by_key(rows)
-    pairs = _pairs(rows)
-    summary: dict[str, float] = {}
-    if len(pairs) >= PAIRS:
-        summary["import_over_torch_s"] = statistics.median(row["after_torch_s"] for row in pairs)
-        summary["idle_plugin_ms"] = 1e3 * statistics.median(map(_idle_plugin, pairs))
-    if "install" in by_key:
-        names = ("compile_s", "first_command_s", "library_mb")
-        summary |= {name: by_key["install"][name] for name in names}
-        summary["main_job_cpu_s"] = by_key["install"]["main_job_s"]
-    if "wheel" in by_key:
-        names = ("wheel_mb", "wheel_install_s", "wheel_torches")
-        summary |= {name: by_key["wheel"][name] for name in names}
-    uses = [by_key[use] for use in USES if use in by_key and use != TIME_OP]
-    if len(uses) == len(USES) - 1:
-        summary["kernels_first_use_s"] = max(row["empty_first_s"] for row in uses)
-        summary["kernels_cached_use_ms"] = 1e3 * max(row["filled_first_s"] for row in uses)
-    if TIME_OP in by_key:
-        summary["first_time_op_empty_cache_s"] = by_key[TIME_OP]["empty_first_s"]
-    return summary
-
-
-def _pairs(rows: list[results.Row]) -> list[results.Row]:
-    return [row for row in rows if "after_torch_s" in row]
-
-
-def _idle_plugin(row: results.Row) -> float:
-    seconds: float = row["plugin_s"] - row["no_plugin_s"]
-    return seconds
-
-
-def table(rows: list[results.Row]) -> str:
-    columns: dict[str, Callable[[results.Row], float]] = {
-        f"`import {', '.join(modules)}`": operator.itemgetter(name)
-        for name, modules in IMPORTS.items()
-    }
-    columns |= {
-        "difference of a pair": lambda row: row["convtime_s"] - row["torch_s"],
-        "`import convtime` after torch": operator.itemgetter("after_torch_s"),
-        "a start of pytest": operator.itemgetter("plugin_s"),
-        "an idle plugin of it": _idle_plugin,
-    }
-    pairs = _pairs(rows)
-    lines = [_cells(name, map(get, pairs)) for name, get in columns.items()] if pairs[1:] else []
-    header = " | pairs: | median (ms): | quartiles (ms): | least to most (ms):"
-    parts = [summaries.markdown(header, lines)] if lines else []
-    uses = [row for row in rows if row["key"] in USES]
-    if uses:
-        lines = []
-        for row in uses:
-            first, again = row["filled_first_s"], row["filled_second_s"]
-            told = (f"{1e3 * row['empty_first_s']:.0f}", f"{1e3 * first:.1f}")
-            lines.append((row["key"], *told, f"{1e3 * again:.2f}"))
-        header = "first call of a process | empty cache (ms): | filled cache (ms): "
-        parts.append(summaries.markdown(f"{header}| next call (ms):", lines))
-    for key, title in (("install", "phase of README's first command"), ("wheel", "wheel")):
-        for row in (row for row in rows if row["key"] == key):
-            phases = [
-                (name.removesuffix("_s"), f"{value:.1f}")
-                for name, value in row.items()
-                if name.endswith("_s") and value is not None
-            ]
-            parts.append(summaries.markdown(f"{title} | s:", phases))
-    return "\n\n".join(parts)
-
-
-def _cells(name: str, seconds: Iterable[float]) -> tuple[object, ...]:
-    milliseconds = [1e3 * value for value in seconds]
-    low, median, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
-    extremes = summaries.reach(milliseconds, ".1f")
-    return name, len(milliseconds), f"{median:.1f}", f"{low:.1f} to {high:.1f}", extremes
-
-
 def measure_pair(names: tuple[str, ...]) -> results.Row:
     seconds = {name: measure_imports(IMPORTS[name]) for name in names}
     torch, both = seconds["convtime_s"]
     imports = {"torch_s": seconds["torch_s"][0], "convtime_s": both, "after_torch_s": both - torch}
-    return imports | measure_starts()
-
-
-def measure_starts() -> results.Row:
-    """The shortest of several starts of each kind."""
     with tempfile.TemporaryDirectory() as folder:
         test = Path(folder, "test_nothing.py")
         test.write_text("def test_nothing(): pass\n", encoding="utf-8")
         starts = [[measure_start(test, flags) for flags in FLAGS.values()] for _ in range(STARTS)]
-    return dict(zip(FLAGS, map(min, *starts), strict=True))
+    return imports | dict(zip(FLAGS, map(min, *starts), strict=True))
+
+
+def measure_imports(modules: Sequence[str]) -> list[float]:
+    program = ["result = []", "begin = time.perf_counter()"]
+    for module in modules:
+        program += [f"import {module}", "result.append(time.perf_counter() - begin)"]
+    seconds: list[float] = running.run_program(*program)
+    return seconds
 
 
 def measure_start(test: Path, flags: Sequence[str]) -> float:
@@ -144,21 +73,6 @@ def measure_start(test: Path, flags: Sequence[str]) -> float:
         f"assert pytest.main({arguments!r}) == 0",
         "result = time.perf_counter() - begin",
     )
-    return seconds
-
-
-def check_plugin() -> None:
-    """Raises SystemExit where pytest does not find the plugin by itself."""
-    plugins = importlib.metadata.entry_points(group="pytest11")
-    if "convtime" not in plugins.names:
-        raise SystemExit("error: convtime must be installed, so that pytest loads its plugin")
-
-
-def measure_imports(modules: Sequence[str]) -> list[float]:
-    program = ["result = []", "begin = time.perf_counter()"]
-    for module in modules:
-        program += [f"import {module}", "result.append(time.perf_counter() - begin)"]
-    seconds: list[float] = running.run_program(*program)
     return seconds
 
 
@@ -177,16 +91,79 @@ def measure_wheel(wheel: Path, environment: Path) -> results.Row:
     }
 
 
-def add_row(options: argparse.Namespace, key: str, row: results.Row, **where: object) -> None:
-    where = {
-        "cpu_count": os.cpu_count(),
-        "commit": options.commit or results.find_commit(),
-        **where,
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    by_key = summaries.by_key(rows)
+    pairs = _pairs(rows)
+    summary: dict[str, float] = {}
+    if len(pairs) >= PAIRS:
+        summary["import_over_torch_s"] = statistics.median(row["after_torch_s"] for row in pairs)
+        summary["idle_plugin_ms"] = 1e3 * statistics.median(map(_idle_plugin, pairs))
+    if install := by_key.get("install"):
+        summary |= {name: install[name] for name in ("compile_s", "first_command_s", "library_mb")}
+        summary["main_job_cpu_s"] = install["main_job_s"]
+    if wheel := by_key.get("wheel"):
+        names = ("wheel_mb", "wheel_install_s", "wheel_torches")
+        summary |= {name: wheel[name] for name in names}
+    if all(use in by_key for use in USES):
+        uses = [by_key[use] for use in USES]
+        summary["kernels_first_use_s"] = max(row["empty_first_s"] for row in uses)
+        summary["kernels_cached_use_ms"] = 1e3 * max(row["filled_first_s"] for row in uses)
+    if TIME_OP in by_key:
+        summary["first_time_op_empty_cache_s"] = by_key[TIME_OP]["empty_first_s"]
+    return summary
+
+
+def _pairs(rows: list[results.Row]) -> list[results.Row]:
+    return [row for row in rows if "after_torch_s" in row]
+
+
+def _idle_plugin(row: results.Row) -> float:
+    return float(row["plugin_s"] - row["no_plugin_s"])
+
+
+def table(rows: list[results.Row]) -> str:
+    columns: dict[str, Callable[[results.Row], float]] = {
+        "`import torch`": operator.itemgetter("torch_s"),
+        "`import torch, convtime`": operator.itemgetter("convtime_s"),
+        "difference of a pair": lambda row: row["convtime_s"] - row["torch_s"],
+        "`import convtime` after torch": operator.itemgetter("after_torch_s"),
+        "a start of pytest": operator.itemgetter("plugin_s"),
+        "an idle plugin of it": _idle_plugin,
     }
+    lines = [_cells(name, map(get, _pairs(rows))) for name, get in columns.items()]
+    header = " | pairs: | median (ms): | quartiles (ms): | least to most (ms):"
+    parts = [summaries.markdown(header, lines)]
+    by_key = summaries.by_key(rows)
+    uses = []
+    for use in (TIME_OP, *USES):
+        row = by_key[use]
+        first, again = (1e3 * row[f"filled_{which}_s"] for which in ("first", "second"))
+        uses.append((use, f"{1e3 * row['empty_first_s']:.0f}", f"{first:.1f}", f"{again:.2f}"))
+    header = "first call of a process | empty cache (ms): | filled cache (ms): "
+    parts.append(summaries.markdown(f"{header}| next call (ms):", uses))
+    for key, title in (("install", "phase of README's first command"), ("wheel", "wheel")):
+        phases = [
+            (name.removesuffix("_s"), f"{value:.1f}")
+            for name, value in by_key[key].items()
+            if name.endswith("_s") and value is not None
+        ]
+        parts.append(summaries.markdown(f"{title} | s:", phases))
+    return "\n\n".join(parts)
+
+
+def _cells(name: str, seconds: Iterable[float]) -> tuple[object, ...]:
+    milliseconds = [1e3 * value for value in seconds]
+    low, median, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
+    extremes = summaries.reach(milliseconds, ".1f")
+    return name, len(milliseconds), f"{median:.1f}", f"{low:.1f} to {high:.1f}", extremes
+
+
+def add_row(options: argparse.Namespace, key: str, row: results.Row, **where: object) -> None:
+    commit = options.commit or results.find_commit()
     path = options.into
     document = json.loads(path.read_text(encoding="utf-8"))
     rows = [each for each in document["rows"] if each["key"] != key]
-    rows.append({"key": key, **row, **where})
+    rows.append({"key": key, **row, "cpu_count": os.cpu_count(), "commit": commit, **where})
     path.write_text(json.dumps(document | {"rows": rows}), encoding="utf-8")
     results.judge("packaging", path.parent)
 
@@ -217,11 +194,11 @@ def main() -> None:
 def measure_here(options: argparse.Namespace) -> None:
     """The parts that need convtime in this environment."""
     from convtime.device.provenance import provenance
-    from convtime.device.resolve import resolve_device
 
-    device = resolve_device(options.device)
+    device = running.find_device(options.device)
     if options.part == "imports":
-        check_plugin()
+        if "convtime" not in importlib.metadata.entry_points(group="pytest11").names:
+            raise SystemExit("error: convtime must be installed, so that pytest loads its plugin")
         file = running.open_file("packaging", options, device)
         orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
         cases = {
@@ -235,7 +212,7 @@ def measure_here(options: argparse.Namespace) -> None:
     from common import first_use
 
     facts = provenance(device)
-    for use in USES:
+    for use in (TIME_OP, *USES):
         row = first_use.measure(use, device)
         print(use, json.dumps(row), flush=True)
         add_row(options, use, row, gpu=facts["gpu"], torch=facts["torch"])

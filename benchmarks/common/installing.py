@@ -6,9 +6,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import results
 
@@ -62,9 +61,15 @@ def run(command: Sequence[str], variables: dict[str, str]) -> list[Line]:
     """The lines of a command, with the seconds after which they came; RuntimeError if it fails."""
     lines: list[Line] = []
     begin = time.perf_counter()
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-    pipes["stderr"] = subprocess.STDOUT
-    process = subprocess.Popen(command, cwd=ROOT, env=variables, text=True, **pipes)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=variables,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert process.stdout is not None
     for text in process.stdout:
         lines.append((time.perf_counter() - begin, text.rstrip("\n")))
@@ -75,9 +80,8 @@ def run(command: Sequence[str], variables: dict[str, str]) -> list[Line]:
     return lines
 
 
-def phases(lines: Iterable[Line]) -> results.Row:
+def phases(lines: Sequence[Line]) -> results.Row:
     """The seconds of each phase, of all, and until the main job's first row."""
-    lines = [*lines]
     begins: dict[str, float] = {}
     waiting = [*_PHASES]
     for seconds, text in lines:
@@ -87,11 +91,7 @@ def phases(lines: Iterable[Line]) -> results.Row:
                 begins[name] = seconds
                 waiting = waiting[waiting.index(name) + 1 :]
                 break
-    missing = [name for name in ("compile_s", "install_s", "main_job_s") if name not in begins]
-    if missing:
-        raise ValueError(f"pip's output shows no beginning of {', '.join(missing)}")
-    times = [*begins.values(), lines[-1][0]]
-    pairs = itertools.pairwise(times)
+    pairs = itertools.pairwise([*begins.values(), lines[-1][0]])
     row: results.Row = {name: end - begin for name, (begin, end) in zip(begins, pairs, strict=True)}
     job = begins["main_job_s"]
     # The first row of the table is that of ResNet-50's first layer.

@@ -26,10 +26,12 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     small = sum(plant["truth"] <= SMALL for plant in plants)
     return summaries.known(
         unchanged=len(unchanged),
-        false_alarms=sum(map(_is_alarm, unchanged)),
+        false_alarms=sum(summaries.is_certain(found["verdict"]) for found in unchanged),
         planted=small + min(small, len(plants) - small) if plants else None,
         right_layer=summaries.share(map(_is_found, plants)),
-        right_cause=summaries.share(_is_found(plant) and _is_explained(plant) for plant in plants),
+        right_cause=summaries.share(
+            _is_found(plant) and plant["cause"] == plant["right_cause"] for plant in plants
+        ),
         resnet50_s=summaries.by_key(rows).get(RESNET50, {}).get("seconds"),
     )
 
@@ -38,16 +40,8 @@ def counted(row: results.Row) -> list[results.Row]:
     return [plant for plant in row["plants"].values() if plant["truth"] >= LEAST]
 
 
-def _is_alarm(found: results.Row) -> bool:
-    return summaries.is_certain(found["verdict"])
-
-
 def _is_found(plant: results.Row) -> bool:
     return bool(plant["verdict"] == "slower")
-
-
-def _is_explained(plant: results.Row) -> bool:
-    return bool(plant["cause"] == plant["right_cause"])
 
 
 def table(rows: list[results.Row]) -> str:
@@ -55,9 +49,7 @@ def table(rows: list[results.Row]) -> str:
     for row in rows:
         for name, plant in row["plants"].items():
             if plant["truth"] >= LEAST:
-                ratio, found = plant["ratio"], plant["verdict"]
-                if ratio is not None:
-                    found = f"{ratio:.4f} ({found})"
+                found = f"{plant['ratio']:.4f} ({plant['verdict']})"
                 cells = (row["key"], name, plant["which"], f"{plant['truth']:.4f}", found)
                 lines.append((*cells, plant["cause"] or "–", plant["right_cause"]))
     header = "group | layer | pass | true ratio: | found: | cause | right cause"

@@ -4,11 +4,10 @@ import functools
 import json
 import math
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,22 @@ from common import running
 from convtime.upgrading.interpreters import KEPT_MEMORY
 from upgrade import IN_HALF, RESNET50
 from upgrade.plants import ON_GPU, Group, Site, errata
+from upgrade.truth import measure_truth
 
 _MARGIN = 0.005
 _TIMEOUT_SECONDS = 420
+
+
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    def of_model(model: str) -> running.Measure:
+        return functools.partial(measure_unchanged, model, device)
+
+    groups = {key: functools.partial(measure_group, group, device) for key, group in ON_GPU.items()}
+    return {
+        RESNET50: of_model("common.resnet:ResNet50"),
+        **groups,
+        IN_HALF: of_model("upgrade.planted_model:resnet50_in_half"),
+    }
 
 
 def measure_group(group: Group, device: torch.device) -> results.Row:
@@ -37,13 +49,13 @@ def measure_group(group: Group, device: torch.device) -> results.Row:
         new = _interpreter(folder, "new", group.new(was), variables)
         now = _truth(new, device)
         longest = max(math.prod(site["input"]) for site in group.sites.values())
-        shape = (longest + longest // 8,)  # some sites are longer on the new side
-        model = "upgrade.planted_model:model"
-        found, seconds = _upgrade((old, new), model, shape, device, folder)
-    changes = _changes(found)
+        length = longest + longest // 8  # some sites are longer on the new side
+        changes, seconds = _upgrade(
+            old, new, "upgrade.planted_model:model", str(length), device, folder
+        )
     return {
         "plants": {
-            name: _plant(group, name, (was, now), changes)
+            name: _plant(group, name, was["seconds"][name], now["seconds"][name], changes)
             for name in group.sites
             if group.cause(name) is not None
         },
@@ -56,18 +68,20 @@ def measure_group(group: Group, device: torch.device) -> results.Row:
     }
 
 
-def measure_unchanged(model: str, shape: Sequence[int], device: torch.device) -> results.Row:
+def measure_unchanged(model: str, device: torch.device) -> results.Row:
+    python = sys.executable
     with tempfile.TemporaryDirectory() as folder:
-        pythons = (sys.executable, sys.executable)
-        found, seconds = _upgrade(pythons, model, shape, device, Path(folder))
-    unchanged = {" ".join(key): _kept(change) for key, change in _changes(found).items()}
+        changes, seconds = _upgrade(python, python, model, "32,3,224,224", device, Path(folder))
+    unchanged = {" ".join(key): _kept(change) for key, change in changes.items()}
     return {"plants": {}, "unchanged": unchanged, "seconds": seconds}
 
 
+Changes = dict[tuple[str, str], Any]  # by layer and pass
+
+
 def _plant(
-    group: Group, name: str, truth: tuple[Any, Any], changes: Mapping[tuple[str, str], Any]
+    group: Group, name: str, was: dict[str, float], now: dict[str, float], changes: Changes
 ) -> results.Row:
-    was, now = (each["seconds"][name] for each in truth)
     true = {which: now[which] / was[which] for which in was}
     which = max(true, key=lambda each: true[each])
     change = changes[name, which]
@@ -81,11 +95,6 @@ def _plant(
         "evidence": cause and cause["evidence"],
         **_kept(change),
     }
-
-
-def _changes(found: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    every = (*found["step"], *found["layers"])
-    return {(change["layers"][0], change["which"]): change for change in every}
 
 
 def _kept(change: Mapping[str, Any]) -> results.Row:
@@ -112,47 +121,32 @@ def _truth(python: str, device: torch.device, log: Path | None = None) -> Any:
     variables = dict(KEPT_MEMORY)
     if log is not None:
         variables |= {"CUDNN_FRONTEND_LOG_INFO": "1", "CUDNN_FRONTEND_LOG_FILE": str(log)}
-    script = Path(__file__).with_name("truth.py")
-    done = running.capture([python, script, str(device)], _TIMEOUT_SECONDS, **variables)
+    command = [python, *running.fresh_call(measure_truth, device)]
+    done = running.capture(command, _TIMEOUT_SECONDS, **variables)
     for row in running.printed_results(done.stdout):
         return row
-    raise RuntimeError(f"the truth is unknown: {_last_line(done)}")
+    raise RuntimeError(f"the truth is unknown: {running.last_line(done.stderr)}")
 
 
 def _upgrade(
-    pythons: tuple[str, str], model: str, shape: Sequence[int], device: torch.device, folder: Path
-) -> tuple[Any, float]:
-    old, new = pythons
+    old: str, new: str, model: str, shape: str, device: torch.device, folder: Path
+) -> tuple[Changes, float]:
+    """What the command finds, and its seconds."""
     file = folder / "upgrade.json"
+    command = [
+        *(sys.executable, "-m", "convtime", "upgrade", "--old", old, "--new", new, model),
+        *("--input", shape, "--device", str(device)),
+        *("--margin", str(_MARGIN), "--json", str(file)),
+    ]
     begin = time.perf_counter()
-    done = running.capture(
-        [
-            *(sys.executable, "-m", "convtime", "upgrade", "--old", old, "--new", new, model),
-            *("--input", ",".join(map(str, shape)), "--device", str(device)),
-            *("--margin", str(_MARGIN), "--json", str(file)),
-        ],
-        _TIMEOUT_SECONDS,
-    )
+    done = running.capture(command, _TIMEOUT_SECONDS)
     seconds = time.perf_counter() - begin
     if done.returncode or not file.exists():
-        raise RuntimeError(f"convtime upgrade ended with {done.returncode}: {_last_line(done)}")
-    return json.loads(file.read_text(encoding="utf-8")), seconds
-
-
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    return running.last_line(done.stderr or done.stdout) or "it said nothing"
-
-
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    def of_model(model: str) -> running.Measure:
-        return functools.partial(measure_unchanged, model, (32, 3, 224, 224), device)
-
-    groups = {key: functools.partial(measure_group, group, device) for key, group in ON_GPU.items()}
-    return {
-        RESNET50: of_model("common.resnet:ResNet50"),
-        **groups,
-        IN_HALF: of_model("upgrade.planted_model:resnet50_in_half"),
-    }
+        said = running.last_line(done.stderr or done.stdout)
+        raise RuntimeError(f"convtime upgrade ended with {done.returncode}: {said}")
+    found = json.loads(file.read_text(encoding="utf-8"))
+    every = (*found["step"], *found["layers"])
+    return {(change["layers"][0], change["which"]): change for change in every}, seconds
 
 
 if __name__ == "__main__":

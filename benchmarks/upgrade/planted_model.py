@@ -1,7 +1,7 @@
 """A model of independent layers as a file describes it; each side of an upgrade has its own file.
 
 Runs under any torch, without convtime. The description is JSON, in the file that UPGRADE_MODEL
-names: "flags", settings of torch by name, and "sites", layers by name, each with
+names: "flags", settings of torch.backends by name, and "sites", layers by name, each with
 - kind, args: a class of torch.nn, and its parameters;
 - input: the sizes of its input; dtype; and channels_last of input and weights;
 - extra: of what it does beside its own work, the amount by kind; see EXTRAS.
@@ -66,7 +66,11 @@ class Sites(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.ones(()))
         self._described = sites
         for name, site in sites.items():
-            self.add_module(name, site_of(site))
+            made: Any = type(site["kind"], (Extra, getattr(torch.nn, site["kind"])), {})
+            module = made(**site["args"])
+            module.extra = site.get("extra", {})
+            module.to(getattr(torch, site["dtype"]), memory_format=_format(site))
+            self.add_module(name, module)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x * self.scale  # needs a gradient, as inside of a net
@@ -75,15 +79,6 @@ class Sites(torch.nn.Module):
             for name, module in self.named_children()
         ]
         return torch.stack(results)
-
-
-def site_of(site: dict[str, Any]) -> torch.nn.Module:
-    base = getattr(torch.nn, site["kind"])
-    made: Any = type(site["kind"], (Extra, base), {})(**site["args"])
-    made.extra = site.get("extra", {})
-    made.to(getattr(torch, site["dtype"]), memory_format=_format(site))
-    module: torch.nn.Module = made
-    return module
 
 
 def input_of(site: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
@@ -96,12 +91,6 @@ def _format(site: dict[str, Any]) -> torch.memory_format:
     return torch.channels_last if site.get("channels_last") else torch.contiguous_format
 
 
-def set_flag(name: str, value: Any) -> None:
-    """Sets what torch.backends and the like call so."""
-    holder, _, last = name.rpartition(".")
-    setattr(operator.attrgetter(holder)(torch.backends), last, value)
-
-
 def described() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(Path(os.environ["UPGRADE_MODEL"]).read_text())
     return found
@@ -110,7 +99,8 @@ def described() -> dict[str, Any]:
 def model() -> Sites:
     description = described()
     for name, value in description["flags"].items():
-        set_flag(name, value)
+        holder, _, last = name.rpartition(".")
+        setattr(operator.attrgetter(holder)(torch.backends), last, value)
     return Sites(description["sites"])
 
 

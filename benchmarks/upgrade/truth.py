@@ -1,20 +1,18 @@
-"""Prints how long each pass of each site takes, by torch.profiler.
+"""How long each pass of each site takes, by torch.profiler, in one side's interpreter.
 
-Run as a script by one side's interpreter: truth.py DEVICE. With cuDNN's log on, also the tags of
-the plans that each pass builds.
+With cuDNN's log on, also the tags of the plans that each pass builds.
 """
 
 import math
 import os
 import re
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import results
 import torch
-from common.running import print_result
 
 from upgrade import planted_model
 
@@ -24,7 +22,7 @@ RATE_ELEMENTS = 1 << 22
 _PLAN = re.compile(r"CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR : (\S+),")
 
 
-def main(device: torch.device) -> None:
+def measure_truth(device: torch.device) -> results.Row:
     sites = planted_model.described()["sites"]
     made = planted_model.model().to(device)
     longest = max(math.prod(site["input"]) for site in sites.values())
@@ -37,7 +35,7 @@ def main(device: torch.device) -> None:
             call()
             plans[name][which] = _plans(_log()[before:])
             seconds[name][which] = _seconds(call, device)
-    print_result({"seconds": seconds, "plans": plans, "rates": _rates(device)})
+    return {"seconds": seconds, "plans": plans, "rates": _rates(device)}
 
 
 def _passes(module: torch.nn.Module, given: torch.Tensor) -> dict[str, Callable[[], Any]]:
@@ -81,7 +79,3 @@ def _plans(log: bytes) -> list[str]:
     """The last plan that was built of each operation, which is the one that torch keeps."""
     tags = _PLAN.findall(log.decode(errors="replace"))
     return [*{tag.partition("_eng")[0]: tag for tag in tags}.values()]
-
-
-if __name__ == "__main__":
-    main(torch.device(sys.argv[1]))
