@@ -20,12 +20,11 @@ ORACLE = "oracle"
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    oracles = _oracles(rows)
-    raced = [row["problems"] for row in rows if not row["key"].startswith(ORACLE)]
-    if not (oracles and raced):
+    oracles, processes = _oracles(rows), _processes(rows)
+    if not (oracles and processes):
         return {"problems": len(oracles)}
     regrets = [each for name in oracles for each in regrets_of(rows, name, "race")]
-    both = [each for row in raced for each in row.values() if "do_bench" in each]
+    both = [each for problems in processes for each in problems.values() if "do_bench" in each]
     ours, theirs = (sum(each[how]["seconds"] for each in both) for how in ("race", "do_bench"))
     return summaries.known(
         problems=len(oracles),
@@ -37,16 +36,17 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _oracles(rows: list[results.Row]) -> dict[str, results.Row]:
-    prefix = f"{ORACLE}/"
-    return {row["key"].removeprefix(prefix): row for row in rows if row["key"].startswith(prefix)}
+    keys = ((row["key"].partition("/"), row) for row in rows)
+    return {problem: row for (kind, _, problem), row in keys if kind == ORACLE}
+
+
+def _processes(rows: list[results.Row]) -> list[results.Row]:
+    """What each process chose, by problem."""
+    return [row["problems"] for row in rows if "problems" in row]
 
 
 def _choices(rows: list[results.Row], name: str, how: str) -> list[results.Row]:
-    return [
-        row["problems"][name][how]
-        for row in rows
-        if not row["key"].startswith(ORACLE) and how in row["problems"][name]
-    ]
+    return [problems[name][how] for problems in _processes(rows) if how in problems[name]]
 
 
 def regrets_of(rows: list[results.Row], name: str, how: str) -> list[float]:
@@ -64,8 +64,6 @@ def table(rows: list[results.Row]) -> str:
     lines = []
     for name, oracle in _oracles(rows).items():
         raced, peer = (_choices(rows, name, how) for how in ("race", "do_bench"))
-        if not (raced and peer):
-            continue
         regrets, flips = regrets_of(rows, name, "race"), [*flips_of(rows, name)]
         seconds, theirs = (
             statistics.median(each["seconds"] for each in found) for found in (raced, peer)

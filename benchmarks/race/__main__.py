@@ -18,10 +18,26 @@ PEER_PROCESSES = 2
 _ORACLE_SECONDS = 0.15  # per candidate
 
 
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    cases: dict[str, running.Measure] = {
+        f"{ORACLE}/{name}": running.Case(
+            functools.partial(_measure_oracle, device, name),
+            functools.partial(_make, name, device),
+        )
+        for name in problems.names()
+    }
+    for count, peer in ((PROCESSES, "alone"), (PEER_PROCESSES, "peer")):
+        cases |= running.in_processes(race_all, device, count, peer, timeout=240)
+    return cases
+
+
 def _make(name: str, device: torch.device) -> dict[str, Candidate]:
     """The candidates that can be called, each called once."""
-    made = problems.make(name, device)
-    return {each: candidate for each, candidate in made.items() if _works(name, candidate)}
+    return {
+        each: candidate
+        for each, candidate in problems.make(name, device).items()
+        if _works(name, candidate)
+    }
 
 
 def _works(problem: str, candidate: Candidate) -> bool:
@@ -43,7 +59,7 @@ def _measure_oracle(device: torch.device, name: str) -> results.Row:
     }
 
 
-def probe_race(device: torch.device, with_peer: str) -> results.Row:
+def race_all(device: torch.device, with_peer: str) -> results.Row:
     found = {}
     for name in problems.names():
         made = _make(name, device)
@@ -51,36 +67,20 @@ def probe_race(device: torch.device, with_peer: str) -> results.Row:
         begin = time.perf_counter()
         raced = convtime.race(made, check=None, progress=False)
         seconds = time.perf_counter() - begin
-        told = {"winner": raced.winner, "ties": list(raced.ties), "seconds": seconds}
-        found[name] = {"race": told}
+        chosen = {"winner": raced.winner, "ties": list(raced.ties), "seconds": seconds}
+        found[name] = {"race": chosen}
         if with_peer == "peer":
-            found[name]["do_bench"] = _choose_by_do_bench(made)
+            begin = time.perf_counter()
+            times = {
+                each: do_bench(functools.partial(other.fn, *other.args, **other.kwargs))
+                for each, other in made.items()
+            }
+            seconds = time.perf_counter() - begin
+            winner = min(times, key=lambda each: times[each])
+            found[name]["do_bench"] = {"winner": winner, "seconds": seconds}
         del made, raced
         torch.cuda.empty_cache()
     return {"problems": found}
-
-
-def _choose_by_do_bench(made: dict[str, Candidate]) -> results.Row:
-    begin = time.perf_counter()
-    times = {
-        name: do_bench(functools.partial(each.fn, *each.args, **each.kwargs))
-        for name, each in made.items()
-    }
-    seconds = time.perf_counter() - begin
-    return {"winner": min(times, key=times.__getitem__), "seconds": seconds}
-
-
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    cases: dict[str, running.Measure] = {
-        f"{ORACLE}/{name}": running.Case(
-            functools.partial(_measure_oracle, device, name),
-            functools.partial(_make, name, device),
-        )
-        for name in problems.names()
-    }
-    for count, peer in ((PROCESSES, "alone"), (PEER_PROCESSES, "peer")):
-        cases |= running.in_processes(probe_race, device, count, peer, timeout=240)
-    return cases
 
 
 if __name__ == "__main__":

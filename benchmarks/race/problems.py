@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from common.families import log_uniform
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -34,9 +35,7 @@ def make(name: str, device: torch.device) -> dict[str, Candidate]:
 
 
 def _size(draw: random.Random, least: int, most: int, multiple: int = 1) -> int:
-    """A size whose logarithm is uniform."""
-    size: float = least * (most / least) ** draw.random()
-    return max(multiple, round(size / multiple) * multiple)
+    return max(multiple, round(log_uniform(draw, least, most) / multiple) * multiple)
 
 
 def _chosen(draw: random.Random, configurations: Iterator[Any], most: int) -> list[Any]:

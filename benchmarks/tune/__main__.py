@@ -41,6 +41,25 @@ _ORACLE_SECONDS = 0.1  # per candidate
 _NEAR = 1.2  # candidates that are slower than this in the race are not the oracle
 
 
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    passes = _passes(SEED)
+    names = [*passes]
+    cases: dict[str, running.Measure] = {}
+    for (batch, training), network in itertools.product(STEPS, NETWORKS):
+        how = "training" if training else "inference"
+        cases[f"end to end/{network}, batch {batch}, {how}"] = functools.partial(
+            _measure_model, device, network, batch, training
+        )
+    cases |= running.in_processes(probe_process, device, PROCESSES, str(SEED), timeout=240)
+    again = [passes[name] for name in names[-REPLAYED:]]
+    cases["replay"] = functools.partial(_measure_replay, device, again)
+    for name in names[PROBLEMS : PROBLEMS + ORACLES]:
+        cases[f"oracle/{name}"] = functools.partial(_measure_oracle, device, passes[name])
+    for name in names[:PROBLEMS]:
+        cases[f"problem/{name}"] = functools.partial(_measure_problem, device, passes[name])
+    return cases
+
+
 def _passes(seed: int) -> dict[str, ConvPass]:
     layers = {f"deepbench {each.name}": each for each in from_csv(conv_problems.DEEPBENCH)}
     for network, own in conv_problems.NETWORKS.items():
@@ -130,7 +149,10 @@ def _measure_replay(device: torch.device, passes: list[ConvPass]) -> results.Row
     if not entries:
         raise ValueError(f"no engine of cuDNN was chosen, and {failed} searches failed")
     plans = Plans(tuple(entries), 0.01, provenance(device))
-    seconds = _seconds_of_loading(plans)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plans.json"
+        plans.save(path)
+        seconds = running.seconds_of(lambda: load_plans(path))
     here, elsewhere = replayed(plans, device), replayed_elsewhere(plans, device)
     repeatable = [entry.facts is not None and entry.facts.repeats for entry in entries]
     pairs = [*zip(here, elsewhere, repeatable, strict=True)]
@@ -151,13 +173,6 @@ def _plan_of(device: torch.device, conv_pass: ConvPass) -> StoredPlan | None:
     except RuntimeError as error:
         print(f"replay, {conv_pass.name} {conv_pass.pass_name}: {running.first_line(error)}")
         return None
-
-
-def _seconds_of_loading(plans: Plans) -> float:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "plans.json"
-        plans.save(path)
-        return running.seconds_of(lambda: load_plans(path))
 
 
 def _measure_model(device: torch.device, network: str, batch: int, training: bool) -> results.Row:
@@ -186,25 +201,6 @@ def _measure_model(device: torch.device, network: str, batch: int, training: boo
     )
     convtime.conv.load_plans(None)
     return _told(compared.ratio("PyTorch", "tuned"))
-
-
-def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    passes = _passes(SEED)
-    names = [*passes]
-    cases: dict[str, running.Measure] = {}
-    for (batch, training), network in itertools.product(STEPS, NETWORKS):
-        how = "training" if training else "inference"
-        cases[f"end to end/{network}, batch {batch}, {how}"] = functools.partial(
-            _measure_model, device, network, batch, training
-        )
-    cases |= running.in_processes(probe_process, device, PROCESSES, str(SEED), timeout=240)
-    again = [passes[name] for name in names[-REPLAYED:]]
-    cases["replay"] = functools.partial(_measure_replay, device, again)
-    for name in names[PROBLEMS : PROBLEMS + ORACLES]:
-        cases[f"oracle/{name}"] = functools.partial(_measure_oracle, device, passes[name])
-    for name in names[:PROBLEMS]:
-        cases[f"problem/{name}"] = functools.partial(_measure_problem, device, passes[name])
-    return cases
 
 
 if __name__ == "__main__":
