@@ -73,7 +73,7 @@ def of_no_change(key: str, count: int, series: int, noise: Callable[..., Any]) -
 
 def of_step(key: str, least: int, most: int, per_commit: int, series: int) -> results.Row:
     find_changes, random = _search(key)
-    counts = dict.fromkeys(("found", "located", "covered", "oracle", "extra"), 0)
+    counts = dict.fromkeys(("found", "located", "covered", "oracle"), 0)
     commits_of_a_side = (least // per_commit, most // per_commit + 1)
     for _ in range(series):
         before, after = (per_commit * int(random.integers(*commits_of_a_side)) for _ in range(2))
@@ -84,7 +84,6 @@ def of_step(key: str, least: int, most: int, per_commit: int, series: int) -> re
         true = commits[before]
         changes = find_changes(values, commits, FALSE_ALARMS)
         counts["found"] += bool(changes)
-        counts["extra"] += len(changes) > 1
         if changes:
             nearest = min(changes, key=lambda change: abs(commits[change.at] - true))
             counts["located"] += abs(commits[nearest.at] - true) <= 1

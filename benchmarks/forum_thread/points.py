@@ -4,7 +4,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import results
 import torch
@@ -24,10 +23,8 @@ _LONGEST = 120.0  # seconds of samples
 def idle_clock(device: torch.device) -> results.Row:
     with convtime.trace_clocks(device, interval=_CLOCK_INTERVAL) as trace:
         time.sleep(REST + IDLE)
-    read = [reading for reading in trace.readings if reading.seconds > REST]
-    return {
-        "sm_clock_hz": _median(reading.sm_clock_hz for reading in read),
-    }
+    clocks = [reading.sm_clock_hz for reading in trace.readings if reading.seconds > REST]
+    return {"sm_clock_hz": _median(clocks)}
 
 
 def measure(device: torch.device, iterations: int) -> results.Row:
@@ -35,32 +32,20 @@ def measure(device: torch.device, iterations: int) -> results.Row:
     training.step()  # what is done only once
     runs = RUNS.get(iterations, 1)
     in_place = [_recorded(training.step, iterations) for _ in range(runs)]
+    layers = {}
+    for name in LAYERS:
+        call = convtime.region("isolated")(training.isolated(name))
+        call()
+        isolated = [_recorded(call, iterations) for _ in range(runs)]
+        layers[name] = {
+            "in_place": _summed_up(in_place, name),
+            "isolated": _summed_up(isolated, "isolated"),
+            "same_regime": _behind_the_step(device, training, name, iterations, runs),
+        }
     return {
         "iterations": iterations,
-        "in_place_clock_hz": _median(clock for _, clock in in_place),
-        "layers": {
-            name: {
-                "in_place": _told([run for run, _ in in_place], name),
-                "isolated": _alone(training, name, iterations, runs),
-                "same_regime": _behind_the_step(device, training, name, iterations, runs),
-            }
-            for name in LAYERS
-        },
-    }
-
-
-def _alone(training: Training, name: str, iterations: int, runs: int) -> results.Row:
-    call = training.isolated(name)
-    call()
-
-    def named() -> None:
-        with convtime.region("isolated"):
-            call()
-
-    found = [_recorded(named, iterations) for _ in range(runs)]
-    return {
-        **_told([run for run, _ in found], "isolated"),
-        "sm_clock_hz": _median(clock for _, clock in found),
+        "in_place_clock_hz": _median([clock for _, clock in in_place]),
+        "layers": layers,
     }
 
 
@@ -70,21 +55,22 @@ def _behind_the_step(
     """The convolution by itself, timed by convtime with a step of the loop before each call."""
     call = training.isolated(name)
     options = {**AS_IS, **counted(iterations), "cache": "warm", "queue": "none", "warmup": 1}
+    options |= {"before": call.behind(training.step), "device": device, "budget": _LONGEST}
     found = []
     for _ in range(runs):
         _rest()
-        before = call.behind(training.step)
-        found.append(
-            convtime.time_op(call, before=before, device=device, budget=_LONGEST, **options)
-        )
+        found.append(convtime.time_op(call, **options))
     return {
-        **_summed_up([second for run in found for second in run.seconds]),
-        "sm_clock_hz": _median(clock for run in found for clock in run.sm_clocks_hz),
+        **_statistics([second for run in found for second in run.seconds]),
+        "sm_clock_hz": _median([clock for run in found for clock in run.sm_clocks_hz]),
         "kernels": [activity.name for activity in found[0].activities],
     }
 
 
-def _recorded(call: Call, iterations: int) -> tuple[convtime.Recording, float | None]:
+Recorded = tuple[convtime.Recording, float | None]  # and the clock during it
+
+
+def _recorded(call: Call, iterations: int) -> Recorded:
     """So many calls from a rest on, and the clock meanwhile.
 
     The GPU reads its clocks itself, before the first call and after the last: what NVML says is of
@@ -122,16 +108,16 @@ def _rest() -> None:
     time.sleep(REST)
 
 
-def _told(recordings: Sequence[convtime.Recording], name: str) -> results.Row:
-    regions = [recording.region(name) for recording in recordings]
-    found = [region.kernel_seconds for region in regions]
+def _summed_up(recorded: Sequence[Recorded], name: str) -> results.Row:
+    regions = [recording.region(name) for recording, _ in recorded]
     return {
-        **_summed_up([*itertools.chain.from_iterable(found)]),
+        **_statistics([second for region in regions for second in region.kernel_seconds]),
+        "sm_clock_hz": _median([clock for _, clock in recorded]),
         "kernels": [activity.name for activity in regions[0].activities],
     }
 
 
-def _summed_up(seconds: Sequence[float]) -> results.Row:
+def _statistics(seconds: Sequence[float]) -> results.Row:
     return {
         "launches": len(seconds),
         "mean": statistics.fmean(seconds),
@@ -141,6 +127,6 @@ def _summed_up(seconds: Sequence[float]) -> results.Row:
     }
 
 
-def _median(values: Any) -> float | None:
+def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None

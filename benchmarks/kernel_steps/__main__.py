@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import results
@@ -21,6 +22,8 @@ import tutorial
 
 SHAPE = (32, 64, 112, 112)
 WINDOW = (3, 2, 1)  # kernel size, stride, padding
+TensorCall = Callable[[], torch.Tensor]
+
 ELEMENTS = 2**24
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32}
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -43,7 +46,19 @@ METRICS = {
 }
 
 
-def medians(calls: dict[str, Call], copied: torch.Tensor | None = None) -> dict[str, float]:
+def make_cases(device: torch.device) -> dict[str, Measure]:
+    cases: dict[str, Measure] = {}
+    for subject, measure in (("pool", measure_pool), ("counters", measure_counters)):
+        for case in itertools.product(DTYPES, LAYOUTS):
+            cases[" ".join((subject, *case))] = functools.partial(measure, *case, device)
+    for activation in itertools.product(tutorial.ACTIVATIONS, DIRECTIONS, DTYPES):
+        cases[" ".join(activation)] = functools.partial(measure_activation, *activation, device)
+    for label in CONVOLUTIONS:
+        cases[f"convolution {label}"] = functools.partial(measure_convolution, label, device)
+    return cases
+
+
+def medians(calls: Mapping[str, Call], copied: torch.Tensor | None = None) -> dict[str, float]:
     copy = {} if copied is None else {"copy": functools.partial(torch.relu, copied)}
     # Each row checks results itself, by what it is about.
     compared = compare_counted({**copy, **calls}, 100, budget=20.0)
@@ -64,7 +79,7 @@ def measure_pool(dtype: str, layout: str, device: torch.device) -> results.Row:
         f"{step}/{build}": (step, build)
         for step, build in itertools.product(tutorial.POOL_STEPS, tutorial.POOL_BUILDS)
     }
-    pools: dict[str, Call] = {
+    pools: dict[str, TensorCall] = {
         name: functools.partial(tutorial.relu_max_pool2d, x, *WINDOW, step=step, build=build)
         for name, (step, build) in variants.items()
     }
@@ -75,9 +90,7 @@ def measure_pool(dtype: str, layout: str, device: torch.device) -> results.Row:
         "dtype": dtype,
         "layout": layout,
         "bytes": moved,
-        "differ": [
-            name for name, call in pools.items() if not torch.equal(_tensor(call()), expected)
-        ],
+        "differ": [name for name, call in pools.items() if not torch.equal(call(), expected)],
         "seconds": medians(pools, copied),
         "facts": {
             name: dataclasses.asdict(
@@ -88,14 +101,9 @@ def measure_pool(dtype: str, layout: str, device: torch.device) -> results.Row:
     }
 
 
-def _tensor(result: object) -> torch.Tensor:
-    assert isinstance(result, torch.Tensor)
-    return result
-
-
 def measure_counters(dtype: str, layout: str, device: torch.device) -> results.Row:
     x = pool_input(dtype, layout, device)
-    pools: dict[str, Call] = {
+    pools: dict[str, TensorCall] = {
         step: functools.partial(tutorial.relu_max_pool2d, x, *WINDOW, step=step)
         for step in tutorial.POOL_STEPS
     }
@@ -116,12 +124,8 @@ def measure_counters(dtype: str, layout: str, device: torch.device) -> results.R
     except convtime.CountersUnavailable as error:
         reason = str(error)
     return {
-        "subject": "counters",
-        "dtype": dtype,
-        "layout": layout,
-        "totals": totals,
-        "reason": reason,
-    }
+        "subject": "counters", "dtype": dtype, "layout": layout, "totals": totals, "reason": reason
+    }  # fmt: skip
 
 
 def measure_activation(
@@ -140,7 +144,7 @@ def measure_activation(
             gradient = torch.ops.aten.gelu_backward(grad, x, approximate=approximate)
         return gradient
 
-    calls: dict[str, Call] = {
+    calls: dict[str, TensorCall] = {
         f"{step}/{build}": functools.partial(
             tutorial.activation, x, function, grad, step=step, build=build
         )
@@ -149,7 +153,7 @@ def measure_activation(
     calls["pytorch"] = functools.partial(pytorchs, x, grad)
     exact = pytorchs(x.double(), None if grad is None else grad.double())
     errors = {
-        name: float(((_tensor(call()).double() - exact).abs() / exact.abs().clamp(min=1)).max())
+        name: float(((call().double() - exact).abs() / exact.abs().clamp(min=1)).max())
         for name, call in calls.items()
     }
     tensors = 2 if grad is None else 3  # read and written
@@ -178,14 +182,14 @@ def measure_convolution(label: str, device: torch.device) -> results.Row:
         with Flags(benchmark=True, allow_tf32=allow_tf32).applied():
             return F.conv2d(x, w, padding=1)
 
-    calls: dict[str, Call] = {}
+    calls: dict[str, TensorCall] = {}
     for precision, dtype in PRECISIONS.items():
         ours, weight = (
             tensor.to(device, dtype).contiguous(memory_format=torch.channels_last)
             for tensor in (x, w)
         )
         calls[precision] = functools.partial(convolve, ours, weight, precision == "tf32")
-    off = {name: _tensor(call()).double() - exact for name, call in calls.items()}
+    off = {name: call().double() - exact for name, call in calls.items()}
     return {
         "subject": "convolution",
         "label": label,
@@ -194,18 +198,6 @@ def measure_convolution(label: str, device: torch.device) -> results.Row:
         "errors": {name: float(each.square().mean().sqrt() / scale) for name, each in off.items()},
         "largest_errors": {name: float(each.abs().max() / scale) for name, each in off.items()},
     }
-
-
-def make_cases(device: torch.device) -> dict[str, Measure]:
-    cases: dict[str, Measure] = {}
-    for subject, measure in (("pool", measure_pool), ("counters", measure_counters)):
-        for case in itertools.product(DTYPES, LAYOUTS):
-            cases[" ".join((subject, *case))] = functools.partial(measure, *case, device)
-    for activation in itertools.product(tutorial.ACTIVATIONS, DIRECTIONS, DTYPES):
-        cases[" ".join(activation)] = functools.partial(measure_activation, *activation, device)
-    for label in CONVOLUTIONS:
-        cases[f"convolution {label}"] = functools.partial(measure_convolution, label, device)
-    return cases
 
 
 if __name__ == "__main__":
