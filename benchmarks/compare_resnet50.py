@@ -20,6 +20,30 @@ BATCH = 64
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 
 
+def make_cases(
+    device: running.Device, batch: int, budget: float, samples: int
+) -> dict[str, running.Measure]:
+    from convtime.conv.resnet50 import resnet50
+    from convtime.layers.compare import compare_layers
+
+    def measure(dtype: str, layout: str, layer: ConvLayer) -> results.Row:
+        (result,) = compare_layers(
+            [layer],
+            device=device,
+            dtype=dtype,
+            layout=layout,
+            budget=budget,
+            max_samples=samples,
+        )
+        return result.to_dict() | {"label": layer.problem.label}
+
+    return {
+        f"{dtype} {layout} {layer.name}": functools.partial(measure, dtype, layout, layer)
+        for dtype, layout in CONFIGURATIONS
+        for layer in resnet50(batch)
+    }
+
+
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for row in rows:
@@ -65,30 +89,6 @@ def picture(document: dict[str, Any]) -> bytes:
     conditions = f"{facts['gpu']}, torch {facts['torch']}, cuDNN {facts['cudnn']}"
     title = f"ResNet-50's convolutions, batch {BATCH}, float32 NCHW; {conditions}"
     return layers_figure(shown, title).content(".svg")
-
-
-def make_cases(
-    device: running.Device, batch: int, budget: float, samples: int
-) -> dict[str, running.Measure]:
-    from convtime.conv.resnet50 import resnet50
-    from convtime.layers.compare import compare_layers
-
-    def measure(dtype: str, layout: str, layer: ConvLayer) -> results.Row:
-        (result,) = compare_layers(
-            [layer],
-            device=device,
-            dtype=dtype,
-            layout=layout,
-            budget=budget,
-            max_samples=samples,
-        )
-        return result.to_dict() | {"label": layer.problem.label}
-
-    return {
-        f"{dtype} {layout} {layer.name}": functools.partial(measure, dtype, layout, layer)
-        for dtype, layout in CONFIGURATIONS
-        for layer in resnet50(batch)
-    }
 
 
 if __name__ == "__main__":

@@ -95,42 +95,6 @@ def _draw_channels(source: random.Random) -> int:
     return round(channels) if source.random() < 0.25 else 8 * round(channels / 8)
 
 
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    summary: dict[str, float] = {"rows": len(rows)}
-    for name, peer in zip(("separate", "compile"), PEERS, strict=True) if rows else ():
-        speedups = [summaries.speedup(row, peer) for row in rows]
-        summary[f"speedup_over_{name}_geomean"] = summaries.geomean(speedups)
-        summary[f"speedup_over_{name}_min"] = summaries.least(speedups)
-    return summary
-
-
-def distribution_table(rows: list[results.Row]) -> str:
-    names = {"separate": "separate calls", "compiled": "torch.compile"}
-    groups = {
-        f"over {names[peer]}, {dtype}, {layout}": [
-            summaries.speedup(row, peer)
-            for row in rows
-            if (row["dtype"], row["layout"]) == (dtype, layout)
-        ]
-        for peer, (dtype, layout) in itertools.product(PEERS, CONFIGURATIONS)
-    }
-    table = summaries.distribution("convtime's speed", groups)
-    return f"{table}\n\n{summaries.describe_seeds(rows)}"
-
-
-def table(rows: list[results.Row]) -> str:
-    over = ({peer: summaries.speedup(row, peer).value for peer in PEERS} for row in rows)
-    return summaries.filled(
-        "layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs): | separate (µs): "
-        "| compiled (µs): | over separate: | over compiled: | first calls (s):",
-        "{layer} | {label} | {epilogue} | {dtype}, {layout} | {seconds[convtime]:.2fµ} "
-        "| {seconds[separate]:.2fµ} | {seconds[compiled]:.2fµ} | {over[separate]:.2f} "
-        "| {over[compiled]:.2f} | {first_calls[convtime]:.1f}, {first_calls[separate]:.1f}, "
-        "{first_calls[compiled]:.1f}",
-        (row | {"over": speedups} for row, speedups in zip(rows, over, strict=True)),
-    )
-
-
 def resnet50() -> list[Fused]:
     """Those that a ReLU follows: not the ones that residuals are projected by."""
     from convtime.conv.resnet50 import resnet50
@@ -141,6 +105,23 @@ def resnet50() -> list[Fused]:
         for layer in resnet50(BATCH)
         if not layer.names[0].endswith("downsample.0")
     ]
+
+
+def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
+    chosen: list[tuple[Fused, tuple[str, str], int | None]]
+    chosen = [(*each, None) for each in itertools.product(resnet50(), CONFIGURATIONS)]
+    chosen += [
+        (draw(seed, index), CONFIGURATIONS[index % len(CONFIGURATIONS)], seed)
+        for index in range(DRAWN)
+    ]
+    return {
+        " ".join((fused.name, *configuration)): Case(
+            functools.partial(measure, fused, *configuration, device, budget),
+            functools.partial(compile_beforehand, fused, *configuration, device),
+            drawn_by,
+        )
+        for fused, configuration, drawn_by in chosen
+    }
 
 
 def prepare(
@@ -227,21 +208,40 @@ def measure(
     }
 
 
-def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
-    chosen: list[tuple[Fused, tuple[str, str], int | None]]
-    chosen = [(*each, None) for each in itertools.product(resnet50(), CONFIGURATIONS)]
-    chosen += [
-        (draw(seed, index), CONFIGURATIONS[index % len(CONFIGURATIONS)], seed)
-        for index in range(DRAWN)
-    ]
-    return {
-        " ".join((fused.name, *configuration)): Case(
-            functools.partial(measure, fused, *configuration, device, budget),
-            functools.partial(compile_beforehand, fused, *configuration, device),
-            drawn_by,
-        )
-        for fused, configuration, drawn_by in chosen
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    summary: dict[str, float] = {"rows": len(rows)}
+    for name, peer in zip(("separate", "compile"), PEERS, strict=True) if rows else ():
+        speedups = [summaries.speedup(row, peer) for row in rows]
+        summary[f"speedup_over_{name}_geomean"] = summaries.geomean(speedups)
+        summary[f"speedup_over_{name}_min"] = summaries.least(speedups)
+    return summary
+
+
+def distribution_table(rows: list[results.Row]) -> str:
+    names = {"separate": "separate calls", "compiled": "torch.compile"}
+    groups = {
+        f"over {names[peer]}, {dtype}, {layout}": [
+            summaries.speedup(row, peer)
+            for row in rows
+            if (row["dtype"], row["layout"]) == (dtype, layout)
+        ]
+        for peer, (dtype, layout) in itertools.product(PEERS, CONFIGURATIONS)
     }
+    table = summaries.distribution("convtime's speed", groups)
+    return f"{table}\n\n{summaries.describe_seeds(rows)}"
+
+
+def table(rows: list[results.Row]) -> str:
+    over = ({peer: summaries.speedup(row, peer).value for peer in PEERS} for row in rows)
+    return summaries.filled(
+        "layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs): | separate (µs): "
+        "| compiled (µs): | over separate: | over compiled: | first calls (s):",
+        "{layer} | {label} | {epilogue} | {dtype}, {layout} | {seconds[convtime]:.2fµ} "
+        "| {seconds[separate]:.2fµ} | {seconds[compiled]:.2fµ} | {over[separate]:.2f} "
+        "| {over[compiled]:.2f} | {first_calls[convtime]:.1f}, {first_calls[separate]:.1f}, "
+        "{first_calls[compiled]:.1f}",
+        (row | {"over": speedups} for row, speedups in zip(rows, over, strict=True)),
+    )
 
 
 if __name__ == "__main__":

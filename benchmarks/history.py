@@ -156,6 +156,11 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
+def make_cases(_: object) -> dict[str, running.Measure]:
+    drawn = {key: functools.partial(case[0], key, *case[1:]) for key, case in CASES.items()}
+    return {"load": of_load, **drawn}
+
+
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     by_key = summaries.by_key(rows)
     summary: dict[str, float] = {}
@@ -188,11 +193,6 @@ def false_table(rows: list[results.Row]) -> str:
         "{key} | {series} | {false} | {per_1000:.2g}",
         (row | {"per_1000": 1000 * row["false"] / row["series"]} for row in rows if "false" in row),
     )
-
-
-def make_cases(_: object) -> dict[str, running.Measure]:
-    drawn = {key: functools.partial(case[0], key, *case[1:]) for key, case in CASES.items()}
-    return {"load": of_load, **drawn}
 
 
 if __name__ == "__main__":

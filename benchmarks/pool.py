@@ -116,70 +116,27 @@ def _draw_planes(source: random.Random, origin: str) -> tuple[int, int, int]:
     return 8 * source.randint(0, 40) + source.randint(1, 7), size, size
 
 
-def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """The number of drawn forward passes; speedups over all rows."""
-    forward, backward = (_of(rows, direction) for direction in PASSES)
-    summary: dict[str, float] = {"configurations": sum("seed" in row for row in forward)}
-    if bounded := [share_of_bound(row) for row in forward if is_bounded(row)]:
-        summary["share_of_copy_bandwidth_min"] = summaries.least(bounded)
-    if forward:
-        compiled = _over(forward, "compiled")
-        summary["speedup_over_eager_min"] = summaries.least(_over(forward, "eager"))
-        summary["speedup_over_compile_min"] = summaries.least(compiled)
-        summary["speedup_over_compile_geomean"] = summaries.geomean(compiled)
-    if backward:
-        summary["backward_speedup_over_eager_min"] = summaries.least(_over(backward, "eager"))
-    return summary
+def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
+    variants = list(itertools.product(DTYPES, LAYOUTS))
 
-
-def _of(rows: Iterable[results.Row], direction: str) -> list[results.Row]:
-    return [row for row in rows if row["direction"] == direction]
-
-
-def _over(rows: Iterable[results.Row], peer: str) -> list[summaries.Speedup]:
-    return [summaries.speedup(row, peer) for row in rows]
-
-
-def is_bounded(row: results.Row) -> bool:
-    return math.prod(row["shape"]) * ITEM_BYTES[row["dtype"]] > BOUND_BYTES
-
-
-def share_of_bound(row: results.Row) -> summaries.Speedup:
-    copy = row["seconds"]["copy"]
-    return summaries.speedup(row, "copy").times(max(copy, row.get("comparison_seconds", 0)) / copy)
-
-
-def distribution_table(rows: list[results.Row]) -> str:
-    groups: dict[str, list[summaries.Speedup]] = {}
-    for dtype, layout in itertools.product(DTYPES, LAYOUTS):
-        variant = f"{dtype}, {layout}"
-        those = [row for row in rows if (row["dtype"], row["layout"]) == (dtype, layout)]
-        ahead, back = (_of(those, direction) for direction in PASSES)
-        groups[f"over torch.compile, forward, {variant}"] = _over(ahead, "compiled")
-        groups[f"over eager, forward, {variant}"] = _over(ahead, "eager")
-        groups[f"over eager, backward, {variant}"] = _over(back, "eager")
-        groups[f"of the bound, forward above 16 MB, {variant}"] = [
-            share_of_bound(row) for row in ahead if is_bounded(row)
-        ]
-    table = summaries.distribution("convtime's speed", dict(sorted(groups.items())))
-    return f"{table}\n\n{summaries.describe_seeds(rows)}"
-
-
-def table(rows: list[results.Row]) -> str:
-    def told(row: results.Row) -> results.Row:
-        return {"compiled": None, **row, **row["seconds"]} | {
-            "sizes": "×".join(map(str, row["shape"])),
-            "rate": 1e-12 * row["bytes"] / row["seconds"]["convtime"],
-            "share": 100 * share_of_bound(row).value,
-        }
-
-    return summaries.filled(
-        "pass | shape | window | dtype | layout | MB: | convtime (µs): | TB/s: | of the bound: "
-        "| eager (µs): | compiled (µs):",
-        "{direction} | {sizes} | {window} | {dtype} | {layout} | {bytes:.1fM} "
-        "| {convtime:.2fµ} | {rate:.2f} | {share:.0f} % | {eager:.1fµ} | {compiled:.1fµ}",
-        map(told, rows),
-    )
+    drawn = [(f"drawn {index}", draw(seed, index), seed) for index in range(DRAWN)]
+    named = [(name, pool, None) for name, pool in NETWORKS.items()]
+    chosen: list[tuple[str, str, Pool, int | None, tuple[str, str]]] = [
+        (which, *each, variant)
+        for which, each, variant in itertools.product(PASSES, named, variants)
+    ]
+    for index, each in enumerate(drawn):
+        chosen += [("forward", *each, variant) for variant in variants]
+        chosen.append(("backward", *each, variants[index // len(ORIGINS) % len(variants)]))
+    cases = {}
+    for which, name, pool, drawn_by, variant in chosen:
+        compile_case = functools.partial(compile_beforehand, pool, *variant, device)
+        cases[" ".join((which, name, *variant))] = Case(
+            functools.partial(measure, which, pool, *variant, device, budget),
+            compile_case if which == "forward" else None,
+            drawn_by,
+        )
+    return cases
 
 
 def make_input(pool: Pool, dtype: str, layout: str, device: torch.device) -> torch.Tensor:
@@ -259,27 +216,70 @@ def measure(
     return row
 
 
-def make_cases(device: torch.device, seed: int, budget: float) -> dict[str, Case]:
-    variants = list(itertools.product(DTYPES, LAYOUTS))
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """The number of drawn forward passes; speedups over all rows."""
+    forward, backward = (_of(rows, direction) for direction in PASSES)
+    summary: dict[str, float] = {"configurations": sum("seed" in row for row in forward)}
+    if bounded := [share_of_bound(row) for row in forward if is_bounded(row)]:
+        summary["share_of_copy_bandwidth_min"] = summaries.least(bounded)
+    if forward:
+        compiled = _over(forward, "compiled")
+        summary["speedup_over_eager_min"] = summaries.least(_over(forward, "eager"))
+        summary["speedup_over_compile_min"] = summaries.least(compiled)
+        summary["speedup_over_compile_geomean"] = summaries.geomean(compiled)
+    if backward:
+        summary["backward_speedup_over_eager_min"] = summaries.least(_over(backward, "eager"))
+    return summary
 
-    drawn = [(f"drawn {index}", draw(seed, index), seed) for index in range(DRAWN)]
-    named = [(name, pool, None) for name, pool in NETWORKS.items()]
-    chosen: list[tuple[str, str, Pool, int | None, tuple[str, str]]] = [
-        (which, *each, variant)
-        for which, each, variant in itertools.product(PASSES, named, variants)
-    ]
-    for index, each in enumerate(drawn):
-        chosen += [("forward", *each, variant) for variant in variants]
-        chosen.append(("backward", *each, variants[index // len(ORIGINS) % len(variants)]))
-    cases = {}
-    for which, name, pool, drawn_by, variant in chosen:
-        compile_case = functools.partial(compile_beforehand, pool, *variant, device)
-        cases[" ".join((which, name, *variant))] = Case(
-            functools.partial(measure, which, pool, *variant, device, budget),
-            compile_case if which == "forward" else None,
-            drawn_by,
-        )
-    return cases
+
+def _of(rows: Iterable[results.Row], direction: str) -> list[results.Row]:
+    return [row for row in rows if row["direction"] == direction]
+
+
+def _over(rows: Iterable[results.Row], peer: str) -> list[summaries.Speedup]:
+    return [summaries.speedup(row, peer) for row in rows]
+
+
+def is_bounded(row: results.Row) -> bool:
+    return math.prod(row["shape"]) * ITEM_BYTES[row["dtype"]] > BOUND_BYTES
+
+
+def share_of_bound(row: results.Row) -> summaries.Speedup:
+    copy = row["seconds"]["copy"]
+    return summaries.speedup(row, "copy").times(max(copy, row.get("comparison_seconds", 0)) / copy)
+
+
+def distribution_table(rows: list[results.Row]) -> str:
+    groups: dict[str, list[summaries.Speedup]] = {}
+    for dtype, layout in itertools.product(DTYPES, LAYOUTS):
+        variant = f"{dtype}, {layout}"
+        those = [row for row in rows if (row["dtype"], row["layout"]) == (dtype, layout)]
+        ahead, back = (_of(those, direction) for direction in PASSES)
+        groups[f"over torch.compile, forward, {variant}"] = _over(ahead, "compiled")
+        groups[f"over eager, forward, {variant}"] = _over(ahead, "eager")
+        groups[f"over eager, backward, {variant}"] = _over(back, "eager")
+        groups[f"of the bound, forward above 16 MB, {variant}"] = [
+            share_of_bound(row) for row in ahead if is_bounded(row)
+        ]
+    table = summaries.distribution("convtime's speed", dict(sorted(groups.items())))
+    return f"{table}\n\n{summaries.describe_seeds(rows)}"
+
+
+def table(rows: list[results.Row]) -> str:
+    def told(row: results.Row) -> results.Row:
+        return {"compiled": None, **row, **row["seconds"]} | {
+            "sizes": "×".join(map(str, row["shape"])),
+            "rate": 1e-12 * row["bytes"] / row["seconds"]["convtime"],
+            "share": 100 * share_of_bound(row).value,
+        }
+
+    return summaries.filled(
+        "pass | shape | window | dtype | layout | MB: | convtime (µs): | TB/s: | of the bound: "
+        "| eager (µs): | compiled (µs):",
+        "{direction} | {sizes} | {window} | {dtype} | {layout} | {bytes:.1fM} "
+        "| {convtime:.2fµ} | {rate:.2f} | {share:.0f} % | {eager:.1fµ} | {compiled:.1fµ}",
+        map(told, rows),
+    )
 
 
 if __name__ == "__main__":

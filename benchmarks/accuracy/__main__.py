@@ -28,6 +28,27 @@ from convtime.timing.options import Cache
 NVBENCH_GROUP = 8
 
 
+def make_cases(device: torch.device) -> dict[str, Measure]:
+    cases: dict[str, Measure] = {
+        "cost": functools.partial(measure_cost, device),
+        "quick": functools.partial(measure_quick, device),
+        **{f"spin/{asked} ns": functools.partial(measure_spin, asked) for asked in SPINS_NS},
+    }
+    spun = [(blocks, 1) for blocks in STAMPED_BLOCKS]
+    for grid in (*spun, _copy_grid(1), _copy_grid(ONE_WAVE_MIB)):
+        for asked in (STAMPED_REFERENCE_NS, *((4_992, 100_000) if grid in spun else ())):
+            key = f"stamped/spin {asked} ns, {grid[0]} x {grid[1]}"
+            cases[key] = functools.partial(measure_stamped_spin, grid, asked)
+    for mib in STAMPED_MIB:
+        cases[f"stamped/copy {mib} MiB"] = functools.partial(measure_stamped_copy, mib, device)
+    for op, cache in itertools.product(OPERATIONS, CACHES):
+        cases[f"{op}/{cache}"] = functools.partial(measure_op, op, cache, device)
+    for number, first in enumerate(range(0, len(OPERATIONS), NVBENCH_GROUP), 1):
+        some = OPERATIONS[first : first + NVBENCH_GROUP]
+        cases[f"{NVBENCH}/{number}"] = functools.partial(measure_nvbench, some, device)
+    return cases
+
+
 def measure_cost(device: torch.device) -> results.Row:
     """All of it in one row; what time_op costs is measured in fresh processes.
 
@@ -237,27 +258,6 @@ def _read_nvbench(benchmark: Any) -> results.Row:
         "isolated": value("nv/cold/time/gpu/median", "nv/cold/time/gpu/mean"),
         "batch": value("nv/batch/time/gpu/mean"),
     }
-
-
-def make_cases(device: torch.device) -> dict[str, Measure]:
-    cases: dict[str, Measure] = {
-        "cost": functools.partial(measure_cost, device),
-        "quick": functools.partial(measure_quick, device),
-        **{f"spin/{asked} ns": functools.partial(measure_spin, asked) for asked in SPINS_NS},
-    }
-    spun = [(blocks, 1) for blocks in STAMPED_BLOCKS]
-    for grid in (*spun, _copy_grid(1), _copy_grid(ONE_WAVE_MIB)):
-        for asked in (STAMPED_REFERENCE_NS, *((4_992, 100_000) if grid in spun else ())):
-            key = f"stamped/spin {asked} ns, {grid[0]} x {grid[1]}"
-            cases[key] = functools.partial(measure_stamped_spin, grid, asked)
-    for mib in STAMPED_MIB:
-        cases[f"stamped/copy {mib} MiB"] = functools.partial(measure_stamped_copy, mib, device)
-    for op, cache in itertools.product(OPERATIONS, CACHES):
-        cases[f"{op}/{cache}"] = functools.partial(measure_op, op, cache, device)
-    for number, first in enumerate(range(0, len(OPERATIONS), NVBENCH_GROUP), 1):
-        some = OPERATIONS[first : first + NVBENCH_GROUP]
-        cases[f"{NVBENCH}/{number}"] = functools.partial(measure_nvbench, some, device)
-    return cases
 
 
 if __name__ == "__main__":

@@ -30,6 +30,13 @@ class Family(NamedTuple):
     candidates: Mapping[str, Make]
 
 
+def make_cases(device: torch.device) -> dict[str, Measure]:
+    return {
+        name: functools.partial(_measure_family, device, family)
+        for name, family in make_families(device).items()
+    }
+
+
 def make_families(device: torch.device) -> dict[str, Family]:
     randn = functools.partial(torch.randn, device=device)
 
@@ -157,13 +164,6 @@ def _time_again(family: Family, values: Mapping[str, Any]) -> dict[str, float]:
             call = functools.partial(one.fn, *one.args, **one.kwargs)
             busy[name].append(statistics.median(profile_calls(call, _CALLS, cold=True).busy))
     return {name: statistics.median(each) for name, each in busy.items()}
-
-
-def make_cases(device: torch.device) -> dict[str, Measure]:
-    return {
-        name: functools.partial(_measure_family, device, family)
-        for name, family in make_families(device).items()
-    }
 
 
 if __name__ == "__main__":

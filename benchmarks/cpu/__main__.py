@@ -42,6 +42,22 @@ _TIMEOUT_SECONDS = 180.0
 _QUIET = 0.05  # limit of the true time's drift and of its interval's width, relative to it
 
 
+def make_cases(device: torch.device, seed: int, pairs: int) -> dict[str, Measure]:
+    """Diagnoses first; then families alternate, and within each family the settings."""
+    fresh = functools.partial(run_fresh, timeout=_TIMEOUT_SECONDS)
+    cases: dict[str, Measure] = {
+        key: functools.partial(fresh, diagnosis_row, device, key, str(seed))
+        for key, plant in {**CAUSES, **CONTROLS}.items()
+        if plant.cause != "quota" or may_plant_quotas()
+    }
+    for number in range(math.ceil(pairs / 2)):
+        index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
+        threads, pages = [*THREADS.values()][index % 2], ("fresh", "retained")[index // 2 % 2]
+        key = f"{family}/{threads}/{seed}/{index}"
+        cases[key] = functools.partial(fresh, operation_row, device, family, threads, pages, key)
+    return cases
+
+
 class NotQuietError(Exception):
     """The true time of an operation went on changing."""
 
@@ -173,22 +189,6 @@ def _load(chance: random.Random, loaded: bool) -> Iterator[list[float]]:
         return
     with planted_load(seed, *drawn):
         yield drawn
-
-
-def make_cases(device: torch.device, seed: int, pairs: int) -> dict[str, Measure]:
-    """Diagnoses first; then families alternate, and within each family the settings."""
-    fresh = functools.partial(run_fresh, timeout=_TIMEOUT_SECONDS)
-    cases: dict[str, Measure] = {
-        key: functools.partial(fresh, diagnosis_row, device, key, str(seed))
-        for key, plant in {**CAUSES, **CONTROLS}.items()
-        if plant.cause != "quota" or may_plant_quotas()
-    }
-    for number in range(math.ceil(pairs / 2)):
-        index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
-        threads, pages = [*THREADS.values()][index % 2], ("fresh", "retained")[index // 2 % 2]
-        key = f"{family}/{threads}/{seed}/{index}"
-        cases[key] = functools.partial(fresh, operation_row, device, family, threads, pages, key)
-    return cases
 
 
 if __name__ == "__main__":

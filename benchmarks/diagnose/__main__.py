@@ -20,6 +20,17 @@ RULES = "python/convtime/diagnosis"
 TIMEOUT_SECONDS = 90.0  # of a fresh process, which takes some 20
 
 
+def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
+    rules = rules or find_rules()
+    fresh = functools.partial(running.run_fresh, diagnosed, timeout=TIMEOUT_SECONDS)
+    return {
+        key: functools.partial(
+            fresh if plant.cause == "first-call" else diagnosed, device, key, rules
+        )
+        for key, plant in {**CONTROLS, **CAUSES}.items()
+    }
+
+
 def diagnosed(_: torch.device, key: str, rules: str) -> results.Row:
     found, row = diagnose_planted({**CAUSES, **CONTROLS}, key, rules, device="cuda")
     return {"rules": rules, **judged(found.evidence), **row}
@@ -43,17 +54,6 @@ def judge_again(files: list[str]) -> None:
     for row in rows:
         print(f"{row['key']}: {row['first']}, and {row['cause']} is right")
     print(results.describe(results.summary_of("diagnose", rows)))
-
-
-def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
-    rules = rules or find_rules()
-    fresh = functools.partial(running.run_fresh, diagnosed, timeout=TIMEOUT_SECONDS)
-    return {
-        key: functools.partial(
-            fresh if plant.cause == "first-call" else diagnosed, device, key, rules
-        )
-        for key, plant in {**CONTROLS, **CAUSES}.items()
-    }
 
 
 def find_rules() -> str:

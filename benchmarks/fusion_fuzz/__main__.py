@@ -20,21 +20,6 @@ SEQUENCES = 510  # on each device, a multiple of the number of architectures
 BACKENDS = {"cpu": ("eager", "aot_eager"), "cuda": ("eager", "aot_eager") * 20 + ("inductor",)}
 
 
-def _chains(architecture: str) -> results.Row:
-    """The fused convolutions of an architecture in evaluation, before and now."""
-    known = json.loads((results.HERE / "data" / "fused_at_d316f84.json").read_text("utf-8"))
-    model = ARCHITECTURES[architecture](4).double()
-    fused = fuse(model)
-    images = draw_images(model, 2, 1, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        for each in (images.abs(), -images.abs()):  # some models branch by their sign
-            fused(each)
-    return {
-        "before": [chain.partition(" + ")[0] for chain in known[architecture]],
-        "now": [each.name for each in fused.report.fused],
-    }
-
-
 def make_cases(_: torch.device) -> dict[str, running.Measure]:
     torch.set_num_threads(1)  # the models are small, and shards run side by side
     torch.backends.cudnn.allow_tf32 = False
@@ -48,6 +33,21 @@ def make_cases(_: torch.device) -> dict[str, running.Measure]:
         f"{each.type} {seed}": functools.partial(run_sequence, seed, BACKENDS[each.type], each)
         for seed in range(SEQUENCES)
         for each in map(resolve_device, names)
+    }
+
+
+def _chains(architecture: str) -> results.Row:
+    """The fused convolutions of an architecture in evaluation, before and now."""
+    known = json.loads((results.HERE / "data" / "fused_at_d316f84.json").read_text("utf-8"))
+    model = ARCHITECTURES[architecture](4).double()
+    fused = fuse(model)
+    images = draw_images(model, 2, 1, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for each in (images.abs(), -images.abs()):  # some models branch by their sign
+            fused(each)
+    return {
+        "before": [chain.partition(" + ")[0] for chain in known[architecture]],
+        "now": [each.name for each in fused.report.fused],
     }
 
 

@@ -31,6 +31,23 @@ _PLUGIN = ("-p", "no:convtime", "-p", "pytest_convtime")
 _TIMEOUT_SECONDS = 300
 
 
+def make_cases(device: torch.device, file: results.ResultFile) -> dict[str, running.Measure]:
+    plants = functools.cache(lambda: find_plants(device)["plants"])
+
+    def measure(number: int) -> results.Row:
+        names = enumerate(names_on(device))
+        slower = [name for index, name in names if (index + number) % 2]
+        # A shard perhaps has no row of plants.
+        return measure_pair(device, plants_of(file.rows) or plants(), slower)
+
+    return {
+        PLANTS: functools.partial(find_plants, device),
+        **{f"pair {each}": functools.partial(measure, each) for each in range(1, PAIRS + 1)},
+        SIMULATION: lambda: simulate(recorded()),
+        CAUSES: attribute_planted,
+    }
+
+
 def measure_pair(
     device: torch.device, plants: Mapping[str, results.Row], slower: Collection[str]
 ) -> results.Row:
@@ -127,23 +144,6 @@ def _ratio_on_cpu(over: Operation, under: Operation) -> float:
         seconds = [running.seconds_of(call) for call in (over, under, under, over)]
         ratios.append((seconds[0] + seconds[3]) / (seconds[1] + seconds[2]))
     return statistics.median(ratios)
-
-
-def make_cases(device: torch.device, file: results.ResultFile) -> dict[str, running.Measure]:
-    plants = functools.cache(lambda: find_plants(device)["plants"])
-
-    def measure(number: int) -> results.Row:
-        names = enumerate(names_on(device))
-        slower = [name for index, name in names if (index + number) % 2]
-        # A shard perhaps has no row of plants.
-        return measure_pair(device, plants_of(file.rows) or plants(), slower)
-
-    return {
-        PLANTS: functools.partial(find_plants, device),
-        **{f"pair {each}": functools.partial(measure, each) for each in range(1, PAIRS + 1)},
-        SIMULATION: lambda: simulate(recorded()),
-        CAUSES: attribute_planted,
-    }
 
 
 if __name__ == "__main__":
