@@ -181,12 +181,12 @@ def test_layers_run_in_the_modes_in_which_the_model_calls_them(tmp_path, monkeyp
     probe = loaded_probe(tmp_path, monkeypatch, "Modes", 2, 3, 16, 16)
     described = {name: layer.described() for name, layer in probe.layers.items()}
     assert described["cast"]["dtype"] == "float32, autocast to bfloat16"
-    kernels = probe.answer({"do": "facts", "layer": "cast", "which": "forward"})["kernels"]
+    kernels = probe.answer({"do": "facts", "name": "cast", "which": "forward"})["kernels"]
     assert any("aten::copy_" in each or "aten::_to_copy" in each for each in kernels)
-    facts = probe.answer({"do": "facts", "layer": "cast", "which": "backward"})
+    facts = probe.answer({"do": "facts", "name": "cast", "which": "backward"})
     assert 1e-4 < facts["error"] < 0.1  # compared with float64, which is not cast
     with pytest.raises(UnusableError, match="it has no gradient"):
-        probe.answer({"do": "facts", "layer": "frozen", "which": "backward"})
+        probe.answer({"do": "facts", "name": "frozen", "which": "backward"})
     keys = {name: each["key"] for name, each in described.items()}
     assert keys["same"] != keys["last"]  # whose input has a gradient
     assert keys["frozen"] != keys["same"]
@@ -204,7 +204,7 @@ def test_only_identical_calls_are_timed_once_and_facts_do_not_prevent_times(tmp_
     assert modules[1].endswith(" in evaluation mode")
     assert upgrading._modules(described["trained"], described["fixed"]) == modules
     for layer, which in (("strict", "forward"), ("sparse", "backward"), ("unbatched", "forward")):
-        question = {"layer": layer, "which": which}
+        question = {"name": layer, "which": which}
         facts = probe.answer({"do": "facts", **question})
         assert (facts["error"] is None) == (layer in ("strict", "sparse")), layer
         assert (facts["bits"] == "") == (layer == "sparse"), layer
@@ -212,7 +212,7 @@ def test_only_identical_calls_are_timed_once_and_facts_do_not_prevent_times(tmp_
 
 
 def facts_of(probe: Probe, layer: str, which: str) -> dict[str, Any]:
-    return probe.answer({"do": "facts", "layer": layer, "which": which})
+    return probe.answer({"do": "facts", "name": layer, "which": which})
 
 
 def test_tensors_in_dataclasses_and_other_containers_are_found(tmp_path, monkeypatch):
@@ -247,7 +247,7 @@ def test_calls_are_repeated_as_the_model_makes_them(tmp_path, monkeypatch):
     assert facts_of(probe, "hooked", "forward")["error"] < 1e-5
     # A mask that a call changes in place is as before in the next one.
     assert facts_of(probe, "inverts", "forward")["error"] == 0
-    probe.answer({"do": "time", "layer": "inverts", "which": "forward", "calls": 1})
+    probe.answer({"do": "time", "name": "inverts", "which": "forward", "calls": 1})
     assert facts_of(probe, "inverts", "backward")["bits"]
     # Complex numbers have values of their own, not those of the layer before.
     assert 0 < facts_of(probe, "turns", "forward")["error"] < 1e-5

@@ -87,9 +87,8 @@ def find_changes(
     if len(values) < 2 * FEWEST_RUNS:
         return []
     series = np.asarray(values, dtype=float)
-    deviation = deviation_of(series)
-    if not deviation:  # equal medians, e.g. of a coarse clock
-        deviation = float(series.std())
+    # Most medians can be equal, e.g. of a coarse clock.
+    deviation = deviation_of(series) or float(series.std())
     if not deviation:
         return []
     scan = _Scan(_without_outliers(series, deviation), commits)

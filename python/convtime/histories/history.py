@@ -115,18 +115,18 @@ def _judged(series: Series, runs: Sequence[HistoryRun], false_alarms: float) -> 
 
 
 def _change_point(
-    change: change_points.LevelChange, places: Sequence[int], runs: Sequence[HistoryRun]
+    change: change_points.LevelChange, numbers: Sequence[int], runs: Sequence[HistoryRun]
 ) -> ChangePoint:
-    after, before = (runs[places[index]] for index in (change.at, change.at - 1))
-    likely = (runs[place].label for place in places[change.earliest : change.latest + 1])
+    after, before = (runs[numbers[index]] for index in (change.at, change.at - 1))
+    likely = (runs[number].label for number in numbers[change.earliest : change.latest + 1])
     shifts = (change.shift, change.shift - change.error, change.shift + change.error)
     return ChangePoint(
-        run=places[change.at],
+        run=numbers[change.at],
         commit=after.label,
         before=before.label,
         commits=tuple(dict.fromkeys(likely)),
-        earliest=places[change.earliest],
-        latest=places[change.latest],
+        earliest=numbers[change.earliest],
+        latest=numbers[change.latest],
         certainty=change.certainty,
         p_value=change.p_value,
         ratio=Ratio(*map(math.exp, shifts)),

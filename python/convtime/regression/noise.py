@@ -193,10 +193,8 @@ def log_median(
         spread: observed standard deviation between processes, which counts if it is larger than
             the assumed one.
     """
-    between = between_processes(measured)
-    if measured.between_runs:
-        between = 0.0  # already included in the interval
-    between = max(between, spread)
+    # What is known of the variation between runs is already included in the interval.
+    between = max(0.0 if measured.between_runs else between_processes(measured), spread)
     single = LogMedian.of_interval(
         measured.median, *measured.median_interval, measured.interval_count, between
     )

@@ -87,8 +87,8 @@ def headline(changes: Changes, failures: Collection[str]) -> str:
     of = "" if compared == count else f" of {count}"
     if unsure == compared and not _BY_TIME.isdisjoint(failures):
         return f"inconclusive: {compared}{of} compared, all uncertain"
-    doubt = f", {unsure} uncertain" if unsure else ""
-    return f"passed: {compared}{of} compared, none {' or '.join(sorted(failures))}{doubt}"
+    also = f", {unsure} uncertain" if unsure else ""
+    return f"passed: {compared}{of} compared, none {' or '.join(sorted(failures))}{also}"
 
 
 def _size(change: Change, kind: str) -> str:

@@ -269,16 +269,16 @@ def _mapped(value: Any, kind: type | tuple[type, ...], change: Callable[[Any], A
     if isinstance(value, kind):
         return change(value)
     parts = {key: _mapped(part, kind, change) for key, part in _parts(value).items()}
-    if isinstance(value, (tuple, list)):
-        items = [*parts.values()]
-        return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
+    if isinstance(value, tuple):
+        return getattr(value, "_make", type(value))([*parts.values()])
     if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
         return parts
-    if not parts:
+    has_items = isinstance(value, (list, MutableMapping))
+    if not (parts or has_items):
         return value
     copied = copy.copy(value)  # the constructor of a dataclass may expect tensors
     for key, part in parts.items():
-        if isinstance(value, Mapping):
+        if has_items:
             copied[key] = part
         else:
             object.__setattr__(copied, key, part)
@@ -482,8 +482,8 @@ class Probe:
         for line in lines:
             name, sizes, dtype = line["name"], line["sizes"], getattr(torch, line["dtype"])
             formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-            usual = torch.contiguous_format
-            memory_format = formats.get(len(sizes), usual) if line["channels_last"] else usual
+            last = formats if line["channels_last"] else {}
+            memory_format = last.get(len(sizes), torch.contiguous_format)
             module = getattr(torch.nn, line["layer"])(**line["parameters"])
             module = module.to(self.device, dtype, memory_format=memory_format)
             fill_parameters(module)
@@ -500,14 +500,14 @@ class Probe:
             **settings(),
         }
 
-    def _facts(self, layer: str, which: str) -> dict[str, Any]:
+    def _facts(self, name: str, which: str) -> dict[str, Any]:
         """Return the facts of a pass.
 
         A layer's backward pass must come before the step's, which would make its first call.
         """
-        subject = self.layers[layer]
+        layer = self.layers[name]
         self._ready.clear()
-        call = Call(subject, which, self.device)
+        call = Call(layer, which, self.device)
         self._synchronize()
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -517,30 +517,30 @@ class Probe:
         self._synchronize()
         first: float | None = time.perf_counter() - start
         if which == FORWARD:  # the call that found the layers came first
-            first = subject.first_forward_seconds or first
-        elif layer == STEP:
+            first = layer.first_forward_seconds or first
+        elif name == STEP:
             first = None  # its layers' backward passes came first
         peak = torch.cuda.max_memory_allocated(self.device) - used if self.on_gpu else None
         bits = fingerprint(results)
-        again = Call(subject, which, self.device)
+        again = Call(layer, which, self.device)
         return {
             "first_call_seconds": first,
             "memory_bytes": peak,
             "bits": bits if bits and fingerprint(again.results()) == bits else "",
-            "backend": backend(subject, self.device),
+            "backend": backend(layer, self.device),
             "kernels": self._kernels(again),
-            "error": None if layer == STEP else self._error(subject, which),
+            "error": None if name == STEP else self._error(layer, which),
         }
 
-    def _build_plans(self, layer: str, which: str) -> dict[str, Any]:
+    def _build_plans(self, name: str, which: str) -> dict[str, Any]:
         """Call a pass where cuDNN's plans are not cached, so that its frontend logs them.
 
         torch caches plans per thread, and runs backward passes in separate threads.
         """
-        subject = self.layers[layer]
-        if subject.plain and not backend(subject, self.device).startswith("Cudnn"):
+        layer = self.layers[name]
+        if layer.plain and not backend(layer, self.device).startswith("Cudnn"):
             return {}
-        call = Call(subject, which, self.device)  # this thread has the plans of the forward pass
+        call = Call(layer, which, self.device)  # this thread has the plans of the forward pass
 
         def run() -> None:
             self._synchronize()  # some engines need the thread to have a CUDA context
@@ -592,17 +592,17 @@ class Probe:
         counts = Counter(event.name for event in events)
         return [f"{count}× {name}" if count > 1 else name for name, count in sorted(counts.items())]
 
-    def _time(self, layer: str, which: str, calls: int) -> dict[str, Any]:
+    def _time(self, name: str, which: str, calls: int) -> dict[str, Any]:
         """Return the time per call of one burst of calls."""
-        key = layer, which
+        key = name, which
         if key not in self._ready:
             self._ready.clear()  # release the memory first
-            self._ready[key] = Call(self.layers[layer], which, self.device)
+            self._ready[key] = Call(self.layers[name], which, self.device)
         call = self._ready[key]
         gc.collect(0)
         gc.disable()
         try:
-            held = layer != STEP  # whose time includes the host's
+            held = name != STEP  # whose time includes the host's
             seconds, clock_hz = self._burst(call, calls, held=held)
             return {"seconds": seconds / calls, "clock_hz": clock_hz}
         finally:

@@ -56,7 +56,7 @@ class _Pass:
 
     @property
     def question(self) -> dict[str, str]:
-        return {"layer": self.layers[0], "which": self.which}
+        return {"name": self.layers[0], "which": self.which}
 
 
 def upgrade(
