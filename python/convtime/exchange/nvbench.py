@@ -36,9 +36,6 @@ class _Summary:
     tag: str
     data: tuple[_Value, ...] = ()
 
-    def get(self, name: str) -> str | int | float | None:
-        return next((entry.value for entry in self.data if entry.name == name), None)
-
 
 @dataclasses.dataclass(frozen=True)
 class _State:
@@ -47,9 +44,6 @@ class _State:
     summaries: tuple[_Summary, ...] | None = ()
     is_skipped: bool = False
     skip_reason: str | None = None
-
-    def summary(self, tag: str) -> _Summary | None:
-        return next((summary for summary in self.summaries or () if summary.tag == tag), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +135,15 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
     Raises:
         InputError: the file is missing, or does not match the summary.
     """
-    summary = state.summary(tag)
-    if summary is None:
+    summaries = {summary.tag: summary for summary in state.summaries or ()}
+    if tag not in summaries:
         return None
-    written = Path(str(summary.get("filename") or ""))
+    values = {entry.name: entry.value for entry in summaries[tag].data}
+    written = Path(str(values.get("filename") or ""))
     # The path is relative to nvbench's working directory, and may be arbitrary. The files are in a
     # folder next to the JSON, and only that folder is searched.
     beside = path.parent / written.parent.name / written.name
-    count = str(summary.get("size"))
+    count = str(values.get("size"))
     require(
         _WHOLE_NUMBER.fullmatch(count),
         f"{path}: the size of {shown(written.name)} must be a whole number, got {shown(count)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -109,7 +109,7 @@ def methods_line(results: Sequence[LayerResult]) -> str:
 def summary(results: Sequence[LayerResult]) -> str:
     """Return one line: number of layers, number of bit-identical results, overall time ratio."""
     ratios = [result.ratio.value for result in results]
-    geomean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    geomean = statistics.geometric_mean(ratios)
     identical = sum(result.bit_identical for result in results)
     layers = len({result.layer.problem for result in results})
     passes = f" in {len(results)} passes" if len(results) > layers else ""

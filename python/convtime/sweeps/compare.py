@@ -310,9 +310,13 @@ class _ComparingWorker(Worker[ComparisonPoint]):
     flags: Mapping[str, Any]
 
     def measure(self, point: ComparisonPoint) -> ComparisonPoint:
-        isolated = {name: self._in_isolation(name, point) for name in self.applications}
-        errors = {name: error for name, error in isolated.items() if isinstance(error, str)}
-        timed = [timing for timing in isolated.values() if not isinstance(timing, str)]
+        errors: dict[str, str] = {}
+        timed: list[tuple[float, Candidate]] = []
+        for name in self.applications:
+            try:
+                timed.append(self._in_isolation(name, point))
+            except (Exception, SystemExit) as error:  # noqa: PERF203 (the user's code)
+                errors[name] = failure_of(error)
         # The sampler settles the verdicts on all candidates against the first one, and the question
         # is which one is fastest.
         candidates = [candidate for _, candidate in sorted(timed, key=lambda pair: pair[0])]
@@ -332,25 +336,22 @@ class _ComparingWorker(Worker[ComparisonPoint]):
             point, comparison=compared, errors=errors, same_results=agreements
         )
 
-    def _in_isolation(self, name: str, point: ComparisonPoint) -> tuple[float, Candidate] | str:
-        """Return a candidate's time in isolation and the candidate, or why it failed.
+    def _in_isolation(self, name: str, point: ComparisonPoint) -> tuple[float, Candidate]:
+        """Return a candidate's time in isolation, and the candidate.
 
         The timing is brief. It finds candidates that fail, and makes their first calls.
         """
-        try:
-            with _same_random_numbers(self.device):
-                parameters = self.axes.parameters_at(point.values)
-                candidate = self.applications[name].candidate(parameters, name)
-            options = self.axes.options_at(point.values) | {
-                "quick": True,
-                "regime": "as-is",
-                "stop": "interval",
-                "min_samples": 2,
-            }
-            del options["margin"]
-            measured = time_op(candidate.but(flops=None, nbytes=None), **options)
-        except (Exception, SystemExit) as error:  # anything that the user's code raises
-            return failure_of(error)
+        with _same_random_numbers(self.device):
+            parameters = self.axes.parameters_at(point.values)
+            candidate = self.applications[name].candidate(parameters, name)
+        options = self.axes.options_at(point.values) | {
+            "quick": True,
+            "regime": "as-is",
+            "stop": "interval",
+            "min_samples": 2,
+        }
+        del options["margin"]
+        measured = time_op(candidate.but(flops=None, nbytes=None), **options)
         return measured.median, _with_flops(candidate)
 
     def _agreements(
@@ -359,8 +360,7 @@ class _ComparingWorker(Worker[ComparisonPoint]):
         """Compare results with the baseline's, or with the first one's if the baseline failed."""
         if self.check is None or len(candidates) < 2:
             return {}
-        order = [*self.applications]
-        order.sort(key=lambda name: name != self.baseline)
+        order = [self.baseline, *self.applications]
         chosen = Options(**options)
         return check_results(
             sorted(candidates, key=lambda candidate: order.index(candidate.name)),

@@ -78,12 +78,13 @@ class ComparisonTable(PointTable[ComparisonPoint], show="convtime.sweeps.show_co
         for point in (*self.points, *self.controls):
             compared = point.comparison
             known = self.candidates if compared is None else (*self.candidates, compared.control)
-            for name in (*point.measurements, *point.errors, *point.same_results):
-                require(
-                    name in known,
-                    f"candidates at {shown(point.name)} must be from {list(self.candidates)}, got "
-                    f"{shown(name)}",
-                )
+            names = dict.fromkeys((*point.measurements, *point.errors, *point.same_results))
+            unknown = ", ".join(shown(name) for name in names if name not in known)
+            require(
+                not unknown,
+                f"candidates at {shown(point.name)} must be from {list(self.candidates)}, got "
+                f"{unknown}",
+            )
             require(
                 compared is None or compared.margin == self.plan.margin,
                 f"the margin at {shown(point.name)} must be the table's {self.plan.margin}, got "
