@@ -32,7 +32,7 @@ QUICK = 0.05  # seconds of budget, which leave out all that takes longer
 
 def operation_of(fn: Any, *args: Any, **options: Any) -> Operation:
     candidate = Candidate(fn, *args, **options)
-    return Operation(candidate, find_devices([candidate], None))
+    return Operation(candidate, find_devices([candidate], None).device)
 
 
 def contrast_of(name: str) -> contrasts.Contrast:

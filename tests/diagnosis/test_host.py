@@ -29,7 +29,7 @@ def look(
     action: Callable[[Operation, Evidence], Evidence], fn: Any, *args: Any, **options: Any
 ) -> Any:
     candidate = Candidate(fn, *args, **options)
-    operation = Operation(candidate, find_devices([candidate], "cpu"))
+    operation = Operation(candidate, find_devices([candidate], "cpu").device)
     calls = look_at_calls(operation)
     return action(operation, dataclasses.replace(CLEAN, on_gpu=False, calls=calls, contrasts={}))
 

@@ -17,7 +17,7 @@ from convtime.timing.sampling.measure import find_devices
 
 def operation_of(fn: Any, *args: Any, **options: Any) -> Operation:
     candidate = Candidate(fn, *args, **options)
-    return Operation(candidate, find_devices([candidate], None))
+    return Operation(candidate, find_devices([candidate], None).device)
 
 
 @given(st.lists(st.integers(1, 4), max_size=3), st.integers(1, 2), st.permutations([0, 1, 2]))
@@ -163,7 +163,7 @@ def test_calls_of_cuda_by_what_they_are(kind: str | None, names: tuple[str, ...]
 def test_on_a_gpu_a_trace_has_waits_and_copies() -> None:
     x = torch.randn(1 << 22)
     candidate = Candidate(lambda: x.cuda().sum().item())
-    seen = tracing.trace(Operation(candidate, find_devices([candidate], "cuda")), 5)
+    seen = tracing.trace(Operation(candidate, find_devices([candidate], "cuda").device), 5)
     assert seen.waits >= 1
     assert seen.pageable > 0
     assert seen.launches >= 2

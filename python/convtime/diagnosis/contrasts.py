@@ -144,7 +144,7 @@ def _has_tensors(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG0
 
 
 def _look_at_launch(operation: Operation, evidence: Evidence) -> Evidence:
-    small = torch.zeros(_SMALL_LAUNCH, device=operation.place.device)
+    small = torch.zeros(_SMALL_LAUNCH, device=operation.device)
     smallest = operation.time(Candidate(torch.neg, small), method="cpu", budget=BUDGET / 2).median
     return dataclasses.replace(evidence, smallest_launch=smallest)
 
@@ -326,7 +326,7 @@ def _look_beside(operation: Operation, evidence: Evidence) -> Evidence:
     """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
     times = {"alone": operation.timing(cache="warm", method="event")}
     for eats in neighbors.EATS:
-        with neighbors.in_a_stream(operation.place.device, eats):
+        with neighbors.in_a_stream(operation.device, eats):
             times[f"beside a stream that eats {eats}"] = operation.timing(
                 cache="warm", method="event"
             )
@@ -336,7 +336,7 @@ def _look_beside(operation: Operation, evidence: Evidence) -> Evidence:
 def _look_beside_a_process(operation: Operation, evidence: Evidence) -> Evidence:
     times: dict[str, Timing] = {}
     for eats in neighbors.EATS:
-        with neighbors.in_a_process(operation.place.device, eats):
+        with neighbors.in_a_process(operation.device, eats):
             times[f"beside a process that eats {eats}"] = operation.timing(
                 cache="warm", method="event", exclusive=False
             )
@@ -405,7 +405,7 @@ def _alone(operation: Operation, evidence: Evidence) -> str:  # noqa: ARG001
 
 def _look_at_counters(operation: Operation, evidence: Evidence) -> Evidence:
     counted = counters(
-        operation.candidate, metrics=(BYTES_READ, BYTES_WRITTEN), device=operation.place.device
+        operation.candidate, metrics=(BYTES_READ, BYTES_WRITTEN), device=operation.device
     )
     known = {name: value for name, value in counted.totals.items() if value is not None}
     return dataclasses.replace(evidence, counters=known)

@@ -26,7 +26,7 @@ from convtime.diagnosis.operation import Operation, look_at_calls
 from convtime.diagnosis.rules import judge
 from convtime.timing.candidate import Candidate, candidate_and_options, with_keywords
 from convtime.timing.options import DiagnoseOptions
-from convtime.timing.sampling.measure import WorkDevices, find_devices
+from convtime.timing.sampling.measure import find_devices
 
 if TYPE_CHECKING:
     import os
@@ -113,26 +113,25 @@ def diagnose(
         raise TypeError(f"counters must be True or False, got {counters!r}")
     candidate, chosen = candidate_and_options("diagnose", DiagnoseOptions, fn, args, options)
     begin = time.perf_counter()
-    place = find_devices([candidate], chosen.device)
-    if chosen.metric != "busy" and not place.on_gpu:
+    device = find_devices([candidate], chosen.device).device
+    operation = Operation(candidate, device, tuple(again), chosen)
+    if chosen.metric != "busy" and not operation.on_gpu:
         raise ValueError(f"metric {chosen.metric!r} is for work on a GPU; leave out metric")
-    operation = Operation(candidate, place, tuple(again), chosen)
     before = _allocations()
     with operation.on_device():
         # First, to capture one-time work of first calls.
         calls = look_at_calls(operation)
-    if chosen.device is None and not place.on_gpu and _allocations() > before:
+    if chosen.device is None and not operation.on_gpu and _allocations() > before:
         # The first call copied its tensors to a GPU and used it.
-        operation, calls = _moved(operation, find_devices([candidate], "cuda"), calls)
+        operation, calls = _moved(operation, find_devices([candidate], "cuda").device, calls)
     with operation.on_device():
         other = None if against is None else time_by_other_tool(against, candidate)
         measured = time_work(operation, calls)
     unused_gpu = ""
     if operation.on_gpu and measured.method == "cpu":
         # Method "auto" falls back to "cpu" only if calls issue no GPU work.
-        unused_gpu = str(operation.place.device)
-        cpu = WorkDevices(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
-        operation, calls = _moved(operation, cpu, calls)
+        unused_gpu = str(operation.device)
+        operation, calls = _moved(operation, torch.device("cpu"), calls)
         measured = time_work(operation, calls)
     with operation.on_device():
         work = work_of(operation, measured)
@@ -152,15 +151,15 @@ def diagnose(
         difference=None if other is None else split(evidence, *other),
         advice=advice,
         seconds=time.perf_counter() - begin,
-        device=str(operation.place.device),
+        device=str(operation.device),
         unused_gpu=unused_gpu,
-        provenance=provenance(operation.place.device),
+        provenance=provenance(operation.device),
     )
 
 
-def _moved(operation: Operation, place: WorkDevices, calls: Calls) -> tuple[Operation, Calls]:
+def _moved(operation: Operation, device: torch.device, calls: Calls) -> tuple[Operation, Calls]:
     """Return the operation on another device, and its calls there, whose first ones were before."""
-    moved = dataclasses.replace(operation, place=place)
+    moved = dataclasses.replace(operation, device=device)
     with moved.on_device():
         return moved, dataclasses.replace(look_at_calls(moved), first=calls.first)
 
@@ -181,7 +180,7 @@ def _look(
     if not operation.on_gpu:
         skipped.append(Skipped("GPU contrasts", "the work is on the CPU"))
     for contrast in CONTRASTS:
-        if contrast.only_on not in ("", operation.place.device.type):
+        if contrast.only_on not in ("", operation.device.type):
             continue
         why_not = contrast.obstacle(operation, evidence)
         if contrast.name == "counters" and not counters:

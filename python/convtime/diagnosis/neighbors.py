@@ -32,7 +32,7 @@ _BEGIN_SECONDS = 60.0
 
 def look_at_neighbors(operation: Operation, evidence: Evidence) -> Evidence:
     """Time known work on a GPU."""
-    device, spin = operation.place.device, torch.ops.convtime.spin_ns
+    device, spin = operation.device, torch.ops.convtime.spin_ns
     with torch.cuda.device(device):
         spin(1000)
         known = functools.partial(spin, int(_SPIN_SECONDS * 1e9))

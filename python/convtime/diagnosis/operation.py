@@ -27,7 +27,7 @@ from convtime.timing.candidate import (
 from convtime.timing.measurement import Measurement
 from convtime.timing.options import Options
 from convtime.timing.sampling.copying import Original
-from convtime.timing.sampling.measure import WorkDevices, measure, on
+from convtime.timing.sampling.measure import measure, on
 from convtime.timing.sampling.placement import ALIGNMENT, LARGE_PAGE, MOST_OBJECTS, obstacle
 
 #: Seconds for each timing.
@@ -42,26 +42,26 @@ class Operation:
 
     Attributes:
         candidate: the operation.
-        place: device of its work.
+        device: the device of its work.
         again: command that times it in a fresh process and prints a Measurement as JSON; empty if
             there is none.
         options: the requested metric, stream and turns.
     """
 
     candidate: Candidate
-    place: WorkDevices
+    device: torch.device
     again: Sequence[str] = ()
     options: Options = dataclasses.field(default_factory=Options)
 
     @property
     def on_gpu(self) -> bool:
         """Whether its work runs on a GPU."""
-        return self.place.on_gpu
+        return self.device.type == "cuda"
 
     @functools.cached_property
     def original(self) -> Original:
         """Tensors on the device in arguments, in the module, or in variables of the function."""
-        return Original(self.candidate, self.place.device, MOST_OBJECTS)
+        return Original(self.candidate, self.device, MOST_OBJECTS)
 
     @functools.cached_property
     def obstacle(self) -> str:
@@ -89,12 +89,12 @@ class Operation:
 
     def on_device(self) -> AbstractContextManager[None]:
         """Make its device and its stream current."""
-        return on(self.place.device, self.options.stream if self.on_gpu else None)
+        return on(self.device, self.options.stream if self.on_gpu else None)
 
     def wait(self) -> None:
         """Wait for its device."""
         if self.on_gpu:
-            torch.cuda.synchronize(self.place.device)
+            torch.cuda.synchronize(self.device)
 
     def time(self, candidate: Candidate | None = None, **options: Any) -> Measurement:
         """Time the operation or another candidate briefly, in the GPU's current state."""
@@ -107,7 +107,7 @@ class Operation:
     def time_all(self, candidates: Sequence[Candidate], **options: Any) -> list[Measurement]:
         """Time several candidates interleaved."""
         usual: dict[str, Any] = {
-            "device": self.place.device,
+            "device": self.device,
             "stream": self.options.stream if self.on_gpu else None,
             "exclusive": self.options.exclusive,
             "regime": "as-is",
@@ -179,7 +179,7 @@ _ISSUED = 7
 def look_at_calls(operation: Operation) -> Calls:
     """Call the operation as a program would. Its exceptions propagate."""
     if operation.on_gpu:
-        torch.empty(1, device=operation.place.device).fill_(0)  # initialize CUDA
+        torch.empty(1, device=operation.device).fill_(0)  # initialize CUDA
     first = tuple(_call_and_wait(operation) for _ in range(_FIRST_CALLS))
     count = max(1, min(_MOST_CALLS, int(_BLOCK_SECONDS / max(min(first), 1e-7))))
     blocks = _BLOCKS if min(first) * count < 10 * _BLOCK_SECONDS else 3
@@ -247,7 +247,7 @@ def _blocks(operation: Operation) -> tuple[int, int]:
     """Return the number of blocks that PyTorch's allocator requested from and returned to CUDA."""
     if not operation.on_gpu:
         return 0, 0
-    stats = torch.cuda.memory_stats(operation.place.device)
+    stats = torch.cuda.memory_stats(operation.device)
     allocated, freed = (stats.get(f"segment.all.{what}", 0) for what in ("allocated", "freed"))
     return int(allocated), int(freed)
 

@@ -72,7 +72,7 @@ def _timed_call(operation: Operation) -> Measurement:
     candidate = operation.candidate
     with tempfile.TemporaryDirectory() as folder, Child() as child:
         path = Path(folder, "call.pt")
-        call = (candidate.fn, candidate.args, dict(candidate.kwargs), str(operation.place.device))
+        call = (candidate.fn, candidate.args, dict(candidate.kwargs), str(operation.device))
         try:
             torch.save(call, path)
         except Exception as error:  # from pickle, or from an argument's pickling code
