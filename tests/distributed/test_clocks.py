@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from convtime.distributed.clocks import CommonClock, Offset, bounded
+from convtime.distributed.clocks import CommonClock, Offset, bound_offset
 
 seconds = st.integers(0, 2_000_000_000)
 
@@ -19,7 +19,7 @@ def test_round_trips_bound_an_offset_from_both_sides(
 ) -> None:
     """Each trip takes some time there and some back; the truth is within the uncertainty."""
     trips = [(at, at + there + back, at + there + offset) for at, there, back in drawn]
-    found = bounded(trips)
+    found = bound_offset(trips)
     bound = 1e9 * found.uncertainty
     assert abs(found.nanoseconds - offset) <= bound
     # No offset that all trips allow is left out, and the ends are such offsets.

@@ -17,7 +17,13 @@ from convtime.distributed import clocks, coordination
 from convtime.distributed.calls import BatchAgreement
 from convtime.distributed.checks import _refusal, check_timeout
 from convtime.distributed.clocks import CommonClock, Offset
-from convtime.distributed.coordination import Coordinator, _own_store, behind, groups_here, limited
+from convtime.distributed.coordination import (
+    Coordinator,
+    _own_store,
+    behind,
+    groups_here,
+    limiting_operations,
+)
 from convtime.distributed.failure import Failure, is_of_communication
 from convtime.timing.options import Options
 from convtime.timing.ranks import rank_name
@@ -122,7 +128,7 @@ def test_operations_of_every_group_are_limited_for_the_time_of_a_measurement(alo
     other: Any = dist.new_group([0], timeout=timedelta(seconds=GLOO_SECONDS))
     assert set(groups_here()) == {alone, other}
     options = [each._get_backend(torch.device("cpu")).options for each in (alone, other)]
-    with limited(groups_here()) as limit:
+    with limiting_operations(groups_here()) as limit:
         limit(1.5)
         assert [each._timeout.total_seconds() for each in options] == [1.5, 1.5]
     assert [each._timeout.total_seconds() for each in options] == [GLOO_SECONDS, GLOO_SECONDS]

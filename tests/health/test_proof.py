@@ -13,7 +13,7 @@ from hypothesis import assume, given
 
 from convtime import cli
 from convtime.device import proof as proofs
-from convtime.device.proof import NOT_PROVED, Promise, Proof, store, told
+from convtime.device.proof import NOT_PROVED, Promise, Proof, status, store
 from convtime.health import proof as study
 from convtime.health.proof import EqualPair, KnownDifference, KnownRatio, ProofRecord, promises
 from tests.helpers.measurements import make
@@ -119,19 +119,19 @@ def proof(*holds: bool | None) -> Proof:
 
 
 def test_a_stored_proof_is_told_on_that_gpu_with_those_versions(folder: Path) -> None:
-    assert told("GPU-1", VERSIONS) == NOT_PROVED
+    assert status("GPU-1", VERSIONS) == NOT_PROVED
     store(proof(True, True))
-    assert told("GPU-1", VERSIONS) == "proved here on 2026-11-24: 2 of 2 promises hold"
-    assert told("GPU-2", VERSIONS) == NOT_PROVED
-    assert "driver 580 only" in told("GPU-1", {**VERSIONS, "driver": "590"})
+    assert status("GPU-1", VERSIONS) == "proved here on 2026-11-24: 2 of 2 promises hold"
+    assert status("GPU-2", VERSIONS) == NOT_PROVED
+    assert "driver 580 only" in status("GPU-1", {**VERSIONS, "driver": "590"})
     store(proof(True, False, None))
-    assert "1 of 3 promises hold; broken: promise 1; not checked: promise 2" in told(
+    assert "1 of 3 promises hold; broken: promise 1; not checked: promise 2" in status(
         "GPU-1", VERSIONS
     )
     (path,) = folder.rglob("proof-GPU-1.json")
     path.write_text("{")
     proofs._read.cache_clear()
-    assert told("GPU-1", VERSIONS) == NOT_PROVED
+    assert status("GPU-1", VERSIONS) == NOT_PROVED
     assert "promises: not proved" in flat(make(provenance={"proof": NOT_PROVED}))
     assert "promises" not in flat(make(provenance={"proof": None}))
 
@@ -147,7 +147,7 @@ def test_the_command_prints_keeps_and_judges(
         monkeypatch.setattr("convtime.cli.doctor.prove", lambda *_, holds=holds: proof(holds))
         assert cli.main(["doctor", "--prove"]) == code
         assert ("BROKEN" in capsys.readouterr().out) == (not holds)
-    assert "broken: promise 0" in told("GPU-1", VERSIONS)
+    assert "broken: promise 0" in status("GPU-1", VERSIONS)
 
 
 @pytest.mark.cuda

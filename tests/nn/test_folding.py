@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from convtime.nn.folding import FoldedTensors, Folding, folded
+from convtime.nn.folding import FoldedTensors, Folding, fold_norm
 
 
 @settings(max_examples=40)
@@ -33,7 +33,7 @@ def test_folded_tensors_are_the_convolution_and_its_norm(
     mean, scale, shift = torch.randn(3, channels)
     variance = torch.rand(channels) + 0.1
     given = (scale, shift) if affine else (None, None)
-    product, offset = folded(weight, bias, mean, variance, *given, eps)
+    product, offset = fold_norm(weight, bias, mean, variance, *given, eps)
     assert product.dtype == offset.dtype == dtype
     conv = getattr(F, f"conv{rank}d")
     x = torch.randn(2, 2, *[4] * rank, dtype=torch.float64)

@@ -98,13 +98,13 @@ def test_calls_are_seen_with_inputs_gradients_and_modes() -> None:
     torch.testing.assert_close(first.args[0], conv, rtol=0.05, atol=0.05)
     assert first.args[0].requires_grad, "as it did in the step, though changed in place since"
     torch.testing.assert_close(second.gradients, [torch.full_like(second.args[0], 2)])
-    with second.modes.entered():
+    with second.modes.enter():
         assert torch.is_autocast_enabled("cpu")
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
     with torch.no_grad():
         (unlike,) = calls_seen(model.conv, lambda: model(x))
-    with unlike.modes.entered():
+    with unlike.modes.enter():
         assert not torch.is_grad_enabled()
 
 

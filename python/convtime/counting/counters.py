@@ -72,7 +72,7 @@ def make_counters(
             for metric, values in samples.items()
         },
         units={metric: unit for metric, (_, unit, _) in described.items()},
-        descriptions={metric: words for metric, (words, _, _) in described.items()},
+        descriptions={metric: description for metric, (description, _, _) in described.items()},
         kernels_reason=counted["unnamed"],
         passes=counted["passes"],
         **facts,

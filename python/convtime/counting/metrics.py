@@ -202,11 +202,11 @@ def countable(metrics: Iterable[str]) -> list[str]:
 
 def describe(metrics: Sequence[str], chip: GpuChip) -> dict[str, tuple[str, str, float]]:
     """Return each metric's description, unit, and the factor from CUPTI's unit to that unit."""
-    told = {}
+    described = {}
     for metric, known in zip(metrics, chip.describe(metrics), strict=True):
         description, unit, _ = known or ("", "", "")
-        told[metric] = (DESCRIPTIONS.get(metric, description), *_si(unit))
-    return told
+        described[metric] = (DESCRIPTIONS.get(metric, description), *_si(unit))
+    return described
 
 
 def _si(unit: str) -> tuple[str, float]:
@@ -310,7 +310,9 @@ def names_of(chip: GpuChip, containing: str = "") -> tuple[CounterName, ...]:
     }
     every = dict.fromkeys([*group_of, *countable(chip.metrics())])
     known = [
-        name for name, told in zip(every, chip.describe([*every]), strict=True) if told is not None
+        name
+        for name, known in zip(every, chip.describe([*every]), strict=True)
+        if known is not None
     ]
     listed = [
         CounterName(name, group_of.get(name, ""), unit, description)

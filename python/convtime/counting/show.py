@@ -54,15 +54,15 @@ def format_value(value: float | None, unit: str) -> str:
     if unit.startswith("byte"):
         size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s), (1.0, ""))
         return f"{value / size:.4g} {prefix}B{unit.removeprefix('byte')}"
-    told = f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+    number = f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
     plural = f"{unit}s" if unit.isalpha() and value != 1 else unit
-    return f"{told} {plural}" if unit else told
+    return f"{number} {plural}" if unit else number
 
 
 def _totals(counters: Counters) -> Iterator[tuple[str, str, str]]:
     for metric, value in counters.totals.items():
-        told = format_value(value, counters.units[metric])
-        yield metric, told, counters.descriptions[metric]
+        text = format_value(value, counters.units[metric])
+        yield metric, text, counters.descriptions[metric]
     for name, terms in counters.translated.items():
         value = counters[name]
         yield name, "none" if value is None else f"{value:,.6g}", f"nvprof's name: {_sum(terms)}"

@@ -31,7 +31,7 @@ class ClockReading:
     throttle_reasons: tuple[str, ...] | None
 
     def __str__(self) -> str:
-        told = [
+        parts = [
             f"{name}{scale * value:.0f} {unit}"
             for name, value, scale, unit in (
                 ("SM clock ", self.sm_clock_hz, 1e-6, "MHz"),
@@ -42,5 +42,5 @@ class ClockReading:
             if value is not None
         ]
         if self.throttle_reasons:
-            told.append(f"throttled by {', '.join(self.throttle_reasons)}")
-        return f"after {self.seconds:.3g} s: {', '.join(told) or 'nothing was told'}"
+            parts.append(f"throttled by {', '.join(self.throttle_reasons)}")
+        return f"after {self.seconds:.3g} s: {', '.join(parts) or 'nothing was told'}"

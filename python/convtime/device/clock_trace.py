@@ -69,4 +69,4 @@ class ClockTrace(codec.Stored, Shown, show="convtime.device.show"):
         lasted = max(times.sampling_seconds or 0.0, sum(times.seconds))
         began = self.readings[-1].seconds - lasted
         step = lasted / len(times.seconds)
-        return [(began + place * step, sample) for place, sample in enumerate(times.seconds)]
+        return [(began + index * step, sample) for index, sample in enumerate(times.seconds)]

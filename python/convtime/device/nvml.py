@@ -78,7 +78,7 @@ class Gpu:
         bits = self.ask("CurrentClocksEventReasons")
         if bits is None:
             return None
-        singles = (1 << place for place in range(bits.bit_length()) if bits >> place & 1)
+        singles = (1 << shift for shift in range(bits.bit_length()) if bits >> shift & 1)
         return tuple(_THROTTLE_REASONS.get(bit, hex(bit)) for bit in singles)
 
 

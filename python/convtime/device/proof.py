@@ -74,7 +74,7 @@ def store(proof: Proof) -> None:
         replace_file(_path(folder, proof.gpu_uuid), proof.to_json())
 
 
-def told(gpu_uuid: str, versions: Mapping[str, str | None]) -> str:
+def status(gpu_uuid: str, versions: Mapping[str, str | None]) -> str:
     """Return a short proof status for measurements on a GPU."""
     path = _path(state_folder(), gpu_uuid)
     try:

@@ -66,7 +66,7 @@ def provenance(device: torch.device, patience: float = math.inf) -> dict[str, An
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
         "gpu_uuid": gpu_uuid(device) if on_gpu else None,
         **versions,
-        "proof": proof.told(gpu_uuid(device), versions) if on_gpu else None,
+        "proof": proof.status(gpu_uuid(device), versions) if on_gpu else None,
         "cudnn": cudnn_version(),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),

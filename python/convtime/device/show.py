@@ -40,15 +40,15 @@ def line(trace: ClockTrace) -> str:
     if not trace.readings:
         why = trace.reason or "the block is still running"
         return printable(f"{trace.device}: no readings: {why}")
-    told = [
+    parts = [
         f"{name} {min(values):.0f} .. {max(values):.0f} {unit}"
         for name, unit, values in _quantities(trace)
     ]
     throttled = _throttled(trace)
     if throttled:
-        told.append(f"throttled by {', '.join(throttled)}")
-    said = f"{_title(trace)}: {', '.join(told) or 'no quantity was reported'}"
-    return printable(f"{said}; but {trace.reason}" if trace.reason else said)
+        parts.append(f"throttled by {', '.join(throttled)}")
+    text = f"{_title(trace)}: {', '.join(parts) or 'no quantity was reported'}"
+    return printable(f"{text}; but {trace.reason}" if trace.reason else text)
 
 
 def details(trace: ClockTrace) -> Iterator[Block]:
@@ -136,8 +136,8 @@ def _iterations(times: Sequence[tuple[float, float]], across: Spec) -> Spec:
     shown = kept([duration for _, duration in times], _MOST_POINTS)
     return {
         **columns(
-            seconds=numbers([times[place][0] for place in shown]),
-            time=microseconds([times[place][1] for place in shown]),
+            seconds=numbers([times[index][0] for index in shown]),
+            time=microseconds([times[index][1] for index in shown]),
         ),
         "width": _WIDTH,
         "height": 90,
@@ -151,8 +151,8 @@ def _course(trace: ClockTrace, title: str, name: str, factor: float, across: Spe
     shown = kept(values, _MOST_POINTS)
     return {
         **columns(
-            seconds=numbers([trace.readings[place].seconds for place in shown]),
-            value=[values[place] for place in shown],
+            seconds=numbers([trace.readings[index].seconds for index in shown]),
+            value=[values[index] for index in shown],
         ),
         "width": _WIDTH,
         "height": 90,
@@ -163,7 +163,7 @@ def _course(trace: ClockTrace, title: str, name: str, factor: float, across: Spe
 
 def _reasons(trace: ClockTrace, reasons: Sequence[str], across: Spec) -> Spec:
     """Draw one row per reason, with a bar from each first reading with it to the next without."""
-    told = dict(zip(reasons, labels(reasons), strict=True))
+    titles = dict(zip(reasons, labels(reasons), strict=True))
     starts = [reading.seconds for reading in trace.readings]
     stretches: list[tuple[str, float, float]] = []
     for reason in reasons:
@@ -172,7 +172,7 @@ def _reasons(trace: ClockTrace, reasons: Sequence[str], across: Spec) -> Spec:
         for is_throttled, group in itertools.groupby(throttled):
             end = begin + len([*group])
             if is_throttled:
-                stretches.append((told[reason], starts[begin], starts[min(end, len(starts) - 1)]))
+                stretches.append((titles[reason], starts[begin], starts[min(end, len(starts) - 1)]))
             begin = end
     return {
         **columns(
@@ -190,7 +190,7 @@ def _reasons(trace: ClockTrace, reasons: Sequence[str], across: Spec) -> Spec:
                 "field": "reason",
                 "type": "nominal",
                 "title": "throttled by",
-                "scale": {"domain": [*told.values()]},
+                "scale": {"domain": [*titles.values()]},
             },
         },
     }

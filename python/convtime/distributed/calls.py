@@ -147,8 +147,8 @@ def wait_until(instant: float) -> None:
 
 
 def _first_within(times: Sequence[int], begin: float, end: float) -> float:
-    place = bisect.bisect_left(times, begin)
-    return float(times[place]) if place < len(times) and times[place] <= end else math.nan
+    first = bisect.bisect_left(times, begin)
+    return float(times[first]) if first < len(times) and times[first] <= end else math.nan
 
 
 def kernels_communicate(name: str) -> bool:

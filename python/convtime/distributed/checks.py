@@ -113,11 +113,11 @@ def check_ranks(
         found = [each["compared"][what] for each in everyone]
         odd = next((rank for rank, each in enumerate(found) if each != found[0]), None)
         if odd is not None:
-            words = _COMPARED.get(what, f"option {what}")
+            subject = _COMPARED.get(what, f"option {what}")
             coordinator.fail(
                 "input",
                 None,
-                f"all ranks must have the same {words}, got {found[0]!r} on "
+                f"all ranks must have the same {subject}, got {found[0]!r} on "
                 f"{coordinator.names[0]} and {found[odd]!r} on {coordinator.names[odd]}",
             )
     if reason := _refusal(options):

@@ -94,40 +94,40 @@ def offset_of(coordinator: Coordinator) -> Offset:
 
 def _exchange(coordinator: Coordinator, rank: int) -> Offset:
     keys = [
-        (f"clock/{rank}/{number}/asked", f"clock/{rank}/{number}/told")
+        (f"clock/{rank}/{number}/asked", f"clock/{rank}/{number}/answer")
         for number in range(_ROUND_TRIPS)
     ]
 
     def answer(store: Store, wait: Wait) -> list[tuple[int, int, int]]:
-        for asked, told in keys:
+        for asked, answered in keys:
             wait([asked])
-            store.set(told, str(now()))
+            store.set(answered, str(now()))
         return []
 
     def ask(store: Store, wait: Wait) -> list[tuple[int, int, int]]:
         found = []
-        for asked, told in keys:
+        for asked, answered in keys:
             sent = now()
             store.set(asked, "")
-            wait([told])
-            found.append((sent, now(), int(store.get(told))))
+            wait([answered])
+            found.append((sent, now(), int(store.get(answered))))
             store.delete_key(asked)
-            store.delete_key(told)
+            store.delete_key(answered)
         return found
 
     trips: list[tuple[int, int, int]] = coordinator.run(answer if coordinator.rank == 0 else ask)
-    return bounded(trips) if trips else Offset(now(), 0.0, _READING_SECONDS)
+    return bound_offset(trips) if trips else Offset(now(), 0.0, _READING_SECONDS)
 
 
-def bounded(trips: Sequence[tuple[int, int, int]]) -> Offset:
+def bound_offset(trips: Sequence[tuple[int, int, int]]) -> Offset:
     """Return the offset that round trips allow.
 
     Args:
         trips: for each, the times of this process's clock before and after, and the other clock's
             time in between; in nanoseconds.
     """
-    low = max(told - after for _, after, told in trips)
-    high = min(told - before for before, _, told in trips)
+    low = max(other - after for _, after, other in trips)
+    high = min(other - before for before, _, other in trips)
     # If the clocks drift between the round trips, the bounds can cross by a little.
     half = abs(high - low) / 2
     return Offset(trips[-1][1], (low + high) / 2, 1e-9 * half + _READING_SECONDS)

@@ -272,8 +272,8 @@ class Coordinator:
         if isinstance(error, KeyboardInterrupt):
             return self._interrupted  # or it is the user's, whose terminal interrupts all ranks
         own = failure.kind == "raised" and failure.rank == self.rank
-        told = isinstance(error, type(self._error(failure)))
-        return not own and not told and is_of_communication(error)
+        is_raised = isinstance(error, type(self._error(failure)))
+        return not own and not is_raised and is_of_communication(error)
 
     def _leave(self) -> None:
         """Leave without a failure; the rank that may hold the store leaves last."""
@@ -532,7 +532,7 @@ def groups_here() -> list[dist.ProcessGroup]:
 
 
 @contextlib.contextmanager
-def limited(groups: Sequence[dist.ProcessGroup]) -> Iterator[Callable[[float], None]]:
+def limiting_operations(groups: Sequence[dist.ProcessGroup]) -> Iterator[Callable[[float], None]]:
     """Yield a function that limits the time of Gloo's next operations, which nothing can abort."""
     backends = [
         (backend, backend.options._timeout)

@@ -82,6 +82,6 @@ def is_of_communication(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     names = {kind.__name__ for kind in type(error).__mro__}
-    told = str(error).lower()
+    message = str(error).lower()
     signs = ("gloo", "nccl", "connection closed by peer", "timed out waiting", "connection reset")
-    return "DistError" in names or any(sign in told for sign in signs)
+    return "DistError" in names or any(sign in message for sign in signs)

@@ -18,7 +18,12 @@ from convtime.distributed.clocks import (
     offset_of,
 )
 from convtime.distributed.collectives import Watched, watch
-from convtime.distributed.coordination import Coordinator, group_of, groups_here, limited
+from convtime.distributed.coordination import (
+    Coordinator,
+    group_of,
+    groups_here,
+    limiting_operations,
+)
 from convtime.distributed.coordination import report_error as report_error
 from convtime.distributed.results import join_ranks
 from convtime.timing.candidate import Candidate, timed_part
@@ -70,7 +75,7 @@ def measure_in_group(
         group = next(iter(groups.values())) if len(groups) == 1 else None
     group = group_of(group)
     everywhere = groups_here()  # a call that was not watched yet may use any group
-    with Coordinator(group, timeout) as coordinator, limited(everywhere) as limit:
+    with Coordinator(group, timeout) as coordinator, limiting_operations(everywhere) as limit:
         facts = check_ranks(coordinator, candidates, options, devices)
         first = offset_of(coordinator)
         stamps = _C.CollectiveStamps()

@@ -160,11 +160,11 @@ def _intervals(record: ProofRecord) -> Promise:
 def _ticks(record: ProofRecord) -> Promise:
     if not record.ticks:
         return _unchecked("ticks are known", record, "ticks")
-    said = ", ".join(
+    steps = ", ".join(
         f"{clock} {'unknown' if tick is None else format_seconds(tick)}"
         for clock, tick in record.ticks.items()
     )
-    return Promise("ticks are known", None not in record.ticks.values(), said)
+    return Promise("ticks are known", None not in record.ticks.values(), steps)
 
 
 def _overlap(record: ProofRecord) -> Promise:
@@ -227,12 +227,12 @@ def is_too_few(held: int, count: int, share: float) -> bool:
     return chance < CHANCE
 
 
-def prove(device: torch.device, tell: Callable[[str], object] = lambda _: None) -> Proof:
+def prove(device: torch.device, on_part: Callable[[str], object] = lambda _: None) -> Proof:
     """Check the promises on a GPU; takes about a minute.
 
     Args:
         device: GPU to check.
-        tell: callback that receives the name of each part before it is checked.
+        on_part: callback that receives the name of each part before it is checked.
     """
     return Proof(
         gpu=torch.cuda.get_device_name(device),
@@ -244,16 +244,18 @@ def prove(device: torch.device, tell: Callable[[str], object] = lambda _: None) 
             "convtime": _build_info.version,
         },
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        promises=promises(look(device, tell)),
+        promises=promises(measure_promises(device, on_part)),
     )
 
 
-def look(device: torch.device, tell: Callable[[str], object] = lambda _: None) -> ProofRecord:
+def measure_promises(
+    device: torch.device, on_part: Callable[[str], object] = lambda _: None
+) -> ProofRecord:
     """Take the measurements that the promises are judged by."""
     failures: dict[str, str] = {}
 
     def attempt(part: str, measured: Callable[[], Any], otherwise: Any) -> Any:
-        tell(part)
+        on_part(part)
         try:
             found = measured()
             return list(found) if isinstance(found, Iterator) else found

@@ -169,14 +169,14 @@ def _judge_siblings(gpu: SurveyedGpu, others: Sequence[SurveyedGpu]) -> Iterator
         return
     check = f"{gpu.device} siblings"
     if all(other.name != gpu.name for other in others):
-        told = f"it is a {gpu.name}, and the others are {', '.join({o.name for o in others})}"
-        yield Finding(check, "advice", told, "expect other times on it")
+        message = f"it is a {gpu.name}, and the others are {', '.join({o.name for o in others})}"
+        yield Finding(check, "advice", message, "expect other times on it")
     clocks = [other.max_sm_clock_hz for other in others if other.name == gpu.name]
     known = [clock for clock in clocks if clock is not None]
     highest = gpu.max_sm_clock_hz
     if highest is not None and known and highest < _SLOW_CLOCK * min(known):
-        told = (
+        message = (
             f"its highest SM clock is {highest / 1e6:.0f} MHz, that of the others "
             f"{min(known) / 1e6:.0f} MHz"
         )
-        yield Finding(check, "advice", told, "expect longer times on it")
+        yield Finding(check, "advice", message, "expect longer times on it")

@@ -19,7 +19,7 @@ from torch import fx
 from torch.nn import functional as F
 
 from convtime import ops
-from convtime.nn.folding import Folding, folded
+from convtime.nn.folding import Folding, fold_norm
 from convtime.ops.arguments import DTYPES
 
 _EPILOGUES = {1: ops.conv1d_epilogue, 2: ops.conv2d_epilogue, 3: ops.conv3d_epilogue}
@@ -69,7 +69,7 @@ _IN_PLACE = frozenset(
     )
 )
 # Convolutions and what replaces them, which write to none of their arguments.
-_OWN = frozenset((*_SPATIAL, *_EPILOGUES.values(), folded))
+_OWN = frozenset((*_SPATIAL, *_EPILOGUES.values(), fold_norm))
 _NORM_PARAMETERS = tuple(inspect.signature(F.batch_norm).parameters)
 # The fused call keeps their result for its gradient; torch keeps what they were computed from.
 _RESULT_IS_KEPT = frozenset({"leaky_relu", "relu6"})
@@ -413,7 +413,7 @@ def _rewrite(
             weight, bias = _add_placeholders(graph, len(foldings))
         else:
             with graph.inserting_before(last):
-                both = graph.call_function(folded, (*sources, eps))
+                both = graph.call_function(fold_norm, (*sources, eps))
                 weight, bias = (graph.call_function(operator.getitem, (both, i)) for i in (0, 1))
         arguments |= {"weight": weight, "bias": bias}
     given = {
@@ -449,7 +449,7 @@ def _rewrite(
 def _sources_of(
     arguments: Mapping[str, Any], norm: fx.Node
 ) -> tuple[tuple[fx.Node | None, ...], float]:
-    """Return the tensors that are folded, in the order of `folded`, and eps."""
+    """Return the tensors that are folded, in the order of `fold_norm`, and eps."""
     of_norm = _arguments(norm, *_NORM_PARAMETERS)
     assert of_norm is not None  # of _is_foldable_norm
     return (

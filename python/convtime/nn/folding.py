@@ -15,7 +15,7 @@ class Folding(NamedTuple):
     """What is folded in advance.
 
     Attributes:
-        positions: places of the tensors among a graph's inputs, in the order of :func:`folded`;
+        positions: index of each tensor among a graph's inputs, in the order of :func:`fold_norm`;
             None for a tensor that does not exist.
         eps: the batch norm's.
     """
@@ -24,7 +24,7 @@ class Folding(NamedTuple):
     eps: float
 
 
-def folded(
+def fold_norm(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     mean: torch.Tensor,
@@ -59,19 +59,21 @@ class FoldedTensors:
     def __init__(self, is_constant: Callable[[object], bool]) -> None:
         self._is_constant = is_constant
         self._lock = threading.Lock()
-        self._kept: dict[tuple[int, ...], tuple[Sequence[object], list[torch.Tensor]]] = {}
+        self._known: dict[tuple[int, ...], tuple[Sequence[object], list[torch.Tensor]]] = {}
 
     def of(self, foldings: Sequence[Folding]) -> Callable[[Sequence[object]], list[torch.Tensor]]:
         """Return the function of a graph's inputs that returns weight and bias of each folding.
 
         It raises an InputError if the current stream is being captured and they are not known yet.
         """
-        positions = [place for each in foldings for place in each.positions if place is not None]
+        positions = [
+            position for each in foldings for position in each.positions if position is not None
+        ]
 
         def of_inputs(inputs: Sequence[object]) -> list[torch.Tensor]:
-            sources = [inputs[place] for place in positions]
+            sources = [inputs[position] for position in positions]
             key = tuple(map(id, sources))
-            known = self._kept.get(key)
+            known = self._known.get(key)
             return self._new(foldings, inputs, sources, key) if known is None else known[1]
 
         return of_inputs
@@ -89,11 +91,11 @@ class FoldedTensors:
                 "call, got a first call during the capture; call it before"
             )
         with self._lock:
-            if key in self._kept:  # another thread has made them meanwhile
-                return self._kept[key][1]
+            if key in self._known:  # another thread has made them meanwhile
+                return self._known[key][1]
             made = _make(foldings, inputs)
             if all(map(self._is_constant, sources)):
-                self._kept[key] = (sources, made)  # with the sources, so that no id is reused
+                self._known[key] = (sources, made)  # with the sources, so that no id is reused
         return made
 
 
@@ -102,9 +104,10 @@ def _make(foldings: Sequence[Folding], inputs: Sequence[object]) -> list[torch.T
     # Normal tensors, which later calls may use with gradients.
     with torch.inference_mode(False), torch.no_grad():
         for each in foldings:
-            places = each.positions
-            given: list[Any] = [None if place is None else inputs[place] for place in places]
-            made += folded(*given, each.eps)  # type: ignore[call-arg]
+            given: list[Any] = [
+                None if position is None else inputs[position] for position in each.positions
+            ]
+            made += fold_norm(*given, each.eps)  # type: ignore[call-arg]
     for device in {tensor.device for tensor in made if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()  # for calls on other streams
     return made

@@ -248,9 +248,9 @@ class MLPTrainer:
 
     def losses(self) -> torch.Tensor:
         """Return the losses of the last ``history`` steps, the oldest first, on the CPU."""
-        taken, kept = self.steps_taken, self._losses.cpu()
+        taken, losses = self.steps_taken, self._losses.cpu()
         # The last one is at index taken - 1, modulo the number that is kept.
-        return kept.roll(-taken)[max(len(kept) - taken, 0) :]
+        return losses.roll(-taken)[max(len(losses) - taken, 0) :]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of weights, moments and counters."""
@@ -307,8 +307,8 @@ class MLPTrainer:
         """
         if self._master is None:
             return
-        kept = self._master.to(self._weights.dtype) == self._weights
-        self._master.copy_(torch.where(kept, self._master, self._weights.float()))
+        unchanged = self._master.to(self._weights.dtype) == self._weights
+        self._master.copy_(torch.where(unchanged, self._master, self._weights.float()))
 
     def _choose_products(self, net: Mapping[str, Any]) -> None:
         """Choose cuBLASLt's algorithm for each product that no trainer has chosen one for."""

@@ -12,10 +12,10 @@ _ITSELF = "the model itself"
 
 
 def line(change: LayerReport) -> str:
-    told = _counts(change)
+    text = _counts(change)
     if change.left:
-        told += f": {', '.join(name for name, _ in _named(change.left))}"
-    return printable(told)
+        text += f": {', '.join(name for name, _ in _named(change.left))}"
+    return printable(text)
 
 
 def printed(change: LayerReport) -> Iterator[Block]:
@@ -34,4 +34,4 @@ def _counts(change: LayerReport) -> str:
 
 
 def _named(layers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    return [(name or _ITSELF, told) for name, told in layers]
+    return [(name or _ITSELF, change) for name, change in layers]

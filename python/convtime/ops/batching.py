@@ -32,7 +32,7 @@ def _one_by_one(
         if not isinstance(dim, int):  # lists have lists
             return argument
         if info.batch_size == 0:
-            sizes = [size for place, size in enumerate(argument.shape) if place != dim]
+            sizes = [size for index, size in enumerate(argument.shape) if index != dim]
             return argument.sum() + argument.new_zeros(sizes)  # differentiable
         return argument.select(dim, i).contiguous()  # as mlp requires it of weights
 

@@ -295,7 +295,7 @@ def _checked_size(
 
 def _backward(
     kind: ConvolutionKind,
-    place: int,
+    index: int,
     grad_output: torch.Tensor,
     input: torch.Tensor,
     weight: torch.Tensor,
@@ -314,9 +314,9 @@ def _backward(
         kind.transposed,
         at.output_padding,
         at.groups,
-        (place == 0, place == 1, False),
+        (index == 0, index == 1, False),
         policy=policy,
-    )[place]
+    )[index]
     return gradient
 
 

@@ -35,10 +35,11 @@ def _register_rules() -> None:
     def forward(
         input: Any, weight: Any, bias: Any = None, *others: Any, **_options: Any
     ) -> list[_Rule]:
-        def at(place: Any) -> _Rule:
+        def at(placement: Any) -> _Rule:
             # Of the other arguments, only an addend is a tensor; it is sharded like the output.
-            after = [place if hasattr(other, "ndim") else None for other in others]
-            return [place], [place, Replicate(), None if bias is None else Replicate(), *after]
+            after = [placement if hasattr(other, "ndim") else None for other in others]
+            of_bias = None if bias is None else Replicate()
+            return [placement], [placement, Replicate(), of_bias, *after]
 
         is_batched = input.ndim == weight.ndim
         return [at(Replicate()), at(Shard(0))] if is_batched else [at(Replicate())]
@@ -46,14 +47,14 @@ def _register_rules() -> None:
     def backward(
         _grad_output: Any, _input: Any, _weight: Any, *numbers: Any, **_options: Any
     ) -> list[_Rule]:
-        def at(place: Any, of_weight: Any) -> _Rule:
+        def at(placement: Any, of_weight: Any) -> _Rule:
             outputs = [
                 output if is_wanted else None
                 for output, is_wanted in zip(
-                    (place, of_weight, of_weight), numbers[-1], strict=True
+                    (placement, of_weight, of_weight), numbers[-1], strict=True
                 )
             ]
-            return outputs, [place, place, Replicate(), *[None] * len(numbers)]
+            return outputs, [placement, placement, Replicate(), *[None] * len(numbers)]
 
         return [at(Replicate(), Replicate()), at(Shard(0), Partial())]
 

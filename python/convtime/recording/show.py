@@ -23,11 +23,11 @@ def line(recording: Recording) -> str:
     if math.isnan(recording.seconds):
         return "still running"
     entries = printable(counted(len(recording.entries), "entry", "entries"))
-    told = f"of {format_seconds(recording.seconds)}: {entries} of regions"
+    text = f"of {format_seconds(recording.seconds)}: {entries} of regions"
     if recording.method == "kernel":
         launched = counted(len(recording.work), "launch", "launches")
-        told += f", {format_seconds(recording.kernel_seconds)} in {launched}"
-    return f"{told}, {recording.method}"
+        text += f", {format_seconds(recording.kernel_seconds)} in {launched}"
+    return f"{text}, {recording.method}"
 
 
 def printed(recording: Recording) -> Iterator[Block]:
@@ -86,19 +86,19 @@ def _time_cells(seconds: Sequence[float]) -> tuple[str, str]:
 
 
 def _amount(recording: Recording) -> str:
-    told = f"recorded for {format_seconds(recording.seconds)}"
+    text = f"recorded for {format_seconds(recording.seconds)}"
     if recording.method == "kernel":
         outside = recording.outside
         lasted = math.fsum(work.seconds for work in outside)
-        told += (
+        text += (
             f": {format_seconds(recording.kernel_seconds)} of kernels, copies and memsets, "
             f"including {format_seconds(lasted)} outside regions "
             f"({counted(len(outside), 'launch', 'launches')})"
         )
     else:
-        told += ": host times only"
-        told += f", since {recording.method_reason}" if recording.method_reason else ""
-    return told
+        text += ": host times only"
+        text += f", since {recording.method_reason}" if recording.method_reason else ""
+    return text
 
 
 def figures(recording: Recording) -> Iterator[Figure]:

@@ -101,8 +101,8 @@ def _verdict(times: ModuleTimes, timed: PassTimes) -> str:
 
 def _remarks(times: ModuleTimes) -> Iterator[str]:
     what = "kernels, copies and memsets" if times.method == "kernel" else "host time"
-    told = f"{what} of a step: {format_seconds(statistics.median(times.step_seconds))}, including "
-    yield told + f"{format_seconds(statistics.median(times.rest_seconds))} outside modules"
+    text = f"{what} of a step: {format_seconds(statistics.median(times.step_seconds))}, including "
+    yield text + f"{format_seconds(statistics.median(times.rest_seconds))} outside modules"
     if math.isfinite(times.disturbance):
         yield f"with watched modules, a step takes {times.disturbance:.3f} times as long"
     if _is_isolated(times):
@@ -148,8 +148,8 @@ def _counted(times: ModuleTimes, of_step: Counters) -> Table:
     for kernel in of_step.kernels:
         for where, each in [("in place", kernel), *alone.get(kernel.name, ())]:
             values = [each.values.get(metric) for metric in metrics]
-            told = ["–" if value is None else f"{value:.6g}" for value in values]
-            rows.append([each.short_name, where, str(each.launches), *told])
+            cells = ["–" if value is None else f"{value:.6g}" for value in values]
+            rows.append([each.short_name, where, str(each.launches), *cells])
     return Table(headers, rows, right=headers[2:])
 
 

@@ -394,7 +394,7 @@ class _Replay:
     def forward(self) -> list[object]:
         results = []
         for call, (args, kwargs) in zip(self._calls, self._inputs, strict=True):
-            with call.modes.entered():
+            with call.modes.enter():
                 results.append(self._module(*args, **kwargs))
         return results
 

@@ -167,7 +167,7 @@ class _Modes:
         autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
         return cls(torch.is_grad_enabled(), autocast)
 
-    def entered(self) -> contextlib.AbstractContextManager[object]:
+    def enter(self) -> contextlib.AbstractContextManager[object]:
         """Enter the modes unless active: entering takes longer than a small layer on a CPU."""
         present = self.present()
         if self == present:
@@ -226,9 +226,9 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
 
     def end(_module: torch.nn.Module, _args: object, output: object) -> None:
         gradients = running.pop().gradients
-        for place, result in enumerate(differentiable(output)):
+        for index, result in enumerate(differentiable(output)):
             gradients.append(None)
-            keep = functools.partial(_keep, gradients, place, reasons)
+            keep = functools.partial(_keep, gradients, index, reasons)
             hooks.callback(result.register_hook(keep).remove)  # type: ignore[no-untyped-call]
 
     with hooks:
@@ -244,10 +244,10 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _keep(
-    gradients: list[torch.Tensor | None], place: int, reasons: list[str], gradient: torch.Tensor
+    gradients: list[torch.Tensor | None], index: int, reasons: list[str], gradient: torch.Tensor
 ) -> None:
     try:
-        gradients[place] = strided_copy(gradient)
+        gradients[index] = strided_copy(gradient)
     except Exception as error:  # as for the inputs
         reasons.append(f"its results' gradients cannot be copied: {first_line(error)}")
 

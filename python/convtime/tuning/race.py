@@ -312,7 +312,7 @@ def _shown(progress: bool | None, count: int) -> Iterator[elimination.OnStage]:
     with ProgressBar(count, "candidate", shown=progress) as bar:
 
         def on_stage(stage: str, names: Sequence[str]) -> None:
-            told = names[0] if stage == "alone" else f"{stage}, {len(names)} left"
-            bar.update(description=" ".join(told.split()), advance=stage == "alone")
+            description = names[0] if stage == "alone" else f"{stage}, {len(names)} left"
+            bar.update(description=" ".join(description.split()), advance=stage == "alone")
 
         yield on_stage
