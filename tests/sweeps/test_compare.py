@@ -66,6 +66,10 @@ def test_a_table_is_resumed_like_a_sweep(tmp_path: Path) -> None:
         convtime.compare([first, second], **given, check=None)
     with pytest.raises(InputError, match="ComparisonPlan in the file, SweepPlan here"):
         convtime.sweep(second, {"n": [1]}, file=tmp_path / "a")
+    text = (tmp_path / "a").read_text()
+    (tmp_path / "a").write_text(text.replace('"margin": 0.01}}', '"margin": 0.05}}', 1))
+    with pytest.raises(InputError, match=r"a: the margin at 'n=\d' must be the table's 0.05"):
+        convtime.load(tmp_path / "a")
 
 
 def test_factories_draw_the_same_inputs_and_the_callers_numbers_stay() -> None:

@@ -45,7 +45,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def texts_of(given: Sequence[str], option: str) -> dict[str, str]:
+def axis_texts(given: Sequence[str], option: str) -> dict[str, str]:
     """Return the values of each axis, as given to an option."""
     require(given, f"at least one axis is needed; give {option} NAME=VALUE,VALUE")
     texts: dict[str, str] = {}
@@ -57,7 +57,7 @@ def texts_of(given: Sequence[str], option: str) -> dict[str, str]:
     return texts
 
 
-def of_option(text: str) -> list[Any]:
+def option_values(text: str) -> list[Any]:
     """Parse numbers, True and False; everything else is a string."""
     return [_number_or_text(part.strip()) for part in text.split(",")]
 
@@ -69,7 +69,7 @@ def _number_or_text(text: str) -> Any:
         return text
 
 
-def of_python(axis: str, text: str, namespace: Mapping[str, Any]) -> list[Any] | dict[Any, Any]:
+def python_values(axis: str, text: str, namespace: Mapping[str, Any]) -> list[Any] | dict[Any, Any]:
     """Parse values of a variable; those other than numbers and strings are named by expression."""
     try:
         parsed = ast.parse(f"[{text}]", mode="eval")

@@ -13,11 +13,11 @@ from convtime.cli import arguments, snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
+    axis_texts,
     deliver_table,
-    of_option,
-    of_python,
+    option_values,
+    python_values,
     resume_hint,
-    texts_of,
 )
 from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_outputs, check_outputs, deliver_result
@@ -238,8 +238,10 @@ def table_of(
         variables = snippet.fresh_namespace(resolve_device(options.device))
     axes = read_axes(
         {
-            axis: of_option(text) if axis in AXIS_OPTIONS else of_python(axis, text, variables)
-            for axis, text in texts_of(options.over, "--over").items()
+            axis: option_values(text)
+            if axis in AXIS_OPTIONS
+            else python_values(axis, text, variables)
+            for axis, text in axis_texts(options.over, "--over").items()
         },
         {"margin": _MARGIN} | timing_options(options),
         "compare",

@@ -16,12 +16,12 @@ from convtime.cli import arguments, snippet
 from convtime.cli.axes import (
     add_run_options,
     applications_of,
+    axis_texts,
     check_used,
     deliver_table,
-    of_option,
-    of_python,
+    option_values,
+    python_values,
     resume_hint,
-    texts_of,
 )
 from convtime.cli.output import add_outputs, check_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
@@ -99,11 +99,11 @@ def run(options: argparse.Namespace) -> None:
 
     def values(axis: str, text: str) -> object:
         if axis in (*AXIS_OPTIONS, ITERATIONS):
-            return of_option(text)
-        return _of_problem(text) if are_problems else of_python(axis, text, namespace)
+            return option_values(text)
+        return _problem_values(text) if are_problems else python_values(axis, text, namespace)
 
     axes = read_axes(
-        {axis: values(axis, text) for axis, text in texts_of(options.axis, "--axis").items()},
+        {axis: values(axis, text) for axis, text in axis_texts(options.axis, "--axis").items()},
         timing_options(options),
     )
     if are_problems:
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> None:
     deliver_table(options, swept, device)
 
 
-def _of_problem(text: str) -> list[Any]:
+def _problem_values(text: str) -> list[Any]:
     """Parse whole numbers; everything else is a string, such as 1x0."""
     parts = map(str.strip, text.split(","))
     # Longer numbers are left to the problem, which refuses them.

@@ -133,7 +133,11 @@ def read_file(path: str | os.PathLike[str], modules: Mapping[str, str] = MEASURE
         if is_run_file(content):
             from convtime.sweeps import journal
 
-            result: codec.Stored = journal.read(io.BytesIO(content), str(path)).result
+            run = journal.read(io.BytesIO(content), str(path))
+            try:
+                result: codec.Stored = run.result
+            except InputError as error:  # its visits do not fit each other
+                raise InputError(f"{path}: {error}") from error
         else:
             document = strict_json.parse(content.decode(), str(path))
             result = _read_document(document, path, modules)
