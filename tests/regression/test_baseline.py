@@ -130,7 +130,7 @@ def test_a_merged_baseline_keeps_tests_that_did_not_run() -> None:
     names = ("a", "a x", "b", "b y")
     old = Baseline({name: process(rng) for name in names})
     new = Baseline({"a": process(rng)})
-    merged = new.merged(old, {"a"}).measurements
+    merged = new.with_others_of(old, {"a"}).measurements
     kept = {name: old.measurements[name] for name in ("b", "b y")}
     assert merged == {**kept, **new.measurements}
     assert old.only({"a", "none"}).measurements == {"a": old.measurements["a"]}

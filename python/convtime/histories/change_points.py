@@ -92,7 +92,7 @@ def find_changes(
     if not deviation:
         return []
     scan = _Scan(_without_outliers(series, deviation), commits)
-    return scan.located(scan.confirmed(_candidates(scan.series, deviation), false_alarms))
+    return scan.locate(scan.confirm(_candidates(scan.series, deviation), false_alarms))
 
 
 def deviation_of(values: Array | Sequence[float]) -> float:
@@ -137,7 +137,7 @@ class _Scan:
         self._starts = np.flatnonzero(np.diff(np.asarray(commits)) > 0) + 1
         self._sums = np.concatenate([[0.0], np.cumsum(self.series)])
 
-    def confirmed(self, ends: list[int], false_alarms: float) -> list[int]:
+    def confirm(self, ends: list[int], false_alarms: float) -> list[int]:
         """Drop the least significant candidate until all are significant."""
         while ends:
             chances = [self._chance(ends, number) for number in range(len(ends))]
@@ -147,7 +147,7 @@ class _Scan:
             del ends[chances.index(worst)]
         return ends
 
-    def located(self, ends: list[int]) -> list[LevelChange]:
+    def locate(self, ends: list[int]) -> list[LevelChange]:
         """Return where each change point is, given its neighbors; ``ends`` is changed."""
         changes = []
         for number in range(len(ends)):

@@ -17,7 +17,7 @@ from IPython.display import display
 
 from convtime.cli import compare, snippet
 from convtime.core.errors import InputError, one_line
-from convtime.integrations.progress import following
+from convtime.integrations.progress import progress_bar
 from convtime.sweeps.comparison_table import ComparisonTable
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Measurement
@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Handle ``%load_ext convtime``: add the magics, and show a bar during long timings."""
     shell.register_magics(_Timing)
-    watch_with(following)
+    watch_with(progress_bar)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:

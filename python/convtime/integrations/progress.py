@@ -15,7 +15,7 @@ _REDRAWN_AFTER_SECONDS = 0.5
 
 
 @contextlib.contextmanager
-def following(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
+def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
     """Show a bar for a timing, as its ``log``; it disappears when the timing ends.
 
     It shows the used share of the budget or of the samples. Most timings end before 100 %.

@@ -209,7 +209,7 @@ class Gate:
         # Another run may have saved other tests since this one began, or be about to.
         with turn(["saved-runs"], _PATIENCE_SECONDS):
             if path.exists():
-                baseline = baseline.merged(read_baseline(path), self._run.passed)
+                baseline = baseline.with_others_of(read_baseline(path), self._run.passed)
                 others = len(baseline.measurements) - new
             baseline.save(path)
         earlier = f"; {others} of tests that did not run or did not pass are kept" if others else ""
@@ -235,7 +235,7 @@ class Gate:
         if on_cpu and not self._option.convtime_relative:
             self.remarks.append(_USE_RELATIVE)
         if "margin" not in self._margins:
-            self.remarks += [f"too noisy to be worth its time: {one}" for one in baseline.too_noisy]
+            self.remarks += baseline.too_noisy
         if self._markdown is not None:
             write_file(self._markdown, self.changes.to_markdown(failures))
         if self._json is not None:

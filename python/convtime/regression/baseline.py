@@ -51,7 +51,7 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
             _repeats(ratios, calibrated),
         )
 
-    def merged(self, earlier: Baseline, tests: Collection[str]) -> Baseline:
+    def with_others_of(self, earlier: Baseline, tests: Collection[str]) -> Baseline:
         """Return this baseline with the earlier one's measurements of all other tests."""
         beginnings = tuple(f"{test} " for test in tests)  # of the names of a test's measurements
         others = earlier.only(
@@ -129,8 +129,9 @@ class Baseline(codec.Stored, Shown, show="convtime.regression.show_baseline"):
         repeats = {**self.repeats, **self.relative}
         noises = {name: repeats[name].noise for name in self.measurements if name in repeats}
         return tuple(
-            f"{name} takes {self.measurements[name].sampling_seconds:.2g} s and finds only changes "
-            f"beyond {noise.margin:.0%}"
+            f"too noisy to be worth its time: {name} takes "
+            f"{self.measurements[name].sampling_seconds:.2g} s and finds only changes beyond "
+            f"{noise.margin:.0%}"
             for name, noise in noises.items()
             if noise is not None and noise.too_noisy and name not in references
         )

@@ -357,9 +357,7 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
         dataclasses.replace(measured, seconds=getattr(measured, f"{other}_seconds"))
         for measured in pair
     )
-    if verdict == "uncertain" or not (before.seconds and after.seconds):
-        return ""
-    if not min(before.median, after.median) > 0:
+    if not (before.seconds and after.seconds and min(before.median, after.median) > 0):
         return ""
     ratio = LogRatio(log_median(after), log_median(before)).ratio()
     return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)

@@ -58,8 +58,7 @@ def remarks(baseline: Baseline, *, calibrated: bool = False) -> Iterator[str]:
             f"not calibrated, so that the common margin counts: {', '.join(uncalibrated)}; at "
             f"least {LEAST_PROCESSES} are needed: calibrate with more runs"
         )
-    for sentence in baseline.too_noisy:
-        yield f"too noisy to be worth its time: {sentence}"
+    yield from baseline.too_noisy
 
 
 def _uncalibrated(baseline: Baseline) -> list[str]:

@@ -603,13 +603,12 @@ class Probe:
         gc.disable()
         try:
             held = name != STEP  # whose time includes the host's
-            seconds, clock_hz = self._burst(call, calls, held=held)
-            return {"seconds": seconds / calls, "clock_hz": clock_hz}
+            return self._burst(call, calls, held=held)
         finally:
             gc.enable()
 
-    def _burst(self, call: Call, calls: int, *, held: bool) -> tuple[float, float | None]:
-        """Return the time of some calls, and the clock of the GPU before their end.
+    def _burst(self, call: Call, calls: int, *, held: bool) -> dict[str, Any]:
+        """Return the time per call of some calls, and the clock of the GPU before their end.
 
         Args:
             call: the timed call.
@@ -623,7 +622,7 @@ class Probe:
             start = time.perf_counter()
             for _ in range(calls):
                 call.run()
-            return time.perf_counter() - start, None
+            return {"seconds": (time.perf_counter() - start) / calls, "clock_hz": None}
         with torch.cuda.device(self.device):
             event: Any = torch.cuda.Event
             begin, end = (event(enable_timing=True) for _ in range(2))
@@ -639,7 +638,7 @@ class Probe:
             call.issue_seconds = (time.perf_counter() - start) / calls
             clock_hz, _ = self._clock()
             end.synchronize()
-            return float(begin.elapsed_time(end)) / 1e3, clock_hz
+            return {"seconds": begin.elapsed_time(end) / 1e3 / calls, "clock_hz": clock_hz}
 
     def _clock(self) -> tuple[float | None, str]:
         """Return the clock of the SMs from NVML, or None and why it is unknown."""
