@@ -19,7 +19,7 @@ from convtime.conv import explaining as running
 from convtime.conv.call import PASSES, ConvCall, Flags, TensorLayout
 from convtime.conv.explaining import differences, explain
 from convtime.conv.explanation import Explanation, Side
-from convtime.conv.kernels import parts
+from convtime.conv.kernels import shares_by_role
 from convtime.conv.plan_choice import Plan, PlanChoice, TensorDescriptor
 from convtime.conv.plan_log import PlanLog
 from convtime.conv.plan_oracle import PlanOracle
@@ -273,7 +273,7 @@ ROLES = ("main kernel", *["layout conversion"] * 3, "filling", "other")
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 999)), max_size=6))
 def test_a_calls_time_is_divided_by_role(drawn: Sequence[tuple[str, int]]) -> None:
-    found = parts(activity(name, ticks / 1e9) for name, ticks in drawn)
+    found = shares_by_role(activity(name, ticks / 1e9) for name, ticks in drawn)
     expected: dict[str, list[tuple[str, int]]] = {}
     for name, ticks in drawn:
         expected.setdefault(dict(zip(NAMES, ROLES, strict=True))[name], []).append((name, ticks))
@@ -414,7 +414,7 @@ def test_what_the_time_goes_into_is_told_on_a_gpu(layout: torch.memory_format) -
     w = torch.randn(64, 64, 3, 3, device="cuda").to(memory_format=layout)
     found = explain(F.conv2d, x, w, kwargs={"padding": 1}, backward=True, **ON_GPU)
     for explained in found.passes:
-        roles = [part.role for part in parts(explained.pytorch.kernels)]
+        roles = [part.role for part in shares_by_role(explained.pytorch.kernels)]
         assert "main kernel" in roles, found.details()
         assert "other" not in roles, found.details()
 

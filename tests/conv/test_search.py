@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from convtime import Comparison, Race
 from convtime.conv.plans import search as searching
-from convtime.conv.plans.plan_set import Choice, Facts
+from convtime.conv.plans.plan_set import Choice, SearchFacts
 from convtime.conv.plans.search import PYTORCH, Limits, Search
 from tests.helpers.simulated_races import SimulatedTimer
 from tests.helpers.simulated_races import run as run_race
@@ -112,7 +112,7 @@ class Found:
     """What a search found, the candidates of its races, and the runs of its engines."""
 
     choice: Choice
-    facts: Facts
+    facts: SearchFacts
     raced: list[set[str]]
     runs: dict[int, Run]
 

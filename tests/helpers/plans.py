@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from convtime import Ratio
-from convtime.conv.plans.plan_set import Choice, Facts, Operand, PlanProblem, Plans, StoredPlan
+from convtime.conv.plans.plan_set import (
+    Choice,
+    Operand,
+    PlanProblem,
+    Plans,
+    SearchFacts,
+    StoredPlan,
+)
 from convtime.device.provenance import cudnn_version
 
 PROBLEM = PlanProblem(
@@ -18,7 +25,7 @@ PROBLEM = PlanProblem(
     deterministic=False,
     allow_tf32=True,
 )
-FACTS = Facts(
+FACTS = SearchFacts(
     pytorch_tag="eng1_k2=0",
     pytorch_seconds=20e-6,
     seconds=16e-6,

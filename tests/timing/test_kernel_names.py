@@ -17,8 +17,8 @@ from convtime.conv.kernels import (
     PADDING,
     REDUCTION,
     UNFOLDING,
-    parts,
     role_of,
+    shares_by_role,
 )
 from convtime.timing.activity import shorten
 from tests.helpers.recorded import activity, kernels, layers
@@ -87,7 +87,9 @@ def test_every_kernel_that_pytorch_ran_for_a_convolution_is_known() -> None:
 
 
 def test_a_convolution_in_nchw_spends_half_of_its_time_on_layouts() -> None:
-    main, layout, filling = parts(layers()["float32 nchw layer1.0.conv2"].pytorch.activities)
+    main, layout, filling = shares_by_role(
+        layers()["float32 nchw layer1.0.conv2"].pytorch.activities
+    )
     assert (main.role, layout.role, filling.role) == (MAIN, LAYOUT, FILLING)
     assert layout.names == ("nchwToNhwcKernel", "nchwToNhwcKernel", "nhwcToNchwKernel")
     assert layout.between_nchw_and_nhwc
@@ -96,9 +98,9 @@ def test_a_convolution_in_nchw_spends_half_of_its_time_on_layouts() -> None:
     assert main.seconds == pytest.approx(73.2e-6, rel=0.01)
     # Other conversions are not said to be between NCHW and NHWC.
     both = [activity(TO_NHWC), activity("void tensorTransformGeneric<float>(cudnn…")]
-    (layout,) = parts(both)
+    (layout,) = shares_by_role(both)
     assert not layout.between_nchw_and_nhwc
-    assert parts([]) == []
+    assert shares_by_role([]) == []
 
 
 @settings(max_examples=50)

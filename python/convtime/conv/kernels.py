@@ -47,7 +47,7 @@ _BETWEEN_NCHW_AND_NHWC = re.compile(r"nchwToNhwc|nhwcToNchw")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class RoleShare:
     """The share of a call's time with one role.
 
     Attributes:
@@ -64,13 +64,13 @@ class Part:
     between_nchw_and_nhwc: bool = False
 
 
-def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
+def shares_by_role(activities: Iterable[DeviceActivity]) -> list[RoleShare]:
     """Divide a call's time by role, the largest part first."""
     by_role: dict[str, list[DeviceActivity]] = {}
     for activity in activities:
         by_role.setdefault(role_of(activity), []).append(activity)
-    divided = (
-        Part(
+    shares = (
+        RoleShare(
             role=role,
             seconds=math.fsum(activity.median for activity in members),
             names=tuple(activity.short_name for activity in members),
@@ -79,7 +79,7 @@ def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
         )
         for role, members in by_role.items()
     )
-    return sorted(divided, key=lambda part: part.seconds, reverse=True)
+    return sorted(shares, key=lambda share: share.seconds, reverse=True)
 
 
 def role_of(activity: DeviceActivity) -> str:

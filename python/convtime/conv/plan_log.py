@@ -54,10 +54,9 @@ def kept_tags(text: str) -> tuple[str, ...]:
     """
     built = [match["tag"] for match in _PLAN.finditer(text)]
     timed = {match["tag"]: float(match["milliseconds"]) for match in _TIMED.finditer(text)}
-    kept = {tag.partition("_eng")[0]: tag for tag in built}
-    for tag in sorted(timed, key=lambda tag: -timed[tag]):
-        kept[tag.partition("_eng")[0]] = tag
-    return tuple(kept.values())
+    # Of each operation, the last one: the fastest that was timed, or else the last one built.
+    tags = [*built, *sorted(timed, key=lambda tag: -timed[tag])]
+    return tuple({tag.partition("_eng")[0]: tag for tag in tags}.values())
 
 
 def parse_log(text: str) -> PlanLog:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from convtime.conv.explanation import Explanation, PassExplanation, Side
-from convtime.conv.kernels import MAIN, Part, parts, role_of
+from convtime.conv.kernels import MAIN, RoleShare, role_of, shares_by_role
 from convtime.conv.show_plan import in_words
 from convtime.timing.activity import DeviceActivity, same_launches
 from convtime.timing.show import launch_cells
@@ -108,21 +108,21 @@ def _plan(side: Side) -> str:
 def _spent(side: Side) -> list[str]:
     """Return a sentence per significant part of the time other than the main kernel."""
     return [
-        f"{format_share(part.seconds, side.seconds)} "
+        f"{format_share(share.seconds, side.seconds)} "
         + (
             "are conversions between NCHW and NHWC"
-            if part.between_nchw_and_nhwc
-            else f"go into {part.role}"
+            if share.between_nchw_and_nhwc
+            else f"go into {share.role}"
         )
-        for part in parts(side.kernels)
-        if part.role != MAIN and part.seconds >= _WORTH_SAYING * side.seconds
+        for share in shares_by_role(side.kernels)
+        if share.role != MAIN and share.seconds >= _WORTH_SAYING * side.seconds
     ]
 
 
 def _parts(explained: PassExplanation) -> Table:
     """Return the parts of the time, largest first; per side if the sides differ."""
     sides = [
-        {part.role: _cells(part, side) for part in parts(side.kernels)}
+        {share.role: _cells(share, side) for share in shares_by_role(side.kernels)}
         for side in _distinct_sides(explained).values()
     ]
     rows = [
@@ -135,15 +135,15 @@ def _parts(explained: PassExplanation) -> Table:
     return Table(("goes into", *headers), rows, right=_TIMES, indent=2)
 
 
-def _cells(part: Part, side: Side) -> tuple[str, str]:
+def _cells(share: RoleShare, side: Side) -> tuple[str, str]:
     """Return the time with its share, and the short names of the kernels."""
     names = [
         name if count == 1 else f"{count} × {name}"
-        for name, count in collections.Counter(part.names).items()
+        for name, count in collections.Counter(share.names).items()
     ]
     whole = math.fsum(kernel.median for kernel in side.kernels)
-    share = part.seconds / whole if whole else 0.0
-    return f"{format_seconds(part.seconds)}, {share:4.0%}", ", ".join(names)
+    part = share.seconds / whole if whole else 0.0
+    return f"{format_seconds(share.seconds)}, {part:4.0%}", ", ".join(names)
 
 
 def facts_of(explained: PassExplanation) -> tuple[dict[str, Cell], _Rows]:
@@ -217,10 +217,10 @@ def _launch(kernel: DeviceActivity) -> list[str]:
 
 def figures(explanation: Explanation) -> Iterator[Figure]:
     bars = [
-        (f"{explained.name}, {who}", part.role, part.seconds)
+        (f"{explained.name}, {who}", share.role, share.seconds)
         for explained in explanation.passes
         for who, side in (("PyTorch", explained.pytorch), ("convtime", explained.convtime))
-        for part in parts(side.kernels)
+        for share in shares_by_role(side.kernels)
     ]
     if not bars:
         return

@@ -75,14 +75,15 @@ class PlanProblem:
     negative_slope: float = 0.0
 
     @property
-    def layout(self) -> Layout:
-        """The layout of the input."""
+    def channels_last(self) -> bool:
+        """Whether the input is in channels-last layout."""
         strides = self.x.strides
-        return "channels_last" if strides[1] == 1 and max(strides[2:]) > 1 else "contiguous"
+        return strides[1] == 1 and max(strides[2:]) > 1
 
     def __str__(self) -> str:
+        layout = "channels_last" if self.channels_last else "contiguous"
         x, w = ("×".join(map(str, operand.sizes)) for operand in (self.x, self.w))
-        return f"{self.pass_name} of {x} by {w}, {self.dtype} {self.layout}"
+        return f"{self.pass_name} of {x} by {w}, {self.dtype} {layout}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class SearchFacts:
     """What was found when a choice was made. It is no part of its identity.
 
     Attributes:
@@ -188,7 +189,7 @@ class StoredPlan:
     multiprocessors: int
     choice: Choice
     count: int = 1
-    facts: Facts | None = None
+    facts: SearchFacts | None = None
 
     @property
     def key(self) -> tuple[PlanProblem, int, int]:

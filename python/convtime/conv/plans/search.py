@@ -19,7 +19,7 @@ import torch
 
 from convtime.conv.call import same_bits
 from convtime.conv.engine_pass import error_of
-from convtime.conv.plans.plan_set import Choice, Facts, Layout
+from convtime.conv.plans.plan_set import Choice, Layout, SearchFacts
 from convtime.core.errors import first_line
 from convtime.core.load import _C
 from convtime.timing.compare import compare
@@ -138,7 +138,7 @@ class Search:
         if limits.repeatable and not self._repeats():
             self._refused[PYTORCH] = _NOT_REPEATABLE
 
-    def run(self, only: Sequence[Choice] | None = None) -> tuple[Choice, Facts]:
+    def run(self, only: Sequence[Choice] | None = None) -> tuple[Choice, SearchFacts]:
         """Search, and return the choice and what was found.
 
         Args:
@@ -403,14 +403,14 @@ class Search:
         self._build_until(end, neighbors, [choice])
         return [other for other in neighbors if other in self._built]
 
-    def _decide(self, raced: Race) -> tuple[Choice, Facts]:
+    def _decide(self, raced: Race) -> tuple[Choice, SearchFacts]:
         winner = _choice_of(raced.winner)
         # PyTorch's own plan is pinned where it is known: a later release may choose another.
         choice = winner or self.pytorchs or Choice("pytorch")
         built = self._built.get(choice)
         unbuilt = ((str(one), _NO_TIME) for one in self._unbuilt if not self._was_tried(one))
         theirs, ours, speedup = self._pair(raced, winner)
-        return choice, Facts(
+        return choice, SearchFacts(
             pytorch_tag=self.pytorchs.tag if self.pytorchs else "",
             pytorch_seconds=theirs,
             seconds=ours,

@@ -351,10 +351,10 @@ def search_of(
 
 
 def _without_own_layout(limits: Limits, problem: PlanProblem) -> Limits:
+    own = "channels_last" if problem.channels_last else "contiguous"
     # cuDNN has no channels-last engines for float64.
-    layouts = () if problem.dtype == "float64" else limits.layouts
-    others = tuple(layout for layout in layouts if layout != problem.layout)
-    return dataclasses.replace(limits, layouts=others)
+    others = [layout for layout in limits.layouts if layout != own and problem.dtype != "float64"]
+    return dataclasses.replace(limits, layouts=tuple(others))
 
 
 def confirmed(plans: Plans, device: torch.device) -> Plans:
