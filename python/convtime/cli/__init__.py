@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from convtime._version import version
 from convtime.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, MEANINGS
-from convtime.cli.output import print_error, print_result
+from convtime.cli.output import check_outputs, print_error, print_result
 from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.interrupts import MESSAGE, raise_on_interrupt
 from convtime.view.wording import printable
@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser = make_parser(positional[:1])
             raise_on_interrupt()
             options = parser.parse_args(arguments)
+            check_outputs(options)
             code: int = options.run(options) or DONE
     except InputError as error:
         print_error(f"convtime: error: {printable(one_line(error))}")

@@ -20,12 +20,13 @@ from convtime.cli.axes import (
     resume_hint,
 )
 from convtime.cli.exit_codes import DONE
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.output import add_outputs, deliver_result
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core.checks import check_one_of, require
 from convtime.core.child import job
 from convtime.core.errors import InputError
+from convtime.core.files import check_distinct
 from convtime.device.resolve import resolve_device
 from convtime.exchange.files import read_baseline, with_names_in_common
 from convtime.regression.changes import FINDS as FINDS_IN_FILES
@@ -78,7 +79,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "that is different; of files, also a name that is missing from the later file or new in "
         "it, or a call on the CPU that executes over 1 % more instructions",
     )
-    add_outputs(parser, verbose=True, table=True, markdown=True)
+    add_outputs(parser, verbose=True, table=True, markdown=True, reads={"--file": "file"})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +154,6 @@ def run(options: argparse.Namespace) -> int:
         _check_taken(options, FINDS_IN_FILES, "statements, got two files of results")
         return _run_files(options, *files)
     _check_taken(options, FINDS, "two files of results, got statements")
-    check_outputs(options, {"--file": options.file})
     statements = snippet.named_statements(options)
     check_baseline(options, statements)
     if options.over:
@@ -321,7 +321,8 @@ def _run_files(options: argparse.Namespace, first: Path, second: Path) -> int:
     Raises:
         InputError: a file cannot be read, or an option does not fit.
     """
-    check_outputs(options, {"BEFORE": first, "AFTER": second})
+    for what, path in (("BEFORE", first), ("AFTER", second)):
+        check_distinct({what: path, "--json": options.json, "--markdown": options.markdown})
     before, after = with_names_in_common(
         read_baseline(first), read_baseline(second), str(first), str(second)
     )

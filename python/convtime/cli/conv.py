@@ -11,7 +11,6 @@ from convtime.cli import arguments
 from convtime.cli.layers import FormedLayer, add_layer_options, layers_of, model_of
 from convtime.cli.output import (
     add_outputs,
-    check_outputs,
     deliver_result,
     print_result,
     printed_outputs,
@@ -67,13 +66,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "uncertain, its result is different (other bits although PyTorch's own repeat), or busy "
         "time and span contradict each other",
     )
-    add_outputs(parser, table=True)
+    add_outputs(parser, table=True, reads={"--layers": "layers"})
 
 
 def run(options: argparse.Namespace) -> int:
     # Check all inputs before the first layer is timed.
     device = resolve_device(options.device)
-    check_outputs(options, {"--layers": options.layers})
     plans = None if options.plans is None else load_plans(options.plans)
     budget = options.budget or _BUDGET[device.type]
     model = model_of(options, device)

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any, get_args
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import add_outputs, check_outputs, deliver_result
+from convtime.cli.output import add_outputs, deliver_result
 from convtime.core import codec
 from convtime.core.checks import require
 from convtime.counting.costs import energy, peak_memory
@@ -62,7 +62,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options)
     if options.list is not None:
         _list(options)
         return

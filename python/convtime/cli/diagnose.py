@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import add_outputs, check_outputs, tell
+from convtime.cli.output import add_outputs, tell
 from convtime.diagnosis.diagnose import diagnose
 
 _BUDGET = 15.0
@@ -42,11 +42,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="read hardware counters if permitted",
     )
-    add_outputs(parser, verbose=True, markdown=True)
+    add_outputs(parser, verbose=True, markdown=True, reads={"--against": "against"})
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options, {"--against": options.against})
     statement = snippet.statement_of(options.statement)
     tell(f"this takes up to some {options.budget:.0f} s")
     with snippet.prepared(options) as (namespace, device):

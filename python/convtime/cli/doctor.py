@@ -7,7 +7,7 @@ import json
 
 from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
-from convtime.cli.output import add_outputs, check_outputs, deliver, deliver_result, tell
+from convtime.cli.output import add_outputs, deliver, deliver_result, tell
 from convtime.core.checks import require
 from convtime.device.config import show_config
 from convtime.device.proof import Proof, store
@@ -46,7 +46,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check_outputs(options)
     if options.config:
         require(
             options.device is None and not (options.all or options.prove),

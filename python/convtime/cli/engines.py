@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from convtime.cli import arguments
-from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.cli.output import add_outputs, deliver
 from convtime.conv.binding import call_of
 from convtime.conv.call import DTYPES, FPROP, LAYOUTS, PASSES
 from convtime.conv.engine_listing import engines_of
@@ -42,7 +42,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options)
     device = resolve_device(options.device)
     require(device.type == "cuda", f"engines needs a GPU, where cuDNN runs, got device {device}")
     line = ProblemLine.parse(options.problem)

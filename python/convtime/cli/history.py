@@ -7,7 +7,7 @@ import dataclasses
 from fnmatch import fnmatchcase
 
 from convtime.cli import arguments
-from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.cli.output import add_outputs, deliver
 from convtime.core.checks import require
 from convtime.core.errors import shown
 from convtime.histories.history import history
@@ -38,7 +38,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options)
     result = history(options.folder, false_alarms=options.false_alarms)
     if options.test:
         series = tuple(

@@ -31,6 +31,7 @@ def add_outputs(
     table: bool = False,
     markdown: bool = False,
     plot: str = "",
+    reads: Mapping[str, str] | None = None,
 ) -> None:
     """Add --json, which every command with a result has.
 
@@ -40,7 +41,9 @@ def add_outputs(
         table: whether to add --csv and --plot.
         markdown: whether to add --markdown.
         plot: what --plot draws, which ``table`` adds too; empty for the result.
+        reads: attributes with files that the command reads, by the names of their options.
     """
+    parser.set_defaults(reads=reads or {})
     if verbose:
         parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
     parser.add_argument(
@@ -61,14 +64,11 @@ def add_outputs(
         output("--plot", help=f"plot {plot or 'the result'}: PNG, SVG, PDF or JSON")
 
 
-def check_outputs(
-    options: argparse.Namespace, inputs: Mapping[str, str | Path | None] | None = None
-) -> None:
-    """Check, before anything is timed, that each output can be written to a file of its own.
+def check_outputs(options: argparse.Namespace) -> None:
+    """Check, before a command runs, that each output can be written to a file of its own.
 
     Args:
-        options: a parsed command line, with :func:`add_outputs`.
-        inputs: files that the command reads, by the names of their options or arguments.
+        options: a parsed command line.
 
     Raises:
         InputError: a file cannot be written, is also an input or another output, or would be JSON
@@ -81,8 +81,8 @@ def check_outputs(
     for name in printed:
         del files[f"--{name}"]
     check_distinct(files)
-    for what, path in (inputs or {}).items():
-        check_distinct({what: path, **files})
+    for option, attribute in getattr(options, "reads", {}).items():
+        check_distinct({option: getattr(options, attribute), **files})
     json = files.get("--json")
     if json and json.suffix.lower() == ".csv":
         raise InputError(

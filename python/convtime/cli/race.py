@@ -6,7 +6,7 @@ import argparse
 from typing import get_args
 
 from convtime.cli import snippet
-from convtime.cli.output import add_outputs, check_outputs
+from convtime.cli.output import add_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.timing.result_check import Check
 from convtime.tuning.race import MOST_MARGIN, OWN_OPTIONS, PATIENCE_SECONDS, race
@@ -40,7 +40,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options)
     statements = snippet.named_statements(options)
     with snippet.prepared(options) as (namespace, device):
         raced = race(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from convtime.cli import arguments
-from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.cli.output import add_outputs, deliver
 from convtime.storage.load import load
 
 
@@ -15,9 +15,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "convtime.read_measurements reads. --json converts it to convtime's own format."
     )
     parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")
-    add_outputs(parser, verbose=True, markdown=True)
+    add_outputs(parser, verbose=True, markdown=True, reads={"FILE": "file"})
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options, {"FILE": options.file})
     deliver(options, load(options.file))

@@ -23,7 +23,7 @@ from convtime.cli.axes import (
     python_values,
     resume_hint,
 )
-from convtime.cli.output import add_outputs, check_outputs
+from convtime.cli.output import add_outputs
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.conv.problem import BACKWARD, FORWARD
 from convtime.conv.problem_line import ProblemLine
@@ -88,11 +88,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     snippet.add_setup_options(parser)
     add_timing_options(parser, but=("margin",))
-    add_outputs(parser, verbose=True, table=True, markdown=True)
+    add_outputs(parser, verbose=True, table=True, markdown=True, reads={"--file": "file"})
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options, {"--file": options.file})
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
     are_problems = _are_problems(options)

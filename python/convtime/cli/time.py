@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from convtime.cli import snippet
-from convtime.cli.output import add_outputs, check_outputs
+from convtime.cli.output import add_outputs
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options)
     statement = snippet.statement_of(options.statement)
     with snippet.prepared(options) as (namespace, device):
         measured = snippet.time_statement(statement, options, namespace)

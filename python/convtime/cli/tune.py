@@ -7,7 +7,7 @@ import itertools
 
 from convtime.cli import arguments
 from convtime.cli.layers import add_layer_options, layers_of, model_of
-from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.cli.output import add_outputs, deliver
 from convtime.conv.binding import call_of
 from convtime.conv.call import FPROP, PASSES
 from convtime.conv.plans.passes import distinct_passes
@@ -75,7 +75,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_outputs(options)
     for path in (options.save, options.revalidate):
         if path is not None:
             check_writable(path)

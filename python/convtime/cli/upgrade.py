@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convtime.cli import arguments
-from convtime.cli.output import add_outputs, check_outputs, deliver
+from convtime.cli.output import add_outputs, deliver
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.conv.call import LAYOUTS
 from convtime.conv.problem_line import EXAMPLE, ProblemLine
@@ -90,7 +90,6 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check_outputs(options)
     require(
         0 <= options.margin < 1,
         f"--margin must be a share, 0 or more and below 1, got {options.margin}",
