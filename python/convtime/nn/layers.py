@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from convtime import ops
 from convtime.core.checks import check_one_of
 from convtime.core.dimensions import Numbers
-from convtime.ops.activations import FUNCTIONS, Activation
+from convtime.ops.epilogue import ACTIVATIONS, Activation
 
 
 def _conv_forward_by(conv: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -150,7 +150,7 @@ class _ConvEpilogue(_Convolution, _ConvNd):
         negative_slope: float = 0.01,
         **options: Any,
     ) -> None:
-        check_one_of(f"{type(self).__name__}: activation", activation, FUNCTIONS)
+        check_one_of(f"{type(self).__name__}: activation", activation, ACTIVATIONS)
         super().__init__(*arguments, **options)
         self.activation = activation
         self.alpha = alpha

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any, NamedTuple, SupportsFloat
 
 import torch
 from torch.nn import functional as F
 
+from convtime.core.checks import check_type
 from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.kinds import ConvolutionKind
 
@@ -47,8 +49,7 @@ def check_options(function: str, *, policy: object, **tensors: object) -> None:
             raise TypeError(
                 f"{function}: {name} must be a tensor or None, got {type(tensor).__name__}"
             )
-    if policy is not None and not isinstance(policy, str):
-        raise TypeError(f"{function}: policy must be a str or None, got {policy!r}")
+    check_type(f"{function}: policy", policy, (str, NoneType), "a str or None")
 
 
 def _is_tensor(value: object) -> bool:
@@ -86,13 +87,6 @@ def numbers(function: str, rank: int, name: str, value: Any) -> tuple[int, ...]:
     return values
 
 
-def check_groups(function: str, groups: object) -> None:
-    """Raise TypeError if groups is not a whole number, RuntimeError if 64 bits are too few."""
-    if isinstance(groups, bool) or not _is_whole(groups):
-        raise TypeError(f"{function}: groups must be a whole number, got {groups!r}")
-    _check_bits(function, "groups", groups)
-
-
 def check_real(function: str, name: str, value: object) -> None:
     """Raise TypeError if an argument is not one real number."""
     is_array = isinstance(value, torch.Tensor) and value.numel() != 1
@@ -100,10 +94,13 @@ def check_real(function: str, name: str, value: object) -> None:
         raise TypeError(f"{function}: {name} must be a real number, got {value!r}")
 
 
-def check_sizes(function: str, name: str, value: object) -> tuple[int, ...]:
-    """Return a tensor's sizes as a tuple; raise TypeError if they are not whole numbers."""
+def check_sizes(function: str, rank: int, name: str, value: object) -> tuple[int, ...]:
+    """Return the sizes of a batched tensor as a tuple, or raise an error if they are not of one."""
     if not isinstance(value, Sequence) or not all(map(_is_whole, value)):
         raise TypeError(f"{function}: {name} must be a sequence of whole numbers, got {value!r}")
+    if len(value) != rank + 2:
+        count = {1: "three", 2: "four", 3: "five"}[rank]
+        raise RuntimeError(f"{function}: {name} must be {count} numbers, got {tuple(value)}")
     return tuple(value)
 
 
@@ -129,7 +126,9 @@ def geometry(
         TypeError: the values are not whole numbers.
         RuntimeError: the padding's name is not supported, or a value does not fit in 64 bits.
     """
-    check_groups(function, groups)
+    if isinstance(groups, bool) or not _is_whole(groups):
+        raise TypeError(f"{function}: groups must be a whole number, got {groups!r}")
+    _check_bits(function, "groups", groups)
     steps = numbers(function, kind.rank, "stride", stride)
     gaps = numbers(function, kind.rank, "dilation", dilation)
     surplus = (0,) * kind.rank

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from convtime.core.kinds import KINDS, ConvolutionKind, kind_of
 from convtime.core.load import _C as _C  # registers the ops
-from convtime.ops.activations import FUNCTIONS
+from convtime.ops.epilogue import ACTIVATIONS
 
 
 def _one_by_one(
@@ -115,13 +115,13 @@ def _pytorchs_epilogue(
     alpha: float = 1.0,
     negative_slope: float = 0.01,
 ) -> torch.Tensor:
-    if activation not in FUNCTIONS:
-        raise RuntimeError(f"activation must be one of {tuple(FUNCTIONS)}, got {activation!r}")
+    if activation not in ACTIVATIONS:
+        raise RuntimeError(f"activation must be one of {tuple(ACTIVATIONS)}, got {activation!r}")
     kind = kind_of(weight.dim() - 2, transposed=False)
     y = _pytorchs(kind, input, weight, bias, stride, padding, dilation, groups)
     if other is not None:
         y = torch.add(y, other, alpha=alpha)
-    return FUNCTIONS[activation](y, negative_slope)
+    return ACTIVATIONS[activation](y, negative_slope)
 
 
 for _kind in KINDS:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch.compiler import is_dynamo_compiling
+from torch.nn import functional as F
 
+from convtime.core.checks import check_type
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C
-from convtime.ops.activations import Activation
 from convtime.ops.arguments import (
     check_options,
     check_real,
@@ -21,6 +23,31 @@ from convtime.ops.arguments import (
 )
 from convtime.ops.publish import publish
 from convtime.ops.sharding import register_rules
+
+Activation = Literal[
+    "identity",
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "sigmoid",
+    "tanh",
+]
+
+# PyTorch's own functions, of a tensor and the negative slope of leaky_relu.
+ACTIVATIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "identity": lambda x, _slope: x,
+    "relu": lambda x, _slope: torch.relu(x),
+    "relu6": lambda x, _slope: F.relu6(x),
+    "leaky_relu": F.leaky_relu,
+    "gelu": lambda x, _slope: F.gelu(x),
+    "gelu_tanh": lambda x, _slope: F.gelu(x, approximate="tanh"),
+    "silu": lambda x, _slope: F.silu(x),
+    "sigmoid": lambda x, _slope: torch.sigmoid(x),
+    "tanh": lambda x, _slope: torch.tanh(x),
+}
 
 _EPILOGUE = """``activation({function}(input, weight, bias, ...) + alpha * other)``.
 
@@ -156,8 +183,7 @@ def _by_torch_ops(
             f"{function}: weight must have {kind.rank + 2} dimensions, got shape "
             f"{tuple(weight.shape)}"
         )
-    if not isinstance(activation, str):
-        raise TypeError(f"{function}: activation must be a str, got {activation!r}")
+    check_type(f"{function}: activation", activation, str, "a str")
     check_real(function, "alpha", alpha)
     check_real(function, "negative_slope", negative_slope)
     register_rules()

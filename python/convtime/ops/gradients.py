@@ -252,7 +252,7 @@ def _grad_input(
     function = f"{kind.function}_input"
     check_tensors(function, weight=weight, grad_output=grad_output)
     check_options(function, policy=policy)
-    size = _checked_size(function, kind, "input_size", input_size)
+    size = check_sizes(function, kind.rank, "input_size", input_size)
     at = geometry(function, kind, weight.shape, stride, padding, dilation, groups, output_padding)
     padded = (*size[:2], *(length + end for length, end in zip(size[2:], at.surplus, strict=True)))
     # One element, expanded, represents the input: as in PyTorch, only its size matters.
@@ -276,21 +276,10 @@ def _grad_weight(
     function = f"{kind.function}_weight"
     check_tensors(function, input=input, grad_output=grad_output)
     check_options(function, policy=policy)
-    size = _checked_size(function, kind, "weight_size", weight_size)
+    size = check_sizes(function, kind.rank, "weight_size", weight_size)
     at = geometry(function, kind, size, stride, padding, dilation, groups, output_padding)
     weight = grad_output.new_empty(1).expand(size)
     return _backward(kind, 1, grad_output, pad_end(input, at.surplus), weight, at, policy)
-
-
-def _checked_size(
-    function: str, kind: ConvolutionKind, name: str, value: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the sizes of a batched tensor, or raise an error if they are not of one."""
-    size = check_sizes(function, name, value)
-    if len(size) != kind.rank + 2:
-        count = {1: "three", 2: "four", 3: "five"}[kind.rank]
-        raise RuntimeError(f"{function}: {name} must be {count} numbers, got {size}")
-    return size
 
 
 def _backward(
