@@ -14,8 +14,7 @@ import torch
 import convtime
 from convtime.device import clocks, nvml
 from convtime.device.clock_lock import locked_clocks, reset_clocks
-from convtime.device.clock_reading import ClockReading
-from convtime.device.clock_trace import ClockTrace
+from convtime.device.clock_trace import ClockReading, ClockTrace
 from convtime.device.clocks import ClockMonitor
 from convtime.device.resolve import resolve_gpu
 from tests.helpers.figures import check_drawn, encodings, table, tables

@@ -12,7 +12,7 @@ import torch
 from convtime.core.errors import InputError
 from convtime.device import clock_lock, cpu, nvml
 from convtime.device import state as machine
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.device.resolve import resolve_device, resolve_gpu
 from convtime.device.state import GpuState
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.distributed.collectives import _nbytes
 from convtime.distributed.results import (
     _all_wait,

@@ -14,7 +14,7 @@ from convtime.conv.engine_table import EngineResult, EngineTable, PassEngines
 from convtime.conv.plans.plan_set import Choice, Plans, StoredPlan
 from convtime.core import codec
 from convtime.counting.results import Energy, PeakMemory
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.device.proof import Promise, Proof
 from convtime.health.survey import Survey, SurveyedGpu
 from convtime.histories.result import ChangePoint, History, Series

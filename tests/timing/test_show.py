@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convtime.device.clock_reading import ClockReading
-from convtime.device.clock_trace import ClockTrace
+from convtime.device.clock_trace import ClockReading, ClockTrace
 from convtime.exchange.other_tools import of_samples
 from convtime.timing.comparison import Comparison
 from convtime.timing.measurement import Ceilings, HostReading, Measurement

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convtime.core.errors import InputError
-from convtime.device.clock_reading import ClockReading
-from convtime.device.clock_trace import ClockTrace
+from convtime.device.clock_trace import ClockReading, ClockTrace
 from convtime.layers.show import layers_figure
 from convtime.timing.comparison import Agreement, Comparison
 from convtime.timing.measurement import Ceilings, Measurement

@@ -1,7 +1,7 @@
 """What is a number or two is a sentence, and a choice of a plan a line."""
 
 import convtime
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.timing.comparison import Agreement, Interference
 from convtime.timing.measurement import Ceilings
 from convtime.timing.verdict import Judgement, Ratio

@@ -13,8 +13,7 @@ import torch
 from convtime.core.checks import is_finite, require
 from convtime.device import nvml
 from convtime.device.clock_lock import warn_of_left_over
-from convtime.device.clock_reading import ClockReading
-from convtime.device.clock_trace import ClockTrace
+from convtime.device.clock_trace import ClockReading, ClockTrace
 from convtime.device.resolve import resolve_gpu
 
 _LONGEST_QUERY = 5.0  # seconds to wait for an answer of the driver

@@ -12,7 +12,7 @@ import torch
 
 from convtime.core.load import _C
 from convtime.device import clock_lock, nvml
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.device.provenance import governors
 
 

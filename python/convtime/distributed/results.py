@@ -14,7 +14,7 @@ import torch
 from convtime.core import codec
 from convtime.core.load import _C
 from convtime.device import nvml
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.device.clocks import read_clocks
 from convtime.device.provenance import cpu_name
 from convtime.distributed.calls import OwnBatch, kernels_communicate

@@ -11,7 +11,7 @@ import torch
 from convtime.core.checks import require
 from convtime.core.errors import InputError
 from convtime.device import nvml
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.device.clocks import read_clocks
 from convtime.device.provenance import provenance
 from convtime.health.examination import HARDWARE_REASONS, Finding, Judged, either

@@ -465,11 +465,9 @@ def _sources_of(
 def _add_placeholders(graph: fx.Graph, number: int) -> tuple[fx.Node, fx.Node]:
     """Add placeholders for a folded weight and bias after the existing ones."""
     *_, last = graph.find_nodes(op="placeholder")
-    made = []
-    for what in ("bias", "weight"):
-        with graph.inserting_after(last):
-            made.append(graph.placeholder(f"folded_{what}_{number}"))
-    bias, weight = made
+    with graph.inserting_after(last):  # each directly after the last one: in reverse order
+        bias = graph.placeholder(f"folded_bias_{number}")
+        weight = graph.placeholder(f"folded_weight_{number}")
     return weight, bias
 
 

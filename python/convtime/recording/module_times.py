@@ -11,7 +11,7 @@ from typing import Any, Literal
 from convtime.core import codec
 from convtime.core.load import _C
 from convtime.counting.results import Counters
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 from convtime.timing.activity import DeviceActivity, same_launches
 from convtime.timing.measurement import Measurement
 from convtime.timing.verdict import Ratio

@@ -14,7 +14,7 @@ import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
-from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
+from convtime.device.clock_trace import THROTTLED_BELOW, ClockReading
 from convtime.timing import forms
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.ranks import Ranks

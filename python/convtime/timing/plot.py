@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
+from convtime.device.clock_trace import THROTTLED_BELOW, ClockReading
 from convtime.view.figure import (
     BLUE,
     GREEN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
-from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockReading
 
 
 def rank_name(rank: int, global_rank: int) -> str:

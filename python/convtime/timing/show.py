@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from convtime.core.load import _C
-from convtime.device.clock_reading import THROTTLED_BELOW
+from convtime.device.clock_trace import THROTTLED_BELOW
 from convtime.timing.activity import DeviceActivity
 from convtime.timing.forms import UNKNOWN
 from convtime.timing.measurement import CONDITIONS, Condition, Measurement
