@@ -303,9 +303,12 @@ class ConvCall:
         if pass_name == FPROP:
             function = getattr(torch, self.problem.kind.function)
             return functools.partial(function, tensors.x, tensors.w, tensors.bias, *self.arguments)
-        inputs = (tensors.grad_output, tensors.x, tensors.w, None)
-        backward = torch.ops.aten.convolution_backward
-        return gradient_call(pass_name, backward, *inputs, *self.backward_arguments)
+        return gradient_call(
+            pass_name,
+            torch.ops.aten.convolution_backward,
+            *(tensors.grad_output, tensors.x, tensors.w, None),
+            *self.backward_arguments,
+        )
 
     def backend(self, pass_name: str, tensors: ConvTensors) -> str:
         """Return the name of the ConvBackend that PyTorch selects for a pass, e.g. "Cudnn"."""

@@ -27,10 +27,13 @@ def convtime_call(
         return functools.partial(
             function, tensors.x, tensors.w, tensors.bias, *call.arguments, policy=policy
         )
-    policy = policy if policy in ("heuristic", "benchmark") else None
-    inputs = (tensors.grad_output, tensors.x, tensors.w)
-    backward = torch.ops.convtime.convolution_backward
-    return gradient_call(pass_name, backward, *inputs, *call.backward_arguments, policy=policy)
+    return gradient_call(
+        pass_name,
+        torch.ops.convtime.convolution_backward,
+        *(tensors.grad_output, tensors.x, tensors.w),
+        *call.backward_arguments,
+        policy=policy if policy in ("heuristic", "benchmark") else None,
+    )
 
 
 def compare_bits(theirs: Callable[[], Results], first: Results, ours: Results) -> tuple[bool, bool]:

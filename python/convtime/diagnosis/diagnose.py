@@ -134,8 +134,7 @@ def diagnose(
         operation, calls = _moved(operation, torch.device("cpu"), calls)
         measured = time_work(operation, calls)
     with operation.on_device():
-        work = work_of(operation, measured)
-        evidence = Evidence(on_gpu=operation.on_gpu, calls=calls, work=work)
+        evidence = Evidence(operation.on_gpu, calls, work_of(operation, measured))
         evidence, skipped = _look(operation, evidence, begin + float(budget), counters=counters)
         advice, why_not = _try_convolutions(operation, evidence, begin + float(budget))
     if why_not:
