@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
@@ -71,7 +71,6 @@ def compare(
             "confirm=True cannot be used in a group of ranks; leave out confirm=True",
         )
         how = check_flags(check, control=control, interference=interference, confirm=confirm)
-        given: dict[str, Any] = {"margin": margin, **options}
         compared = candidates_of(candidates)
         require(compared, "there must be at least one candidate to compare, got none")
         names = [candidate.name for candidate in compared]
@@ -96,25 +95,28 @@ def compare(
         for candidate in compared:
             check_sendable(candidate, "confirm=True")
         by_name = {candidate.name: candidate for candidate in compared}
-        again = job(compare, by_name, **_options_sent(given, chosen))
+        sent = {name: value for name, value in options.items() if name not in ("log", "stream")}
+        sent |= {"stop": stop, "margin": margin, "check": None, "interference": False}
+        again = job(compare, by_name, **sent)
     limit = TimeLimit(chosen.timeout)
     with watched(chosen) as shown:
         measurements = measure_here_or_in_group(timed, shown, group, limit)
     measured = dict(zip((each.name for each in timed), measurements, strict=True))
     interfering: dict[str, Interference] = {}
+    same_results: dict[str, Agreement] = {}
     why_not = ""
-    in_group = measurements[0].ranks is not None
-    if in_group:
+    if measurements[0].ranks is not None:
         why_not = _IN_GROUP
-    elif interference and len(timed) > 1:
-        interfering, why_not = find_interference(compared, measured, chosen, limit.seconds_left)
-    same_results = {}
-    if in_group:
-        same_results = {
-            other.name: Agreement(None, f"not checked, since {_IN_GROUP}") for other in compared[1:]
-        }
-    elif how is not None and len(compared) > 1:
-        same_results = check_results(compared, how, chosen, limit)
+        unchecked = Agreement(None, f"not checked, since {_IN_GROUP}")
+        same_results = {other.name: unchecked for other in compared[1:]}
+    else:
+        on_device = dataclasses.replace(chosen, device=measurements[0].device)  # known from now on
+        if interference and len(timed) > 1:
+            interfering, why_not = find_interference(
+                compared, measured, on_device, limit.seconds_left
+            )
+        if how is not None and len(compared) > 1:
+            same_results = check_results(compared, how, on_device, limit)
     confirmation = confirm_ratios(again, chosen.budget) if again else {}
     measured = {each.name: with_rates(each, measured[each.name], chosen) for each in timed}
     return Comparison(
@@ -141,18 +143,6 @@ def check_flags(check: object, **flags: object) -> Check | None:
     for flag, value in flags.items():
         require(isinstance(value, bool), f"{flag} must be True or False, got {described(value)}")
     return "close" if check is True else check or None  # type: ignore[return-value]
-
-
-def _options_sent(given: Mapping[str, Any], chosen: Options) -> dict[str, Any]:
-    """Options of compare in a fresh process, which neither checks results nor logs batches."""
-    own = {name: value for name, value in given.items() if name not in ("log", "stream")}
-    return {
-        **own,
-        "stop": chosen.stop,
-        "margin": chosen.margin,
-        "check": None,
-        "interference": False,
-    }
 
 
 def find_interference(

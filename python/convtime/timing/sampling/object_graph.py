@@ -309,18 +309,11 @@ def variables_of(function: _AnyFunction) -> Iterator[tuple[Variable, object]]:
 @functools.lru_cache(_CACHED_ANSWERS)
 def rebinds_variables(code: types.CodeType) -> bool:
     """Whether a function or its nested functions assign to closure or global variables."""
-    return _rebinds_any(code, frozenset(code.co_freevars))
-
-
-def _rebinds_any(code: types.CodeType, names: frozenset[str]) -> bool:
-    for instruction in dis.get_instructions(code):
-        operation, _, target = instruction.opname.partition("_")
-        if operation in ("STORE", "DELETE") and (
-            target == "GLOBAL" or (target == "DEREF" and instruction.argval in names)
-        ):
-            return True
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return any(_rebinds_any(one, names) for one in inner)
+    return any(
+        operation in ("STORE_GLOBAL", "DELETE_GLOBAL")
+        or (operation in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars)
+        for operation, name in _instructions(code)
+    )
 
 
 def _content(cell: types.CellType) -> object:
@@ -344,10 +337,14 @@ def _globals_read(code: types.CodeType) -> tuple[str, ...]:
 
     ``inspect.getclosurevars`` also reports attributes that have the name of a global.
     """
-    names = {
-        str(instruction.argval)
-        for instruction in dis.get_instructions(code)
-        if instruction.opname == "LOAD_GLOBAL"
-    }
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return tuple(sorted(names.union(*map(_globals_read, inner))))
+    names = {str(name) for operation, name in _instructions(code) if operation == "LOAD_GLOBAL"}
+    return tuple(sorted(names))
+
+
+def _instructions(code: types.CodeType) -> Iterator[tuple[str, object]]:
+    """Yield name and argument of the instructions of a function and its nested functions."""
+    for instruction in dis.get_instructions(code):
+        yield instruction.opname, instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _instructions(constant)
