@@ -22,7 +22,6 @@ from convtime.timing.sampling.measure import (
     measure,
     measure_here_or_in_group,
     reporting_errors,
-    watched,
 )
 from convtime.timing.time_op import with_rates
 from convtime.timing.verdict import Ratio
@@ -99,8 +98,7 @@ def compare(
         sent |= {"stop": stop, "margin": margin, "check": None, "interference": False}
         again = job(compare, by_name, **sent)
     limit = TimeLimit(chosen.timeout)
-    with watched(chosen) as shown:
-        measurements = measure_here_or_in_group(timed, shown, group, limit)
+    measurements = measure_here_or_in_group(timed, chosen, group, limit)
     measured = dict(zip((each.name for each in timed), measurements, strict=True))
     interfering: dict[str, Interference] = {}
     same_results: dict[str, Agreement] = {}

@@ -19,7 +19,6 @@ from convtime.timing.sampling.measure import (
     measure,
     measure_here_or_in_group,
     reporting_errors,
-    watched,
 )
 from convtime.timing.sampling.object_graph import without_modes
 
@@ -164,8 +163,7 @@ def time_op(
         candidate, chosen = candidate_and_options("time_op", TimeOptions, fn, args, options)
         if chosen.stop == "verdict":
             raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
-    with watched(chosen) as shown:
-        (measured,) = measure_here_or_in_group([candidate], shown, group)
+    (measured,) = measure_here_or_in_group([candidate], chosen, group)
     return with_rates(candidate, measured, chosen)
 
 

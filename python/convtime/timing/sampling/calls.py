@@ -450,7 +450,7 @@ def sample(
     seconds_left: float,
     supervisor: object,
 ) -> list[dict[str, Any]]:
-    """Return a record for each candidate: the Measurement fields that the core provides.
+    """Make the calls; return the fields of a Measurement that differ between candidates.
 
     Args:
         prepared: the calls of each candidate.
@@ -464,7 +464,7 @@ def sample(
         make_way_for_profilers()
     flush = flush_buffers(options.cache, gpus)
     log, numbers = options.log, itertools.count(1)
-    return _C.time_candidates(
+    records = _C.time_candidates(
         candidates=[calls.described() for calls in prepared],
         method=options.method,
         metric=options.metric,
@@ -493,6 +493,10 @@ def sample(
         ),
         accord=supervisor,
     )
+    return [
+        calls.outcome(record.pop("results_reason")) | record
+        for calls, record in zip(prepared, records, strict=True)
+    ]
 
 
 def current_stream(device: torch.device) -> int:

@@ -184,10 +184,6 @@ def measure(
                 sampling = quick_sampling(options, elapsed, len(candidates), on_gpu=on_gpu)
             warmup_requested = plain_warmup(options)
             records = sample(prepared, sampling, gpus, stream or 0, limit.seconds_left, supervisor)
-            outcomes = [
-                calls.outcome(record.pop("results_reason"))
-                for calls, record in zip(prepared, records, strict=True)
-            ]
             of_pages = pages()
     of_all: dict[str, Any] = {
         "pages": of_pages,
@@ -203,17 +199,17 @@ def measure(
         "stop": options.stop,
         "provenance": before,
     }
-    for outcome in outcomes:
-        outcome["cache_reason"] = "; ".join(filter(None, (outcome["cache_reason"], set_aside)))
+    for record in records:
+        record["cache_reason"] = "; ".join(filter(None, (record["cache_reason"], set_aside)))
     return [
         Measurement(
             name=candidate.name,
             inputs=of_inputs,
             **of_all,
-            **_fields(outcome | record, options, sampling),
+            **_fields(record, options, sampling),
         )
-        for candidate, outcome, of_inputs, record in zip(
-            candidates, outcomes, inputs.sentences(remarks), records, strict=True
+        for candidate, of_inputs, record in zip(
+            candidates, inputs.sentences(remarks), records, strict=True
         )
     ]
 
@@ -470,10 +466,11 @@ def measure_here_or_in_group(
 
     Without a group, every rank finds out in the first call that it communicates.
     """
-    if group is None:
-        with contextlib.suppress(_C.CollectiveRefused):
-            return measure(candidates, options, limit=limit)
-    return group_timer.load().measure_in_group(candidates, options, group)
+    with watched(options) as logged:
+        if group is None:
+            with contextlib.suppress(_C.CollectiveRefused):
+                return measure(candidates, logged, limit=limit)
+        return group_timer.load().measure_in_group(candidates, logged, group)
 
 
 @contextlib.contextmanager
