@@ -166,7 +166,6 @@ def compare_layers(
     dtype: str = "float32",
     layout: str = "nchw",
     passes: Sequence[str] = (FORWARD,),
-    seed: int = 0,
     **timing: Any,
 ) -> Iterator[LayerResult]:
     """Compare the layers one by one, lazily; free each layer's memory afterward.
@@ -177,7 +176,6 @@ def compare_layers(
         dtype: A key of convtime.conv.call.DTYPES.
         layout: A member of convtime.conv.call.LAYOUTS, for input and weight.
         passes: Members of PASSES; each pass of a layer gives a separate result.
-        seed: Seed of weights and input, reset for each layer.
         **timing: Passed on to convtime.compare, e.g. budget in seconds.
 
     Raises:
@@ -185,7 +183,7 @@ def compare_layers(
     """
     for layer, pass_name in itertools.product(layers, passes):
         try:
-            yield _compare_layer(layer, pass_name, device, dtype, layout, seed, timing)
+            yield _compare_layer(layer, pass_name, device, dtype, layout, timing)
         finally:
             # Cached blocks of this layer's sizes rarely fit the next layer.
             torch.cuda.empty_cache()
@@ -198,7 +196,6 @@ def _compare_layer(
     device: torch.device,
     dtype: str,
     layout: str,
-    seed: int,
     timing: dict[str, Any],
 ) -> LayerResult:
     where = f"layer {layer.name} ({layer.problem.label}) in {dtype} {layout} on {device}"
@@ -209,7 +206,7 @@ def _compare_layer(
     has_memory = device.type != "cpu" or _least_bytes(layer.problem, dtype) <= _host_bytes()
     require(has_memory, no_memory)
     try:
-        ours, pytorch, x = build_layers(layer.problem, device, dtype, layout, seed)
+        ours, pytorch, x = build_layers(layer.problem, device, dtype, layout)
         modules = {"pytorch": pytorch, "convtime": ours}
         calls = {who: _call_of(module, x, pass_name) for who, module in modules.items()}
         reference = calls["pytorch"]()
@@ -253,7 +250,6 @@ def layer_call(
     dtype: str,
     layout: str,
     pass_name: str = FORWARD,
-    seed: int = 0,
 ) -> Callable[[], tuple[torch.Tensor, ...]]:
     """Return a pass of a side's layer, as :func:`compare_layers` times it.
 
@@ -264,9 +260,8 @@ def layer_call(
         dtype: A key of convtime.conv.call.DTYPES.
         layout: A member of convtime.conv.call.LAYOUTS.
         pass_name: A member of PASSES.
-        seed: Seed of weights and input.
     """
-    ours, pytorch, x = build_layers(problem, device, dtype, layout, seed)
+    ours, pytorch, x = build_layers(problem, device, dtype, layout)
     module = ours if side == "convtime" else pytorch
     if pass_name == FORWARD:
         module.requires_grad_(False)  # the caller does not use torch.no_grad
@@ -292,7 +287,7 @@ def _call_of(
 
 @torch.no_grad()
 def build_layers(
-    problem: ConvProblem, device: torch.device, dtype: str, layout: str, seed: int
+    problem: ConvProblem, device: torch.device, dtype: str, layout: str, seed: int = 0
 ) -> tuple[Any, Any, torch.Tensor]:
     """Build both modules with shared weights, and an input; the output's variance is about 1."""
     options: dict[str, Any] = {"padding_mode": problem.padding_mode}
