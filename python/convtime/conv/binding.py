@@ -31,8 +31,7 @@ from convtime.conv.call import (
 )
 from convtime.conv.problem import ConvProblem
 from convtime.core.checks import check_one_of
-from convtime.core.dimensions import Numbers
-from convtime.core.kinds import KINDS
+from convtime.core.kinds import KINDS, Numbers
 from convtime.ops.arguments import pad_end, resolve_padding
 from convtime.timing.candidate import Candidate
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from convtime.core.checks import require
-from convtime.core.dimensions import per_dimension
-from convtime.core.kinds import ConvolutionKind, kind_of
+from convtime.core.kinds import ConvolutionKind, kind_of, per_dimension
 
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
 LARGEST_SIZE = 2**31 - 1

@@ -1,8 +1,12 @@
-"""The table of the six convolutions, from which functions, layers and checks are generated."""
+"""The six convolutions, from which functions, layers and checks are generated; their parameters."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+
+#: A parameter with one number per spatial dimension, or one for all.
+Numbers = int | Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,3 +46,13 @@ KINDS = tuple(
 def kind_of(rank: int, transposed: bool) -> ConvolutionKind:
     """Return the convolution with this number of spatial dimensions."""
     return KINDS[rank - 1 + 3 * transposed]
+
+
+def per_dimension(given: Numbers, rank: int) -> tuple[int, ...]:
+    """Return the numbers as a tuple; a single number applies to all ``rank`` spatial dimensions."""
+    # Bytes are a sequence of ints in Python, but not a valid convolution argument.
+    if isinstance(given, Sequence) and not isinstance(given, bytes | bytearray | memoryview):
+        numbers = tuple(given)
+    else:
+        numbers = (given,)  # type: ignore[assignment]
+    return numbers * rank if len(numbers) == 1 else numbers

@@ -11,7 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from convtime import ops
 from convtime.core.checks import check_one_of
-from convtime.core.dimensions import Numbers
+from convtime.core.kinds import Numbers
 from convtime.ops.epilogue import ACTIVATIONS, Activation
 
 

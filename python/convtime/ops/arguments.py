@@ -11,8 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from convtime.core.checks import check_type
-from convtime.core.dimensions import Numbers, per_dimension
-from convtime.core.kinds import ConvolutionKind
+from convtime.core.kinds import ConvolutionKind, Numbers, per_dimension
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

@@ -7,8 +7,7 @@ from typing import Protocol
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from convtime.core.dimensions import Numbers
-from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.core.kinds import KINDS, ConvolutionKind, Numbers
 from convtime.core.load import _C
 from convtime.ops.arguments import check_options, check_tensors, geometry, pad_end
 from convtime.ops.publish import publish

@@ -11,8 +11,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
 
 from convtime.core.checks import check_type
-from convtime.core.dimensions import Numbers
-from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.core.kinds import KINDS, ConvolutionKind, Numbers
 from convtime.core.load import _C
 from convtime.ops.arguments import (
     check_options,

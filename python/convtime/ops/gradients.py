@@ -7,8 +7,7 @@ from typing import Protocol
 
 import torch
 
-from convtime.core.dimensions import Numbers
-from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.core.kinds import KINDS, ConvolutionKind, Numbers
 from convtime.ops.arguments import (
     Geometry,
     check_options,

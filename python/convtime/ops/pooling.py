@@ -6,7 +6,7 @@ from typing import Literal, overload
 
 import torch
 
-from convtime.core.dimensions import Numbers
+from convtime.core.kinds import Numbers
 from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import check_tensors, numbers
 
