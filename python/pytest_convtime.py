@@ -153,8 +153,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "convtime(method, cache, regime, placement, ...): how the convtime fixtures time this "
         "test, with the options of convtime.time_op",
     )
-    names = ("benchmark", "pytest_benchmark.plugin")
-    has_benchmark = any(map(config.pluginmanager.hasplugin, names))
+    has = config.pluginmanager.hasplugin
+    has_benchmark = has("benchmark") or has("pytest_benchmark.plugin")
     fixtures = _WithPytestBenchmark() if has_benchmark else _WithoutPytestBenchmark()
     config.pluginmanager.register(fixtures, "convtime-gpu-benchmark")
     kind = _Worker if hasattr(config, "workerinput") else _Main

@@ -117,8 +117,7 @@ def _without_outliers(series: Array, deviation: float) -> Array:
     times = np.count_nonzero(np.diff(outlying, prepend=False) & outlying)
     if times > max(1, _MOST_OUTLIERS * len(series)):
         return series
-    smoothed: Array = np.where(outlying, local, series)
-    return smoothed
+    return np.where(outlying, local, series)
 
 
 def _candidates(series: Array, deviation: float) -> list[int]:
@@ -214,16 +213,14 @@ class _Scan:
         left, right = indices - begin, stop - indices
         before = (self._sums[indices] - self._sums[begin]) / left
         after = (self._sums[stop] - self._sums[indices]) / right
-        reduced: Array = (after - before) ** 2 * left * right / (left + right)
-        return reduced
+        return np.asarray((after - before) ** 2 * left * right / (left + right))
 
     def _residuals(self, ends: list[int]) -> Array:
         """Return the values relative to the means between change points."""
         bounds = np.array([0, *ends, len(self.series)])
         lengths = np.diff(bounds)
-        levels = np.repeat(np.diff(self._sums[bounds]) / lengths, lengths)
-        residuals: Array = self.series - levels
-        return residuals
+        levels = np.diff(self._sums[bounds]) / lengths
+        return np.asarray(self.series - np.repeat(levels, lengths))
 
     def _probabilities(self, indices: Any, begin: int, stop: int) -> Array:
         """Return the probability of each place.
@@ -237,8 +234,7 @@ class _Scan:
         left, right = indices - begin, stop - indices
         logs = -0.5 * np.log(left * right) - 0.5 * (stop - begin - 2) * np.log(rest)
         probabilities = np.exp(logs - logs.max())
-        normalized: Array = probabilities / probabilities.sum()
-        return normalized
+        return np.asarray(probabilities / probabilities.sum())
 
     def _level_error(self, ends: list[int]) -> float:
         """Return the half-width of the interval of a single value around its level."""

@@ -38,8 +38,7 @@ class GpuBenchmark:
         return getattr(self._benchmark, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = name.startswith("_")
-        object.__setattr__(self if own else self._benchmark, name, value)
+        object.__setattr__(self if name.startswith("_") else self._benchmark, name, value)
 
     def __call__(self, function_to_benchmark: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Time calls of a function, and return the result of one."""

@@ -93,8 +93,7 @@ def attribute(
     if disturbed and (same_work or not code):
         return Attribution("noise", disturbed)
     if others_alike:
-        evidence = (others_alike, same_work)
-        return Attribution("hardware or clocks", "; ".join(filter(None, evidence)))
+        return Attribution("hardware or clocks", "; ".join(filter(None, (others_alike, same_work))))
     if code:
         return Attribution("code", f"{code}; no other recorded property explains it")
     if is_committed(before) and is_committed(after):

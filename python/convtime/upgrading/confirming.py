@@ -76,8 +76,9 @@ def confirm(
         changes = changes.confirmed(judge(runs, margin))
         lost = sorted(name for name in suspects if any(name not in run for run in runs))
         missing += [f"whether {name} repeats: it gave no time again" for name in lost]
-    by_name = {change.name: change for change in changes.changes}
-    return Confirmation(by_name, pairs, tuple(missing), interrupted)
+    return Confirmation(
+        {change.name: change for change in changes.changes}, pairs, tuple(missing), interrupted
+    )
 
 
 def judge(runs: Sequence[Run], margin: float) -> Changes:

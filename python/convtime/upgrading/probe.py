@@ -187,11 +187,10 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorSpec:
-        dense = tensor.layout == torch.strided
         return cls(
             str(tensor.dtype).partition(".")[2],
             tuple(tensor.shape),
-            tuple(tensor.stride()) if dense else (),
+            tuple(tensor.stride()) if tensor.layout == torch.strided else (),
             tensor.requires_grad,
         )
 
@@ -474,8 +473,8 @@ class Probe:
             start = time.perf_counter()
             call(given)
             first = time.perf_counter() - start
-        step = Layer(STEP, module, ((example,), {}), first)
-        self.layers = {layer.name: layer for layer in (step, *calls)}
+        layers = (Layer(STEP, module, ((example,), {}), first), *calls)
+        self.layers = {layer.name: layer for layer in layers}
         return self._loaded()
 
     def _load_lines(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -602,8 +601,7 @@ class Probe:
         gc.collect(0)
         gc.disable()
         try:
-            held = name != STEP  # whose time includes the host's
-            return self._burst(call, calls, held=held)
+            return self._burst(call, calls, held=name != STEP)  # whose time includes the host's
         finally:
             gc.enable()
 
@@ -625,7 +623,7 @@ class Probe:
             return {"seconds": (time.perf_counter() - start) / calls, "clock_hz": None}
         with torch.cuda.device(self.device):
             event: Any = torch.cuda.Event
-            begin, end = (event(enable_timing=True) for _ in range(2))
+            begin, end = event(enable_timing=True), event(enable_timing=True)
             if held and call.issue_seconds:
                 hold = min(_HOLD_MARGIN * calls * call.issue_seconds, _LONGEST_HOLD_SECONDS)
                 sleep: Any = torch.cuda._sleep

@@ -115,8 +115,7 @@ def upgrade(
                     for one_pass in timed
                     if one_pass.title in names
                 ]
-                what = f"confirming, pair {number}"
-                yield dict(_times(pair, chosen, budget, what, progress))
+                yield dict(_times(pair, chosen, budget, f"confirming, pair {number}", progress))
 
     confirmation = confirm(first, again, margin, pairs, interrupted=interrupted)
     untimed = [
@@ -310,11 +309,10 @@ def _layer_change(
         change = not_compared(one_pass.title, one_pass.failures)
     else:
         change = changes[one_pass.title]
-    reproducer = f"{command} {shlex.quote(one_pass.layers[0])}"
     return LayerChange.of(
         one_pass.layers,
         one_pass.which,
-        dataclasses.replace(change, reproducer=reproducer),
+        dataclasses.replace(change, reproducer=f"{command} {shlex.quote(one_pass.layers[0])}"),
         one_pass.facts,
         settings,
         difference_of(*one_pass.facts),
