@@ -163,35 +163,26 @@ def _cells(processes: list[results.Row], name: str) -> list[str]:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    from convtime.view.figure import BLUE, GREEN, ORANGE, columns, numbers, quantity
+    from convtime.view.figure import BLUE, GREEN, ORANGE, numbers, quantity
 
-    (rested,) = (row for row in document["rows"] if row["key"] == FROM_REST)
-    elapsed = numbers(rested["elapsed"])
+    rested = summaries.by_key(document["rows"])[FROM_REST]
     across = quantity("elapsed", f"seconds of load after {REST:g} s of rest", type="log")
     time = quantity("time", "time of a call (µs)")
+    clock = quantity("clock", "SM clock (MHz)")
     point = {"type": "point", "filled": True, "size": 12, "opacity": 1, "color": BLUE}
     processes = _processes(document["rows"])
-    medians = [
-        {
-            **columns(time=numbers(_medians_of(processes, regime, "matmul"), 1e6)),
-            "mark": {"type": "rule", "color": colour, "opacity": 0.6},
-            "encoding": {"y": time},
-        }
-        for regime, colour in zip(REGIMES, (GREEN, ORANGE), strict=True)
-    ]
-    times = {
-        **columns(elapsed=elapsed, time=numbers(rested["seconds"], 1e6)),
-        "mark": point,
-        "encoding": {"x": across, "y": time},
-    }
-    clocks = {
-        **columns(elapsed=elapsed, clock=numbers(rested["sm_clock_hz"], 1e-6)),
-        "mark": point,
-        "encoding": {"x": across, "y": quantity("clock", "SM clock (MHz)")},
-    }
+    layers = []
+    for regime, colour in zip(REGIMES, (GREEN, ORANGE), strict=True):
+        medians = numbers(_medians_of(processes, regime, "matmul"), 1e6)
+        rule = {"type": "rule", "color": colour, "opacity": 0.6}
+        layers.append(summaries.layer(rule, {"time": medians}, y=time))
+    elapsed = numbers(rested["elapsed"])
+    times = {"elapsed": elapsed, "time": numbers(rested["seconds"], 1e6)}
+    layers.append(summaries.layer(point, times, x=across, y=time))
+    clocks = {"elapsed": elapsed, "clock": numbers(rested["sm_clock_hz"], 1e-6)}
     panels = [
-        {"width": 640, "height": 280, "layer": [*medians, times]},
-        {"width": 640, "height": 130, **clocks},
+        {"width": 640, "height": 280, "layer": layers},
+        {"width": 640, "height": 130, **summaries.layer(point, clocks, x=across, y=clock)},
     ]
     return summaries.picture(
         document,

@@ -235,9 +235,9 @@ def merge(benchmark: str, directory: Path) -> Path:
     for path in directory.glob(f"{benchmark}.shard-*-of-*.json"):
         if match := re.search(r"\.shard-(\d+)-of-(\d+)\.json$", path.name):
             shards[int(match[1]), int(match[2])] = _read(path)
-    counts = {count for _, count in shards}
+    counts = sorted({count for _, count in shards})
     if len(counts) != 1:
-        has = f"{benchmark} in shards of {sorted(counts) or 'nothing'}"
+        has = f"{benchmark} in shards of {counts or 'nothing'}"
         raise ValueError(f"{directory} has {has}, but they must all be of one number")
     (count,) = counts
     numbers = range(1, count + 1)
@@ -245,12 +245,13 @@ def merge(benchmark: str, directory: Path) -> Path:
     if missing:
         raise ValueError(f"{directory} lacks shards of {benchmark}: {', '.join(missing)}")
     documents = [shards[number, count] for number in numbers]
-    facts = [document["provenance"] | {"command": document["command"]} for document in documents]
-    for number, key in itertools.product(numbers, facts[0]):
-        found, first = facts[number - 1][key], facts[0][key]
-        if found != first:
-            other = f"shard {number}/{count} of {benchmark} has {key} {found!r}"
-            raise ValueError(f"{other}, but shard 1/{count} {first!r}")
+    command, provenance = documents[0]["command"], documents[0]["provenance"]
+    expected = provenance | {"command": command}
+    for number, document in zip(numbers, documents, strict=True):
+        for key, value in (document["provenance"] | {"command": document["command"]}).items():
+            if value != expected[key]:
+                other = f"shard {number}/{count} of {benchmark} has {key} {value!r}"
+                raise ValueError(f"{other}, but shard 1/{count} {expected[key]!r}")
     # Shards took the cases by turns: what an earlier shard has, a later one may lack once.
     lengths = [len(document["rows"]) for document in documents]
     leasts = [max(max(lengths) - 1, *lengths[index:]) for index in range(count)]
@@ -266,7 +267,6 @@ def merge(benchmark: str, directory: Path) -> Path:
     rows = [row for turn in turns for row in turn if row is not None]
     path = directory / file_name(benchmark, None)
     # Its first shard's command tells how the rows were made, which this process's does not.
-    command, provenance = documents[0]["command"], documents[0]["provenance"]
     _write(path, _document(benchmark, command, rows, provenance))
     return path
 

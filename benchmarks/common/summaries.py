@@ -190,6 +190,14 @@ def find_oracle(
     return min(first, key=lambda name: first[name]), second
 
 
+def layer(mark: Any, cells: dict[str, Any], **encoding: dict[str, Any]) -> dict[str, Any]:
+    """A layer of a picture, which draws columns of cells, or those of what it is a part of."""
+    from convtime.view.figure import columns
+
+    data = columns(**cells) if cells else {}
+    return {**data, "mark": mark, "encoding": encoding}
+
+
 def picture(
     document: Mapping[str, Any], title: str, description: str, view: dict[str, Any], key: str = ""
 ) -> bytes:

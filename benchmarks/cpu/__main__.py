@@ -120,7 +120,6 @@ def _draw(
                 if _PLANTED[0] <= ratio <= _PLANTED[1]:
                     return pair, {
                         "true_ratio": ratio,
-                        "true_copy_ratio": true_ratio(pair.copy, pair.call).median,
                         "true_seconds": seconds.median,
                     }
                 why = f"its true ratio is {ratio:.4f}"

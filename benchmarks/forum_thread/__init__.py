@@ -217,47 +217,37 @@ def picture(document: dict[str, Any]) -> bytes:
     across = quantity("iterations", "iterations", type="log")
     line = {"type": "line", "point": True}
 
+    series = {
+        "series": [label for _, _, label in given],
+        "iterations": [row["iterations"] for row, _, _ in given],
+    }
+
     def times(name: str) -> dict[str, Any]:
         times = [row["layers"][name][who] for row, who, _ in given]
         time = quantity("mean", "kernel time (µs)")
-        band = {"y": time | {"field": "low"}, "y2": {"field": "high"}}
-        return {
-            **columns(
-                series=[label for _, _, label in given],
-                iterations=[row["iterations"] for row, _, _ in given],
-                mean=numbers([each["mean"] for each in times], 1e6),
-                **intervals([each["min"] for each in times], [each["max"] for each in times], 1e6),
-            ),
-            "title": name,
-            **_SIZE,
-            "encoding": {"x": across, "color": color},
-            "layer": [
-                {"mark": {"type": "area", "opacity": 0.15}, "encoding": band},
-                {"mark": line, "encoding": {"y": time}},
-            ],
-        }
+        area = {"type": "area", "opacity": 0.15}
+        cells = columns(
+            **series,
+            mean=numbers([each["mean"] for each in times], 1e6),
+            **intervals([each["min"] for each in times], [each["max"] for each in times], 1e6),
+        )
+        layers = [
+            summaries.layer(area, {}, y=time | {"field": "low"}, y2={"field": "high"}),
+            summaries.layer(line, {}, y=time),
+        ]
+        both = {"x": across, "color": color}
+        return {**cells, "title": name, **_SIZE, "encoding": both, "layer": layers}
 
     def clocks() -> dict[str, Any]:
-        rates = [clock_of(row, who) for row, who, _ in given]
         clock = quantity("clock", "SM clock (MHz)")
-        iterations = [row["iterations"] for row, _, _ in given]
-        series = [label for _, _, label in given]
-        idle_hz = summaries.by_key(rows)["idle"]["sm_clock_hz"]
-        return {
-            **_SIZE,
-            "layer": [
-                {
-                    **columns(series=series, iterations=iterations, clock=numbers(rates, 1e-6)),
-                    "mark": line,
-                    "encoding": {"x": across, "y": clock, "color": color},
-                },
-                {
-                    "data": {"values": [{"clock": idle_hz / 1e6}]},
-                    "mark": {"type": "rule", "style": "ink", "strokeDash": [2, 2]},
-                    "encoding": {"y": clock},
-                },
-            ],
-        }
+        rates = {**series, "clock": numbers([clock_of(row, who) for row, who, _ in given], 1e-6)}
+        idle = {"clock": [summaries.by_key(rows)["idle"]["sm_clock_hz"] / 1e6]}
+        rule = {"type": "rule", "style": "ink", "strokeDash": [2, 2]}
+        layers = [
+            summaries.layer(line, rates, x=across, y=clock, color=color),
+            summaries.layer(rule, idle, y=clock),
+        ]
+        return {**_SIZE, "layer": layers}
 
     def writes(name: str) -> dict[str, Any]:
         row = summaries.by_key(rows)[f"counters of {name}"]
@@ -267,16 +257,15 @@ def picture(document: dict[str, Any]) -> bytes:
             if (values := _values(row, place))
         ]
         places, colours, written = zip(*known, strict=True)
-        return {
-            **columns(place=places, colour=colours, written=numbers(written, 1e-6)),
-            **_SIZE,
-            "mark": "bar",
-            "encoding": {
-                "x": quantity("written", "dram_write (MB per launch)", zero=True),
-                "y": {"field": "place", "type": "nominal", "sort": None, "title": None},
-                "color": {"field": "colour", "type": "nominal", "scale": None},
-            },
-        }
+        cells = {"place": places, "colour": colours, "written": numbers(written, 1e-6)}
+        bars = summaries.layer(
+            "bar",
+            cells,
+            x=quantity("written", "dram_write (MB per launch)", zero=True),
+            y={"field": "place", "type": "nominal", "sort": None, "title": None},
+            color={"field": "colour", "type": "nominal", "scale": None},
+        )
+        return {**_SIZE, **bars}
 
     facts = document["provenance"]
     panels = [{"vconcat": [times(name), clocks(), writes(name)]} for name in found[0]["layers"]]

@@ -13,7 +13,6 @@ from pathlib import Path
 import results
 import torch
 from common import running
-from common.operations import Operation
 from common.truth import profiled_at_random
 
 import gate
@@ -70,20 +69,15 @@ def measure_pair(
 
 
 def _pytest(folder: str, device: torch.device, sizes: Mapping[str, int], *arguments: str) -> str:
-    done = running.capture(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder),
-            *("-p", "no:cacheprovider", *_PLUGIN, str(_SUITE), *arguments),
-        ],
-        _TIMEOUT_SECONDS,
-        cwd=folder,
-        GATE_SIZES=json.dumps(sizes),
-        GATE_DEVICE=str(device),
-    )
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder),
+        *("-p", "no:cacheprovider", *_PLUGIN, str(_SUITE), *arguments),
+    ]
+    variables = {"GATE_SIZES": json.dumps(sizes), "GATE_DEVICE": str(device)}
+    done = running.capture(command, _TIMEOUT_SECONDS, cwd=folder, **variables)
     output = done.stdout + done.stderr
     if done.returncode > 1 or f"{len(sizes)} passed" not in output:
-        said = running.last_line(output)
-        raise RuntimeError(f"pytest ended with {done.returncode}: {said or 'it said nothing'}")
+        raise RuntimeError(f"pytest ended with {done.returncode}: {running.last_line(output)}")
     return output
 
 
@@ -103,25 +97,21 @@ ROUNDS = 100  # of a look on the CPU
 
 
 def find_plants(device: torch.device) -> results.Row:
-    return {"plants": {name: _find_plant(name, device) for name in names_on(device)}}
-
-
-def _find_plant(name: str, device: torch.device) -> results.Row:
     """By a look at all sizes, and several more at the closest.
 
     A look at a kernel of 4 µs is off by 1 %. So the closest one by a first look is often so by
     chance, and its ratio is that of the other looks.
     """
-    ratios = {size: _ratio(name, device, size) for size in LARGER[name]}
-    again = {
-        size: statistics.fmean(_ratio(name, device, size) for _ in range(LOOKS))
-        for size in closest(ratios, CLOSEST)
-    }
-    (best,) = closest(again, 1)
-    return {
-        "size": best,
-        "ratio": again[best],
-    }
+    plants = {}
+    for name in names_on(device):
+        ratios = {size: _ratio(name, device, size) for size in LARGER[name]}
+        again = {
+            size: statistics.fmean(_ratio(name, device, size) for _ in range(LOOKS))
+            for size in closest(ratios, CLOSEST)
+        }
+        (best,) = closest(again, 1)
+        plants[name] = {"size": best, "ratio": again[best]}
+    return {"plants": plants}
 
 
 def closest(ratios: Mapping[int, float], count: int) -> list[int]:
@@ -129,20 +119,15 @@ def closest(ratios: Mapping[int, float], count: int) -> list[int]:
 
 
 def _ratio(name: str, device: torch.device, size: int) -> float:
-    calls = [call_of(name, device, each) for each in (size, SIZES[name])]
-    if name in ON_CPU:
-        return _ratio_on_cpu(*calls)
-    longer, shorter = profiled_at_random(calls, device)
-    torch.cuda.empty_cache()
-    return longer / shorter
-
-
-def _ratio_on_cpu(over: Operation, under: Operation) -> float:
-    """The median over rounds, in each of which either is called first once."""
+    longer, usual = calls = [call_of(name, device, each) for each in (size, SIZES[name])]
+    if name not in ON_CPU:
+        seconds = profiled_at_random(calls, device)
+        torch.cuda.empty_cache()
+        return seconds[0] / seconds[1]
     ratios = []
-    for _ in range(ROUNDS):
-        seconds = [running.seconds_of(call) for call in (over, under, under, over)]
-        ratios.append((seconds[0] + seconds[3]) / (seconds[1] + seconds[2]))
+    for _ in range(ROUNDS):  # in each of which either is called first once
+        times = [running.seconds_of(call) for call in (longer, usual, usual, longer)]
+        ratios.append((times[0] + times[3]) / (times[1] + times[2]))
     return statistics.median(ratios)
 
 

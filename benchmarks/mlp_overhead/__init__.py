@@ -77,16 +77,11 @@ def picture(document: dict[str, Any]) -> bytes:
     colors = {"domain": ["saved", "added"], "range": [GREEN, ORANGE]}
     changed = {"field": "change", "type": "nominal", "scale": colors, "title": None}
     shown = {"field": "time", "type": "nominal"}
-    layers: list[dict[str, Any]] = [
-        {"mark": {"type": "bar", "color": BLUE, "opacity": 0.5}, "encoding": {"x": across}},
-        {
-            "mark": "bar",
-            "encoding": {"x": across, "x2": {"field": "before"}, "color": changed},
-        },
-        {
-            "mark": {"type": "text", "align": "left", "dx": 4},
-            "encoding": {"x": across | {"field": "end"}, "text": shown},
-        },
+    text = {"type": "text", "align": "left", "dx": 4}
+    layers = [
+        summaries.layer({"type": "bar", "color": BLUE, "opacity": 0.5}, {}, x=across),
+        summaries.layer("bar", {}, x=across, x2={"field": "before"}, color=changed),
+        summaries.layer(text, {}, x=across | {"field": "end"}, text=shown),
     ]
     stage = {"field": "stage", "type": "nominal", "sort": None, "title": None}
     panels: list[dict[str, Any]] = []
@@ -102,16 +97,9 @@ def picture(document: dict[str, Any]) -> bytes:
             change=["saved" if a <= b else "added" for a, b in zip(left, before, strict=True)],
             time=[f"{_microseconds(seconds[stage])} µs" for stage in STAGES],
         )
-        panels.append(
-            {
-                **cells,
-                "title": row["key"],
-                "width": 180,
-                "height": {"step": 20},
-                "encoding": {"y": stage | ({"axis": {"labels": False}} if panels else {})},
-                "layer": layers,
-            }
-        )
+        down = stage | ({"axis": {"labels": False}} if panels else {})
+        panel = {"title": row["key"], "width": 180, "height": {"step": 20}, "layer": layers}
+        panels.append({**cells, **panel, "encoding": {"y": down}})
     return summaries.picture(
         document,
         "A training step, width × layers, batch",

@@ -114,39 +114,33 @@ def table(rows: list[results.Row]) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    from convtime.view.figure import BLUE, ORANGE, columns, numbers, quantity
+    from convtime.view.figure import BLUE, ORANGE, numbers, quantity
 
-    (row,) = (row for row in document["rows"] if row["key"] == ADDRESSES)
+    row = summaries.by_key(document["rows"])[ADDRESSES]
     across = quantity("place", "in the order of their medians")
     time = quantity("time", "time of a call (µs)")
-    low, high = numbers([row["default"]["low"], row["default"]["high"]], 1e6)
-    interval = {
-        "data": {"values": [{"low": low, "high": high}]},
-        "mark": {"type": "rect", "color": BLUE, "opacity": 0.25},
-        "encoding": {"y": time | {"field": "low"}, "y2": {"field": "high"}},
-    }
+    band = {end: numbers([row["default"][end]], 1e6) for end in ("low", "high")}
+    box = {"type": "rect", "color": BLUE, "opacity": 0.25}
+    dot = {"type": "point", "filled": True, "size": 8, "style": "ink"}
+    tick = {"type": "tick", "orient": "horizontal", "thickness": 3, "color": ORANGE}
     panels = []
     titles = ("the same tensors, sixteen times", "sixteen other addresses")
     for kind, title in zip(("same", "other"), titles, strict=True):
         found = sorted(row[kind], key=statistics.median)
         samples = {
-            **columns(
-                place=[place for place, seconds in enumerate(found, 1) for _ in seconds],
-                time=numbers([each for seconds in found for each in seconds], 1e6),
-            ),
-            "mark": {"type": "point", "filled": True, "size": 8, "style": "ink"},
-            "encoding": {"x": across, "y": time},
+            "place": [place for place, seconds in enumerate(found, 1) for _ in seconds],
+            "time": numbers([each for seconds in found for each in seconds], 1e6),
         }
         medians = {
-            **columns(
-                place=[*range(1, len(found) + 1)], time=numbers(map(statistics.median, found), 1e6)
-            ),
-            "mark": {"type": "tick", "orient": "horizontal", "thickness": 3, "color": ORANGE},
-            "encoding": {"x": across, "y": time},
+            "place": range(1, len(found) + 1),
+            "time": numbers(map(statistics.median, found), 1e6),
         }
-        panels.append(
-            {"title": title, "width": 380, "height": 300, "layer": [interval, samples, medians]}
-        )
+        layers = [
+            summaries.layer(box, band, y=time | {"field": "low"}, y2={"field": "high"}),
+            summaries.layer(dot, samples, x=across, y=time),
+            summaries.layer(tick, medians, x=across, y=time),
+        ]
+        panels.append({"title": title, "width": 380, "height": 300, "layer": layers})
     return summaries.picture(
         document,
         f"{row['operation']}, cold cache",
