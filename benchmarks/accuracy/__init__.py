@@ -28,7 +28,10 @@ NVBENCH = "cuda-bench"
 # others of the same grid, or of more blocks than fit on the device at a time.
 STAMPED_REFERENCE_NS = 1_024
 # Shapes and colours in the picture; most are of Okabe and Ito's palette, for colour-blind readers.
-_TOOL_MARKS = {
+_MARKS = {
+    "convtime kernel": ("circle", "#0072B2"),
+    "convtime event": ("square", "#56B4E9"),
+    "convtime graph": ("diamond", "#009E73"),
     "triton do_bench": ("triangle-up", "#D55E00"),
     "triton do_bench_cudagraph": ("triangle-down", "#E69F00"),
     "torch Timer": ("cross", "#CC79A7"),
@@ -36,13 +39,7 @@ _TOOL_MARKS = {
     "sync": ("triangle-right", "#A0522D"),
     NVBENCH: ("wedge", "#8856C7"),
 }
-_MARKS = {
-    "convtime kernel": ("circle", "#0072B2"),
-    "convtime event": ("square", "#56B4E9"),
-    "convtime graph": ("diamond", "#009E73"),
-    **_TOOL_MARKS,
-}
-TOOLS = tuple(_TOOL_MARKS)
+TOOLS = tuple(_MARKS)[len(METHODS) :]
 _QUICK_UP_TO_SECONDS = 200e-6  # longer operations are called five times, however long that takes
 _FLUSHING = {"triton do_bench", NVBENCH}  # compared with a cold cache, the other tools with a warm
 # What a short table shows: kernels of one to hundreds of microseconds.
@@ -190,7 +187,7 @@ def _error(row: results.Row, method: str, truth: float | None) -> str:
 
 
 def picture(document: dict[str, Any]) -> bytes:
-    from convtime.view.figure import columns, numbers, quantity, series_color
+    from convtime.view.figure import numbers, quantity, series_color
 
     rows = document["rows"]
     peers = _peer_times(rows)
@@ -220,25 +217,20 @@ def picture(document: dict[str, Any]) -> bytes:
         axis={"values": [0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 30]},
     )
     shape = {"domain": [*points], "range": [*shapes]}
-    truth_line = {
-        "data": {"values": [{"factor": 1}]},
-        "mark": {"type": "rule", "style": "ink"},
-        "encoding": {"y": up},
+    cells = {
+        "series": [tool for tool, found in points.items() for _ in found],
+        "duration": numbers(durations),
+        "factor": numbers(factors),
     }
-    dots = {
-        **columns(
-            series=[tool for tool, found in points.items() for _ in found],
-            duration=numbers(durations),
-            factor=numbers(factors),
-        ),
-        "mark": {"type": "point", "filled": True, "size": 45},
-        "encoding": {
-            "x": across,
-            "y": up,
-            "color": series_color([*points], colours),
-            "shape": {"field": "series", "type": "nominal", "title": None, "scale": shape},
-        },
-    }
+    dots = summaries.layer(
+        {"type": "point", "filled": True, "size": 45},
+        cells,
+        x=across,
+        y=up,
+        color=series_color([*points], colours),
+        shape={"field": "series", "type": "nominal", "title": None, "scale": shape},
+    )
+    truth_line = summaries.layer({"type": "rule", "style": "ink"}, {"factor": [1]}, y=up)
     return summaries.picture(
         document,
         "Error by tool and duration",

@@ -33,9 +33,9 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     diagnosed = [row for row in rows if "cause" in row]
     operations = [row for row in rows if "pairs" in row]
     same, planted = (pairs_of(operations, planted=planted) for planted in (False, True))
+    quiet, loaded = (pairs_of(operations, planted=True, loaded=load) for load in (False, True))
     causes = [row for row in diagnosed if row["cause"] != NOTHING]
     controls = [row for row in diagnosed if row["cause"] == NOTHING]
-    quiet, loaded = ([pair for pair in planted if bool(pair["load"]) == load] for load in (0, 1))
     return summaries.known(
         aa_pairs=len(same),
         causes_planted=len(causes),
@@ -53,8 +53,15 @@ def _is(pairs: Iterable[results.Row], *verdicts: str) -> list[bool]:
     return [pair["verdict"] in verdicts for pair in pairs]
 
 
-def pairs_of(operations: Iterable[results.Row], *, planted: bool) -> list[results.Row]:
-    return [pair for row in operations for pair in row["pairs"] if pair["planted"] == planted]
+def pairs_of(
+    operations: Iterable[results.Row], *, planted: bool, loaded: bool | None = None
+) -> list[results.Row]:
+    return [
+        pair
+        for row in operations
+        for pair in row["pairs"]
+        if pair["planted"] == planted and loaded in (None, bool(pair["load"]))
+    ]
 
 
 def timed_of(operations: Iterable[results.Row], loaded: bool) -> list[results.Row]:
@@ -92,10 +99,7 @@ def causes_table(rows: list[results.Row]) -> str:
 
 
 def _cells(group: list[results.Row], loaded: bool) -> tuple[object, ...]:
-    same, planted = (
-        [pair for pair in pairs_of(group, planted=planted) if bool(pair["load"]) == loaded]
-        for planted in (False, True)
-    )
+    same, planted = (pairs_of(group, planted=each, loaded=loaded) for each in (False, True))
     timed = timed_of(group, loaded)
     right = [_is(same, "faster", "slower"), _is(planted, "slower")]
     right += [[*map(covers, timed)], [*map(is_right, timed)]]

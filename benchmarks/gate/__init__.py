@@ -29,21 +29,16 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     summary: dict[str, float] = {}
     pairs, plants, by_key = pairs_of(rows), plants_of(rows), summaries.by_key(rows)
     if pairs:
-        summary["pairs"] = sum(len(row["found"]) for row in pairs)
-        summary["false_alarms"] = sum(
-            summaries.is_certain(found["verdict"])
-            for row in pairs
-            for name, found in row["found"].items()
-            if name not in row["slower"]
-        )
+        exact = {
+            name for name, plant in plants.items() if abs(plant["ratio"] - PLANTED) <= TOLERANCE
+        }
+        planted, equal = _found(pairs, planted=True), _found(pairs, planted=False)
+        summary["pairs"] = len(planted) + len(equal)
+        summary["false_alarms"] = sum(_is_alarm(found) for _, found in equal)
         summary["found_of_20"] = sum(
-            row["found"][name]["verdict"] == "slower"
-            for row in pairs
-            for name in row["slower"]
-            if name in plants and abs(plants[name]["ratio"] - PLANTED) <= TOLERANCE
+            found["verdict"] == "slower" for name, found in planted if name in exact
         )
-    if SIMULATION in by_key:
-        row = by_key[SIMULATION]
+    if row := by_key.get(SIMULATION):
         summary |= {
             "simulated_runs": row["runs"],
             "calibrated_found": row["found"] / row["planted"],
@@ -61,6 +56,20 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     return summary
 
 
+def _found(pairs: list[results.Row], *, planted: bool) -> list[tuple[str, results.Row]]:
+    """Operation and what was found, where it is slower or where it is not."""
+    return [
+        (name, found)
+        for row in pairs
+        for name, found in row["found"].items()
+        if (name in row["slower"]) == planted
+    ]
+
+
+def _is_alarm(found: results.Row) -> bool:
+    return summaries.is_certain(found["verdict"])
+
+
 def pairs_of(rows: list[results.Row]) -> list[results.Row]:
     return [row for row in rows if row["key"] not in (PLANTS, SIMULATION, CAUSES)]
 
@@ -73,26 +82,15 @@ def plants_of(rows: list[results.Row]) -> dict[str, results.Row]:
 
 def table(rows: list[results.Row]) -> str:
     pairs, plants = pairs_of(rows), plants_of(rows)
-
-    def told(name: str) -> results.Row:
-        planted = [row["found"][name] for row in pairs if name in row["slower"]]
-        equal = [row["found"][name] for row in pairs if name not in row["slower"]]
-        return {
-            "name": name,
-            "true": plants[name]["ratio"] if name in plants else None,
-            "planted": (_range(planted), len(planted)),
-            "slower": sum(found["verdict"] == "slower" for found in planted),
-            "equal": (_range(equal), len(equal)),
-            "alarms": sum(summaries.is_certain(found["verdict"]) for found in equal),
-        }
-
-    return summaries.filled(
-        "operation | planted, true ratio: | ratios found: | found slower: "
-        "| not slower: ratios found: | false alarms:",
-        "{name} | {true:.4f} | {planted[0]} | {slower} of {planted[1]} | {equal[0]} "
-        "| {alarms} of {equal[1]}",
-        map(told, pairs[0]["found"] if pairs else ()),
-    )
+    planted, equal = _found(pairs, planted=True), _found(pairs, planted=False)
+    lines = []
+    for name in pairs[0]["found"]:
+        slower, others = ([row for op, row in each if op == name] for each in (planted, equal))
+        found = sum(row["verdict"] == "slower" for row in slower)
+        cells = [name, f"{plants[name]['ratio']:.4f}", _range(slower), f"{found} of {len(slower)}"]
+        lines.append([*cells, _range(others), f"{sum(map(_is_alarm, others))} of {len(others)}"])
+    header = "operation | planted, true ratio: | ratios found: | found slower: "
+    return summaries.markdown(f"{header}| not slower: ratios found: | false alarms:", lines)
 
 
 def _range(found: list[results.Row]) -> str:
