@@ -90,8 +90,8 @@ def fill_in(text: str, directory: Path) -> str:
             script = results.load_script(match["name"])
             name = "table" if match["what"] == "rows" else f"{match['what']}_table"
             if not hasattr(script, name):
-                told = f"has a table of {match['name']} that its script has no {name}() for"
-                raise ValueError(told)
+                missing = f"has a table of {match['name']} that its script has no {name}() for"
+                raise ValueError(missing)
             body = getattr(script, name)(document["rows"])
         else:
             body = summary_table(document)

@@ -61,7 +61,7 @@ def _ratio(row: results.Row) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    def told(row: results.Row) -> results.Row:
+    def line(row: results.Row) -> results.Row:
         medians = {who: statistics.median(row[who]["seconds"]) for who in ("pytorch", "convtime")}
         bits = summaries.yes(row["bit_identical"])
         return row | medians | {"name": row["layer"]["names"][0], "ours": _ratio(row), "bits": bits}
@@ -71,7 +71,7 @@ def table(rows: list[results.Row]) -> str:
         "| convtime / PyTorch: | bit-identical",
         "{name} | {label} | {dtype}, {layout} | {pytorch:.2fµ} | {convtime:.2fµ} "
         "| {ours:.3f} [{ratio[low]:.3f}, {ratio[high]:.3f}] | {bits}",
-        map(told, rows),
+        map(line, rows),
     )
 
 

@@ -153,7 +153,7 @@ def table(rows: list[results.Row]) -> str:
         pairs = [pair for row in group for pair in row["pairs"]]
         found = [pair["verdict"] for pair in pairs]
         true = f"{statistics.median(row['true_ratio'] for row in group):.4f}"
-        ratios = summaries.reach((pair["ratio"] for pair in pairs), ".4f")
+        ratios = summaries.least_to_most((pair["ratio"] for pair in pairs), ".4f")
         counts = (found.count(kind) for kind in ("same", "faster", "slower", "uncertain"))
         seconds = f"{statistics.fmean(pair['seconds'] for pair in pairs):.2f}"
         lines.append((op, len(pairs), true, ratios, *counts, seconds))

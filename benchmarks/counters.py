@@ -166,12 +166,12 @@ def _ncu_output(device: running.Device, names: Sequence[str]) -> str:
             *(sys.executable, *running.fresh_call(launch, device, *names)),
         ]
         done = running.capture(command, timeout=120)
-        told = log.read_text() if log.exists() else ""
-    errors = [line for line in told.splitlines() if line.startswith("==ERROR==")]
+        output = log.read_text() if log.exists() else ""
+    errors = [line for line in output.splitlines() if line.startswith("==ERROR==")]
     if done.returncode or errors:
         said = [*errors, *done.stderr.strip().splitlines(), f"it ended with {done.returncode}"]
         raise RuntimeError(f"ncu failed: {said[0]}")
-    return told
+    return output
 
 
 def find_ncu() -> str:

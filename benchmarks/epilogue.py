@@ -203,7 +203,7 @@ def measure(
         "epilogue": "bias, residual, ReLU" if fused.adds else "bias, ReLU",
         "dtype": dtype,
         "layout": layout,
-        **families.told(compared),
+        **families.row_of(compared),
         "first_calls": first_calls,
     }
 

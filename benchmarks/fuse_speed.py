@@ -115,7 +115,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    def told(row: results.Row) -> results.Row:
+    def line(row: results.Row) -> results.Row:
         median = statistics.median(row["seconds"][NOW])
         return {**row, "median": median, "over": [speedup(row, each) for each in (EARLIER, ALONE)]}
 
@@ -124,7 +124,7 @@ def table(rows: list[results.Row]) -> str:
         "| fused, now: | at d316f84:",
         f"{{key}} | {{median:.1fµ}} | {{over[0]:.3f}} | {{over[1]:.3f}} | {{fused[{NOW}]}} "
         f"| {{fused[{EARLIER}]}}",
-        map(told, rows),
+        map(line, rows),
     )
 
 

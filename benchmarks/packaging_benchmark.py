@@ -154,7 +154,7 @@ def table(rows: list[results.Row]) -> str:
 def _cells(name: str, seconds: Iterable[float]) -> tuple[object, ...]:
     milliseconds = [1e3 * value for value in seconds]
     low, median, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
-    extremes = summaries.reach(milliseconds, ".1f")
+    extremes = summaries.least_to_most(milliseconds, ".1f")
     return name, len(milliseconds), f"{median:.1f}", f"{low:.1f} to {high:.1f}", extremes
 
 

@@ -206,7 +206,7 @@ def measure(
         "dtype": dtype,
         "layout": layout,
         "bytes": moved,
-        **families.told(families.compare_kernels(calls, seconds)),
+        **families.row_of(families.compare_kernels(calls, seconds)),
     }
     if which == "forward" and is_bounded(row):
         from common.comparisons import comparisons_per_second
@@ -266,7 +266,7 @@ def distribution_table(rows: list[results.Row]) -> str:
 
 
 def table(rows: list[results.Row]) -> str:
-    def told(row: results.Row) -> results.Row:
+    def line(row: results.Row) -> results.Row:
         return {"compiled": None, **row, **row["seconds"]} | {
             "sizes": "×".join(map(str, row["shape"])),
             "rate": 1e-12 * row["bytes"] / row["seconds"]["convtime"],
@@ -278,7 +278,7 @@ def table(rows: list[results.Row]) -> str:
         "| eager (µs): | compiled (µs):",
         "{direction} | {sizes} | {window} | {dtype} | {layout} | {bytes:.1fM} "
         "| {convtime:.2fµ} | {rate:.2f} | {share:.0f} % | {eager:.1fµ} | {compiled:.1fµ}",
-        map(told, rows),
+        map(line, rows),
     )
 
 

@@ -340,10 +340,10 @@ def transfer_table(rows: list[results.Row]) -> str:
     for row in rows:
         if "bytes" in row:
             bus = row["bus_gb_per_second"]
-            told = "unknown" if bus is None else f"{bus:.3g} GB/s"
+            bandwidth = "unknown" if bus is None else f"{bus:.3g} GB/s"
             queued = row.get("back_to_back_us")  # of GPUs
             again = "–" if queued is None else f"{queued:,.1f} µs"
-            lines.append(row | {"bus": told, "back_to_back": again})
+            lines.append(row | {"bus": bandwidth, "back_to_back": again})
     return summaries.filled(
         "backend | bytes: | transfer: | other stamps: | difference: | arrival skew: "
         "| bus bandwidth: | back to back:",

@@ -50,8 +50,8 @@ def measure(device: Any, *, steps: int, batch: int, side: int) -> results.Row:
                 for name, theirs in pytorch.state_dict().items()
                 if not same_bits(theirs, state[name])
             ]
-            told = {"loss": [loss.item() for loss in losses], "same_loss": same_bits(*losses)}
-            found.append(told | {"different": different})
+            step = {"loss": [loss.item() for loss in losses], "same_loss": same_bits(*losses)}
+            found.append(step | {"different": different})
     return {"batch": batch, "side": side, "replaced": len(replaced), "steps": found}
 
 

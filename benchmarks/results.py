@@ -178,9 +178,9 @@ def _command(argv: list[str]) -> str:
     for option in ("--output", "--shard", "--commit", "--resume", "--seconds"):
         parser.add_argument(option)
     parser.add_argument("--parts", nargs="+")
-    _, told = parser.parse_known_args(argv[1:])
+    _, recorded = parser.parse_known_args(argv[1:])
     script = Path(argv[0])
-    return shlex.join([script.parent.name if script.stem == "__main__" else script.name, *told])
+    return shlex.join([script.parent.name if script.stem == "__main__" else script.name, *recorded])
 
 
 def file_name(benchmark: str, shard: tuple[int, int] | None) -> str:
@@ -261,8 +261,8 @@ def merge(benchmark: str, directory: Path) -> Path:
         if length < least
     ]
     if short:
-        told = f"shards of {benchmark} are incomplete and must be run again"
-        raise ValueError(f"{told}: {', '.join(short)}")
+        wrong = f"shards of {benchmark} are incomplete and must be run again"
+        raise ValueError(f"{wrong}: {', '.join(short)}")
     turns = itertools.zip_longest(*(document["rows"] for document in documents))
     rows = [row for turn in turns for row in turn if row is not None]
     path = directory / file_name(benchmark, None)

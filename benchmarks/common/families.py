@@ -49,7 +49,7 @@ def speedups_of(compared: Comparison) -> dict[str, dict[str, float]]:
     }
 
 
-def told(compared: Comparison) -> results.Row:
+def row_of(compared: Comparison) -> results.Row:
     from common.calls import launches
 
     measured = compared.measurements

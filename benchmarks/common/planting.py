@@ -153,7 +153,7 @@ def diagnose_planted(
     }
 
 
-def told_causes(causes: Iterable[Any]) -> list[dict[str, Any]]:
+def describe_causes(causes: Iterable[Any]) -> list[dict[str, Any]]:
     return [
         {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
         for cause in causes

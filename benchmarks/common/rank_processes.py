@@ -140,16 +140,16 @@ def _run(
         os.setpriority(os.PRIO_PROCESS, 0, -20)
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    code, told = 0, (None, "", "")
+    code, answer = 0, (None, "", "")
     try:
         with group:
-            told = (body(rank), "", "")
+            answer = (body(rank), "", "")
     except BaseException as error:  # whatever it is, the parent is told
-        code, told = 1, (None, type(error).__name__, str(error))
+        code, answer = 1, (None, type(error).__name__, str(error))
         if os.environ.get("RANK_TRACEBACKS"):
             traceback.print_exc()
     with contextlib.suppress(OSError):
-        pipe.send_bytes(json.dumps(told).encode())
+        pipe.send_bytes(json.dumps(answer).encode())
     os._exit(code)  # without waiting for threads
 
 

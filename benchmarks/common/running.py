@@ -257,8 +257,8 @@ def run_program(*lines: str, arguments: Sequence[str | Path] = ()) -> Any:
 
 def _program(*lines: str, arguments: Sequence[str | Path]) -> list[str | Path]:
     # The result is on a line of its own, whatever a library has printed without ending its line.
-    told = f"print({chr(10) + _RESULT!r} + json.dumps(result), flush=True)"
-    return ["-c", "\n".join(("import json, sys, time", *lines, told)), *arguments]
+    show = f"print({chr(10) + _RESULT!r} + json.dumps(result), flush=True)"
+    return ["-c", "\n".join(("import json, sys, time", *lines, show)), *arguments]
 
 
 def _result_of(arguments: Sequence[str | Path], timeout: float) -> Any:

@@ -79,7 +79,7 @@ def yes(truth: object) -> str:
     return "yes" if truth else "no"
 
 
-def reach(values: Iterable[float], form: str) -> str:
+def least_to_most(values: Iterable[float], form: str) -> str:
     """A cell: the least and the greatest value."""
     found = list(values)
     return f"{min(found):{form}} to {max(found):{form}}" if found else "–"
@@ -151,7 +151,9 @@ def distribution(heading: str, groups: Mapping[str, Sequence[Speedup]]) -> str:
         if speedups:
             worst = min(speedups, key=lambda each: each.value)
             values = [each.value for each in speedups]
-            interval = reach((worst.low, worst.high), ".2f") if worst.low < worst.high else "–"
+            interval = (
+                least_to_most((worst.low, worst.high), ".2f") if worst.low < worst.high else "–"
+            )
             middle = f"{statistics.median(values):.2f}"
             rows.append(
                 (name, len(values), f"{worst.value:.2f}", interval, middle, f"{max(values):.2f}")

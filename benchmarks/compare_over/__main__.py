@@ -156,9 +156,9 @@ def _measure_family(device: torch.device, family: Family) -> results.Row:
 def _time_again(family: Family, values: Mapping[str, Any]) -> dict[str, float]:
     chance = random.Random(0)  # noqa: S311  # not a secret
     busy: dict[str, list[float]] = {name: [] for name in family.candidates}
-    kept = []  # so that each round's tensors are elsewhere in memory
+    alive = []  # so that each round's tensors are elsewhere in memory
     for _ in range(_ROUNDS):
-        kept.append(made := {name: make(**values) for name, make in family.candidates.items()})
+        alive.append(made := {name: make(**values) for name, make in family.candidates.items()})
         for name in chance.sample([*made], len(made)):
             one = made[name]
             call = functools.partial(one.fn, *one.args, **one.kwargs)

@@ -239,8 +239,8 @@ def _host(rows: list[results.Row]) -> Iterator[str]:
     lines = []
     for row in (row for row in rows if "host" in row):
         medians = {name: statistics.median(found) / 1e3 for name, found in row["host"].items()}
-        told = ", ".join(f"{name} {median:.2f}" for name, median in medians.items())
-        lines.append((row["key"], told))
+        cells = ", ".join(f"{name} {median:.2f}" for name, median in medians.items())
+        lines.append((row["key"], cells))
     if lines:
         yield summaries.markdown("host time of a call (µs) | medians", lines)
     for row in rows:

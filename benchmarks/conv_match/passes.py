@@ -54,7 +54,7 @@ def measure_call(call: ConvCall, device: torch.device) -> results.Row:
         for name, both in sides.items():
             passes[name] = {"backend": backends[name]}
             if name in logs:
-                passes[name] |= told_plan(logs[name])
+                passes[name] |= describe_plan(logs[name])
             try:
                 passes[name] |= _first_calls(call, name, both, device)
                 ran[name] = both
@@ -71,7 +71,7 @@ def measure_call(call: ConvCall, device: torch.device) -> results.Row:
     return row | {"passes": passes}
 
 
-def told_plan(log: PlanLog) -> results.Row:
+def describe_plan(log: PlanLog) -> results.Row:
     """PyTorch's plan by its log, or why that does not tell it."""
     return {"pytorch_tag": log.plan.tag if log.plan else None, "pytorch_unknown": log.unknown}
 

@@ -15,7 +15,7 @@ from common.running import first_line
 
 import convtime
 from conv_match import CUDNN_BACKENDS, PASSES
-from conv_match.passes import told_plan
+from conv_match.passes import describe_plan
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass
 from convtime.conv.identity import compare_bits, convtime_call
 from convtime.conv.plan_log import PlanLog, logged
@@ -69,7 +69,7 @@ def _compare(
     convtime_call(call, name, tensors, "benchmark")()
     (choice,) = convtime.conv.plan_cache()
     row: results.Row = {
-        **told_plan(found),
+        **describe_plan(found),
         "again_tag": again.plan.tag if again.plan else None,
         "convtime_tag": choice.tag,
         "candidates": list(found.timed),

@@ -106,6 +106,6 @@ def _cells(group: list[results.Row], loaded: bool) -> tuple[object, ...]:
     return (
         summaries.yes(loaded),
         len(group),
-        summaries.reach((1e6 * row["true_seconds"] for row in group), ".0f"),
+        summaries.least_to_most((1e6 * row["true_seconds"] for row in group), ".0f"),
         *(f"{sum(found)} of {len(found)}" for found in right),
     )

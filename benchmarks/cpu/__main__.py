@@ -10,7 +10,7 @@ import results
 import torch
 from common import summaries
 from common.families import log_uniform
-from common.planting import diagnose_planted, told_causes
+from common.planting import describe_causes, diagnose_planted
 from common.running import Call, Measure, run, run_fresh
 
 from convtime import compare, time_op
@@ -94,7 +94,7 @@ def operation_row(
 def diagnosis_row(_device: torch.device, key: str, seed: str) -> results.Row:
     plants = {**CAUSES, **CONTROLS}
     found, row = diagnose_planted(plants, key, seed, device="cpu", budget=_DIAGNOSIS_SECONDS)
-    return {"seed": seed, "first": found.first, "causes": told_causes(found.causes), **row}
+    return {"seed": seed, "first": found.first, "causes": describe_causes(found.causes), **row}
 
 
 def _draw(

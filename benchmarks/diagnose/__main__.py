@@ -9,7 +9,7 @@ from typing import Any
 import results
 import torch
 from common import running
-from common.planting import NOTHING, diagnose_planted, told_causes
+from common.planting import NOTHING, describe_causes, diagnose_planted
 
 from convtime.core import codec
 from convtime.diagnosis.evidence import Evidence
@@ -41,7 +41,7 @@ def judged(evidence: Any) -> results.Row:
     return {
         "first": causes[0].code if causes else NOTHING,
         "first_without_counters": without[0].code if without else NOTHING,
-        "causes": told_causes(causes),
+        "causes": describe_causes(causes),
     }
 
 

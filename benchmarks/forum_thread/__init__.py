@@ -168,10 +168,12 @@ def _on_writes(row: results.Row) -> str:
             "times, so that they cannot be compared."
         )
     in_loop = _written(_values(row, "in_place"))
-    told = [f"{_written(_values(row, place)) / in_loop:.2f} {how}" for place, how in _SIDES.items()]
+    shares = [
+        f"{_written(_values(row, place)) / in_loop:.2f} {how}" for place, how in _SIDES.items()
+    ]
     return (
         f"{row['layer']}: in the loop the kernel writes {in_loop / 1e6:.1f} MB to memory, and by "
-        f"itself, as a share of that, {', '.join(told)}."
+        f"itself, as a share of that, {', '.join(shares)}."
     )
 
 
@@ -187,7 +189,7 @@ def counters_table(rows: list[results.Row]) -> str:
             cells = ["–" if value is None else f"{value:.5g}" for value in values]
             lines.append([row["layer"], f"`{metric}` ({unit})", *cells])
     return summaries.markdown(
-        " | ".join(["convolution | metric", *(f"{told}:" for told, _ in _PLACES.values())]), lines
+        " | ".join(["convolution | metric", *(f"{label}:" for label, _ in _PLACES.values())]), lines
     )
 
 

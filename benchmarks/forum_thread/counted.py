@@ -52,7 +52,7 @@ def _count_everywhere(device: torch.device, training: Training, name: str) -> di
     alone, in_place = training.isolated(name), training.in_place(name)
     dirty = alone.behind(lambda: torch.ops.convtime.flush_l2())
     return {
-        "in_place": _count(in_place, device, "warm", in_place.reach),
+        "in_place": _count(in_place, device, "warm", in_place.run_until_layer),
         "behind_the_step": _count(alone, device, "warm", alone.behind(training.step)),
         "dirty": _count(alone, device, "warm", dirty),
         "cold": _count(alone, device, "cold"),

@@ -79,7 +79,7 @@ class InPlace:
         self._layer = layer
         self._input: torch.Tensor | None = None
 
-    def reach(self) -> None:
+    def run_until_layer(self) -> None:
         self._input = None
         self._training.step()
         handle = self._layer.register_forward_pre_hook(self._stop)

@@ -95,4 +95,4 @@ def table(rows: list[results.Row]) -> str:
 
 def _range(found: list[results.Row]) -> str:
     ratios = (each["ratio"]["value"] for each in found if each["ratio"] is not None)
-    return summaries.reach(ratios, ".4f")
+    return summaries.least_to_most(ratios, ".4f")

@@ -85,9 +85,9 @@ def _changes(path: Path, output: str) -> dict[str, results.Row]:
     if not path.exists():
         raise RuntimeError(f"pytest compared nothing: {running.last_line(output)}")
     changes = json.loads(path.read_text(encoding="utf-8"))["changes"]
-    kept = ("verdict", "ratio", "p_value", "sentence")
+    fields = ("verdict", "ratio", "p_value", "sentence")
     return {
-        change["name"].partition("[")[2].rpartition("]")[0]: {name: change[name] for name in kept}
+        change["name"].partition("[")[2].rpartition("]")[0]: {name: change[name] for name in fields}
         for change in changes
     }
 

@@ -89,7 +89,7 @@ def measure_speed(
             "flops_per_second": rates.flops_per_second,
             "bytes_per_second": rates.bytes_per_second,
         },
-        **steps.told(compared, count),
+        **steps.row_of(compared, count),
         "speedups": families.speedups_of(compared),
     }
 

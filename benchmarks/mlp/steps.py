@@ -141,7 +141,7 @@ def compare_steps(calls: Mapping[str, Step], **options: Any) -> convtime.Compari
     return compared
 
 
-def told(compared: convtime.Comparison, count: int) -> results.Row:
+def row_of(compared: convtime.Comparison, count: int) -> results.Row:
     """Of a row: the seconds of one of `count` steps, and how many samples there are of them."""
     measured = compared.measurements
     return {

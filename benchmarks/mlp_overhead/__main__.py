@@ -69,7 +69,7 @@ def measure(net: str, device: torch.device) -> results.Row:
     # Set even where it is so: what was compiled under another setting would be compiled anew.
     torch.backends.cuda.matmul.allow_tf32 = False
     compared = steps.compare_steps(make_stages(NETS[net], device), budget=BUDGET)
-    return steps.told(compared, steps.steps_of(NETS[net]))
+    return steps.row_of(compared, steps.steps_of(NETS[net]))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def table(rows: list[results.Row]) -> str:
     lines = []
     for family in FAMILIES:
         if group := [row for row in rows if row["family"] == family]:
-            true = summaries.reach((row["true_ratio"] for row in group), ".3f")
+            true = summaries.least_to_most((row["true_ratio"] for row in group), ".3f")
             errors = [_worst(group, ratio) for ratio in ("ratio", "span_ratio", "sum_ratio")]
             lines.append((family, len(group), true, sum(map(is_right, group)), *errors))
     return summaries.markdown(

@@ -98,7 +98,7 @@ def table(rows: list[results.Row]) -> str:
                 "spread": spread_less_one_tick(medians),
                 "covering": sum(entry["low"] <= grand <= entry["high"] for entry in entries),
                 "count": len(entries),
-                "ratios": summaries.reach((pair["ratio"] for pair in again), ".4f"),
+                "ratios": summaries.least_to_most((pair["ratio"] for pair in again), ".4f"),
                 "same": sum(pair["verdict"] == "same" for pair in again),
                 "true": ratios.get(name, math.nan),
                 "slower": sum(entry["more data"]["verdict"] == "slower" for entry in entries),

@@ -110,9 +110,9 @@ def _interpreter(folder: Path, name: str, described: Site, variables: Mapping[st
     """A script that runs this Python with a description of the model, and with variables."""
     (folder / f"{name}.json").write_text(json.dumps(described))
     every = {"UPGRADE_MODEL": str(folder / f"{name}.json"), **variables}
-    told = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in every.items())
+    assignments = " ".join(f"{variable}={shlex.quote(value)}" for variable, value in every.items())
     script = folder / f"python-{name}"
-    script.write_text(f'#!/bin/sh\n{told} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.write_text(f'#!/bin/sh\n{assignments} exec {shlex.quote(sys.executable)} "$@"\n')
     script.chmod(0o755)
     return str(script)
 
