@@ -119,7 +119,8 @@ def _first_calls(call: ConvCall, name: str, both: _Sides, device: torch.device) 
     facts = {
         "bit_identical": identical,
         "pytorch_repeats": repeats,
-        "same_strides": _strides(first) == _strides(result),
+        "same_strides": [tensor.stride() for tensor in as_tuple(first)]
+        == [tensor.stride() for tensor in as_tuple(result)],
         "peak_bytes": peaks,
     }
     if name in PASSES:
@@ -127,10 +128,6 @@ def _first_calls(call: ConvCall, name: str, both: _Sides, device: torch.device) 
         tags = [choice.tag for choice in choices if choice.pass_name == expected]
         facts["convtime_tag"] = tags[-1] if tags else None
     return facts
-
-
-def _strides(found: Results) -> list[tuple[int, ...]]:
-    return [tensor.stride() for tensor in as_tuple(found)]
 
 
 def _peak_bytes(call: Call) -> int:

@@ -36,13 +36,6 @@ def planted_load(seed: str, on_seconds: float, off_seconds: float) -> Iterator[i
         process.communicate()
 
 
-def end_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends, however that ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit
-
-
 def intervals(seed: str, on_seconds: float, off_seconds: float) -> Iterator[tuple[bool, float]]:
     chance = random.Random(seed)  # noqa: S311
     computing = chance.random() < on_seconds / (on_seconds + off_seconds)
@@ -58,7 +51,10 @@ def compute(seconds: float) -> None:
 
 
 def main(seed: str, on_seconds: str, off_seconds: str, parent: str) -> None:
-    end_with_parent(int(parent))
+    # The kernel is to kill this process when its parent ends, however that ends.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        raise SystemExit
     print(_READY, flush=True)
     for computing, seconds in intervals(seed, float(on_seconds), float(off_seconds)):
         (compute if computing else time.sleep)(seconds)

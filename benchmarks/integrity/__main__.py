@@ -21,7 +21,7 @@ from common import running
 
 from integrity.interleavings import INTERLEAVINGS, Scene
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = str(Path(__file__).parents[2])
 CASES_AT_ONCE = 10
 LAUNCHES = 20  # of kernels, in a call
 NODES = 200  # of a graph, which is launched beside them
@@ -160,10 +160,17 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
 
 def measure_planted_losses() -> results.Row:
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(os.environ.get("CONVTIME_CPP_TESTS") or build_tests(folder))
+        program = os.environ.get("CONVTIME_CPP_TESTS")
+        if program is None:
+            build = f"{folder}/build"
+            command = ["cmake", "-S", REPOSITORY, "-B", build, "-G", "Ninja", "-DCONVTIME_TESTS=ON"]
+            subprocess.run(command, check=True)
+            command = ["cmake", "--build", build, "--target", "trace_faults_test"]
+            subprocess.run(command, check=True)
+            program = f"{build}/tests/cpp"
         report = Path(folder, "report.json")
         subprocess.run(
-            [program / "trace_faults_test", f"--gtest_output=json:{report}"],
+            [f"{program}/trace_faults_test", f"--gtest_output=json:{report}"],
             env={**os.environ, "FAIL_WITHOUT_CUDA": "1"},
             check=False,
             capture_output=True,
@@ -182,14 +189,6 @@ def read_report(report: Mapping[str, list[results.Row]]) -> results.Row:
                 failures[name] = said
             tests[name] = test["result"] == "COMPLETED" and not said
     return {"tests": tests, "failures": failures}
-
-
-def build_tests(folder: str) -> str:
-    build = f"{folder}/build"
-    cmake = ["cmake", "-S", str(REPOSITORY), "-B", build, "-G", "Ninja", "-DCONVTIME_TESTS=ON"]
-    subprocess.run(cmake, check=True)
-    subprocess.run(["cmake", "--build", build, "--target", "trace_faults_test"], check=True)
-    return f"{build}/tests/cpp"
 
 
 if __name__ == "__main__":

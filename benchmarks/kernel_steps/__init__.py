@@ -58,17 +58,16 @@ def builds_table(rows: list[results.Row]) -> str:
     lines = []
     for row in pools:
         for step in dict.fromkeys(name.partition("/")[0] for name in row["facts"]):
-            cells = [_build_cell(row, f"{step}/{build}") for build in builds]
-            lines.append((row["dtype"], row["layout"], step, *cells))
+            cells = [row["dtype"], row["layout"], step]
+            for name in (f"{step}/{build}" for build in builds):
+                facts = row["facts"][name]
+                spilled = f" + {facts['local_bytes']} B" if facts["local_bytes"] else ""
+                microseconds = 1e6 * row["seconds"][name]
+                cells.append(f"{microseconds:.2f} ({facts['registers']}{spilled})")
+            lines.append(cells)
     header = " | ".join(["dtype | layout | step", *map("{}:".format, builds)])
     table = summaries.markdown(header, lines)
     return f"{table}\n\nMicroseconds (registers, and bytes that these had no room for)."
-
-
-def _build_cell(row: results.Row, name: str) -> str:
-    facts = row["facts"][name]
-    spilled = f" + {facts['local_bytes']} B" if facts["local_bytes"] else ""
-    return f"{1e6 * row['seconds'][name]:.2f} ({facts['registers']}{spilled})"
 
 
 def counters_table(rows: list[results.Row]) -> str:

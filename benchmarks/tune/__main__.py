@@ -87,12 +87,12 @@ def _measure_problem(device: torch.device, conv_pass: ConvPass) -> results.Row:
         "pass": conv_pass.pass_name,
         "dtype": conv_pass.call.dtype,
         "choice": str(entry.choice),
-        **_told(facts.speedup),
+        **_interval_of(facts.speedup),
         "seconds": facts.budget_seconds,
     }
 
 
-def _told(speedup: Any) -> results.Row:
+def _interval_of(speedup: Any) -> results.Row:
     return {"speedup": speedup.value, "low": speedup.low, "high": speedup.high}
 
 
@@ -200,7 +200,7 @@ def _measure_model(device: torch.device, network: str, batch: int, training: boo
         budget=2.5,
     )
     convtime.conv.load_plans(None)
-    return _told(compared.ratio("PyTorch", "tuned"))
+    return _interval_of(compared.ratio("PyTorch", "tuned"))
 
 
 if __name__ == "__main__":
