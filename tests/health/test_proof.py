@@ -15,7 +15,8 @@ from convtime import cli
 from convtime.device import proof as proofs
 from convtime.device.proof import NOT_PROVED, Promise, Proof, status, store
 from convtime.health import proof as study
-from convtime.health.proof import EqualPair, KnownDifference, KnownRatio, ProofRecord, promises
+from convtime.health.proof import KnownDifference, KnownRatio, ProofRecord, promises
+from convtime.timing.verdict import Ratio
 from tests.helpers.measurements import make
 from tests.helpers.texts import flat
 
@@ -28,13 +29,19 @@ def difference(method: Any, error: float, expected: float = 20e-6) -> KnownDiffe
     return KnownDifference(method, expected, measured, (measured - 20e-9, measured + 20e-9), TICK)
 
 
-EQUAL = EqualPair("relu", "same", 0.99, 1.01)
+def ratio(
+    expected: float, verdict: str, value: float, low: float = 0.0, high: float = math.inf
+) -> KnownRatio:
+    return KnownRatio("relu", expected, verdict, Ratio(value, low, high))
+
+
+EQUAL = ratio(1.0, "same", 1.0, 0.99, 1.01)
 GOOD = ProofRecord(
     differences=tuple(
         difference(method, 10e-9) for method in ("kernel", "event", "graph") for _ in range(6)
     ),
     ticks={"globaltimer": TICK, "event": TICK, "record": TICK},
-    ratios=(KnownRatio("streams", 0.5, "faster", 0.504), KnownRatio("line", 1.0, "same", 1.0)),
+    ratios=(ratio(0.5, "faster", 0.504), ratio(1.0, "same", 1.0)),
     pairs=(EQUAL,) * 40,
     regimes={"burst": (170e-6, 170.5e-6), "sustained": (200e-6, 201e-6)},
 )
@@ -47,14 +54,14 @@ GOOD = ProofRecord(
         ({"differences": (difference("kernel", 45e-9),) * 6}, "intervals hold known durations"),
         ({"differences": (difference("kernel", -45e-9),) * 6}, "intervals hold known durations"),
         ({"ticks": {"record": None}}, "ticks are known"),
-        ({"ratios": (KnownRatio("s", 0.5, "slower", 0.5),)}, "overlapping work"),
-        ({"ratios": (KnownRatio("s", 0.5, "faster", 0.511),)}, "overlapping work"),
-        ({"ratios": (KnownRatio("s", 0.5, "faster", 0.489),)}, "overlapping work"),
-        ({"ratios": (KnownRatio("s", 0.5, "faster", 0.509),)}, ""),
-        ({"pairs": (EqualPair("relu", "slower", 0.9, 1.03),) * 6 + (EQUAL,) * 34}, ""),
-        ({"pairs": (EqualPair("relu", "slower", 0.9, 1.03),) * 7 + (EQUAL,) * 33},
+        ({"ratios": (ratio(0.5, "slower", 0.5),)}, "overlapping work"),
+        ({"ratios": (ratio(0.5, "faster", 0.511),)}, "overlapping work"),
+        ({"ratios": (ratio(0.5, "faster", 0.489),)}, "overlapping work"),
+        ({"ratios": (ratio(0.5, "faster", 0.509),)}, ""),
+        ({"pairs": (ratio(1.0, "slower", 0.9, 0.9, 1.03),) * 6 + (EQUAL,) * 34}, ""),
+        ({"pairs": (ratio(1.0, "slower", 0.9, 0.9, 1.03),) * 7 + (EQUAL,) * 33},
          "equal operations"),
-        ({"pairs": (EqualPair("relu", "same", 1.001, 1.003),) * 12 + (EQUAL,) * 28},
+        ({"pairs": (ratio(1.0, "same", 1.001, 1.001, 1.003),) * 12 + (EQUAL,) * 28},
          "equal operations"),
         ({"regimes": {"burst": (170e-6, 173.3e-6), "sustained": (200e-6, 196.1e-6)}}, ""),
         ({"regimes": {"burst": (170e-6, 173.5e-6)}}, "regime burst repeats"),

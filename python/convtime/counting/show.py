@@ -95,14 +95,13 @@ def _conditions(counters: Counters) -> dict[str, str]:
 
 
 def _remarks(counters: Counters) -> list[str]:
-    remarks = [f"{metric} is omitted: {why}" for metric, why in counters.left_out.items()]
-    if counters.kernels_reason:
-        remarks.append(f"kernel names are unavailable: {counters.kernels_reason}")
-    if counters.cache_reason:
-        remarks.append(f"cache: {counters.cache_reason}")
-    if counters.exclusive_reason:
-        remarks.append(f"not alone on the GPU: {counters.exclusive_reason}")
-    return remarks
+    reasons = {
+        **{f"{metric} is omitted": why for metric, why in counters.left_out.items()},
+        "kernel names are unavailable": counters.kernels_reason,
+        "cache": counters.cache_reason,
+        "not alone on the GPU": counters.exclusive_reason,
+    }
+    return [f"{what}: {why}" for what, why in reasons.items() if why]
 
 
 def _costs(counters: Counters) -> list[str]:

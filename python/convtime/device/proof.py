@@ -7,7 +7,6 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from convtime.core import codec
 from convtime.core.files import exclusive_state, replace_file, state_folder
@@ -98,8 +97,7 @@ def status(gpu_uuid: str, versions: Mapping[str, str | None]) -> str:
 def _read(path: Path, _changed: int) -> Proof | None:
     """Read a proof from a file; return None if it does not match this schema version."""
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-        return Proof.from_dict(data)
+        return Proof.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
 

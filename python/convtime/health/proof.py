@@ -21,6 +21,7 @@ from convtime.timing.compare import compare
 from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling.measure import measure
 from convtime.timing.time_op import time_op
+from convtime.timing.verdict import Ratio
 from convtime.view.wording import format_seconds
 
 #: By method: allowed error of a known difference, relative and in seconds. The larger limit applies
@@ -66,17 +67,7 @@ class KnownRatio:
     what: str
     expected: float
     verdict: str
-    ratio: float
-
-
-@dataclasses.dataclass(frozen=True)
-class EqualPair:
-    """An operation compared with itself on other tensors."""
-
-    what: str
-    verdict: str
-    low: float
-    high: float
+    ratio: Ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +78,7 @@ class ProofRecord:
         differences: differences of spins of known durations.
         ticks: step of each clock in seconds; None if unknown.
         ratios: ratios of overlapping work.
-        pairs: pairs of equal operations.
+        pairs: ratios of operations to themselves on other tensors, which are 1.
         regimes: by regime, the medians of two runs in seconds, or why it was not reached.
         failures: by part of the above, why its measurement failed.
     """
@@ -95,7 +86,7 @@ class ProofRecord:
     differences: tuple[KnownDifference, ...] = ()
     ticks: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
     ratios: tuple[KnownRatio, ...] = ()
-    pairs: tuple[EqualPair, ...] = ()
+    pairs: tuple[KnownRatio, ...] = ()
     regimes: Mapping[str, tuple[float, float] | str] = dataclasses.field(default_factory=dict)
     failures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -174,8 +165,9 @@ def _overlap(record: ProofRecord) -> Promise:
     wrong = []
     for each in record.ratios:
         verdict = "same" if each.expected == 1 else "faster"
-        if each.verdict != verdict or abs(each.ratio / each.expected - 1) > RATIO_ERROR:
-            wrong.append(f"{each.what}: {each.verdict}, {each.ratio:.4f} for {each.expected:.4f}")
+        ratio = each.ratio.value
+        if each.verdict != verdict or abs(ratio / each.expected - 1) > RATIO_ERROR:
+            wrong.append(f"{each.what}: {each.verdict}, {ratio:.4f} for {each.expected:.4f}")
     return Promise(
         name,
         not wrong,
@@ -189,7 +181,7 @@ def _equal_pairs(record: ProofRecord) -> Promise:
         return _unchecked(name, record, "pairs")
     count = len(record.pairs)
     false = sum(each.verdict in ("faster", "slower") for each in record.pairs)
-    held = sum(each.low <= 1 <= each.high for each in record.pairs)
+    held = sum(each.ratio.low <= 1 <= each.ratio.high for each in record.pairs)
     return Promise(
         name,
         not is_too_few(count - false, count, 1 - FALSE_VERDICTS)
@@ -335,10 +327,10 @@ def _ratios(device: torch.device) -> Iterator[KnownRatio]:
             check=None,
             interference=False,
         )
-        yield KnownRatio(what, expected, compared.verdict("other"), compared.ratio("other").value)
+        yield KnownRatio(what, expected, compared.verdict("other"), compared.ratio("other"))
 
 
-def _pairs(device: torch.device) -> Iterator[EqualPair]:
+def _pairs(device: torch.device) -> Iterator[KnownRatio]:
     operations: dict[str, tuple[Callable[..., object], tuple[int, ...]]] = {
         "relu": (torch.relu, (1 << 20,)),
         "copy": (torch.clone, (1 << 22,)),
@@ -353,8 +345,7 @@ def _pairs(device: torch.device) -> Iterator[EqualPair]:
                 for name in ("base", "other")
             ]
             compared = compare(both, check=None, interference=False, budget=0.5)
-            ratio = compared.ratio("other")
-            yield EqualPair(what, compared.verdict("other"), ratio.low, ratio.high)
+            yield KnownRatio(what, 1.0, compared.verdict("other"), compared.ratio("other"))
 
 
 def _in_regime(regime: Regime, device: torch.device) -> tuple[float, float] | str:
